@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem lint bench bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem lint bench sweep bench-gpu record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 
 bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
 	$(BIN)/python -m benchmarks --out benchmark-report $(ARGS)
+
+sweep: $(VENV)/.stamp-bench  ## everyday lines at ten shapes beside the safe line by hand; ten minutes
+	$(BIN)/python -m benchmarks.sweep $(ARGS)
 
 bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside its reference, compiled, and a copy; ten minutes
 	$(BIN)/python -m benchmarks.gpu $(ARGS)

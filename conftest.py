@@ -33,6 +33,7 @@ def _names_in_docstrings(doctest_namespace: dict[str, Any]) -> None:
 pytest_plugins = ["tests.effort"]
 
 collect_ignore = ["docs/conf.py", "docs/mathematics.py", "docs/how_do_i", "tests/ecosystem/programs"]
+collect_ignore += ["docs/_build", "docs/generated"]  # `make docs` copies programs there
 if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environment of its own
     collect_ignore.append("tests/xla")
 if find_spec("torch_geometric") is None:  # nor would `make test` find what `make test-ecosystem` installs

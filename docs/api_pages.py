@@ -35,9 +35,10 @@ GROUPS = {
         "masked", "from_nan", "from_lengths", "from_sequences", "from_offsets", "from_pandas", "from_polars",
         "from_arrow", "from_numpy", "from_scipy", "from_sparse", "from_nested", "from_torch_masked",
     ],
-    "Masked tensors": ["MaskedTensor", "unspecified", "align"],
+    "Masked tensors": ["MaskedTensor", "unspecified", "align", "ranks"],
     "Accumulate, clip and penalise gradients": [
-        "GradientAccumulator", "clip_grad_norm_", "clip_grad_value_", "grad_norm", "gradient_penalty",
+        "GradientAccumulator", "coupled_backward", "clip_grad_norm_", "clip_grad_value_", "grad_norm",
+        "gradient_penalty",
     ],
     "Gradients of each sample": [
         "per_sample_grad", "per_sample_grad_norms", "clipped_backward", "batched_grad", "batched_vjp",

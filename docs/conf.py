@@ -34,6 +34,7 @@ exclude_patterns = [
     "coverage_table.md",
     "doctor_table.md",
     "ecosystem_table.md",
+    "pairs_table.md",
     "decisions/0000-template.md",
 ]
 html_math_renderer = "mathml"
@@ -69,7 +70,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|dense_only|hyperparameters|rule)\..*"),
     ("py:.*", r"maskgrad\.doctor\.(frames|experiments|leaks|recognition)\..*|dict\[str"),
-    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|preparation|sharding\.table)\..*"),
+    ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|partition|sharding\.table)\..*"),
     # not on PyTorch's pages, or spelled as in the source
     (
         "py:class",
@@ -78,7 +79,7 @@ nitpick_ignore_regex = [
     ("py:exc", "GradcheckError"),
     (
         "py:.*",
-        r"maskgrad\.(nn\.(lookup|convolution\._Choosing)|compilation).*|torch\.nn\.modules\.sparse\..*|torch\.autograd\.function\.Function",
+        r"maskgrad\.(nn\.(lookup|convolution\._Choosing)|compilation).*|torch\.nn\.modules\.(linear|sparse)\..*|torch\.autograd\.function\.Function",
     ),
     # optional packages, imported by those who call maskgrad.interop; PyTorch's pages have none for its MaskedTensor
     ("py:class", r"(ak|pa|pd|pl|sp)\..*|TorchMasked"),

@@ -27,6 +27,7 @@ def trained(model: StressReader, steps: list[MicroBatches], learning_rate: float
         exact: with the mixin.
     """
     transformers = require("transformers", "the fine-tuning example", "ecosystem")
+    mg.integrations.install("transformers")
 
     class InOrder(transformers.Trainer):  # type: ignore[misc,name-defined]
         """The order of the words decides what is in a micro-batch: keep it."""

@@ -23,6 +23,7 @@ from maskgrad.gradients import (
     clip_grad_norm_,
     clip_grad_value_,
     clipped_backward,
+    coupled_backward,
     find_coupling,
     grad_norm,
     gradcheck,
@@ -33,12 +34,10 @@ from maskgrad.gradients import (
     per_sample_grad_norms,
     reverse_gradient,
 )
-from maskgrad.gradients.accumulation_ranks import let_ranks_be_found as _let_ranks_be_found
+from maskgrad.gradients.accumulation_ranks import find_ranks_with as _find_ranks_with
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.interop.arrow_arrays import from_arrow
+from maskgrad.interop.from_frames import from_arrow, from_pandas, from_polars
 from maskgrad.interop.nested_tensors import from_nested, from_torch_masked
-from maskgrad.interop.pandas_frames import from_pandas
-from maskgrad.interop.polars_frames import from_polars
 from maskgrad.interop.scipy_matrices import from_scipy
 from maskgrad.kernels import kernels_in_use, use_kernels
 from maskgrad.masked_tensor import (
@@ -50,6 +49,7 @@ from maskgrad.masked_tensor import (
     from_sequences,
     from_sparse,
     masked,
+    ranks,
 )
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.metrics.alignment import align
@@ -85,6 +85,7 @@ __all__ = [
     "clip_grad_value_",
     "clipped_backward",
     "count_recompiles",
+    "coupled_backward",
     "distributed",
     "doctor",
     "errors",
@@ -118,6 +119,7 @@ __all__ = [
     "per_sample_grad",
     "per_sample_grad_norms",
     "plot",
+    "ranks",
     "reverse_gradient",
     "sparse",
     "testing",
@@ -136,7 +138,7 @@ def _ranks_of(*arguments: object) -> object:
     return importlib.import_module("maskgrad.distributed.accumulation").AccumulatingRanks(*arguments)
 
 
-_let_ranks_be_found(_ranks_of)  # type: ignore[arg-type]
+_find_ranks_with(_ranks_of)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from maskgrad.versions import NUMBA, NUMPY, TORCH_MINORS, TORCH_OF_XLA, is_before, numbers
+from maskgrad.versions import NUMBA, NUMPY, TORCH_MINORS, TORCH_OF_XLA, is_before, release
 
 __all__ = ["refusal_of_numba", "refusal_of_numpy", "refusal_of_torch"]
 
 
 def refusal_of_torch(version: object) -> str:
     """Why this PyTorch is not taken, and what to install; empty if it is."""
-    if numbers(version)[:2] == numbers(TORCH_OF_XLA) or not is_before(version, TORCH_MINORS[0]):
+    known = release(version)
+    if known.startswith(f"{TORCH_OF_XLA}.") or not is_before(known, TORCH_MINORS[0]):
         return ""
     needed = f"PyTorch {TORCH_MINORS[0]} or newer (or {TORCH_OF_XLA}, for PyTorch/XLA)"
     return f"maskgrad needs {needed}, and found {version}; {_remedy('torch', TORCH_MINORS[0])}"

@@ -9,6 +9,7 @@
 - :class:`ExaminationError`: the doctor cannot examine a program: which argument or property of it is in the way.
 - :class:`LostRankError`: another process has ended or does not answer.
 - :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; it names what works.
+- :class:`IntegrationWarning`: a package is loaded for which :func:`maskgrad.integrations.install` was not called.
 - :class:`TorchPatchWarning`: a PyTorch that is not known yet; ``maskgrad info`` says what is off.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
@@ -18,11 +19,14 @@ argument, what was expected, what was found, and the remedy.
 
 from __future__ import annotations
 
+import torch
+
 __all__ = [
     "CoupledSamplesError",
     "DependsOnNumbersError",
     "ExaminationError",
     "ExportMismatchError",
+    "IntegrationWarning",
     "LostRankError",
     "MaskgradError",
     "MissingDependencyError",
@@ -39,6 +43,13 @@ __all__ = [
 class MaskgradError(Exception):
     """Base of the errors that only maskgrad raises."""
 
+    def __init__(self, *args: object) -> None:
+        if (
+            torch.compiler.is_dynamo_compiling()
+        ):  # which cannot trace the constructor of an exception, before 2.15
+            torch._dynamo.graph_break(msg=str(args[0]))
+        super().__init__(*args)
+
 
 class UndefinedOnMaskedError(MaskgradError, TypeError):
     """The operation has no meaning on incomplete data: which one, why, and what to do instead."""
@@ -53,12 +64,12 @@ class UnsupportedOperationError(MaskgradError, TypeError):
 
     def __init__(self, operation: str, detail: str = "", instead: str = "") -> None:
         self.operation = operation
-        because = detail or "no record says what it means on masked data"
+        because = f": {detail}" if detail else ""
         remedy = instead or (
             "Pass a plain tensor made with x.filled(value) or x.compressed(), for a pair of them mg.align(x, y), or "
             "select a fully specified part first."
         )
-        super().__init__(f"{operation} does not support MaskedTensor: {because}. {remedy}")
+        super().__init__(f"{operation} does not support MaskedTensor{because}. {remedy}")
 
 
 class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
@@ -118,6 +129,10 @@ class UnsupportedLayoutError(MaskgradError, TypeError):
         super().__init__(
             f"{operation} does not work on entries stored as {layout}. Convert explicitly with x.to_dense(){size}"
         )
+
+
+class IntegrationWarning(UserWarning):
+    """A loaded package may be wrong on MaskedTensors without an error; names the line that prevents it."""
 
 
 class TorchPatchWarning(UserWarning):

@@ -8,7 +8,7 @@ import sys
 from types import ModuleType
 
 from maskgrad.errors import MissingDependencyError
-from maskgrad.versions import OPTIONAL, Package, is_before
+from maskgrad.versions import OPTIONAL, Package, is_before, release
 
 __all__ = ["require"]
 
@@ -52,7 +52,7 @@ def _unfit(name: str, package: Package, version: str) -> str:
     """What is wrong with a version that is too old or too new; empty if nothing is known to be."""
     if is_before(version, package.least):
         wanted = f"from version {package.least} on"
-    elif package.below and not is_before(version, package.below):
+    elif package.below and not is_before(release(version), package.below):
         wanted = f"from version {package.least} on and before {package.below}"
     else:
         return ""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.patterns.stored import read_places
 
 __all__ = ["coalesce", "coalesce_gradients", "is_coalesced", "merge_entries"]
 
@@ -240,12 +241,16 @@ def increasing(position: Tensor) -> bool:
 
 
 def _require_coo(t: object, function: str) -> None:
-    if not isinstance(t, Tensor) or t.layout is not torch.sparse_coo:
-        found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
-        remedy = "t.to_sparse() converts" if isinstance(t, Tensor) else "give it a torch.Tensor"
-        if found == "MaskedTensor":
-            remedy = "no place of a MaskedTensor is stored twice: there is nothing to merge"
-        raise TypeError(f"{function}: t must be a sparse COO tensor, got {found}; {remedy}")
+    if isinstance(t, Tensor) and t.layout is torch.sparse_coo:
+        return
+    found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
+    remedy = "t.to_sparse() converts" if isinstance(t, Tensor) else "give it a torch.Tensor"
+    if found == "MaskedTensor":
+        remedy = (
+            "each entry of a MaskedTensor is stored once, so that there is nothing to merge: use it as it is, or write "
+            "t.to_sparse().to_sparse_tensor() for a sparse tensor of PyTorch"
+        )
+    raise TypeError(f"mg.sparse.{function}: t must be a sparse COO tensor, found {found}; {remedy}")
 
 
 def _require_reduction(reduce: str, values: Tensor) -> None:
@@ -321,7 +326,7 @@ class _Coalesce(torch.autograd.Function):
 def _entries_of(gradient: Tensor, indices: Tensor, position: Tensor) -> Tensor:
     """Entries (m, *dense) of a dense or COO gradient at ``indices`` (s, m), whose positions are ``position`` (m,)."""
     if gradient.layout is torch.strided:
-        return gradient[tuple(indices)]
+        return read_places(gradient, indices)
     found, values = stored(_coalesce(gradient, "sum")[0])
     result = values.new_zeros(len(position), *values.shape[1:])
     arrived = positions(found, gradient.shape[: len(indices)], "coalesce: gradient")

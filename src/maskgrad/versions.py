@@ -5,20 +5,22 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from packaging.version import InvalidVersion, Version
 
 __all__ = [
     "NUMBA",
     "NUMPY",
     "OPTIONAL",
+    "PACKAGING",
     "PYTHONS",
     "TORCH_MINORS",
     "TORCH_OF_XLA",
     "Package",
     "is_before",
     "newest_torch",
-    "numbers",
+    "release",
 ]
 
 #: Every test runs on each of these minor versions of PyTorch. Newer ones are taken too: most of the library is
@@ -33,6 +35,7 @@ _LAST_TORCH = {"3.10": "2.14"}
 NUMPY = "2.0"
 #: The first that has builds for all of PYTHONS.
 NUMBA = "0.63"
+PACKAGING = "23"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ OPTIONAL = {
     "onnx": Package(("onnx",), "1.17"),
     "onnxscript": Package(("onnx",), "0.7.2"),
     "onnxruntime": Package(("onnx",), "1.22"),
+    "narwhals": Package(("interop",), "2.0"),
     "pandas": Package(("interop", "examples"), "2.3"),
     "polars": Package(("interop",), "1.20"),
     "pyarrow": Package(("interop",), "21"),
@@ -81,14 +85,20 @@ def newest_torch(python: str) -> str:
     return _LAST_TORCH.get(python, TORCH_MINORS[-1])
 
 
-def numbers(version: object) -> tuple[int, ...]:
-    """The numbers that a version begins with: ``2.15.0a0+git123`` gives (2, 15, 0), what cannot be read ()."""
-    begin = re.match(r"\s*v?(\d+(?:\.\d+)*)", str(version))
-    return tuple(map(int, begin[1].split("."))) if begin else ()
+def release(version: object) -> str:
+    """Return the release that a build belongs to: ``2.15.0a0+git123`` is 2.15.0; what cannot be read as it is.
+
+    Nightly builds and containers name PyTorch after the release whose code they have.
+    """
+    try:
+        return Version(str(version)).base_version
+    except InvalidVersion:
+        return str(version)
 
 
 def is_before(version: object, other: str) -> bool:
-    """Whether ``version`` comes before ``other``; one that cannot be read does not. An alpha counts as its release."""
-    mine, theirs = numbers(version), numbers(other)
-    length = max(len(mine), len(theirs))
-    return bool(mine) and mine + (0,) * (length - len(mine)) < theirs + (0,) * (length - len(theirs))
+    """Return whether ``version`` comes before ``other``; one that cannot be read does not."""
+    try:
+        return Version(str(version)) < Version(other)
+    except InvalidVersion:
+        return False

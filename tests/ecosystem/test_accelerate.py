@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import accelerate.utils.operations
 import pytest
 import torch
 from accelerate import Accelerator
@@ -14,7 +15,7 @@ from torch import Tensor
 
 import maskgrad as mg
 from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
-from tests.ecosystem.rows import one_line
+from tests.ecosystem.rows import one_line, refused
 from tests.ranks import run_on_ranks
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:accelerate")
@@ -112,3 +113,23 @@ def test_two_ranks() -> None:
     for params in run_on_ranks(_on_ranks, 2):
         for mine, theirs in zip(params, truth.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
+
+
+@refused(
+    "accelerate",
+    "`slice_tensors`, `listify`, `get_data_structure`",
+    "`x[tensor_slice]`, `mg.interop.to_tensors`",
+)
+@pytest.mark.parametrize("name", ["slice_tensors", "listify", "get_data_structure"])
+def test_what_leaves_masked_tensors_alone_refuses(name: str) -> None:
+    function = getattr(accelerate.utils.operations, name)
+    options = (slice(0, 1),) if name == "slice_tensors" else ()
+    x = mg.masked(torch.arange(6.0).view(3, 2), torch.tensor([[True], [False], [True]]))
+    for data in (x, x.to_sparse(), {"x": [x]}):
+        with pytest.raises(mg.UnsupportedOperationError, match=r"x\[tensor_slice\].*mg\.interop\.to_tensors"):
+            function(data, *options)
+    parts = mg.interop.to_tensors({"x": x})
+    assert function(parts, *options) is not None
+    if name == "slice_tensors":
+        found = mg.interop.from_tensors(function(parts, *options))
+        assert found["x"].tolist() == x[:1].tolist()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
-from tests.ecosystem.rows import one_line
+from tests.ecosystem.rows import one_line, refused
 from tests.ranks import run_on_ranks
 
 pytestmark = [
@@ -229,3 +229,28 @@ def test_two_ranks() -> None:
         for mine, theirs in zip(params, truth.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
         assert loss == pytest.approx(whole, abs=1e-5)
+
+
+@refused(
+    "lightning", "`self.log(…)` without `batch_size`, for masked batches", "`self.log(…, batch_size=len(x))`"
+)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged, torch.sparse_coo])
+def test_a_batch_whose_size_is_not_given(layout: torch.layout) -> None:
+    class Logging(Net):
+        def training_step(self, x: Any, batch_idx: int) -> Any:
+            losses = x.square() * self.tagger.out.weight.sum()
+            self.log("loss", losses.mean().detach(), on_epoch=True, **self.size(x))
+            return self.losses(losses)
+
+        def validation_step(self, x: Any, batch_idx: int) -> None:
+            pass
+
+    x = mg.from_lengths(torch.randn(3, 4), torch.tensor([1, 4, 2]))
+    x = x.to_jagged() if layout is torch.jagged else x if layout is torch.strided else x.to_sparse()
+    net = Logging()
+    net.size = lambda x: {}
+    with pytest.raises(TypeError, match=r"self\.log\(…, batch_size=len\(x\)\)"):
+        fit(net, [x], 1)
+    net = Logging()
+    net.size = lambda x: {"batch_size": len(x)}
+    fit(net, [x], 1)

@@ -193,3 +193,17 @@ def test_an_epoch_without_targets_has_no_mean() -> None:
     net.set_params(train_split=None).partial_fit(Pieces(nothing), y=None)
     assert math.isnan(net.history[-1, "train_loss"])
     assert all(map(torch.equal, before, net.module_.parameters()))
+
+
+@refused("skorch", "nets without the mixin", "`mg.integrations.SkorchMixin`")
+def test_nets_without_the_mixin_refuse() -> None:
+    x = mg.masked(torch.randn(6, 3), torch.rand(6, 3) > 0.3)
+    module = nn.Sequential(nn.Linear(3, 2), nn.Softmax(-1))
+    for kind in (skorch.NeuralNetRegressor, skorch.NeuralNetClassifier):
+        net = kind(module, train_split=None, verbose=0, max_epochs=1).initialize()
+        for call in (net.predict, net.predict_proba, net.forward):
+            with pytest.raises(
+                mg.UnsupportedOperationError, match=r"class Net\(mg\.integrations\.SkorchMixin"
+            ):
+                call(x)
+        assert net.module_(x).mask.equal(x.mask.any(1, keepdim=True).expand(6, 2))

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import timm
+import timm.utils
 import torch
 
 import maskgrad as mg
-from tests.ecosystem.rows import works
+from tests.ecosystem.rows import refused, works
 
 SMALL: dict[str, dict[str, Any]] = {
     "vit_tiny_patch16_224": {"img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2},
@@ -74,3 +75,16 @@ def test_absent_images(name: str) -> None:
     torch.testing.assert_close(out.filled(0.0)[there], truth, rtol=1e-3, atol=1e-4)
     for (key, one), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, msg=key)
+
+
+@refused("timm", "`timm.utils.accuracy`", "`accuracy(*mg.align(output, target))`")
+def test_accuracy_refuses() -> None:
+    torch.manual_seed(0)
+    scores, labels, known = torch.randn(9, 4), torch.randint(0, 4, (9,)), torch.rand(9) > 0.3
+    output = mg.masked(torch.where(known[:, None], scores, 1e38), known[:, None])
+    target = mg.masked(torch.where(known, labels, 77), known)
+    for pair in ((output, labels), (scores, target), (output, target)):
+        with pytest.raises(mg.UnsupportedOperationError, match=r"accuracy\(\*mg\.align\(output, target\)\)"):
+            timm.utils.accuracy(*pair, topk=(1, 2))
+        found = timm.utils.accuracy(*mg.align(*pair), topk=(1, 2))
+        assert found == timm.utils.accuracy(scores[known], labels[known], topk=(1, 2))

@@ -79,7 +79,7 @@ def test_norms_refuse() -> None:
 )
 def test_counting_refuses() -> None:
     index = mg.masked(torch.where(ROWS, GRAPHS, 10**9), ROWS)
-    edges = mg.masked(torch.where(ROWS, INDEX, 10**9).expand(2, 7), ROWS)
+    edges = mg.masked(torch.where(ROWS, INDEX, 10**9).expand(2, 7), ROWS[None])
     calls: list[Any] = [
         lambda: utils.degree(index),
         lambda: utils.degree(index, 2),

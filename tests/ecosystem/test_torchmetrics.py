@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import pickle
 import warnings
@@ -16,7 +17,7 @@ import torchmetrics.regression as regression
 from torch import Tensor
 
 import maskgrad as mg
-from tests.ecosystem.rows import beware, one_line, refused
+from tests.ecosystem.rows import one_line, refused
 from tests.ranks import run_on_ranks
 
 NAN = math.nan
@@ -238,13 +239,50 @@ def test_metrics_that_are_not_wrapped_refuse(name: str) -> None:
             again.update(x, y)
 
 
-@beware("torchmetrics", "`torchmetrics.functional`", "`function(*mg.align(prediction, target))`")
-def test_functions_are_not_asked() -> None:
-    x, y, left, right = batches()[2]
-    function = torchmetrics.functional.mean_absolute_percentage_error
-    truth = function(left, right)
-    assert function(*mg.align(x, y)) == truth
-    assert not torch.isclose(function(x.flatten(), y.flatten()), truth)
+FUNCTIONS = {
+    "mean_absolute_percentage_error": "floats",
+    "mean_squared_error": "floats",
+    "r2_score": "floats",
+    "pearson_corrcoef": "floats",
+    "structural_similarity_index_measure": "images",
+    "scale_invariant_signal_distortion_ratio": "floats",
+    "retrieval_hit_rate": "binary",
+    "retrieval_precision": "binary",
+    "binary_accuracy": "binary",
+    "binary_f1_score": "binary",
+    "multiclass_accuracy": "classes",
+    "multiclass_confusion_matrix": "classes",
+    "multiclass_exact_match": "classes",
+    "multiclass_matthews_corrcoef": "classes",
+    "multiclass_auroc": "scores",
+    "multiclass_precision": "scores",
+}
+
+
+@refused("torchmetrics", "`torchmetrics.functional`", "`function(*mg.align(prediction, target))`")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_refuse(name: str) -> None:
+    torch.manual_seed(0)
+    classes = torch.randint(0, 3, (12,))
+    prediction, target = {
+        "floats": (torch.rand(12), torch.rand(12)),
+        "images": (torch.rand(12, 1, 16, 16), torch.rand(12, 1, 16, 16)),
+        "binary": (torch.rand(12), classes.clamp(max=1)),
+        "classes": (torch.randint(0, 3, (12,)), classes),
+        "scores": (torch.rand(12, 3).softmax(1), classes),
+    }[FUNCTIONS[name]]
+    domains = ("regression", "classification", "image", "audio", "retrieval")
+    modules = [importlib.import_module(f"torchmetrics.functional.{domain}") for domain in domains]
+    function = next(vars(module)[name] for module in modules if name in vars(module))
+    options = {"num_classes": 3} if name.startswith("multiclass") else {}
+    known = torch.arange(12) % 3 > 0
+    shape = known.view(-1, *(1,) * (prediction.ndim - 1))
+    x, y = mg.masked(prediction, shape), mg.masked(target, known.view(-1, *(1,) * (target.ndim - 1)))
+    with pytest.raises(TypeError, match=r"mg\.align|must be a plain tensor"):
+        function(x, y, **options)
+    if FUNCTIONS[name] != "images":
+        truth = function(prediction[known], target[known], **options)
+        torch.testing.assert_close(function(*mg.align(x, y), **options), truth)
 
 
 def test_a_metric_of_ones_own_may_know_what_is_specified() -> None:

@@ -371,3 +371,18 @@ def test_patches() -> None:
     found = model(past_values=x).prediction_outputs
     truth = model(past_values=torch.where(known, values, means), past_observed_mask=known).prediction_outputs
     torch.testing.assert_close(found.filled(torch.nan), truth, rtol=1e-4, atol=1e-5)
+
+
+@beware("transformers", "Mixtral in double precision", '`model.set_experts_implementation("eager")`')
+def test_experts_in_double_precision() -> None:
+    """PyTorch's grouped product takes no float64, for plain tokens neither; the loop over experts does."""
+    model = model_of("Mixtral", **MODELS["Mixtral"]).double()
+    x, e = embeddings()
+    for given in (e.double(), x.double()):
+        with pytest.raises(RuntimeError, match="Double"):
+            model(inputs_embeds=given)
+    model.set_experts_implementation("eager")
+    truth = model(inputs_embeds=e.double(), attention_mask=THERE.long())[0]
+    found = model(inputs_embeds=x.double())[0]
+    assert found.mask.equal(THERE[..., None].expand(found.shape))
+    torch.testing.assert_close(found.compressed(), truth[THERE].flatten())

@@ -177,3 +177,51 @@ def test_compiled_with_plain_arguments() -> None:
         compiled(ours, mask).backward()
         step(eager, mask).backward()
         torch.testing.assert_close(ours.grad, eager.grad)
+
+
+COMPILED = {
+    "rows": lambda v, by: v + by * v.exp(),
+    "keyword": lambda v, by: v * by,
+    "reduced": lambda v, by: (v * by).sum(1),
+    "ends": lambda v, by: (v * by).filled(0.0),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("block", COMPILED)
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.jagged], ids=str)
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf"
+)  # Dynamo's, of any input
+def test_compiled(use_reentrant: bool, block: str, layout: torch.layout) -> None:
+    """One graph holds the block: values, masks and gradients are those of the eager run, and of no checkpoint."""
+    mask = MASK if layout is not torch.jagged else on([1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0])
+
+    def masked(leaf: Tensor) -> Any:
+        if layout is torch.jagged:
+            return mg.from_lengths(leaf, mask.sum(1), layout=layout)
+        x = mg.masked(leaf, mask)
+        return x if layout is torch.strided else x.to_sparse(layout=layout)
+
+    def step(x: Any, by: Tensor) -> Any:
+        options: dict[str, Any] = {"use_reentrant": use_reentrant}
+        given: tuple[Any, ...] = (x, by)
+        if block == "keyword" and not use_reentrant:
+            given, options = (x,), options | {"by": by}
+        return checkpoint(COMPILED[block], *given, **options)
+
+    found = []
+    for run in (COMPILED[block], step, torch.compile(step, backend="aot_eager", fullgraph=True)):
+        leaf = torch.where(mask, torch.linspace(-1, 1, 12).double().view(3, 4), nan).requires_grad_()
+        by = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+        y = run(masked(leaf), by)
+        y.square().sum().backward()
+        found.append((y, leaf.grad, by.grad))
+    for y, *slopes in found[1:]:
+        expected, *expected_slopes = found[0]
+        assert type(y) is type(expected)
+        if block != "ends":
+            assert (y.layout, y.mask.tolist()) == (expected.layout, expected.mask.tolist())
+            y, expected = y.filled(0.0), expected.filled(0.0)  # noqa: PLW2901
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(slopes, expected_slopes)

@@ -10,7 +10,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad.patterns.boolean import BooleanPattern
-from tests.random_programs import Failure, check
+from tests.random_programs import Failure, check, check_writes
 
 CHUNK = 1000
 
@@ -19,6 +19,12 @@ CHUNK = 1000
 def test_nothing_tells_the_runs_apart(first: int) -> None:
     kinds = Counter(check(seed) for seed in range(first, first + CHUNK))
     assert kinds["with gradients"] > CHUNK / 2
+
+
+@pytest.mark.parametrize("first", range(0, 4 * CHUNK, CHUNK))
+def test_views_and_writes_train_as_in_pytorch(first: int) -> None:
+    kinds = Counter(check_writes(seed) for seed in range(first, first + CHUNK))
+    assert kinds["trained"] > CHUNK / 2
 
 
 def _lost_views(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,6 +40,12 @@ def _lost_writes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _garbage_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maskgrad.semantics.scans.fill", lambda operand, mask, value: operand.values)
+
+
+def test_a_write_to_a_mask_that_the_graph_has_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BooleanPattern, "keep", lambda self: None)
+    with pytest.raises(Failure, match="stale, and PyTorch trains"):
+        Counter(check_writes(seed) for seed in range(400))
 
 
 @pytest.mark.parametrize("plant", [_lost_views, _lost_writes, _garbage_in_sums])

@@ -55,8 +55,7 @@ def nll(a: Named) -> Result:
     for scores, m, label in labelled(a, x, present):
         counted = label is not None and label != a["ignore_index"] and bool(m[label] & w_mask[label])
         counts.append(w[label] if counted else None)
-        ignored = label == a["ignore_index"] and bool(m.any())
-        losses.append(-w[label] * scores[label] if counted else scores.new_zeros(()) if ignored else None)
+        losses.append(-w[label] * scores[label] if counted else None)
     return reduced(losses, positions(x), a["reduction"], x.dtype, counts)
 
 
@@ -69,11 +68,10 @@ def cross_entropy(a: Named) -> Result:
     losses: list[Tensor | None] = []
     counts: list[Tensor | None] = []
     for logits, m, label in labelled(a, x, present):
-        ignored = label == a["ignore_index"] and bool(m.any())
         counted = label is not None and label != a["ignore_index"] and bool(m[label] & w_mask[label])
         counts.append(w[label] if counted else None)
         if not counted:
-            losses.append(logits.new_zeros(()) if ignored else None)
+            losses.append(None)
             continue
         scores = torch.log_softmax(logits[m], 0)
         weights, known = w[m], w_mask[m]

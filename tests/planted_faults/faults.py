@@ -113,15 +113,15 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "Adam corrects its first moment as after one step, always",
-        "optim/adam.py",
-        "value=-lr / (1 - beta1**step)",
-        "value=-lr / (1 - beta1)",
+        "kernels/updates/formulas.py",
+        "lr / remaining(betas[0], step))",
+        "lr / (1 - betas[0]))",
     ),
     Fault(
-        "a row-wise state is read one row too late",
+        "states are read one row too late",
         "kernels/updates/__init__.py",
-        "s = _taken(states, rows) + squares.mean(1)",
-        "s = _taken(states, (rows + 1) % len(states)) + squares.mean(1)",
+        "[_widened(table.index_select(0, rows)) for table in used]",
+        "[_widened(table.index_select(0, (rows + (table is not used[0])) % len(table))) for table in used]",
     ),
     Fault(
         "a row that is behind is brought up to date but for one step",

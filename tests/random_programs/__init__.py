@@ -9,10 +9,12 @@ A program is drawn on plain tensors, so that PyTorch has run it; then it is run 
 - entries stored in another layout: the same entries, until an operation refuses the layout, or writes (sparse layouts
   have no views).
 
-Some are also run in forward mode, differentiated twice, or compiled.
+Some are also run in forward mode, differentiated twice, or compiled. Programs that are nothing but views and writes are
+compared with PyTorch on plain values, entry by entry: ``check_writes``, and on the command line ``--writes``.
 """
 
 from tests.random_programs.comparisons import check
 from tests.random_programs.runs import Failure
+from tests.random_programs.writing import check_writes
 
-__all__ = ["Failure", "check"]
+__all__ = ["Failure", "check", "check_writes"]

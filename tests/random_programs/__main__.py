@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from tests.random_programs import Failure, check
+from tests.random_programs import Failure, check, check_writes
 
 
 def main() -> int:
@@ -21,13 +21,15 @@ def main() -> int:
     parser.add_argument("--number", type=int, default=10_000)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--show", type=int, default=5, help="how many failures are printed")
+    parser.add_argument("--writes", action="store_true", help="programs of views and writes")
     given = parser.parse_args()
+    run = check_writes if given.writes else check
     torch.set_num_threads(1)
     console = Console(markup=False, highlight=False)
     kinds: Counter[str] = Counter()
     for seed in track(range(given.first, given.first + given.number), description="programs"):
         try:
-            kinds[check(seed)] += 1
+            kinds[run(seed)] += 1
         except Exception as error:  # noqa: PERF203  # each is counted, and the first are shown
             kinds["failed" if isinstance(error, Failure) else "crashed"] += 1
             if kinds["failed"] + kinds["crashed"] <= given.show:

@@ -17,6 +17,7 @@ import maskgrad as mg
 from maskgrad.kernels.selection import use_kernels
 from tests.random_programs.drawing import LARGE, draw
 from tests.random_programs.runs import (
+    ASK_FOR_A_COPY,
     FULL,
     PLAIN,
     STALE,
@@ -33,11 +34,8 @@ from tests.random_programs.runs import (
     stored,
 )
 from tests.random_programs.steps import (
-    BINARY,
     HALVES,
-    IN_PLACE,
-    UNARY,
-    WITH_OTHER,
+    TRANSPARENT,
     WRITES,
     Program,
     apply,
@@ -47,14 +45,7 @@ from tests.random_programs.steps import (
 
 __all__ = ["check"]
 
-#: Memory that several entries share, and memory in another order than PyTorch's result has, say what to write.
-ASK_FOR_A_COPY = ("clone() the tensor", "Use .reshape(...) instead")
 GARBAGE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf, "huge": 1e38}
-#: What an unspecified entry and a NaN do alike.
-TRANSPARENT = {
-    *UNARY, *BINARY, *IN_PLACE, *WITH_OTHER, "setitem", "masked_fill_", "view and write", "out", "transpose", "reshape",
-    "view", "index", "unsqueeze", "squeeze", "chunk", "unbind", "expand", "diagonal", "cat", "stack", "flip",
-} - {"lt", "eq", "sign"}  # fmt: skip
 LAYOUTS = ("coo", "rows", "csr", "csc", "bsr", "bsc", "jagged", "jagged")
 #: What makes one rounding of a half a difference of 1.
 JUMPS = {"sign", "lt", "eq", "argmax", "where"}

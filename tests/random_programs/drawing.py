@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -46,13 +47,20 @@ VIEWS = [
     "diagonal",
 ]
 OTHER_READS = ("cat", "stack", "where", "matmul", "sort")
+KINDS = ("unary", "binary", "reduced", "view", "view", "write", "write", "write", "other")
 
 
-def draw(seed: int, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> Program:
-    """A program that PyTorch runs."""
+def draw(
+    seed: int,
+    shapes: tuple[tuple[int, ...], ...] = SHAPES,
+    dtypes: tuple[torch.dtype, ...] = DTYPES,
+    kinds: tuple[str, ...] = KINDS,
+    steps: Collection[str] | None = None,
+) -> Program:
+    """A program that PyTorch runs; ``steps``: the names that may occur in it, None: all."""
     chance = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
-    dtype = chance.choice(DTYPES)
+    dtype = chance.choice(dtypes)
     leaves, masks = [], []
     for _ in range(chance.choice((1, 2, 2, 3))):
         shape = chance.choice(shapes)
@@ -66,8 +74,8 @@ def draw(seed: int, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> Program:
     wanted, tries = chance.randint(3, 8), 0
     while len(program.steps) < wanted and tries < 60:
         tries += 1
-        step = drawn_step(chance, variables)
-        if step is None:
+        step = drawn_step(chance, variables, kinds)
+        if step is None or (steps is not None and step.name not in steps):
             continue
         if step.name in (*WITH_OTHER, "setitem", "out") and overlaps([variables[i] for i in step.operands]):
             continue  # what comes out is not defined in PyTorch
@@ -81,7 +89,7 @@ def draw(seed: int, shapes: tuple[tuple[int, ...], ...] = SHAPES) -> Program:
         except (RuntimeError, IndexError, TypeError, NotImplementedError, ValueError):
             for v, old in zip(variables, before, strict=True):
                 if not torch.equal(v.detach().nan_to_num(), old.nan_to_num()):  # a write that failed half-way
-                    return draw(seed + (1 << 40), shapes)
+                    return draw(seed + (1 << 40), shapes, dtypes, kinds, steps)
             continue
         program.steps.append(step)
         variables += new
@@ -116,11 +124,11 @@ def overlaps(operands: list[Tensor]) -> bool:
     return operands[0].untyped_storage().data_ptr() == operands[1].untyped_storage().data_ptr()
 
 
-def drawn_step(chance: random.Random, variables: list[Any]) -> Step | None:
+def drawn_step(chance: random.Random, variables: list[Any], kinds: tuple[str, ...] = KINDS) -> Step | None:
     i = chance.randrange(len(variables))
     x, j = variables[i], chance.randrange(len(variables))
     dims = list(range(x.ndim))
-    kind = chance.choice(("unary", "binary", "reduced", "view", "view", "write", "write", "write", "other"))
+    kind = chance.choice(kinds)
     number = round(chance.uniform(-2, 2), 1)
     other: tuple[tuple[int, ...], tuple[Any, ...]] = (
         ((i, j), ()) if chance.random() < 0.7 else ((i,), (number,))
@@ -152,6 +160,9 @@ def drawn_step(chance: random.Random, variables: list[Any]) -> Step | None:
         # PyTorch sends gradients to all that were written over, where an index is named twice
         index = drawn_index(chance, x, distinct=True)
         return Step(name, other[0], (index, number))
+    if kind == "assignment":  # of what is drawn, or of nothing
+        index = drawn_index(chance, x, distinct=True)
+        return Step(*chance.choice((("setitem", other[0]), ("remove", (i,)))), (index, number))
     name = chance.choice(VIEWS if kind == "view" else OTHER_READS)
     if name == "transpose":
         return Step(name, (i,), tuple(chance.choices(dims, k=2))) if dims else None

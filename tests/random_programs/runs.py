@@ -15,6 +15,7 @@ from maskgrad.patterns.boolean import BooleanPattern
 from tests.random_programs.steps import HALVES, Program, apply, moves, started
 
 __all__ = [
+    "ASK_FOR_A_COPY",
     "FULL",
     "PLAIN",
     "STALE",
@@ -33,6 +34,8 @@ __all__ = [
 
 #: A backward pass fails, most often because what it needs was written to: PyTorch's own error.
 STALE = "stale"
+#: Memory that several entries share, and memory in another order than PyTorch's result has, say what to write.
+ASK_FOR_A_COPY = ("clone() the tensor", "Use .reshape(...) instead")
 
 
 class Failure(AssertionError):

@@ -9,11 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import maskgrad as mg
+
 __all__ = [
     "BINARY",
     "HALVES",
     "IN_PLACE",
     "REDUCED",
+    "TRANSPARENT",
     "UNARY",
     "WITH_OTHER",
     "WRITES",
@@ -56,6 +59,12 @@ REDUCED = (
 IN_PLACE = ("sin_", "tanh_", "neg_", "square_", "abs_", "zero_", "sigmoid_", "exp_", "relu_")
 WITH_OTHER = ("add_", "mul_", "sub_", "copy_")
 WRITES = (*IN_PLACE, *WITH_OTHER, "setitem", "out", "masked_fill_", "view and write")
+
+#: What an unspecified entry and a NaN do alike.
+TRANSPARENT = {
+    *UNARY, *BINARY, *IN_PLACE, *WITH_OTHER, "setitem", "masked_fill_", "view and write", "out", "transpose", "reshape",
+    "view", "index", "unsqueeze", "squeeze", "chunk", "unbind", "expand", "diagonal", "cat", "stack", "flip",
+} - {"lt", "eq", "sign"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,6 +146,7 @@ OTHERS: dict[str, Callable[[Any, list[Any], tuple[Any, ...]], Any]] = {
     "where": lambda x, rest, p: [torch.where(x > 0, x, rest[0] if rest else 0)],
     "matmul": lambda x, rest, p: [x @ rest[0]],
     "sort": lambda x, _, p: [x.sort(p[0]).values],
+    "remove": lambda x, _, p: written(x, p[0], mg.unspecified if isinstance(x, mg.MaskedTensor) else p[1]),
     "setitem": lambda x, rest, p: written(x, p[0], rest[0] if rest else p[1]),
     "out": lambda x, rest, p: into(x, rest[0]),
     "masked_fill_": lambda x, _, p: nothing(x.masked_fill_(p[0], p[1])),

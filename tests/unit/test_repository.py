@@ -24,6 +24,7 @@ HEAVY = {
     "triton",
     "awkward",
     "matplotlib",
+    "narwhals",
     "pandas",
     "polars",
     "pyarrow",
@@ -79,6 +80,21 @@ def test_importing_maskgrad_is_silent_and_touches_no_device() -> None:
 
 def _run_python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+
+def _built_where_tests_are_collected() -> list[str]:
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()]
+    collected = tuple(PYPROJECT["tool"]["pytest"]["ini_options"]["testpaths"])
+    return [path for path in ignored if path.startswith(collected)]
+
+
+def test_what_make_builds_is_not_collected(pytestconfig: pytest.Config) -> None:
+    """`make docs` copies programs of examples/ beside its pages; there they are no tests, nor can they be imported."""
+    built = _built_where_tests_are_collected()
+    assert built == ["docs/_build", "docs/generated"]
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py"))
+    assert conftest is not None
+    assert set(built) <= set(conftest.collect_ignore)
 
 
 def test_type_checkers_are_told_of_the_annotations() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import maskgrad as mg
 from maskgrad import sparse
 
 INDICES = torch.tensor([[0, 1, 1], [2, 0, 0]])
@@ -150,16 +151,22 @@ def test_too_many_places_to_count() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"t must be a sparse COO tensor, got layout torch\.strided"):
+    with pytest.raises(TypeError, match=r"t must be a sparse COO tensor, found layout torch\.strided"):
         sparse.coalesce(torch.eye(2))
-    with pytest.raises(TypeError, match="t must be a sparse COO tensor, got list"):
+    with pytest.raises(TypeError, match="t must be a sparse COO tensor, found list"):
         sparse.coalesce([1.0])
+    for x in (mg.from_sparse(torch.eye(2).to_sparse()), mg.masked(torch.eye(2), torch.eye(2) > 0)):
+        with pytest.raises(
+            TypeError, match=r"^mg\.sparse\.coalesce: t .* found MaskedTensor.*to_sparse_tensor\(\)"
+        ):
+            sparse.coalesce(x)
+        assert sparse.coalesce(x.to_sparse().to_sparse_tensor()).to_dense().equal(torch.eye(2))
     with pytest.raises(ValueError, match="reduce must be one of sum, mean, amax, amin, got 'prod'"):
         sparse.coalesce(torch.eye(2).to_sparse(), "prod")
     with pytest.raises(TypeError, match=r"reduce='mean' is not defined for values of dtype torch\.int64"):
         sparse.coalesce(coo([[0, 0]], [1, 2], (2,)), "mean")
     with pytest.raises(
-        TypeError, match=r"is_coalesced: t must be a sparse COO tensor, got layout torch\.sparse_csr"
+        TypeError, match=r"is_coalesced: t must be a sparse COO tensor, found layout torch\.sparse_csr"
     ):
         sparse.is_coalesced(torch.eye(2).to_sparse_csr())
 

@@ -14,17 +14,17 @@ from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ("2.15.0a0+git123", (2, 15, 0)),
-        ("2.13.0+cpu", (2, 13, 0)),
-        ("2.16.0.dev20270101+cu130", (2, 16, 0)),
-        ("v3", (3,)),
-        ("unknown", ()),
-        ("", ()),
-        (None, ()),
+        ("2.15.0a0+git123", "2.15.0"),
+        ("2.13.0+cpu", "2.13.0"),
+        ("2.16.0.dev20270101+cu130", "2.16.0"),
+        ("v3", "3"),
+        ("unknown", "unknown"),
+        ("", ""),
+        (None, "None"),
     ],
 )
-def test_the_numbers_of_a_version(version: object, expected: tuple[int, ...]) -> None:
-    assert versions.numbers(version) == expected
+def test_the_release_of_a_build(version: object, expected: str) -> None:
+    assert versions.release(version) == expected
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,10 @@ def test_the_numbers_of_a_version(version: object, expected: tuple[int, ...]) ->
         ("2", "2.0.1", True),
         ("1.26.4", "2.0", True),
         ("10.0", "9.1", False),
+        ("2.0.0a1", "2.0", True),
+        ("2.0rc1", "2.0", True),
+        ("2.0.post1", "2.0", False),
+        ("2.0+local", "2.0", False),
         ("unknown", "2.0", False),
     ],
 )
@@ -64,6 +68,7 @@ def test_what_is_always_installed() -> None:
         f"torch>={versions.TORCH_OF_XLA},{left_out}",
         f"numpy>={versions.NUMPY}",
         f"numba>={versions.NUMBA}",
+        f"packaging>={versions.PACKAGING}",
     ]
 
 
@@ -121,13 +126,14 @@ def test_the_page_has_what_is_always_needed() -> None:
     said = [
         (package, versions_)
         for package, versions_, _ in _rows("versions.md")
-        if package in {"PyTorch", "Python", "NumPy", "Numba"}
+        if package in {"PyTorch", "Python", "NumPy", "Numba", "packaging"}
     ]
     assert said == [
         ("PyTorch", f"{', '.join(versions.TORCH_MINORS)}: in full"),
         ("PyTorch", f"{versions.TORCH_OF_XLA}: as far as PyTorch/XLA needs it"),
         ("Python", ", ".join(versions.PYTHONS)),
         ("NumPy", f"{versions.NUMPY} or newer"),
+        ("packaging", f"{versions.PACKAGING} or newer"),
         ("Numba", f"{versions.NUMBA} or newer"),
     ]
     short = f"on {versions.PYTHONS[0]} the newest is {versions.newest_torch(versions.PYTHONS[0])}"

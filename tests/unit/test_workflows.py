@@ -62,6 +62,18 @@ def test_every_target_of_make_exists() -> None:
     assert targets <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
+@pytest.mark.parametrize("job", ["workflow", "script"])
+def test_tests_run_beside_the_built_pages(job: str) -> None:
+    """What `make docs` leaves behind is in the way of no test, which only a run after it shows."""
+    if job == "script":
+        script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    else:
+        steps = WORKFLOWS["test.yml"]["jobs"]["pages"]["steps"]
+        script = "\n".join(step.get("run", "") for step in steps)
+    targets = re.findall(r"^make ([a-z-]+)", script, re.MULTILINE)
+    assert any(target.startswith("test") for target in targets[targets.index("docs") :])
+
+
 def test_pushes_run_on_every_version() -> None:
     cells = {
         (c["python"], c["torch"])

@@ -50,9 +50,11 @@ def doctor(
     html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
 ) -> None:
     """Run a script while its first training steps are examined; exit status 1 if padding reaches what counts."""
-    given = _given(padding)
-    if not script.is_file():
-        raise typer.BadParameter(f"there is no file {str(script)!r}", param_hint="'SCRIPT'")
+    given, ranks = _given(padding), Ranks()
+    _check_script(script)
+    if not ranks.rank:  # the one that writes
+        for option, path in (("--json", json), ("--html", html)):
+            _check_report(option, path)
     try:
         require("rich", "maskgrad doctor", "cli")
     except MissingDependencyError as error:
@@ -60,7 +62,6 @@ def doctor(
         raise typer.Exit(UNABLE) from None
     from maskgrad.doctor import Watch, watch
 
-    ranks = Ranks()
     watched: Watch | None = None
     failed: BaseException | None = None
     steps = 1 if quick else steps
@@ -90,10 +91,8 @@ def doctor(
         if ranks.size > 1:
             report, incomplete = ranks.collected(report, failed=incomplete)
         if not isinstance(failed, ExaminationError):
-            _write(report, json, html)
-        if incomplete:
-            raise typer.Exit(UNABLE)
-        if report.ok and not report.experiments:
+            _write(report, json, html, failed=incomplete)
+        if not incomplete and report.unexamined:
             message = "the script ended without a backward pass; give the script that trains"
             if watched.unpadded:
                 message = (
@@ -101,6 +100,7 @@ def doctor(
                     "--padding input_ids=attention_mask"
                 )
             typer.echo(f"Error: {message}", err=True)
+        if incomplete or report.unexamined:
             raise typer.Exit(UNABLE)
         if not report.ok:
             raise typer.Exit(FOUND)
@@ -126,6 +126,35 @@ def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[str, int, int], 
                 bar.stop()
 
         yield show
+
+
+def _check_script(script: Path) -> None:
+    """BadParameter for what is no Python file; JSON would run as one."""
+    if not script.is_file():
+        raise typer.BadParameter(f"there is no file {str(script)!r}", param_hint="'SCRIPT'")
+    if script.suffix not in ("", ".py", ".pyw"):
+        raise typer.BadParameter(
+            f"expected a Python script, found {str(script)!r}; write maskgrad doctor train.py",
+            param_hint="'SCRIPT'",
+        )
+
+
+def _check_report(option: str, path: Path | None) -> None:
+    """BadParameter, before the script runs, if the report cannot be written there."""
+    if path is None:
+        return
+    folder, problem = path.parent, ""
+    if not folder.is_dir():
+        problem = f"there is no folder {str(folder)!r}"
+    elif path.is_dir():
+        problem = f"{str(path)!r} is a folder"
+    elif path.suffix == ".py":
+        problem = f"{str(path)!r} is the name of a script"
+    elif not os.access(path if path.exists() else folder, os.W_OK):
+        problem = f"{str(path)!r} may not be written"
+    if problem:
+        kind = option.removeprefix("--")
+        raise typer.BadParameter(f"{problem}; write {option} report.{kind}", param_hint=f"'{option}'")
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
@@ -164,13 +193,15 @@ def _own(trace: Any) -> Any:
     return trace
 
 
-def _write(report: Report, json: Path | None, html: Path | None) -> None:
+def _write(report: Report, json: Path | None, html: Path | None, *, failed: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
 
     console = Console()
-    color = "green" if report.ok else "red"
+    color = "green" if report.ok and not failed else "red"
     console.rule(f"[{color}]maskgrad doctor[/{color}]")
+    if failed:
+        console.print("the script failed; until then:", highlight=False)
     # soft_wrap: a path and a line of code are copied as a whole
     console.print(escape(str(report)), soft_wrap=True, highlight=False)
     for path, write in ((json, report.to_json), (html, report.to_html)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
 import sys
@@ -12,6 +13,8 @@ from typing import Any
 import torch
 
 import maskgrad
+from maskgrad.integrations import installing
+from maskgrad.integrations.installing import KNOWN, record_of
 from maskgrad.kernels import kernels_in_use
 from maskgrad.kernels.selection import numba_works
 from maskgrad.masked_tensor.torch_patches.table import PATCHES
@@ -23,15 +26,19 @@ __all__ = ["environment"]
 _COMPUTING = ("torch", "numpy", "numba", "llvmlite", "triton")
 
 
-def environment() -> dict[str, Any]:
-    """Everything, as plain data; imports Dynamo and the compiler of the kernels to find out."""
+def environment(install: bool = False) -> dict[str, Any]:
+    """Everything, as plain data; imports Dynamo and the compiler of the kernels to find out.
+
+    With ``install``, other packages are imported and adapted first.
+    """
     importlib.import_module("torch._dynamo")  # patches that wait for it are then applied
-    patch_facts = ("target", "how", "state", "is_off", "reason", "without", "versions", "test")
+    patch_facts = ("target", "state", "is_off", "reason", "without", "versions", "test")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {
         "versions": _versions(),
         "kernels": {device: kernels_in_use(device) for device in devices},
         "patches": [{fact: getattr(patch, fact) for fact in patch_facts} for patch in PATCHES],
+        "integrations": _integrations(install),
         "devices": _devices(),
         "threads": _threads(),
     }
@@ -50,6 +57,19 @@ def _version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def _integrations(install: bool) -> list[dict[str, Any]]:
+    """Packages that ``mg.integrations.install`` knows: whether they are in this environment, and what is off."""
+    found = []
+    for name in KNOWN:
+        available = name in sys.modules or importlib.util.find_spec(name) is not None
+        record = record_of(name)
+        if install and available:
+            installing.install(name)
+        facts = {"available": available, "installed": record.is_installed, "off": list(record.off)}
+        found.append({"package": name, "without": record.without, **facts})
+    return found
 
 
 def _devices() -> dict[str, str]:

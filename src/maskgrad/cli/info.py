@@ -15,11 +15,15 @@ __all__ = ["info"]
 
 def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Import and adapt the packages found, to see whether that works."),
+    ] = False,
 ) -> None:
-    """Versions, kernels in use, what is patched inside PyTorch and whether it took hold, devices, threads."""
+    """Versions, kernels in use, what is patched inside PyTorch and for other packages, devices, threads."""
     from maskgrad.cli.environment import environment  # imports torch, for which --help need not wait
 
-    facts = environment()
+    facts = environment(install)
     if as_json:
         typer.echo(json.dumps(facts, indent=2))
         return
@@ -34,6 +38,7 @@ def info(
     for device, kernels in facts["kernels"].items():
         console.print(_table(f"Kernels for large tensors on {device}", _by_body(kernels)))
     console.print(_patches(facts["patches"]))
+    console.print(_table("Other packages: mg.integrations.install", _by_package(facts["integrations"])))
     console.print(_table("Devices", facts["devices"]))
     console.print(_table("Threads", facts["threads"]))
 
@@ -61,6 +66,15 @@ def _by_body(kernels: dict[str, str]) -> dict[str, str]:
     return {body: f"{len(names)}: {', '.join(names)}" for body, names in found.items()}
 
 
+def _by_package(integrations: list[dict[str, Any]]) -> dict[str, str]:
+    found = {}
+    for facts in integrations:
+        state = "installed" if facts["installed"] else f"not installed: {facts['without']}"
+        off = f"; [bold red]off[/]: {'; '.join(facts['off'])}" if facts["off"] else ""
+        found[facts["package"]] = state + off if facts["available"] else "not in this environment"
+    return found
+
+
 def _patches(patches: list[dict[str, Any]]) -> Table:
     table = _empty("Inside PyTorch")
     table.add_column(no_wrap=True)
@@ -69,7 +83,7 @@ def _patches(patches: list[dict[str, Any]]) -> Table:
         is_off = patch["is_off"]
         state = "[bold red]off[/]" if is_off else patch["state"]
         words = f"{patch['state']}: {patch['without']}" if is_off else f"PyTorch {patch['reason']}"
-        table.add_row(state, f"[bold]{patch['target']}[/] ({patch['how']})")
+        table.add_row(state, f"[bold]{patch['target']}[/]")
         table.add_row("", f"[dim]{words}[/]")
     table.add_row("", "")
     return table

@@ -21,7 +21,7 @@ _ERROR, _PLAN = "error", "plan"
 
 
 class Postponed(contextlib.AbstractContextManager["Postponed"]):
-    """Keeps an exception of its block as ``error``, to be raised on all ranks once they have heard of it."""
+    """Keeps an exception of its block as ``error``, to be raised on all ranks together."""
 
     error: Exception | None = None
 

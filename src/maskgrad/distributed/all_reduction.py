@@ -33,7 +33,7 @@ __all__ = [
 
 
 class AllReduce:
-    """What :func:`all_reduce` with ``async_op=True`` returns: a result under way."""
+    """Pending result of :func:`all_reduce` with ``async_op=True``."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange: Exchange | None = exchange
@@ -70,8 +70,8 @@ def all_reduce(
         The result, the same bit for bit on all ranks and detached; ``x`` is left as it is. An entry is specified where
         it is on some rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
         mask; otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of
-        all ranks together. Halves are added up in float32 and rounded once; Booleans are counted. For a differentiable
-        sum see :func:`maskgrad.distributed.sum`.
+        all ranks together. Half precision is added up in float32 and rounded once; Booleans are counted. For a
+        differentiable sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
         TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
@@ -150,7 +150,7 @@ def all_reduce_gradients(
         tensor([[2., 2.]])
         >>> torch.distributed.destroy_process_group()
 
-    Source: ``torch.nn.parallel.DistributedDataParallel``, which asks the module whether its gradient is sparse.
+    Source: ``torch.nn.parallel.DistributedDataParallel``, which decides by the module whether a gradient is sparse.
     """
     ranks = ProcessGroup(group, "all_reduce_gradients")
     owners: list[Tensor] = []

@@ -128,7 +128,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             if momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         assert momentum is not None
-        unbiased = variance * (count / (count - 1).clamp(min=1))
+        unbiased = variance * count / (count - 1).clamp(min=1)  # a quotient of integers would be float32
         for running, observed, known in (
             (self.running_mean, mean, count > 0),
             (self.running_var, unbiased, count > 1),

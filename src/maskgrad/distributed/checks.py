@@ -1,4 +1,4 @@
-"""Whether optimizers with their options, and parameters bit for bit, are the same on all ranks."""
+"""Checks that optimizers, their options, and parameters bit for bit, are the same on all ranks."""
 
 from __future__ import annotations
 

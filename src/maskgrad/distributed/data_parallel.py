@@ -16,16 +16,16 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.distributed.exchange import Transport
 from maskgrad.distributed.overlap import OverlappedExchange
-from maskgrad.distributed.preparation import ParameterPartition, check_gradient_is_dense
+from maskgrad.distributed.partition import ParameterPartition, check_gradient_is_dense
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.data_parallel import memory_of
+from maskgrad.masked_tensor.torch_patches.data_parallel import REPLICAS, memory_of
 
 __all__ = ["DataParallel"]
 
 
 class DataParallel(nn.Module, Joinable):
-    """What :func:`maskgrad.distributed.prepare` returns, around its argument, the attribute ``module``."""
+    """Result of :func:`maskgrad.distributed.prepare`; the attribute ``module`` is its argument."""
 
     def __init__(
         self,
@@ -61,6 +61,7 @@ class DataParallel(nn.Module, Joinable):
                 param.register_hook(lambda gradient, name=name: check_gradient_is_dense(name, gradient))
         if init_sync:
             self._send_from(own, 0)
+        REPLICAS.add(self)
         self._exchange = OverlappedExchange(parts.exchanged, own, exchange, overlap, bucket_bytes)
 
     @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]  # what is inside is compiled
@@ -98,7 +99,7 @@ class DataParallel(nn.Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """Train on inputs of which some ranks have more: a rank that has run out takes part with nothing.
+        """Train on uneven inputs: a rank that has run out takes part without gradients.
 
         Args:
             divide_by_initial_world_size: divide by the number of all ranks; False: of those that still have input.
@@ -113,13 +114,13 @@ class DataParallel(nn.Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """What a rank does that has run out of input."""
+        """The hook of a rank that has run out of input."""
         self._exchange.divide_by_present = not kwargs.get("divide_by_initial_world_size", True)
         return _RunOut(self)
 
     @property
     def join_device(self) -> torch.device:
-        """Where the ranks' number is counted."""
+        """Device on which ranks are counted."""
         return self._exchange.group.device
 
     @property
@@ -183,7 +184,7 @@ class _RunOut(JoinHook):
 
 
 class _PlainOutputs(nn.Module):
-    """A module whose output DistributedDataParallel can look through: it knows nothing of MaskedTensors.
+    """A module whose output DistributedDataParallel can look through: it cannot see into MaskedTensors.
 
     It also gives every parameter a name with a dot in it, without which DistributedDataParallel ignores none.
     """

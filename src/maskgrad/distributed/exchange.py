@@ -1,6 +1,6 @@
 """One exchange: all ranks bring gradients of any kind, and all leave with their sum, of one kind.
 
-Three steps, each of which starts collectives without waiting for them: every rank says what it contributes
+Three steps, each of which starts collectives without waiting for them: every rank describes its contributions
 (``__init__``), contributions are sent (:meth:`Exchange.send`), results are put together (:meth:`Exchange.finish`).
 What a rank does in a step follows from what all of them said, so that all start the same collectives in the same
 order. A rank whose gradients have an error says so in the first message, and all ranks raise.
@@ -38,7 +38,7 @@ Transport = Literal["auto", "dense", "sparse"]
 _BUCKET_BYTES = 32 << 20
 _HEAD = 4
 _FIRST = 64
-"""Gradients of which the first message tells, which must have the same length before anything has been compared."""
+"""Number of gradients that the first message describes; its length must be known before anything is compared."""
 
 
 class NamedGradient(NamedTuple):

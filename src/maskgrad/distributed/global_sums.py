@@ -158,7 +158,7 @@ class _PlainLosses(TorchFunctionMode):
 
 
 def sampler_mask(sampler: Sampler[int]) -> Tensor:
-    r"""Which of this rank's samples count: not those that the sampler repeats so that all ranks have equally many.
+    r"""Mask of this rank's samples that count: False for those that the sampler repeats to give all ranks equally many.
 
     .. math:: m_k = (k W + r < N)
 

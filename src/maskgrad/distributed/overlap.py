@@ -95,7 +95,7 @@ class OverlappedExchange:
         return self._error is None and len(self._started) < len(self._buckets)
 
     def _start(self, away: bool = False) -> None:
-        """Say what the bucket contributes; and send the bucket before, of which the others have had time to say it."""
+        """Announce a bucket, and send the one before, which the other ranks have had time to announce."""
         number = len(self._started)
         names = self._buckets[number]
         params = [self.params[name] for name in names]

@@ -47,7 +47,7 @@ class ProcessGroup:
 
     Args:
         group: a process group; None: the default one.
-        what: who asks, for error messages.
+        what: the caller, for error messages.
         or_alone: without an initialized default group there is one rank, instead of a RuntimeError.
 
     Attributes:
@@ -89,7 +89,7 @@ class ProcessGroup:
         return _same_number_of_ranks, (self.what, self.size, self.rank)
 
     def timeout(self) -> datetime.timedelta | None:
-        """For how long the group waits for a rank; None if this PyTorch does not say."""
+        """For how long the group waits for a rank; None if this PyTorch does not know."""
         group: Any = self.group if self.group is not None else torch.distributed.group.WORLD
         try:
             found = group._get_backend(self.device).options._timeout
@@ -194,7 +194,7 @@ class ProcessGroup:
             work.wait()
 
     def mesh(self, device: torch.device) -> Any:
-        """The ranks as a DeviceMesh, which DTensor asks for."""
+        """The ranks as a DeviceMesh, for DTensor."""
         from torch.distributed.device_mesh import DeviceMesh
 
         if device.type not in self._meshes:
@@ -204,7 +204,7 @@ class ProcessGroup:
 
     @staticmethod
     def summable(dtype: torch.dtype) -> torch.dtype:
-        """The dtype in which ``dtype`` is added up: float32 for halves, int64 for small integers and Booleans."""
+        """Dtype in which ``dtype`` is added up: float32 for half precision, int64 for small integers and Booleans."""
         if dtype in _SUMMABLE:
             return dtype
         if dtype.is_floating_point or dtype.is_complex:

@@ -1,4 +1,4 @@
-"""What each rank contributes to an exchange, and what kind of result the contributions of all ranks have.
+"""Contributions of each rank to an exchange, and the kind of the result of all.
 
 =====================  =======================================================  ===========================
 kind of gradient       how a rank holds it                                      entries that are specified
@@ -10,7 +10,7 @@ anything sparse        ``rows`` (n,), ascending, each once, ``values`` (n, *)   
 =====================  =======================================================  ===========================
 
 Rows are counted in the product of the first ``leading`` sizes. Values are in the dtype in which they are added up:
-halves are added up in float32, also those that one rank has for the same entry.
+half-precision values are added up in float32, also those that one rank has for the same entry.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES = (
 
 
 class Facts(NamedTuple):
-    """What the other ranks have to know of a gradient before they can receive it: plain integers."""
+    """Description of a gradient, which other ranks need before they can receive it: plain integers."""
 
     present: int = 0
     masked: int = 0
@@ -51,7 +51,7 @@ class Facts(NamedTuple):
     """Index into ``_DTYPES``, of the gradient as it was."""
     leading: int = 0
     rows: int = 0
-    """How many are listed."""
+    """Number of listed rows."""
     height: int = 0
     """Of a block; 0 without blocks."""
     width: int = 0
@@ -136,7 +136,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
 
 
 class ReductionPlan(NamedTuple):
-    """What is made of the contributions of all ranks; every rank computes it from the same numbers."""
+    """Kind of the result of all ranks; every rank computes it from the same numbers."""
 
     shape: torch.Size
     layout: torch.layout
@@ -146,7 +146,7 @@ class ReductionPlan(NamedTuple):
     leading: int
     """Rows are those of the first so many dimensions."""
     counts: tuple[int, ...]
-    """How many rows each rank lists, rows of ``leading``; all 0 for results that list none."""
+    """Number of rows of ``leading`` that each rank lists; all 0 for results that list none."""
     listed: bool
     """Whether lists of rows travel; otherwise values of the whole shape do."""
     divisor: int
@@ -163,7 +163,7 @@ class ReductionPlan(NamedTuple):
 
     @property
     def number_of_rows(self) -> int:
-        """How many there are in the whole shape."""
+        """Number of rows of the whole shape."""
         return prod(self.shape[: self.leading])
 
     @property
@@ -205,7 +205,7 @@ class ReductionPlan(NamedTuple):
 def reduction_plan(
     facts: list[Facts], shape: torch.Size, op: str, transport: str, present: int
 ) -> ReductionPlan | None:
-    """The plan for one gradient, of which each rank sent its :class:`Facts`; None if no rank has any.
+    """The plan for one gradient, from the :class:`Facts` of each rank; None if no rank has any.
 
     The gradients decide, not what was declared: one dense contribution makes the result dense, a Boolean mask makes it
     masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` transports fewer bytes.

@@ -45,7 +45,7 @@ def sum(
 
     Returns:
         The same on all ranks: a plain number without ``dim``; with it masked if ``x`` is, and unspecified where no rank
-        specifies anything. Halves are added up in float32.
+        specifies anything. Half-precision values are added up in float32.
 
     Gradient:
         The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank computes the
@@ -295,7 +295,7 @@ def _wide(x: Masked, dtype: torch.dtype | None) -> torch.dtype:
 
 
 def _number(x: Masked, dim: Dim, keepdim: bool) -> Tensor:
-    """How many entries of this rank are specified."""
+    """Number of specified entries of this rank."""
     if isinstance(x, Tensor):
         return torch.ones((), dtype=torch.int64, device=x.device).expand(x.shape).sum(dim, keepdim)
     if stored_of(x) is None:

@@ -126,7 +126,7 @@ class Padding:
 
     def entries(self, tensor: Tensor) -> Tensor:
         """The mask in the shape of the tensor."""
-        return _expanded(self.mask, tensor)
+        return expanded(self.mask, tensor.shape)
 
 
 def recognised(batch: Any, padding: Mapping[Key, Any] | None) -> list[Padding]:
@@ -169,21 +169,13 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
         )
     mask = given if given.dtype == torch.bool else given != 0
     try:
-        _expanded(mask, tensor)
+        expanded(mask, tensor.shape)
     except RuntimeError:
         raise ExaminationError(
             f"padding[{key!r}]: a mask of shape {tuple(mask.shape)} does not fit the tensor of shape "
             f"{tuple(tensor.shape)}; give a mask of its leading dimensions, such as {tuple(tensor.shape[: mask.ndim])}"
         ) from None
     return Padding(key, mask, "given", mask_key)
-
-
-def _expanded(mask: Tensor, tensor: Tensor) -> Tensor:
-    """The mask in the shape of the tensor: leading dimensions are matched first."""
-    sizes = zip(mask.shape, tensor.shape, strict=False)
-    if mask.ndim <= tensor.ndim and all(size in (1, wanted) for size, wanted in sizes):
-        return expanded(mask, tensor.shape)
-    return mask.expand(tensor.shape)
 
 
 def _found(inside: dict[Key, Tensor | MaskedTensor]) -> list[Padding]:

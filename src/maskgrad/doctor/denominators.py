@@ -168,6 +168,10 @@ def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> No
         tried = f"the parts, weighed with {' or with '.join(_RIGHT)}, do not add up to the whole batch"
         if fitting:
             tried += f" (with {' or '.join(fitting)} they do)"
+        else:
+            tried += (
+                " (if the loss compares samples, no weight does: use mg.coupled_backward(model, parts, loss))"
+            )
         message = f"{words} {tried}: weighed with {_RIGHT[1]},"
         case.report.add([finding("denominator", last_division(case), message, difference)])
         return

@@ -72,8 +72,9 @@ def examine(
             leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
             MaskedTensors, masks, lengths, labels of -100, and NaN.
         model: module whose parameters and layers are named; by default those that the step calls.
-        experiments: names of experiments; all by default. ``nan-under-mask`` by name makes a fault of any way that a
-            NaN could take, not only where padding holds such values.
+        experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts`` or they
+            are given. ``nan-under-mask`` by name makes a fault of any way that a NaN could take, not only where padding
+            holds such values.
         quick: make the experiment ``padding-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
@@ -83,7 +84,8 @@ def examine(
         required: raise if padding is needed and none is known, instead of noting it.
 
     Returns:
-        the report; it is true if nothing was found.
+        the report; it is true if something was examined and nothing found. Where no experiment could be made it is
+        false, and ``report.unexamined`` says why.
 
     Raises:
         ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
@@ -146,11 +148,11 @@ def _run(
         )
     if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
         message = (
-            "padding: none was recognised in the batch; say which entries are real with padding={key: mask} "
+            "none was recognised in the batch; say which entries are real with padding={key: mask} "
             "(True = real) or padding={key: key_of_the_mask}"
         )
         if required:
-            raise ExaminationError(message)
+            raise ExaminationError(f"padding: {message}")
         if not samples:
             case.note("padding", message)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]

@@ -176,7 +176,7 @@ _BY_KIND: dict[str, tuple[str, ...]] = {
     ),
     "padding-length": ("mg.masked(x, mask[..., None]).mean(dim=1)", "x.sum(1) / mask.sum(1)   # not by x.shape[1]"),
     "denominator": (
-        "with mg.GradientAccumulator(model.parameters()) as accumulator: ...   # divides once, by all tokens",
+        "mg.GradientAccumulator(model)   # if samples are compared: mg.coupled_backward(model, parts, loss)",
         "loss = loss_sum / tokens_of_the_whole_batch   # one denominator for all parts and ranks",
     ),
     "empty-row": (

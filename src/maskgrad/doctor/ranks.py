@@ -19,7 +19,7 @@ from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "check_examinable", "gathered_report", "is_sharded", "passes_on", "united",
+    "check_examinable", "end_group_last", "gathered_report", "is_sharded", "passes_on", "united",
     "waited_for", "with_fake_group", "without_replication",
 ]  # fmt: skip
 
@@ -63,6 +63,19 @@ def without_replication() -> Iterator[None]:
         for kind in replicating():
             stack.enter_context(mock.patch.object(kind, "forward", _inner))
         yield
+
+
+def end_group_last(module: nn.Module) -> None:
+    """Let DistributedDataParallel release its process group after its reducer, not before.
+
+    What is exchanged while a mode looks on has Python objects, as has any exchange of a backward pass (PyTorch keeps
+    the caller's ``contextvars`` in thread-local state then, and works copy it). gloo's thread needs the GIL to release
+    them, and a group that ends waits for this thread. Released from Python it waits without the GIL; released by the
+    reducer, with it, and so forever. The attributes of a module are released in the order in which they were set.
+    """
+    attributes = vars(module)
+    if "reducer" in attributes and "process_group" in attributes:
+        attributes["process_group"] = attributes.pop("process_group")
 
 
 def _inner(wrapper: Any, *args: Any, **kwargs: Any) -> Any:

@@ -26,7 +26,7 @@ class Experiment:
 
 @dataclass
 class Report:
-    """What :func:`examine` found; true if nothing is wrong.
+    """What :func:`examine` found; true if something was examined and nothing is wrong.
 
     Attributes:
         findings: the faults, each with its line.
@@ -43,9 +43,16 @@ class Report:
     trail: dict[str, dict[int, str]] = field(default_factory=dict)
 
     @property
+    def unexamined(self) -> str:
+        """Return the reason if no experiment was made, else an empty string."""
+        if self.findings or self.experiments:
+            return ""
+        return "; ".join(map(str, self.notes)) or "no experiment fits the batch"
+
+    @property
     def ok(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether something was examined, and nothing found."""
+        return not self.findings and not self.unexamined
 
     def __bool__(self) -> bool:
         return self.ok
@@ -75,7 +82,7 @@ class Report:
                 known[line] = what
 
     def __str__(self) -> str:
-        lines = [_counted(self.findings), *(f"\n{finding}" for finding in self.findings)]
+        lines = [_headline(self), *(f"\n{finding}" for finding in self.findings)]
         parts: dict[str, Sequence[Any]] = {
             "notes": self.notes,
             "padding": [f"{key}: {source}" for key, source in self.padding.items()],
@@ -87,7 +94,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"ok": self.ok, **asdict(self)}
+        return {"ok": self.ok, "unexamined": self.unexamined, **asdict(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Report:
@@ -115,8 +122,13 @@ class Report:
         return text
 
 
-def _counted(findings: Sequence[Finding]) -> str:
-    return f"{len(findings)} finding{'s' * (len(findings) != 1)}"
+def _headline(report: Report) -> str:
+    if report.unexamined:
+        return f"nothing was examined: {report.unexamined}"
+    count = len(report.findings)
+    counted = f"{count} finding{'s' * (count != 1)}"
+    unpadded = not report.padding and any(note.about == "padding" for note in report.notes)
+    return f"{counted}; no padding was changed, see the notes" if unpadded else counted
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
@@ -144,7 +156,7 @@ _MEANING = {
 
 
 def _page(report: Report) -> str:
-    parts = [f"<h1>{_counted(report.findings)}</h1>"]
+    parts = [f"<h1>{escape(_headline(report))}</h1>"]
     for finding in report.findings:
         where = f"{escape(finding.file)}:{finding.line}" if finding.file else "no line is known"
         parts.append(

@@ -128,7 +128,7 @@ def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference
     except ExaminationError:
         raise
     except Exception as error:
-        case.tried(name, words, _raised(error))
+        case.note(name, f"{words}: {_raised(error)}")
         return None
     if mode.draws != other.draws or (name == "order" and any(shape for _, shape in mode.draws)):
         place = mode.draws[0][0] if mode.draws else None
@@ -252,7 +252,7 @@ def empty_row(case: Examination) -> None:
     try:
         found = case.trial.run(WithoutDropout(), batch, after=Outcome.has_nan)
     except Exception as error:
-        case.tried("empty-row", words, _raised(error))
+        case.note("empty-row", f"{words}: {_raised(error)}")
         return
     case.tried("empty-row", words, "there is a NaN" if found else "no NaN")
     if not found:

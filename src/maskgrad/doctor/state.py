@@ -75,7 +75,7 @@ def objects_with_state() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance would ask a lazy object for its class, and wake it
         if issubclass(kind, Tensor):
-            real = not kind.__name__.startswith("Fake") and thing.is_leaf
+            real = not kind.__name__.startswith("Fake") and _is_leaf(thing)
             if real and (thing.requires_grad or lazy_rows_of(thing) is not None):
                 leaves.append(thing)
         elif issubclass(kind, _COUNTERS):
@@ -83,6 +83,13 @@ def objects_with_state() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
         elif issubclass(kind, nn.Module) and "_parameters" in vars(thing):
             modules.append(thing)
     return leaves, counters, modules
+
+
+def _is_leaf(tensor: Tensor) -> bool:
+    try:
+        return tensor.is_leaf
+    except RuntimeError:  # a view of which the base was written in place, where autograd forbids that
+        return False
 
 
 class ModuleState:

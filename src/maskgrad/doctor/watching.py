@@ -21,7 +21,7 @@ from maskgrad.doctor.batches import Key, Padding, fields, recognised
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.leaks import findings_of, garble
-from maskgrad.doctor.ranks import is_sharded
+from maskgrad.doctor.ranks import end_group_last, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import reached, with_gradient
@@ -63,7 +63,7 @@ class Watch:
     @property
     def done(self) -> bool:
         """Whether as many steps were watched as were wanted, or something was found."""
-        return self.steps >= self._wanted or not self.report.ok
+        return self.steps >= self._wanted or bool(self.report.findings)
 
     def batch(self, batch: Any) -> None:
         """A batch came from a data loader, or to a model: from here on its padding has twins."""
@@ -176,6 +176,13 @@ class Watch:
                     "write mg.doctor.examine(step, batch)",
                 )
             )
+        if not self.report.experiments and not self.report.notes:
+            self.report.note(
+                Note(
+                    "steps",
+                    "no backward pass came after a batch with padding; watch what trains, down to loss.backward()",
+                )
+            )
 
 
 class _Stopped(BaseException):
@@ -234,6 +241,7 @@ def watch(
             raise _Stopped
 
     def called(module: nn.Module, args: Any) -> None:
+        end_group_last(module)
         # a hook for all modules is not given keywords: they are in the frame of the call
         watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
 
@@ -274,8 +282,10 @@ class _Watching:
             return
         context, self._context = self._context, None
         context.__exit__(None, None, None)
-        if self.watched is not None and not self.watched.report.ok:
-            warnings.warn(str(self.watched.report), UserWarning, stacklevel=2)
+        report = self.watched.report if self.watched is not None else Report()
+        # a training that fails says so itself, and why it was not examined
+        if report.findings or (report.unexamined and sys.exc_info()[0] is None):
+            warnings.warn(str(report), UserWarning, stacklevel=2)
 
 
 def huggingface_callback(**options: Any) -> Any:

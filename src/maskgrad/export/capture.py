@@ -1,4 +1,4 @@
-"""Tracing a model with torch.export, as a function of plain tensors."""
+"""Tracing of a model with torch.export, as a function of plain tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
-from maskgrad.export.ports import Ports, pack, unpack
+from maskgrad.export.ports import TENSOR, Ports, pack, unpack
 from maskgrad.export.translation import causes, right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
@@ -25,7 +25,7 @@ __all__ = ["Plain", "captured", "evaluating", "quiet"]
 #: Where the two libraries are: a frame elsewhere belongs to the user.
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
-#: What the files of code that a library wrote are called.
+#: Names of files of generated code.
 MADE = ("<eval_with_key>", "<frozen", "<string>")
 
 REMEDY = (
@@ -47,14 +47,14 @@ class Plain(nn.Module):
         self.results: Ports | None = None
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The model on what these tensors make up, by the reference kernels."""
+        """Run the model on the arguments that these tensors make up, with the reference kernels."""
         args, kwargs = pack(self.ports, tensors)
         with use_kernels("reference"):
             self.results, parts = unpack(self.model(*args, **kwargs), "output")
-        for place in self.results.places:
-            if place.kind == "constant" and place.constant is not None:
+        for leaf in self.results.leaves:
+            if leaf is not None and leaf is not TENSOR:
                 raise TypeError(
-                    f"the model returns {place.constant!r}, which does not depend on the tensors it gets; "
+                    f"the model returns {leaf!r}, which does not depend on the tensors it gets; "
                     "return tensors, MaskedTensors, None and containers of these"
                 )
         return tuple(parts)
@@ -63,7 +63,7 @@ class Plain(nn.Module):
 def captured(
     plain: Plain, tensors: Sequence[Tensor], dimensions: Sequence[dict[int, Any]], *, oblivious: bool
 ) -> torch.export.ExportedProgram:
-    """Trace ``plain`` on examples of its inputs, of which some ``dimensions`` may vary.
+    """Trace ``plain`` on examples of its inputs, whose ``dimensions`` may vary.
 
     ``oblivious``: sizes of 0 and 1 are examples like any other; without it they become part of the graph.
 
@@ -101,7 +101,7 @@ def _depends_on_numbers(error: BaseException) -> bool:
 
 
 def _blamed(error: BaseException) -> tuple[str, str]:
-    """The operation of torch or method of ours under which it happened, and the line of the user's that called it."""
+    """Return the operation of torch or method of ours that failed, and the line of the user's that called it."""
     operation, where = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -124,7 +124,7 @@ def _operation(frame: FrameType, code: CodeType) -> str:
 
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """The modules behind ``model`` in evaluation mode, each back in its own mode afterwards."""
+    """Set the modules behind ``model`` to evaluation mode, and back to their modes afterwards."""
     modules = [module for root in modules_behind(model) for module in root.modules()]
     training = [module.training for module in modules]
     try:
@@ -137,7 +137,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def modules_behind(model: Any) -> list[nn.Module]:
-    """The model itself, the module whose method it is, or the modules that a function closes over."""
+    """Return the model itself, the module whose method it is, or the modules that a function closes over."""
     if isinstance(model, nn.Module):
         return [model]
     found = [getattr(model, "__self__", None)]
@@ -147,7 +147,7 @@ def modules_behind(model: Any) -> list[nn.Module]:
     return [module for module in found if isinstance(module, nn.Module)]
 
 
-#: What PyTorch says about itself while it exports; none of it concerns the model.
+#: Warnings of PyTorch about itself while it exports; none concerns the model.
 NOTICES = (
     r".*isinstance\(treespec, LeafSpec\).*",
     r".*torch\.jit\.\w+.*deprecated.*",
@@ -160,7 +160,7 @@ NOTICES = (
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Without PyTorch's notices about itself."""
+    """Silence PyTorch's notices about itself."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Which dimensions may have another size in each run, said for arguments and needed for their plain tensors."""
+"""Dimensions that may have another size in each run: given for arguments, needed for their plain tensors."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from maskgrad.export.ports import Arguments, Place, Ports
+from maskgrad.export.ports import Ports, argument_of
 
 __all__ = ["axis_names", "batch_dimensions", "counted_in_a_run", "given_dimensions", "varying_sizes"]
 
@@ -17,85 +18,73 @@ Dimensions = dict[int, Any]
 
 
 def batch_dimensions(ports: Ports, tensors: Sequence[Tensor]) -> list[Dimensions]:
-    """The first dimension of everything, and the number of stored entries on sparse layouts, if the model lets it."""
+    """Return the first dimension of everything, and the number of stored entries, if the model allows it."""
     auto = torch.export.Dim.AUTO
     found: list[Dimensions] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
-        if place.kind == "stored":
-            found += _of_stored(place, group, auto)
-        else:
-            found += [{0: auto} if t.ndim else {} for t in group]
+        found += _of_stored(group, auto) if place.is_stored else [{0: auto} if t.ndim else {} for t in group]
     return found
 
 
 def given_dimensions(
-    given: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Arguments
+    given: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Sequence[str], keywords: Iterable[str]
 ) -> list[Dimensions]:
-    """What ``given`` says about arguments, in the form of ``torch.export.export``, for their plain tensors.
+    """Return what ``given`` says about arguments, in the form of ``torch.export.export``, for their plain tensors.
 
     One entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor None, or
     names for its dimensions (by number, or in order); for containers the same structure.
     """
-    specs = _by_argument(given, arguments)
+    specs = _by_argument(given, arguments, [*arguments, *keywords])
     dims: dict[str, Any] = {}
     found: list[Dimensions] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
-        if not group:
-            continue
-        which, first, *rest = place.path
-        spec, where = specs.get((which, first)), f"dynamic_shapes[{arguments[which, first]!r}]"
-        for step in rest:
-            spec, where = _inside(spec, step, where), f"{where}[{step!r}]"
-        if place.kind == "stored":
-            chosen = _dimensions(spec, 1, where, dims)
-            found += _of_stored(place, group, chosen.get(0))
-        else:
-            found += [_dimensions(spec, group[0].ndim, where, dims) for _ in group]
+        name = argument_of(place.path, arguments)
+        spec, where = specs.get(name), f"dynamic_shapes[{name!r}]"
+        for key in place.path[2:]:
+            spec, where = _inside(spec, key, where), where + pytree.keystr((key,))
+        number = 1 if place.is_stored else group[0].ndim
+        chosen = _dimensions(spec, number, where, dims)
+        found += _of_stored(group, chosen.get(0)) if place.is_stored else [dict(chosen) for _ in group]
     return found
 
 
-def _by_argument(given: Any, arguments: Arguments) -> dict[tuple[str, str], Any]:
-    """The entries of ``given`` under the first two steps of the path of what they are about."""
-    names = {name: key for key, name in arguments.items()}
+def _by_argument(given: Any, arguments: Sequence[str], names: list[str]) -> Mapping[str, Any]:
     if isinstance(given, Mapping):
         unknown = [key for key in given if key not in names]
         if unknown:
             raise ValueError(
                 f"dynamic_shapes names {unknown[0]!r}, which is not an argument; expected some of {sorted(names)}"
             )
-        return {names[key]: spec for key, spec in given.items()}
-    positional = [key for key in arguments if key[0] == "0"]
+        return given
     if not isinstance(given, (tuple, list)):
         raise TypeError(
             'dynamic_shapes must be "batch", None, a dict by argument names or a tuple in the order of args, '
             f"found {given!r}"
         )
-    if len(given) != len(positional):
+    if len(given) != len(arguments):
         raise ValueError(
-            f"dynamic_shapes must have one entry for each of the {len(positional)} positional arguments, "
-            f"found {len(given)}; a MaskedTensor is one argument, None leaves one as it is"
+            f"dynamic_shapes must have one entry for each of the {len(arguments)} positional arguments, "
+            f"found {len(given)}; a MaskedTensor is one argument, None keeps the sizes of one"
         )
-    return dict(zip(positional, given, strict=True))
+    return dict(zip(arguments, given, strict=True))
 
 
-def _inside(spec: Any, step: str, where: str) -> Any:
-    """The part of ``spec`` for one member of a container."""
+def _inside(spec: Any, key: Any, where: str) -> Any:
+    """Return the part of ``spec`` for one member of a container."""
     if spec is None:
         return None
+    step = next(getattr(key, name) for name in ("key", "idx", "name") if hasattr(key, name))
     if isinstance(spec, Mapping):
-        for key in spec:
-            if str(key) == step:
-                return spec[key]
-        return None
-    if isinstance(spec, (tuple, list)) and step.isdigit() and int(step) < len(spec):
-        return spec[int(step)]
+        return spec.get(step)
+    if isinstance(spec, (tuple, list)) and isinstance(step, int) and step < len(spec):
+        return spec[step]
     raise ValueError(
         f"{where} must have the structure of the argument, which has a member {step!r}; found {spec!r}"
     )
 
 
 def _dimensions(spec: Any, number: int, where: str, dims: dict[str, Any]) -> Dimensions:
-    """The entry for one tensor as a dict; names become dimensions, the same name the same one."""
+    """Return the entry for one tensor as a dict; equal names become one dimension."""
     if spec is None:
         return {}
     if isinstance(spec, (tuple, list)):
@@ -108,31 +97,27 @@ def _dimensions(spec: Any, number: int, where: str, dims: dict[str, Any]) -> Dim
     for at, dim in spec.items():
         if not isinstance(at, int) or isinstance(at, bool) or not -number <= at < number:
             raise ValueError(f"{where} must number dimensions between 0 and {number - 1}, found {at!r}")
-        if dim is None:
-            continue
         if isinstance(dim, str):
             if not dim.isidentifier():
-                raise ValueError(f"{where} must call a dimension by an identifier, found {dim!r}")
+                raise ValueError(f"{where} must name a dimension by an identifier, found {dim!r}")
             dim = dims.setdefault(dim, torch.export.Dim(dim))  # noqa: PLW2901
-        found[at % number] = dim
+        if dim is not None:
+            found[at % number] = dim
     return found
 
 
-def _of_stored(place: Place, group: Sequence[Tensor], entries: Any) -> list[Dimensions]:
-    """``entries`` where the number of stored entries stands: the sizes themselves are part of the pattern."""
-    assert place.facts is not None
+def _of_stored(group: Sequence[Tensor], entries: Any) -> list[Dimensions]:
+    """Return ``entries`` for the dimension of stored entries: the sizes themselves are part of the pattern."""
     if entries is None:
         return [{} for _ in group]
-    if place.facts.layout == "sparse_coo":
-        return [{0: entries}, {1: entries}]
-    batch = len(place.facts.sizes) - 2
-    return [{batch: entries}, {}, {batch: entries}]
+    last = group[-1].ndim - 1  # of coordinates, or of positions, which may have batch dimensions in front
+    return [{0: entries}, {1: entries}] if len(group) == 2 else [{last: entries}, {}, {last: entries}]
 
 
 def varying_sizes(program: torch.export.ExportedProgram, ports: Ports) -> list[dict[int, int]]:
-    """For each size that may vary by itself: which inputs have it, and along which dimension.
+    """Return, for each size that may vary freely, the inputs that have it, each with the dimension.
 
-    A size of which another input has a function, such as twice as much, is left out.
+    A size is left out if another one is a function of it, such as twice as much.
     """
     found: dict[str, dict[int, int]] = {}
     derived: set[str] = set()
@@ -153,11 +138,11 @@ def axis_names(
     names: Sequence[str],
     dimensions: Sequence[Dimensions],
 ) -> dict[str, str]:
-    """Readable names for sizes that vary, by their symbols in the program.
+    """Return readable names for sizes that vary, by their symbols in the program.
 
     Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
     """
-    stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
+    stored = [place.is_stored for place in ports.places for _ in place.roles]
     tied = _tied(program, ports)
     chosen: dict[str, str] = {}
     entries: dict[str, str] = {}
@@ -169,8 +154,7 @@ def axis_names(
                 continue
             if isinstance(dim, torch.export.Dim):
                 chosen.setdefault(symbol, str(dim.__name__))
-            elif of_stored:
-                # data and indices have one name: they belong together, even if the graph does not care
+            elif of_stored:  # values and indices have one name, even if the graph does not need it
                 entries.setdefault(symbol, f"{name.rpartition('_')[0] or name}_entries")
             else:
                 sizes.setdefault(tied.get(symbol, symbol), f"{name}_dim_{at}")
@@ -181,34 +165,27 @@ def axis_names(
 
 
 def _tied(program: torch.export.ExportedProgram, ports: Ports) -> dict[str, str]:
-    """The symbols of masks where data has another one: a graph that broadcasts them does not know that they are one."""
+    """Return the symbols of data by those of its mask, where they differ: a graph may broadcast one to the other."""
     found: dict[str, str] = {}
     for place, shapes in zip(ports.places, ports.groups(_input_shapes(program)), strict=True):
-        if place.kind == "masked":
-            for data, mask in zip(*shapes, strict=True):
-                one, other = _symbol(data), _symbol(mask)
-                if one is not None and other is not None and one != other:
-                    found.setdefault(other, found.get(one, one))
+        if place.is_masked:
+            for data, mask in zip(*(map(_symbol, shape) for shape in shapes), strict=True):
+                if data is not None and mask is not None and data != mask:
+                    found.setdefault(mask, found.get(data, data))
     return found
 
 
 def _symbol(size: Any) -> str | None:
-    """The name of a size that may vary by itself."""
+    """Return the name of a size that may vary freely."""
     return str(size.node.expr) if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol else None
 
 
 def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:
-    """Readable names for sizes that depend on values, such as how many entries a sparse result has."""
-    found: dict[str, str] = {}
-    for value in outputs:
-        for at, size in enumerate(value.shape or ()):
-            if re.fullmatch(r"u\d+", str(size)):
-                found.setdefault(str(size), f"{value.name}_dim_{at}")
-    return found
+    """Return readable names for sizes that depend on values, such as the number of entries of a sparse result."""
+    sizes = [(str(size), f"{v.name}_dim_{at}") for v in outputs for at, size in enumerate(v.shape or ())]
+    return {size: name for size, name in reversed(sizes) if re.fullmatch(r"u\d+", size)}
 
 
 def _input_shapes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
-    wanted = program.graph_signature.user_inputs
     placeholders = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    shapes = {name: tuple(placeholders[name].shape) for name in map(str, wanted)}
-    return [shapes[str(name)] for name in wanted]
+    return [tuple(placeholders[str(name)].shape) for name in program.graph_signature.user_inputs]

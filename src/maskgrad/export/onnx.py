@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from maskgrad.errors import DependsOnNumbersError, NotExportableError
 from maskgrad.export import dynamic_dimensions
 from maskgrad.export.capture import Plain, captured, evaluating, quiet
 from maskgrad.export.ports import (
-    Arguments,
     Given,
     Ports,
     argument_names,
@@ -35,7 +34,7 @@ __all__ = ["ExportedFile", "Port", "export"]
 
 
 def checked_path(path: str | os.PathLike[str]) -> Path:
-    """The path, if something can be written there."""
+    """Return the absolute path, if a file can be written there."""
     if not isinstance(path, (str, os.PathLike)) or not str(os.fspath(path)):
         raise TypeError(
             f"path must be a string or a path, found {path!r}; write the name of a file, 'model.onnx'"
@@ -58,9 +57,9 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 
 @contextlib.contextmanager
 def replaced_when_complete(target: Path) -> Iterator[Path]:
-    """A path of the same name elsewhere; what is there in the end, and beside it, takes the place of ``target``.
+    """Yield a path of the same name in a new folder, whose files are moved to the folder of ``target`` at the end.
 
-    If the block is left by an exception, everything is as before.
+    After an exception, nothing has changed.
     """
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
@@ -74,7 +73,7 @@ def replaced_when_complete(target: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or an output of a file: its name, the dtype of ONNX, and its sizes, names where they may vary."""
+    """Input or output of a file: its name, the dtype of ONNX, and its sizes (names where they may vary)."""
 
     name: str
     dtype: str
@@ -83,14 +82,14 @@ class Port:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """What was written.
+    """A file that was written.
 
     Attributes:
-        path: where.
-        inputs: in the order of the arguments; a mask follows its data.
-        outputs: in the order of the results.
-        opset_version: of ONNX's own operators.
-        compared: on which inputs ONNX Runtime and the model agreed, in words; empty with ``verify=False``.
+        path: path of the file.
+        inputs: inputs in the order of the arguments; a mask follows its data.
+        outputs: outputs in the order of the results.
+        opset_version: version of ONNX's own operators.
+        compared: descriptions of the inputs on which ONNX Runtime and the model agreed; empty with ``verify=False``.
     """
 
     path: Path
@@ -114,23 +113,23 @@ def export(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> ExportedFile:
-    """Write a model that takes or makes MaskedTensors into an ONNX file, which knows plain tensors only.
+    """Write a model that takes or returns MaskedTensors to an ONNX file, whose inputs and outputs are plain tensors.
 
     A MaskedTensor ``x`` is two inputs, ``x`` and ``x_mask`` (Boolean, True = specified); one that is returned is two
     outputs, whose data is 0 where the mask is False. A jagged one enters and leaves as a padded batch. On a sparse
     layout it is ``x_values`` and ``x_indices`` (COO), or ``x_values``, ``x_pointers`` and ``x_positions``; its sizes
     are part of the file, the number of its entries is not.
-    Masks are data of each run: nothing is known in the file about those of ``args``.
+    Masks are inputs of each run; those of ``args`` are not part of the file.
 
-    The file is written elsewhere, checked by ``onnx.checker``, run by ONNX Runtime and compared with the model: with
-    garbage under the masks, with nothing specified, with everything, with the complement, and with other batch sizes.
-    Only then is it put at ``path``; a file that is there is replaced at once or not at all.
+    The file is written to a temporary folder, checked by ``onnx.checker``, run by ONNX Runtime and compared with the
+    model: with garbage under the masks, with nothing specified, with everything, with inverted masks, and with other
+    batch sizes. Only then is it moved to ``path``, where it replaces an existing file atomically.
 
     Args:
-        model: ``nn.Module``, method of one, or function. It is exported in evaluation mode, and left in its own.
+        model: ``nn.Module``, method of one, or function. It is exported in evaluation mode; its own mode is restored.
         args: positional arguments, or the only one: tensors, MaskedTensors, numbers, strings, None, and lists, tuples
             and dicts of these. What is not a tensor becomes part of the file.
-        path: where to write.
+        path: path of the file to write.
         kwargs: keyword arguments.
         dynamic_shapes: ``"batch"``: the first dimension of everything may vary, unless the model ties it down (see
             ``inputs`` of the result). None: no dimension may. Else as for ``torch.export.export``, by name or in order,
@@ -138,20 +137,19 @@ def export(
         input_names: for each tensor or MaskedTensor, ``"x"`` or ``("x", "x_is_valid")``; from the signature if absent.
         output_names: the same for results; ``output``, ``output_0``, …, or the keys of a dict if absent.
         opset_version: of ONNX; 20 if None, which ONNX Runtime reads since 1.17.
-        verify: False leaves ONNX Runtime out: for files that only another runtime can run.
-        rtol: relative difference that is still agreement; from the dtype if None.
-        atol: absolute difference that is still agreement; from the dtype if None.
+        verify: False skips the comparison in ONNX Runtime, for files that only another runtime can run.
+        rtol: relative tolerance of the comparison; from the dtype if None.
+        atol: absolute tolerance of the comparison; from the dtype if None.
 
     Returns:
         :class:`ExportedFile`: inputs and outputs with names, dtypes and sizes. Files run forward only: no gradient.
 
     Raises:
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
-        TypeError: an argument or result is of a kind that graphs do not know (complex, a torch sparse tensor, numpy).
+        TypeError: an argument or result is of another type, complex, or a torch sparse tensor.
         ValueError: names or dimensions contradict the arguments.
         OSError: nothing can be written at ``path``.
-        NotExportableError: what the model does depends on numbers that are known in a run only (``item``, ``tolist``,
-            ``if``), or ONNX has no operators for it.
+        NotExportableError: control flow depends on values (``item``, ``tolist``, ``if``), or ONNX lacks an operator.
         ExportMismatchError: the file gives other results than the model.
 
     Dense equivalent: ``torch.onnx.export(model, args, path, dynamo=True)``.
@@ -170,7 +168,7 @@ def export(
     target = checked_path(path)
     args, kwargs = _checked_call(model, args, kwargs)
     forward = model.forward if isinstance(model, nn.Module) else model
-    arguments = argument_names(forward, len(args), kwargs)
+    arguments = argument_names(forward, len(args))
     ports, tensors = unpack((args, kwargs), "args")
     if not tensors:
         raise TypeError(
@@ -181,7 +179,7 @@ def export(
     with evaluating(model), quiet(), replaced_when_complete(target) as draft:
         plain = Plain(model, ports).eval()
         with torch.no_grad():
-            plain([t.clone() for t in tensors])  # what is wrong with the model itself is said here
+            plain([t.clone() for t in tensors])  # errors of the model itself are raised here
         assert plain.results is not None
         results = output_names_of(plain.results, output_names, names)
         tolerance = (rtol, atol) if verify else None
@@ -189,16 +187,22 @@ def export(
         def attempt(plan: _Plan) -> ExportedFile:
             return _attempt(plan, plain, tensors, names, results, opset_version, tolerance, draft)
 
-        found = _first_that_works(attempt, _plans(dynamic_shapes, ports, tensors, arguments))
+        found = _first_that_works(attempt, _plans(dynamic_shapes, ports, tensors, arguments, kwargs))
         return replace(found, path=target)
 
 
-#: For each tensor which dimensions may vary, and whether sizes of 0 and 1 are examples like any other.
+#: Dimensions of each tensor that may vary, and whether sizes of 0 and 1 are examples like any other.
 _Plan = tuple[list[dict[int, Any]], bool]
 
 
-def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Arguments) -> list[_Plan]:
-    """What is tried, the most general first; what the caller says himself is tried as he says it."""
+def _plans(
+    dynamic_shapes: Any,
+    ports: Ports,
+    tensors: Sequence[Tensor],
+    arguments: Sequence[str],
+    keywords: Iterable[str],
+) -> list[_Plan]:
+    """Return the dimensions to try, the most general first; those that the caller gives are the only ones."""
     fixed: list[dict[int, Any]] = [{} for _ in tensors]
     if dynamic_shapes is None:
         return [(fixed, False)]
@@ -209,7 +213,8 @@ def _plans(dynamic_shapes: Any, ports: Ports, tensors: Sequence[Tensor], argumen
             )
         free = dynamic_dimensions.batch_dimensions(ports, tensors)
         return [(free, True), (free, False), (fixed, False)]
-    return [(dynamic_dimensions.given_dimensions(dynamic_shapes, ports, tensors, arguments), True)]
+    given = dynamic_dimensions.given_dimensions(dynamic_shapes, ports, tensors, arguments, keywords)
+    return [(given, True)]
 
 
 def _first_that_works(attempt: Callable[[_Plan], ExportedFile], plans: Sequence[_Plan]) -> ExportedFile:
@@ -219,7 +224,7 @@ def _first_that_works(attempt: Callable[[_Plan], ExportedFile], plans: Sequence[
         return attempt(plans[0])
     except DependsOnNumbersError:
         raise
-    except Exception:  # noqa: S110  (whatever it is, the last attempt asks for less, and reports)
+    except Exception:  # noqa: S110  (the last attempt varies fewer dimensions, and reports)
         pass
     return _first_that_works(attempt, plans[1:])
 

@@ -1,7 +1,7 @@
 """Ports: the named plain tensors through which MaskedTensors enter and leave a graph.
 
-A graph knows plain tensors only. A MaskedTensor is its data and its mask (or, on a sparse layout, what is stored and
-where); a container is its members; everything else is a constant that becomes part of the graph.
+Arguments and results are taken apart as pytrees: a MaskedTensor is its data and its mask (or, on a sparse layout, its
+stored values and their indices), a container its members. Everything else is a constant and part of the graph.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,230 +20,180 @@ from torch.utils import _pytree as pytree
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
-from maskgrad.patterns import Facts
-from maskgrad.patterns.conversion import pattern_of_facts
+from maskgrad.masked_tensor.torch_patches.pytrees import is_masked
 
 __all__ = [
-    "Arguments",
+    "TENSOR",
     "Given",
     "Place",
     "Ports",
     "argument_names",
+    "argument_of",
     "input_names_of",
+    "name_ports",
     "output_names_of",
     "pack",
-    "ports_named",
     "unpack",
 ]
 
-#: What arguments may hold besides tensors; it becomes part of the graph.
+#: Types that arguments may hold besides tensors; such values become part of the graph.
 CONSTANTS = (
-    type(None),
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    enum.Enum,
+    *(type(None), bool, int, float, complex, str, bytes),
+    *(torch.dtype, torch.device, torch.layout, enum.Enum),
 )
+
+#: Stands for a tensor among the leaves of a structure.
+TENSOR = object()
+
+#: Names that the user chose: one for each tensor or MaskedTensor, or one for each of its plain tensors.
+Given = Sequence[str | Sequence[str]] | None
 
 
 @dataclass(frozen=True)
 class Place:
-    """One leaf of arguments or results.
+    """A tensor or MaskedTensor among arguments or results.
 
     Attributes:
-        path: where it stands, in words that a name can be made of (``("batch", "0")``).
-        kind: ``"tensor"``, ``"masked"``, ``"stored"`` or ``"constant"``.
-        facts: what is needed besides tensors to put a MaskedTensor together again.
-        constant: the value of a constant.
+        path: pytree keys that lead to it.
+        roles: of its plain tensors; the empty one belongs to the data.
     """
 
-    path: tuple[str, ...]
-    kind: str
-    facts: Facts | None = None
-    constant: Any = None
+    path: pytree.KeyPath
+    roles: tuple[str, ...]
 
     @property
-    def roles(self) -> tuple[str, ...]:
-        """What is appended to the name of the leaf for each of its tensors."""
-        if self.facts is None or self.kind != "stored":
-            return {"constant": (), "tensor": ("",), "masked": ("", "mask")}[self.kind]
-        is_coo = self.facts.layout == "sparse_coo"
-        return ("values", "indices") if is_coo else ("values", "pointers", "positions")
+    def is_masked(self) -> bool:
+        """Whether it is data and mask."""
+        return self.roles == ("", "mask")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is the stored entries of a sparse layout."""
+        return self.roles[0] == "values"
 
 
 @dataclass(frozen=True)
 class Ports:
-    """How a structure of arguments or results is taken apart into plain tensors, and put together again."""
+    """Structure of arguments or results, for taking them apart into plain tensors and putting them together."""
 
     places: tuple[Place, ...]
+    leaves: tuple[Any, ...]
     structure: pytree.TreeSpec
 
     def groups(self, tensors: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """What belongs to each place."""
-        found, at = [], 0
-        for place in self.places:
-            found.append(tuple(tensors[at : at + len(place.roles)]))
-            at += len(place.roles)
-        return found
+        """Return the plain tensors of each place."""
+        rest = iter(tensors)
+        return [tuple(next(rest) for _ in place.roles) for place in self.places]
 
 
 def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
-    """Take arguments or results apart; an unspecified entry of a result reads 0, so that no garbage leaves.
+    """Take arguments or results apart. Unspecified entries of results are 0; what is jagged becomes a padded batch.
 
     Raises:
-        TypeError: something is not a tensor, MaskedTensor, constant or container of these, or a tensor no graph knows.
+        TypeError: something is not a tensor, MaskedTensor, constant or container of these, or no graph has its dtype.
     """
-    leaves, spec = pytree.tree_flatten_with_path(
-        structure, is_leaf=lambda x: isinstance(x, (MaskedTensor, *CONSTANTS))
-    )
-    places, tensors = [], []
-    for keys, leaf in leaves:
-        path = tuple([_word(key) for key in keys])
-        if isinstance(leaf, MaskedTensor):
-            if leaf.layout == torch.jagged:  # a file takes and gives padded batches
-                leaf = to_dense(leaf)  # noqa: PLW2901
-            parts = _parts(leaf, filled=what == "output")
-            places.append(
-                Place(path, "masked" if stored_of(leaf) is None else "stored", leaf._pattern.facts())
-            )
-        elif isinstance(leaf, Tensor):
-            if leaf.layout != torch.strided:
-                remedy = (
-                    "pass mg.from_sparse(x), whose stored entries become plain tensors of the graph"
-                    if what == "args"
-                    else "return mg.from_sparse(x) or x.to_dense()"
-                )
-                raise TypeError(
-                    f"{_where(what, path)} has layout {leaf.layout}, which ONNX graphs do not have; {remedy}"
-                )
-            parts = [leaf]
-            places.append(Place(path, "tensor"))
-        elif isinstance(leaf, CONSTANTS):
-            parts = []
-            places.append(Place(path, "constant", constant=leaf))
-        else:
-            raise TypeError(
-                f"{_where(what, path)} must be a torch.Tensor, a MaskedTensor, a number, a string, None or a "
-                f"container of these, found {type(leaf).__name__}; convert it (torch.as_tensor, …), or make it an "
-                "attribute of the model"
-            )
-        for part in parts:
-            if part.is_complex():
-                raise TypeError(
-                    f"{_where(what, path)} has dtype {part.dtype}, which ONNX graphs cannot take or give; "
-                    "pass torch.view_as_real(x), and begin or end the model with torch.view_as_complex or its inverse"
-                )
+    is_result = what == "output"
+    structure = pytree.tree_map(lambda leaf: _in_a_file(leaf, is_result), structure, is_leaf=is_masked)
+    places: list[Place] = []
+    leaves: list[Any] = []
+    tensors: list[Tensor] = []
+    for path, leaf in pytree.tree_flatten_with_path(structure, is_leaf=is_masked)[0]:
+        if isinstance(leaf, CONSTANTS):
+            leaves.append(leaf)
+            continue
+        keys, parts = zip(*pytree.tree_flatten_with_path(leaf)[0], strict=True)
+        _check(leaf, parts[0], what, path)
+        roles = tuple([pytree.keystr(key).removeprefix(".") for key in keys])
+        places.append(Place(path, ("", "mask") if roles == ("values", "mask") else roles))
+        leaves += [TENSOR] * len(parts)
         tensors += parts
-    return Ports(tuple(places), spec), tensors
+    return Ports(tuple(places), tuple(leaves), pytree.tree_structure(structure)), tensors
 
 
 def pack(ports: Ports, tensors: Sequence[Tensor]) -> Any:
-    """The inverse of :func:`unpack`."""
-    leaves: list[Any] = []
-    for place, group in zip(ports.places, ports.groups(tensors), strict=True):
-        if place.kind == "constant":
-            leaves.append(place.constant)
-        elif place.kind == "tensor":
-            leaves.append(group[0])
-        elif place.kind == "masked":
-            leaves.append(of_entries(*group))
-        else:
-            assert place.facts is not None
-            leaves.append(MaskedTensor(group[0], pattern_of_facts(place.facts, group[1:])))
+    """Put together what :func:`unpack` took apart."""
+    rest = iter(tensors)
+    leaves = [next(rest) if leaf is TENSOR else leaf for leaf in ports.leaves]
     return pytree.tree_unflatten(leaves, ports.structure)
 
 
-def _parts(x: MaskedTensor, filled: bool) -> list[Tensor]:
-    if stored_of(x) is not None:
-        return [x._values, *x._pattern.tensors()]
-    values, mask = x._dense()
-    if filled:
-        values = x.filled(False if values.dtype == torch.bool else 0)
-    return [values, mask]
+def _in_a_file(leaf: Any, is_result: bool) -> Any:
+    if not isinstance(leaf, MaskedTensor):
+        return leaf
+    if leaf.layout == torch.jagged:
+        leaf = to_dense(leaf)
+    if not is_result or stored_of(leaf) is not None:
+        return leaf
+    return of_entries(leaf.filled(False if leaf.dtype == torch.bool else 0), leaf._pattern.mask)
 
 
-def _where(what: str, path: tuple[str, ...]) -> str:
-    """``args[0]['x']``, as one would write it."""
-    if what == "args":
-        what, path = ("args", "kwargs")[int(path[0])], path[1:]
-    return what + "".join([f"[{word}]" if word.isdigit() else f"[{word!r}]" for word in path])
+def _check(leaf: Any, values: Any, what: str, path: pytree.KeyPath) -> None:
+    if what == "args":  # of (args, kwargs)
+        what, path = ("args", "kwargs")[path[0].idx], path[1:]  # type: ignore[attr-defined]
+    where = what + pytree.keystr(path)
+    if not isinstance(values, Tensor):
+        raise TypeError(
+            f"{where} must be a torch.Tensor, a MaskedTensor, a number, a string, None or a container of these, found "
+            f"{type(leaf).__name__}; convert it (torch.as_tensor, …), or make it an attribute of the model"
+        )
+    if values.layout != torch.strided:
+        remedy = "return mg.from_sparse(x) or x.to_dense()" if what == "output" else "pass mg.from_sparse(x)"
+        raise TypeError(f"{where} has layout {values.layout}, which ONNX graphs do not have; {remedy}")
+    if values.is_complex():
+        raise TypeError(
+            f"{where} has dtype {values.dtype}, which ONNX graphs cannot take or return; pass torch.view_as_real(x), "
+            "and begin or end the model with torch.view_as_complex or its inverse"
+        )
 
 
-def _word(key: Any) -> str:
-    """One step of a path: the name of a field, a key of a dict, or a position."""
-    for attribute in ("name", "key", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
-
-
-Given = Sequence[str | Sequence[str]] | None
-
-
-Arguments = dict[tuple[str, str], str]
-
-
-def argument_names(function: Callable[..., Any], number: int, keywords: Iterable[str]) -> Arguments:
-    """The name of each argument, under the first two steps of its path in (args, kwargs)."""
+def argument_names(function: Callable[..., Any], number: int) -> tuple[str, ...]:
+    """Return the names of the first ``number`` positional arguments."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # of a builtin function
         parameters = []
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     named = [p.name for p in parameters if p.kind in positional]
-    for variadic in [p.name for p in parameters if p.kind == inspect.Parameter.VAR_POSITIONAL]:
-        named += [f"{variadic}_{i}" for i in range(number)]
-    named += [f"input_{i}" for i in range(len(named), number)]
-    names = {("0", str(i)): named[i] for i in range(number)}
-    return names | {("1", key): key for key in keywords}
+    rest = next((p.name for p in parameters if p.kind == inspect.Parameter.VAR_POSITIONAL), "input")
+    return tuple([*named, *(f"{rest}_{i}" for i in range(number))][:number])
 
 
-def input_names_of(ports: Ports, arguments: Arguments, given: Given) -> tuple[str, ...]:
-    """A name for each plain tensor: those of the ``arguments``, or the ones that are ``given``."""
+def argument_of(path: pytree.KeyPath, arguments: Sequence[str]) -> str:
+    """Return the name of the argument that a path in (args, kwargs) leads to."""
+    key: Any = path[1]
+    return str(key.key) if isinstance(key, pytree.MappingKey) else arguments[key.idx]
 
-    def stem(place: Place) -> str:
-        return "_".join([arguments[place.path[0], place.path[1]], *place.path[2:]])
 
-    return _names(ports, stem, given, "input_names", set())
+def input_names_of(ports: Ports, arguments: Sequence[str], given: Given) -> tuple[str, ...]:
+    """Return a name for each plain tensor: those of the ``arguments``, or the ones that are ``given``."""
+    stems = [argument_of(p.path, arguments) + pytree.keystr(p.path[2:]) for p in ports.places]
+    return _names(ports, stems, given, "input_names", set())
 
 
 def output_names_of(ports: Ports, given: Given, taken: Sequence[str]) -> tuple[str, ...]:
-    """A name for each plain tensor: ``output``, ``output_0``, the key of a dict, or the ones that are ``given``."""
-
-    def stem(place: Place) -> str:
-        name = "_".join(place.path)
-        return "output" if not name else f"output_{name}" if name[0].isdigit() else name
-
-    return _names(ports, stem, given, "output_names", set(taken))
+    """Return a name for each plain tensor: ``output``, ``output_0``, the key of a dict, or the ones ``given``."""
+    stems = [pytree.keystr(p.path) for p in ports.places]
+    stems = [s if re.match(r"\W*[^\W\d]", s) else f"output{s}" for s in stems]
+    return _names(ports, stems, given, "output_names", set(taken))
 
 
-def _names(
-    ports: Ports, stem: Callable[[Place], str], given: Given, argument: str, taken: set[str]
-) -> tuple[str, ...]:
-    places = [place for place in ports.places if place.roles]
+def _names(ports: Ports, stems: list[str], given: Given, argument: str, taken: set[str]) -> tuple[str, ...]:
     if given is not None:
-        return _given(places, given, argument, taken)
-    stems = [re.sub(r"\W", "_", stem(place)) or "_" for place in places]
-    taken = set(taken)
+        return _given(ports.places, given, argument, taken)
+    stems = ["_".join(re.findall(r"\w+", stem)) for stem in stems]
     # Data is named first: a mask whose name is taken gets another one.
-    named = {at: _free(stems[at], taken) for at, place in enumerate(places) if "" in place.roles}
+    named = [_free(stem, taken) if "" in p.roles else "" for stem, p in zip(stems, ports.places, strict=True)]
     return tuple(
         [
-            _free(f"{stems[at]}_{role}", taken) if role else named[at]
-            for at, place in enumerate(places)
+            _free(f"{stem}_{role}", taken) if role else name
+            for stem, name, place in zip(stems, named, ports.places, strict=True)
             for role in place.roles
         ]
     )
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """``name``, with a number behind it if it is taken; taken it is from now on."""
+    """Return ``name``, with a number appended if it is taken, and add it to ``taken``."""
     number, candidate = 1, name
     while candidate in taken:
         candidate, number = f"{name}_{number}", number + 1
@@ -251,7 +201,7 @@ def _free(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> tuple[str, ...]:
+def _given(places: Sequence[Place], given: Any, argument: str, taken: set[str]) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(f"{argument} must be a sequence of names, found {given!r}; write [{given!r}]")
     if len(given) != len(places):
@@ -265,9 +215,10 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
         if isinstance(name, str):
             several = [f"{name}_{role}" if role and name else name for role in place.roles]
         if len(several) != len(place.roles) or not all(isinstance(n, str) and n for n in several):
+            kind = "tensor" if len(place.roles) == 1 else "MaskedTensor"
             raise ValueError(
-                f"{argument}: expected a name, or {len(place.roles)} names, for "
-                f"{place.kind} number {len(found)}, found {name!r}"
+                f"{argument}: expected a name, or {len(place.roles)} names, for {kind} number {len(found)}, "
+                f"found {name!r}"
             )
         found += several
     twice = sorted({name for name in found if found.count(name) > 1 or name in taken})
@@ -278,44 +229,23 @@ def _given(places: list[Place], given: Any, argument: str, taken: set[str]) -> t
     return tuple(found)
 
 
-def ports_named(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def name_ports(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Rename inputs and outputs of an ``onnx_ir.Model``, in order; other values that have such a name get another one.
 
     PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
     """
-    ports = [*model.graph.inputs, *model.graph.outputs]
-    names = [*inputs, *outputs]
-    numbers = {id(port) for port in ports}
-    inner = [value for value in _values(model) if id(value) not in numbers]
+    import onnx_ir
+
+    graph = model.graph
+    ports, names = [*graph.inputs, *graph.outputs], [*inputs, *outputs]
+    nodes = onnx_ir.traversal.RecursiveGraphIterator(graph)
+    values = [*graph.initializers.values(), *(value for node in nodes for value in node.outputs)]
+    inner = [value for value in values if not any(value is port for port in ports)]
     taken = {*names, *(value.name for value in inner)}
     for value in inner:
         if value.name in names:
-            number = 1
-            while f"{value.name}_{number}" in taken:
-                number += 1
-            taken.add(f"{value.name}_{number}")
-            _rename(model, value, f"{value.name}_{number}")
-    for value, name in zip(ports, names, strict=True):
-        _rename(model, value, name)
-
-
-def _rename(model: Any, value: Any, name: str) -> None:
-    held = value.name in model.graph.initializers and model.graph.initializers[value.name] is value
-    if held:
-        del model.graph.initializers[value.name]
-    value.name = name
-    if held:
-        model.graph.register_initializer(value)
-
-
-def _values(model: Any) -> Iterator[Any]:
-    import onnx_ir
-
-    yield from model.graph.inputs
-    yield from model.graph.initializers.values()
-    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
-        yield from node.outputs
-    for function in model.functions.values():
-        yield from function.inputs
-        for node in onnx_ir.traversal.RecursiveGraphIterator(function):
-            yield from node.outputs
+            value.name = _free(value.name, taken)
+    for at, port in enumerate(ports):  # no name of one port is in the way of another
+        port.name = f"port {at}"
+    for port, name in zip(ports, names, strict=True):
+        port.name = name

@@ -1,4 +1,4 @@
-"""From a program of torch.export to a graph of ONNX."""
+"""Translation of a program of torch.export to a graph of ONNX."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
 from maskgrad.export.decompositions.layers import lstm_layer
-from maskgrad.export.ports import ports_named
+from maskgrad.export.ports import name_ports
 
 __all__ = ["causes", "right_shapes", "translated"]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
-    """The body of each operation, for the ``custom_translation_table`` of ``torch.onnx.export``."""
+    """Return translations of operations, for the ``custom_translation_table`` of ``torch.onnx.export``."""
     import onnx_ir
     from onnxscript import opset18, opset20
 
@@ -28,7 +28,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
     boolean = onnx_ir.DataType.BOOL
 
-    #: What ONNX Runtime selects; other numbers make a detour.
+    #: Types that ``Where`` of ONNX Runtime takes; others are cast.
     selected = {onnx_ir.DataType[name] for name in ("FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64", "UINT8")}
 
     def where(condition: Any, self: Any, other: Any) -> Any:
@@ -77,7 +77,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def right_shapes() -> Iterator[None]:
-    """The final states of an LSTM are (layers, N, H): while it traces, PyTorch 2.12 finds (layers, 1, N, H)."""
+    """Give final states of an LSTM the shape (layers, N, H); while it traces, PyTorch 2.12 finds (layers, 1, N, H)."""
     if not _adds_a_dimension():
         yield
         return
@@ -154,7 +154,7 @@ def _initializer(model: Any, numbers: tuple[int, ...]) -> Any:
     return value
 
 
-#: The first in which volumes can be sampled on a grid.
+#: The first version in which volumes can be sampled on a grid.
 OPSET = 20
 
 
@@ -164,7 +164,7 @@ def translated(
     output_names: Sequence[str],
     opset_version: int | None,
 ) -> Any:
-    """The program as a ``torch.onnx.ONNXProgram``.
+    """Translate a program to a ``torch.onnx.ONNXProgram``.
 
     Raises:
         NotExportableError: no operator of ONNX does what an operation of the program does.
@@ -186,7 +186,7 @@ def translated(
             "ONNX has no operators for it",
             "Compute it outside the exported model, or with other operations of the same value",
         ) from error
-    ports_named(written.model, input_names, output_names)
+    name_ports(written.model, input_names, output_names)
     repaired(written.model)
     found = written.model.opset_imports[""]
     if opset_version is not None and found != opset_version:
@@ -198,7 +198,7 @@ def translated(
 
 
 def _operation(error: BaseException) -> str:
-    """The operation that the exporter names, in its words or in those of a cause."""
+    """Return the operation that the message of the exporter or of a cause names."""
     for cause in causes(error):
         named = re.search(r"OpOverload\(op='([\w.:]+)', overload='(\w+)'\)", str(cause)) or re.search(
             r"target=(aten\.\w+)\.(\w+)", str(cause)
@@ -209,7 +209,7 @@ def _operation(error: BaseException) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """``error``, and what led to it."""
+    """Yield ``error`` and its causes."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

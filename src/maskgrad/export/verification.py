@@ -1,4 +1,4 @@
-"""Does a file give what the model gives? Asked before anybody can find the file."""
+"""Comparison of a file with the model, before the file is moved to its path."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from maskgrad.errors import ExportMismatchError, NotExportableError
 from maskgrad.export.capture import Plain
@@ -38,7 +39,7 @@ class Session:
             ) from error
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """What the file gives for these inputs, in order."""
+        """Return the outputs of the file for these inputs, in order."""
         import onnxruntime
 
         given = {}
@@ -65,7 +66,7 @@ def _tensor(value: Any) -> Tensor:
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of a long message."""
+    """Return a message, truncated to 300 characters."""
     text = " ".join(str(error).split())
     return text if len(text) <= 300 else f"{text[:297]}…"
 
@@ -76,9 +77,9 @@ Tensors = tuple[Tensor, ...]
 def variations(
     ports: Ports, tensors: Sequence[Tensor], varying: Sequence[Mapping[int, int]]
 ) -> Iterator[tuple[str, Tensors]]:
-    """Other inputs, in words and as plain tensors.
+    """Yield other inputs: a description, and the plain tensors.
 
-    ``varying`` is, for each size that may vary, which tensors have it, and along which dimension.
+    ``varying`` holds, for each size that may vary, the tensors that have it, each with the dimension.
     """
     given = tuple(tensors)
     yield "as given, with garbage under the masks", _with_masks(ports, given)
@@ -86,7 +87,7 @@ def variations(
         yield "with nothing specified", _with_masks(ports, given, torch.zeros_like)
         yield "with everything specified", _with_masks(ports, given, torch.ones_like)
         yield "with the masks inverted", _with_masks(ports, given, torch.logical_not)
-    stored = [place.kind == "stored" for place in ports.places for _ in place.roles]
+    stored = [place.is_stored for place in ports.places for _ in place.roles]
     for places in varying:
         tensor, dimension = next(iter(places.items()))
         size = given[tensor].shape[dimension]
@@ -99,10 +100,10 @@ def variations(
 
 
 def _with_one_entry_less(ports: Ports, tensors: Tensors) -> Tensors:
-    """Coordinates say nothing about each other; of the other layouts the pointers would have to change as well."""
+    """Drop the last entry of COO layouts; for the others the pointers would have to change as well."""
     changed: list[Tensor] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
-        if place.kind == "stored" and place.facts is not None and place.facts.layout == "sparse_coo":
+        if place.roles == ("values", "indices"):
             values, indices = group
             changed += [values[:-1], indices[:, :-1]]
         else:
@@ -113,10 +114,10 @@ def _with_one_entry_less(ports: Ports, tensors: Tensors) -> Tensors:
 def _with_masks(
     ports: Ports, tensors: Tensors, change: Callable[[Tensor], Tensor] = lambda mask: mask
 ) -> Tensors:
-    """Other masks, those that are plain Boolean arguments among them; garbage under the new ones."""
+    """Change all masks, plain Boolean arguments included, and put garbage under the new ones."""
     changed: list[Tensor] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
-        if place.kind == "masked":
+        if place.is_masked:
             values, mask = group
             new = change(mask)
             specified = values[mask]
@@ -132,7 +133,7 @@ def _with_masks(
 
 
 def _resized(tensors: Tensors, places: Mapping[int, int], number: int) -> Tensors:
-    """Each with ``number`` samples, the first ones again if there are too few."""
+    """Give each tensor ``number`` samples, repeating the first ones if there are too few."""
     resized = list(tensors)
     for i, at in places.items():
         chosen = torch.arange(number, device=tensors[i].device) % tensors[i].shape[at]
@@ -140,7 +141,7 @@ def _resized(tensors: Tensors, places: Mapping[int, int], number: int) -> Tensor
     return tuple(resized)
 
 
-#: rtol and atol; what is None follows the dtype.
+#: rtol and atol; None follows the dtype.
 Tolerance = tuple[float | None, float | None]
 
 TOLERANCES = {
@@ -158,10 +159,9 @@ def compared_with(
     varying: Sequence[Mapping[int, int]],
     tolerance: Tolerance,
 ) -> tuple[str, ...]:
-    """Compare results on the given inputs and on variations of them; return which, in words.
+    """Compare results on the given inputs and on variations of them; return descriptions of these.
 
-    A variation for which the model itself raises (another number of rows, where an argument stays as it is) is left
-    out.
+    A variation is skipped if the model itself raises (another number of rows, where an argument keeps its own).
     """
     agreed: list[str] = []
     for words, inputs in variations(plain.ports, tensors, varying):
@@ -198,7 +198,7 @@ def _compare(
         return
     if _difference(ports, _results(plain, inputs), expected, tolerance):
         raise ExportMismatchError(
-            "the model returns other results each time it is called, so no file can be compared with it; remove "
+            "the model returns other results at each call, so it cannot be compared with a file; remove "
             "random operations, or pass verify=False"
         )
     raise ExportMismatchError(
@@ -210,9 +210,9 @@ def _compare(
 def _difference(
     ports: Ports, found: list[Tensor], expected: list[Tensor], tolerance: Tolerance
 ) -> str | None:
-    """What differs first, in words; masks before values, values where they are specified."""
+    """Describe the first difference; masks come before values."""
     for place, got, want in zip(ports.places, ports.groups(found), ports.groups(expected), strict=True):
-        name = "/".join(place.path) or "output"
+        name = "output" + pytree.keystr(place.path)
         labels = [f"the {role} of {name}" if role else name for role in place.roles]
         parts = list(zip(labels, got, want, strict=True))
         for label, g, w in parts:
@@ -232,7 +232,7 @@ def _difference(
 
 
 def _wrong(found: Tensor, expected: Tensor, tolerance: Tolerance) -> Tensor:
-    """Where two tensors differ; NaN equals NaN."""
+    """Return where two tensors differ; NaN equals NaN."""
     if not expected.is_floating_point():
         return found != expected
     usual = TOLERANCES.get(expected.dtype, (0.1, 0.1))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.numbers import number, over_everything
+from maskgrad.semantics.numbers import number, over_everything, plain
 
 Dim = int | tuple[int, ...] | list[int] | None
 Dtype = torch.dtype | None
@@ -24,14 +24,16 @@ SHARED = """
         dim: dimension(s) to work along, counted from either end; None, where allowed, for all.
         keepdim: keep reduced dimensions with size 1.
         dtype: dtype to compute in and to return.
-        mask: Boolean tensor, True = specified, broadcastable to ``input``; None: all specified.
+        mask: Boolean tensor, True = specified, with the dimensions of ``input``, size 1 where it repeats; None: all
+            specified.
 
     Returns:
-        Plain tensor of the shape that torch's function gives. Gradient at unspecified entries: exactly 0.
+        Plain tensor of the shape that torch's function gives. Gradient: exactly 0 at unspecified entries, and from
+        results for which nothing is specified.
 
     Raises:
         TypeError: ``input`` is no plain tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` does not broadcast to ``input`` or lives on another device.
+        ValueError: ``mask`` has fewer dimensions than ``input``, does not broadcast to it, or lives on another device.
         IndexError: ``dim`` is out of range.
 
     Source: https://docs.pytorch.org/docs/stable/masked.html (names and signatures).
@@ -57,5 +59,5 @@ def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
 
 
 def reduced(result: Entries, dim: Dim, nothing: float) -> Tensor:
-    """The values of a reduction; the one number of a reduction over everything is ``nothing`` if nothing is left."""
-    return number(result, nothing) if result.values.ndim == 0 and over_everything(dim) else result.values
+    """The values of a reduction, and ``nothing`` where nothing is specified."""
+    return (number if result.values.ndim == 0 and over_everything(dim) else plain)(result, nothing)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 
+import torch
 from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.functional.arguments import Dim, Dtype, Mask, documented, entries_of, reduced
 from maskgrad.semantics import extrema, norms, order_statistics, reductions, softmax, variance
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.numbers import number
 
 
 @documented
@@ -32,7 +32,7 @@ def sum(
 def mean(
     input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    r"""Mean of the specified entries, :math:`\sum_{i: m_i} x_i / \sum_i m_i`.
+    r"""Mean of the specified entries, :math:`\sum_{i: m_i} x_i / \sum_i m_i`; NaN where nothing is specified.
 
     Gradient: the incoming one divided by the number of specified entries.
     Dense equivalent: ``input[mask].mean()``, for each result.
@@ -94,7 +94,7 @@ def var(
         tensor(2.)
     """
     found = variance.var(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
-    return number(found, nan)
+    return reduced(found, dim, nan)
 
 
 @documented
@@ -118,14 +118,14 @@ def std(
         tensor(0.)
     """
     found = variance.std(entries_of(input, mask, dtype), dim, unbiased, keepdim, correction=correction)
-    return number(found, nan)
+    return reduced(found, dim, nan)
 
 
 @documented
 def amax(
     input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    """Largest specified entry.
+    """Largest specified entry; -inf where nothing is specified, the least value of an integer dtype.
 
     Gradient: shared equally among the specified entries that attain it. Dense equivalent: ``input[mask].amax()``.
 
@@ -140,7 +140,7 @@ def amax(
 def amin(
     input: Tensor, dim: Dim = None, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    """Smallest specified entry.
+    """Smallest specified entry; inf where nothing is specified, the greatest value of an integer dtype.
 
     Gradient: shared equally among the specified entries that attain it. Dense equivalent: ``input[mask].amin()``.
 
@@ -189,13 +189,16 @@ def norm(
 ) -> Tensor:
     r"""Vector norm of the specified entries, :math:`(\sum_{i: m_i} |x_i|^p)^{1/p}`.
 
+    Where nothing is specified: 0, or inf for a negative order.
+
     Gradient: torch's, 0 at a zero vector. Dense equivalent: ``torch.linalg.vector_norm(input[mask])``, for each result.
 
     Example:
         >>> norm(torch.tensor([3., float("nan"), 4.]), mask=torch.tensor([True, False, True]))
         tensor(5.)
     """
-    return norms.vector_norm(entries_of(input, mask), ord, dim, keepdim, dtype=dtype).values
+    found = norms.vector_norm(entries_of(input, mask), ord, dim, keepdim, dtype=dtype)
+    return reduced(found, dim, inf if ord < 0 else 0)
 
 
 @documented
@@ -226,6 +229,8 @@ def logsumexp(
 ) -> Tensor:
     r"""Logarithm of the sum of the exponentials of the specified entries, :math:`\log \sum_{i: m_i} e^{x_i}`.
 
+    -inf where nothing is specified.
+
     Gradient: the softmax of the specified entries. Dense equivalent: ``input[mask].logsumexp()``, for each result.
 
     Example:
@@ -242,14 +247,17 @@ def median(
 ) -> Tensor:
     """Middle one of the specified entries, the lower of two.
 
+    NaN where nothing is specified; the least value of an integer dtype, as in torch.
+
     Gradient: to the entry that is the median. Dense equivalent: ``input[mask].median()``, for each result.
 
     Example:
         >>> median(torch.tensor([5., float("nan"), 1., 3.]), mask=torch.tensor([True, False, True, True]))
         tensor(3.)
     """
-    values: Tensor = order_statistics.median(entries_of(input, mask, dtype), dim, keepdim)[0].values
-    return values
+    found = order_statistics.median(entries_of(input, mask, dtype), dim, keepdim)[0]
+    is_integer = not found.values.dtype.is_floating_point
+    return reduced(found, dim, torch.iinfo(found.values.dtype).min if is_integer else nan)
 
 
 @documented
@@ -265,6 +273,8 @@ def quantile(
 ) -> Tensor:
     """Quantiles ``q`` (between 0 and 1; a number or a 1-D tensor) of the specified entries.
 
+    NaN where nothing is specified.
+
     Gradient: to the one or two entries between which it lies. Dense equivalent: ``input[mask].quantile(q)``.
 
     Example:
@@ -272,4 +282,5 @@ def quantile(
         tensor(2.)
     """
     entries = entries_of(input, mask, dtype)
-    return order_statistics.quantile(entries, q, dim, keepdim, interpolation=interpolation).values
+    found = order_statistics.quantile(entries, q, dim, keepdim, interpolation=interpolation)
+    return reduced(found, dim, nan)

@@ -99,13 +99,16 @@ def logaddexp(
 ) -> Tensor:
     r"""Logarithm of the sum of two exponentials, :math:`\log(e^{x_i} + e^{y_i})`; an unspecified one takes no part.
 
+    -inf where neither is specified.
+
     Gradient: the share of each specified term. Dense equivalent: ``torch.logaddexp`` with -inf for what is unspecified.
 
     Args:
         input: plain tensor of any shape.
         other: plain tensor of the same shape.
         dtype: dtype to compute in and to return.
-        input_mask: Boolean tensor, True = specified, broadcastable to ``input``; None: all specified.
+        input_mask: Boolean tensor, True = specified, with the dimensions of ``input``, size 1 where it repeats; None:
+            all specified.
         other_mask: the same for ``other``.
 
     Returns:
@@ -113,7 +116,7 @@ def logaddexp(
 
     Raises:
         TypeError: an operand is no plain tensor, or a mask is not Boolean.
-        ValueError: a mask does not broadcast to its operand.
+        ValueError: a mask has fewer dimensions than its operand or does not broadcast to it.
 
     Example:
         >>> x, y = torch.tensor([0., float("nan")]), torch.tensor([0., 2.])

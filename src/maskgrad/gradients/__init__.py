@@ -1,10 +1,11 @@
-"""What is done with gradients between backward and the step."""
+"""Functions for gradients between backward and the step."""
 
 from maskgrad.gradients.accumulation import GradientAccumulator
 from maskgrad.gradients.batched import batched_grad, batched_hessian
 from maskgrad.gradients.batched_products import batched_jvp, batched_vjp
 from maskgrad.gradients.checking import gradcheck, gradgradcheck
 from maskgrad.gradients.clipping import clip_grad_norm_, clip_grad_value_, grad_norm
+from maskgrad.gradients.coupled_backward import coupled_backward
 from maskgrad.gradients.coupled_modules import find_coupling
 from maskgrad.gradients.function import Function
 from maskgrad.gradients.gradient_surgery import mask_gradient, reverse_gradient
@@ -21,6 +22,7 @@ __all__ = [
     "clip_grad_norm_",
     "clip_grad_value_",
     "clipped_backward",
+    "coupled_backward",
     "find_coupling",
     "grad_norm",
     "gradcheck",

@@ -1,135 +1,106 @@
-"""The losses of a micro-batch: the sum that is differentiated, and how many losses there are."""
+"""Losses of a micro-batch: the sum that is differentiated, and the number of entries in it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
-from maskgrad.masked_tensor.tensor import stored_of
 
-__all__ = ["ONE", "LossSum", "Losses", "Mean", "Part", "Plan", "parts_of"]
+__all__ = [
+    "LossSum",
+    "Losses",
+    "Mean",
+    "Part",
+    "Summed",
+    "check_names",
+    "finite",
+    "parts_of",
+    "summed",
+    "together",
+]
 
 Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 
 _REDUCED = (
-    "{name} a reduced loss (0-dim) without count=, so that the number of its entries is unknown: pass count=, or an "
+    "{name} a reduced loss (0-dim) without count=, so the number of its entries is unknown; pass count=, or an "
     'unreduced loss, from reduction="none"'
 )
 _UNKNOWN = (
-    "{name} a plain tensor of shape {shape} without count= or mask=, so that it is unknown which of its entries count "
-    "(ignore_index leaves zeros in it): pass count=, mask=, or a masked target"
+    "{name} a plain tensor of shape {shape} without count= or mask=, so it is unknown which of its entries count "
+    "(ignore_index leaves zeros in it); pass count=, mask=, or a masked target"
 )
 
 
-class Part(NamedTuple):
-    """One loss of a micro-batch: the sum of ``loss * times`` is that of ``number`` entries."""
+class Summed(NamedTuple):
+    """Entries of a tensor, added up: their sum is ``total * times``."""
 
-    loss: Tensor | None
-    """In a graph. None: this micro-batch lacks the loss."""
-    times: int
-    number: int | Tensor
-    """A tensor where an int would need a synchronization."""
-    size: int
-    """At least as many as ``number``, known without a synchronization."""
-    mask: Tensor | None = None
-    """Of which of its entries it is the sum; None: of all."""
+    total: Tensor
+    """0-dim, in the graph of the entries."""
+    times: float
+    number: float | Tensor
+    """Number of entries, or sum of their weights; a tensor where reading it would need a synchronization."""
+    size: float
+    """Upper bound of ``number``, known without a synchronization."""
 
     @property
-    def nothing_counts(self) -> bool:
-        """Whether there is nothing to differentiate, as far as is known; ``0 * nan`` would be NaN."""
-        return isinstance(self.number, int) and self.number == 0
-
-    def total(self) -> Tensor:
-        """The sum of the entries, detached, in at least float32."""
-        assert self.loss is not None
-        values = self.loss.detach()
-        if not values.ndim:
-            return values
-        if self.mask is not None:
-            values = torch.where(self.mask, values, 0)
-        return values.sum(dtype=widened_dtype(values.dtype))
-
-    def direction(self, seed: Tensor) -> Tensor:
-        """The gradient by ``loss`` if ``seed`` is that by its sum."""
-        assert self.loss is not None
-        if self.mask is not None:
-            return torch.where(self.mask, seed, 0)
-        return seed.expand_as(self.loss) if self.loss.ndim else seed
+    def is_empty(self) -> bool:
+        """Whether nothing counts, as far as is known without a synchronization."""
+        return not isinstance(self.number, Tensor) and self.number == 0
 
 
-class Plan(NamedTuple):
-    """What must be the same in all micro-batches of a step, on all ranks."""
+class Part(NamedTuple):
+    """One loss of a micro-batch; ``sum`` is None if the micro-batch lacks it."""
 
-    names: tuple[str, ...] | None
-    """Of the losses; None: one loss, without a name."""
-    weights: tuple[float, ...]
-
-    def described(self) -> str:
-        """For messages."""
-        if self.names is None:
-            return "one loss"
-        named = zip(self.names, self.weights, strict=True)
-        return "; ".join(f"a loss {n.replace(';', ',')!r} with weight {w}" for n, w in named)
+    name: str | None
+    weight: float
+    sum: Summed | None
 
 
+@dataclass
 class LossSum:
-    """The losses of one name since the last division.
+    """Total and count of one loss since the last division.
 
-    Sums are those of the losses times two to the power of minus ``exponent``, which is exact; -1: not known yet. Where
-    ``expected`` is not 0 they are divided by that number instead, that of the step before: a step with as many losses
-    needs no division then.
+    Gradients are those of the total times two to the power of minus ``exponent``, which is exact; None: not chosen yet.
     """
 
-    __slots__ = ("counts", "expected", "exponent", "values")
+    weight: float
+    exponent: int | None = None
+    total: float = 0.0
+    count: float = 0.0
+    pending: list[Summed] = field(default_factory=list)
+    """Detached parts that are not in total and count yet: reading them waits for a GPU."""
 
-    def __init__(self, exponent: int, expected: int) -> None:
-        self.exponent, self.expected = exponent, expected
-        self.values: list[tuple[Any, int]] = []
-        self.counts: list[int | Tensor] = []
+    def scaled(self, number: float) -> float:
+        """Factor with which a loss that counts ``number`` times is in the gradients."""
+        return math.ldexp(number, -(self.exponent or 0))
 
-    def scaled(self, number: int) -> float:
-        """The factor with which a loss of so many entries is in the sums."""
-        if self.expected:
-            return number / self.expected
-        return math.ldexp(number, -max(self.exponent, 0))
-
-    def count(self) -> int:
-        """The number of losses in the sums."""
-        return int(sum(self.counts))
-
-    def total(self) -> float:
-        """The sum of all losses, of many in one transfer."""
-        losses = [loss for loss, _ in self.values]
-        if any(isinstance(loss, Tensor) for loss in losses):
-            device = next(loss.device for loss in losses if isinstance(loss, Tensor))
-            losses = torch.stack([torch.as_tensor(loss, device=device) for loss in losses]).tolist()
-        return math.fsum(loss * times for loss, (_, times) in zip(losses, self.values, strict=True) if times)
-
-
-ONE = Plan(None, (1.0,))
-NOTHING = Part(None, 0, 0, 0)
+    def read(self) -> dict[str, Any]:
+        """Weight, exponent, total and count as numbers."""
+        for part in self.pending:
+            number = float(part.number)
+            self.total += float(part.total) * part.times if number else 0.0
+            self.count += number
+        self.pending = []
+        return {"weight": self.weight, "exponent": self.exponent, "total": self.total, "count": self.count}
 
 
 def parts_of(
     losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
-) -> tuple[Plan, list[Part]]:
-    """Read the arguments of one call."""
-    counted = type(count) is int and count > 0 and mask is None and weights is None
-    if counted and type(losses) is Tensor and losses.ndim == 0 and losses.requires_grad:  # as most often
-        return ONE, [Part(losses, count, count, count)]
+) -> list[Part]:
+    """Read the arguments of ``GradientAccumulator.backward``."""
     if not isinstance(losses, Mapping):
         if weights is not None:
             raise ValueError(
                 "weights= are for several losses in a dict; multiply a single loss by its weight"
             )
-        return ONE, [_part(losses, count, mask, mean, "losses is")]
+        return [Part(None, 1.0, _differentiable(summed(losses, count, mask, mean, "losses is"), "losses is"))]
     if not losses or not all(isinstance(name, str) for name in losses):
         raise ValueError("losses is a dict without names, or with names that are no strings; name each loss")
     for what, given in (("count", count), ("mask", mask), ("weights", weights)):
@@ -140,92 +111,138 @@ def parts_of(
         unknown = sorted(set(given or ()) - set(losses))
         if unknown:
             raise ValueError(f"{what} has names that losses lacks: {', '.join(map(repr, unknown))}")
-    names = tuple(sorted(losses))
     counts, masks, factors = count or {}, mask or {}, weights or {}
-    parts = [
-        _part(losses[n], counts.get(n), masks.get(n), mean, f"losses[{n!r}] is", optional=True) for n in names
-    ]
-    return Plan(names, tuple(_weight(n, factors.get(n, 1.0)) for n in names)), parts
+    parts = []
+    for name, loss in losses.items():
+        weight = finite(factors.get(name, 1.0), f"weights[{name!r}]")
+        where = f"losses[{name!r}] is"
+        read = None
+        if loss is not None:
+            read = _differentiable(summed(loss, counts.get(name), masks.get(name), mean, where), where)
+        parts.append(Part(name, weight, read))
+    return parts
 
 
-def _part(loss: Any, count: Any, mask: Any, mean: Mean, name: str, optional: bool = False) -> Part:
-    if loss is None and optional:
-        return NOTHING
-    if not isinstance(loss, (Tensor, MaskedTensor)):
-        raise TypeError(f"{name} of type {type(loss).__name__}; expected a tensor or a MaskedTensor")
-    if not loss.dtype.is_floating_point:
-        raise TypeError(f"{name} of dtype {loss.dtype}; losses are floating-point numbers")
+def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
+    """Add up the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``.
+
+    Raises:
+        TypeError, ValueError: it is unknown how many entries count; messages begin with ``name``.
+    """
+    if not isinstance(values, (Tensor, MaskedTensor)):
+        raise TypeError(f"{name} of type {type(values).__name__}; expected a tensor or a MaskedTensor")
+    if not values.dtype.is_floating_point:
+        raise TypeError(f"{name} of dtype {values.dtype}; expected floating-point numbers")
     number = None if count is None else _count(count)
-    if loss.ndim == 0:
+    if values.ndim == 0:
         if number is None:
             raise ValueError(_REDUCED.format(name=name))
         if mask is not None:
             raise ValueError(
                 f"{name} a reduced loss (0-dim), which mask= cannot select from; pass count= alone"
             )
-        plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
-        return _differentiable(Part(plain, number, number, number), name)
+        plain = values.filled(0) if isinstance(values, MaskedTensor) else values
+        return Summed(plain, number, number, number)
     if mask is not None:
-        if isinstance(loss, MaskedTensor):
+        if isinstance(values, MaskedTensor):
             raise ValueError(f"{name} masked already; mask= is for plain losses")
-        loss = masked(loss, mask)
-    if isinstance(loss, MaskedTensor):
-        per = loss
-        if mean == "sequence" and loss.ndim > 1:
-            per = loss.mean(dim=tuple(range(1, loss.ndim)), dtype=widened_dtype(loss.dtype))
-        specified = per.num_specified()
-        counted = number
-        if counted is None:  # as an int where that does not synchronize
-            counted = int(specified) if specified.device.type == "cpu" else specified
-        if stored_of(per) is not None:
-            total = per.sum(dtype=widened_dtype(per.dtype))
-            return _differentiable(Part(total, 1, counted, per.numel()), name)
-        values, known = per._dense()
-        return _differentiable(Part(values, 1, counted, per.numel(), known), name)
+        values = masked(values, mask)
+    wide = widened_dtype(values.dtype)
+    if isinstance(values, MaskedTensor):
+        if mean == "sequence" and values.ndim > 1:
+            values = values.mean(dim=tuple(range(1, values.ndim)), dtype=wide)
+        if number is None:
+            specified = values.num_specified()
+            number = int(specified) if specified.device.type == "cpu" else specified
+        return Summed(values.sum(dtype=wide), 1.0, number, values.numel())
     if number is None:
-        raise ValueError(_UNKNOWN.format(name=name, shape=tuple(loss.shape)))
-    if mean == "sequence" and loss.ndim > 1:
+        raise ValueError(_UNKNOWN.format(name=name, shape=tuple(values.shape)))
+    if mean == "sequence" and values.ndim > 1:
         raise ValueError(
-            f"{name} a plain tensor of shape {tuple(loss.shape)}, and mean='sequence' needs to know which entries "
-            "of a sample count: pass mask=, a masked target, or one number for each sample"
+            f"{name} a plain tensor of shape {tuple(values.shape)}, and mean='sequence' needs to know which entries "
+            "of a sample count; pass mask=, a masked target, or one number for each sample"
         )
-    return _differentiable(Part(loss, 1, number, max(loss.numel(), number)), name)
+    return Summed(values.sum(dtype=wide), 1.0, number, max(values.numel(), number))
 
 
-def _differentiable(part: Part, name: str) -> Part:
-    """The same; ValueError if something counts that requires no gradient."""
-    if part.nothing_counts:
-        return part._replace(times=0)
-    assert part.loss is not None
-    if not part.loss.requires_grad:
-        raise ValueError(
-            f"{name} not part of a graph: it requires no gradient; compute it without torch.no_grad() and detach()"
-        )
-    return part
-
-
-def _count(count: Any) -> int:
-    if type(count) is int and count >= 0:
-        return count
-    if isinstance(count, Tensor):
-        if count.numel() != 1 or count.dtype is torch.bool or count.is_complex():
-            raise TypeError(
-                f"count must be one number, found a tensor of shape {tuple(count.shape)} and {count.dtype}"
+def check_names(parts: list[Part], known: Mapping[str | None, LossSum]) -> None:
+    """ValueError if the losses of a micro-batch do not go with those before."""
+    for name, weight, _ in parts:
+        if known and (name is None) != (None in known):
+            here, there = ("a loss without a name", "losses with names")[:: 1 if name is None else -1]
+            raise ValueError(
+                f"this micro-batch has {here}, the ones before had {there}; name the losses of all micro-batches, "
+                "or of none"
             )
-        count = count.item()
+        if name in known and known[name].weight != weight:
+            raise ValueError(
+                f"this micro-batch has a loss {name!r} with weight {weight}, the ones before had {name!r} with weight "
+                f"{known[name].weight}; pass the same weight each time"
+            )
+
+
+def together(
+    tallies: list[dict[str, Any] | None],
+) -> dict[str | None, tuple[float, float, float]]:
+    """Weight, total and count of each loss over all ranks."""
+    found: dict[str | None, tuple[float, float, float]] = {}
+    agreed: dict[str, tuple[int, str]] = {}
+    for rank, tally in enumerate(tallies):
+        if tally is None:
+            continue
+        losses = tally["losses"]
+        facts = {"mean": f"mean={tally['mean']!r}", "scale": f"a loss scale of {tally['scale']}"}
+        facts["names"] = "a loss without a name" if losses[0][0] is None else "losses with names"
+        facts |= {f"weight of {name}": f"loss {name!r} with weight {weight}" for name, weight, _, _ in losses}
+        for what, here in facts.items():
+            first, there = agreed.setdefault(what, (rank, here))
+            if here != there:
+                raise ValueError(
+                    f"GradientAccumulator: the ranks disagree; nothing was divided. Rank {first} has {there}, rank "
+                    f"{rank} has {here}; make them equal"
+                )
+        for name, weight, total, count in losses:
+            _, totals, counts = found.get(name, (weight, 0.0, 0.0))
+            found[name] = weight, totals + total, counts + count
+    if not found:
+        raise RuntimeError(
+            "finish() without a backward() since the last one, on any rank: there is nothing to divide"
+        )
+    return found
+
+
+def finite(number: Any, name: str) -> float:
+    """TypeError or ValueError unless it is a finite number, or a tensor of one."""
+    if isinstance(number, Tensor):
+        if number.numel() != 1 or number.dtype.is_complex:
+            raise TypeError(
+                f"{name} must be one number, found a tensor of shape {tuple(number.shape)} and {number.dtype}"
+            )
+        number = number.item()
+    if isinstance(number, (bool, str, bytes)):
+        raise TypeError(f"{name} must be a finite number, found {type(number).__name__}")
     try:
-        number = float(count)
+        found = float(number)
     except (TypeError, ValueError):
-        raise TypeError(f"count must be a whole number, found {type(count).__name__}") from None
-    if isinstance(count, bool):
-        raise TypeError("count must be a whole number, found a bool")
-    if math.isnan(number) or number < 0 or not number.is_integer():
-        raise ValueError(f"count must be a whole number, at least 0, found {count}")
-    return int(count)
+        raise TypeError(f"{name} must be a finite number, found {type(number).__name__}") from None
+    if not math.isfinite(found):
+        raise ValueError(f"{name} must be a finite number, found {found}")
+    return found
 
 
-def _weight(name: str, weight: Any) -> float:
-    number = float(weight)
-    if not math.isfinite(number):
-        raise ValueError(f"the weight of loss {name!r} must be a finite number, found {weight}")
+def _count(count: Any) -> float:
+    number = finite(count, "count")
+    if number < 0:
+        raise ValueError(
+            f"count must be at least 0, found {count}; pass the number of entries, or the sum of their weights"
+        )
     return number
+
+
+def _differentiable(part: Summed, name: str) -> Summed:
+    """ValueError if something counts that requires no gradient."""
+    if part.is_empty or part.total.requires_grad:
+        return part
+    raise ValueError(
+        f"{name} not part of a graph: it requires no gradient; compute it without torch.no_grad() and detach()"
+    )

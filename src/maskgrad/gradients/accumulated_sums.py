@@ -1,13 +1,13 @@
-"""Sums of gradients over micro-batches, one set for each loss, accumulated where PyTorch does: in ``.grad``.
+"""Sums of gradients over backward passes, one for each loss, accumulated in ``.grad``.
 
-With one loss the sum is in ``.grad`` all the time. With several, that of the loss whose backward pass runs is. What
-``.grad`` cannot add up by itself (masked gradients, padded rows) is taken out after each pass and added here.
+``.grad`` holds the sum of the loss whose backward pass runs, and keeps it if there is only one loss. Gradients that
+``.grad`` cannot add up (masked ones, padded rows) are taken out after each pass and added here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,138 +20,97 @@ from maskgrad.gradients.attached import (
     current_gradient,
     grad_dtype,
     keep_attached,
-    replace_gradient,
     set_grad_dtype,
 )
 from maskgrad.gradients.gradient import is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor import MaskedTensor, from_sparse, masked
+from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["GradientSums", "Parameters", "check_no_gradients", "divided", "parameter_list"]
+__all__ = ["GradientSums", "Parameters", "check_no_gradients", "named_parameters"]
 
 Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
-#: Types that ``.grad`` adds up by itself.
-_ADDS_UP = frozenset({Tensor, type(None)})
-_PLAIN = frozenset({Tensor, torch.strided})
-_HALVES = frozenset(HALVES)
-
 
 class GradientSums:
-    """The sums of one step, for each of ``losses`` losses; RuntimeError if a parameter has a gradient already."""
+    """Sums for losses of any names; RuntimeError if a parameter has a gradient already."""
 
-    def __init__(self, params: Sequence[Tensor], losses: int) -> None:
+    def __init__(self, params: Sequence[Tensor]) -> None:
+        check_no_gradients(params)
         self.params = params
-        self._kept: list[list[Any]] = [[None] * len(params) for _ in range(losses)]
-        self._apart: list[dict[int, AnyGradient]] = [{} for _ in range(losses)]
-        self._several = losses > 1
-        self._grads: list[Any] = []
-        self._versions: list[int] = []
-        # On PyTorch/XLA a masked gradient is an attribute of the parameter, and .grad does not show it.
-        self._is_xla = any(param.is_xla for param in params)  # type: ignore[attr-defined]
-        if any(param.grad is not None for param in params) or self._is_xla:
-            check_no_gradients(params)
+        #: for each loss and parameter: the sum while it is not in ``.grad``, and what ``.grad`` cannot add up
+        self._plain: dict[str | None, list[Tensor | None]] = {}
+        self._apart: dict[str | None, list[AnyGradient | None]] = {}
+        self._present: list[str | None] = []  # the loss whose sum is in .grad
         self._dtypes: dict[int, torch.dtype | None] = {}
-        if not _HALVES.isdisjoint([param.dtype for param in params]):
-            self._accumulate_in_float32()
+        for place, param in enumerate(params):
+            if param.dtype in HALVES and not hasattr(
+                param, "device_mesh"
+            ):  # a DTensor accumulates in its wrapper
+                self._dtypes[place] = grad_dtype(param)
+                param.grad = None
+                set_grad_dtype(param, torch.float32)
         self._note()
 
-    def can_be_reused(self) -> bool:
-        """Whether these sums serve another step: of one loss, finished, with no gradients left and no halves."""
-        if self._several or self._is_xla or self._dtypes or self._apart[0]:
-            return False
-        if any(param.grad is not None or param.dtype in _HALVES for param in self.params):
-            return False
-        self._grads, self._versions = [None] * len(self.params), []
-        return True
-
-    @property
-    def wide(self) -> bool:
-        """Whether no parameter is of half precision, where numbers must stay near one."""
-        return not self._dtypes
-
-    def backward(self, place: int, loss: Tensor, seed: Tensor, retain_graph: bool) -> None:
-        """Backward from ``loss`` with ``seed``; the gradients are added to the sums of the loss at ``place``."""
-        kept = self._kept[place]
-        if self._several:
-            for param, gradient in zip(self.params, kept, strict=True):
-                if gradient is not None:
-                    param.grad = gradient
+    def backward(
+        self,
+        name: str | None,
+        outputs: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        retain_graph: bool = False,
+    ) -> None:
+        """Backward from ``outputs`` with their ``gradients``; add the result to the sum of ``name``."""
+        self._fetch(name)
         try:
-            loss.backward(seed, retain_graph=retain_graph)
+            torch.autograd.backward(outputs, gradients, retain_graph=retain_graph)
         finally:
-            self._after(place)
+            self._set_apart(name)
+            if len(self._plain) > 1:
+                self._park()
+            self._note()
 
     def changed(self) -> bool:
-        """Whether something in ``.grad`` was written to, added to, replaced or removed since the last pass.
+        """Whether something in ``.grad`` was written to, replaced or removed since the last pass."""
+        return any(
+            param.grad is not grad or (grad is not None and grad._version != version)
+            for param, (grad, version) in zip(self.params, self._noted, strict=True)
+        )
 
-        A hook on each parameter would see it, too, and takes ten times as long in each backward pass.
-        """
-        grads = self._grads
-        for place, param in enumerate(self.params):
-            if param.grad is not grads[place]:
-                return True
-        return [gradient._version for gradient in grads if gradient is not None] != self._versions
-
-    def scale(self, loss: int, factor: float) -> None:
-        """Multiply all sums of a loss by a power of two, which is exact."""
-        for gradient in self._kept[loss] if self._several else [param.grad for param in self.params]:
-            if gradient is not None:
-                gradient.mul_(factor)
-        for place, apart in self._apart[loss].items():
-            self._apart[loss][place] = _by(apart, 1 / factor)
-        self._note()
-
-    def summed(self, loss: int, place: int) -> AnyGradient | None:
-        """The sum of a loss for one parameter."""
-        gradient = self._kept[loss][place] if self._several else self.params[place].grad
-        apart = self._apart[loss].get(place)
-        if gradient is None or apart is None:
-            return apart if gradient is None else gradient
-        return added([gradient, apart])
-
-    def divided(self, divisors: Sequence[float], in_place: bool) -> list[AnyGradient | None]:
-        """For each parameter the sum over the losses of their sums by their divisors (inf: none of it)."""
-        places = range(len(self.params))
-        sums = [[self.summed(loss, place) for place in places] for loss in range(len(divisors))]
-        return divided(sums, divisors, in_place)
-
-    def divide_in_place(self, divisor: float) -> bool:
-        """Divide the sums of the only loss in ``.grad``, if that is all there is to do."""
-        if self._several or self._dtypes or self._apart[0] or divisor in (0, math.inf):
-            return False
-        dense = [gradient for param in self.params if (gradient := param.grad) is not None]
-        kinds = {*map(type, dense)} | {gradient.layout for gradient in dense}
-        if not _PLAIN.issuperset(kinds):
-            return False
-        if divisor != 1:
-            _divide_plain(dense, divisor)
-        self._grads = []  # the user frees them
-        return True
+    def divided(self, divisors: Mapping[str | None, float]) -> list[AnyGradient | None]:
+        """For each parameter the sum over losses of their sums, by their divisors (inf: zero); in place if possible."""
+        self._park()
+        found: list[list[AnyGradient]] = [[] for _ in self.params]
+        for name in self._plain:
+            sums = [*zip(self._plain[name], self._apart[name], strict=True)]
+            strided = [gradient for pair in sums for gradient in pair if is_strided(gradient)]
+            _divide(strided, divisors[name])
+            for parts, pair in zip(found, sums, strict=True):
+                parts += [
+                    gradient if is_strided(gradient) else _by(gradient, divisors[name])
+                    for gradient in pair
+                    if gradient is not None
+                ]
+        return [added(parts) if len(parts) > 1 else parts[0] if parts else None for parts in found]
 
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
-        """Replace the sums by finished gradients, in the parameters' dtypes."""
+        """Put finished gradients into ``.grad``, in the parameters' dtypes."""
+        self.close()
         for place, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
             if gradient is None:
                 continue
             dtype = param.dtype
             if place in self._dtypes:
                 dtype = self._dtypes[place] or dtype
-                param.grad = None
-                set_grad_dtype(param, self._dtypes[place])
-            if param.grad is gradient:
-                continue
-            finished = _in_dtype(gradient, dtype)
-            if isinstance(finished, Tensor) and finished.layout in (torch.strided, torch.sparse_coo):
-                replace_gradient(param, finished)
+            finished: AnyGradient
+            if isinstance(gradient, PaddedRows):
+                finished = gradient.with_values(gradient.values.to(dtype))
             else:
-                param.grad = None
-                keep_attached(param, finished)
-        self.close()
+                finished = gradient.to(dtype)
+            keep_attached(param, finished)
 
     def close(self) -> None:
-        """Put back the dtypes in which parameters accumulate gradients."""
+        """Let parameters accumulate gradients in their own dtypes again."""
         for place, dtype in self._dtypes.items():
             param, gradient = self.params[place], self.params[place].grad
             if grad_dtype(param) is dtype:
@@ -160,97 +119,104 @@ class GradientSums:
             set_grad_dtype(param, dtype)
             if gradient is not None:
                 param.grad = gradient.to(dtype or param.dtype)
-        self._dtypes = {}
 
-    def _accumulate_in_float32(self) -> None:
-        """For parameters of half precision."""
-        for place, param in enumerate(self.params):
-            if param.dtype in HALVES and not hasattr(param, "device_mesh"):  # a DTensor accumulates elsewhere
-                self._dtypes[place] = grad_dtype(param)
-                param.grad = None
-                set_grad_dtype(param, torch.float32)
+    def state(self) -> dict[str | None, tuple[list[Any], list[Any]]]:
+        """Copies of the sums of each loss, made of plain tensors."""
+        return {
+            loss: ([*map(_encoded, self._sums_of(loss))], [*map(_encoded, self._apart[loss])])
+            for loss in self._plain
+        }
 
-    def _after(self, loss: int) -> None:
-        """Move away what ``.grad`` cannot add up, or has no place for, and note what is there now."""
+    def load(self, state: Mapping[str | None, Sequence[Sequence[Any]]]) -> None:
+        """The inverse of :meth:`state`."""
+        for loss, (plain, apart) in state.items():
+            self._plain[loss] = [_decoded(g, p.device) for g, p in zip(plain, self.params, strict=True)]
+            self._apart[loss] = [_decoded(g, p.device) for g, p in zip(apart, self.params, strict=True)]
+        if len(state) == 1:
+            self._fetch(next(iter(state)))
         self._note()
-        if self._is_xla or self._dtypes or not _ADDS_UP.issuperset(map(type, self._grads)):
-            self._move_apart(loss)
-            self._note()
-        if self._several:
-            self._kept[loss] = self._grads
+
+    def _sums_of(self, name: str | None) -> list[Tensor | None]:
+        return [param.grad for param in self.params] if name in self._present else self._plain[name]
+
+    def _fetch(self, name: str | None) -> None:
+        """Let ``.grad`` hold the sum of this loss."""
+        if name in self._present:
+            return
+        self._park()
+        sums = self._plain.setdefault(name, [None] * len(self.params))
+        self._apart.setdefault(name, [None] * len(self.params))
+        for place, param in enumerate(self.params):
+            if sums[place] is not None:
+                param.grad, sums[place] = sums[place], None
+        self._present = [name]
+
+    def _park(self) -> None:
+        """Take the sum of a loss out of ``.grad``."""
+        for name in self._present:
+            self._plain[name] = self._sums_of(name)
             for param in self.params:
                 param.grad = None
-            self._note()
+        self._present = []
 
-    def _note(self) -> None:
-        self._grads = [param.grad for param in self.params]
-        self._versions = [gradient._version for gradient in self._grads if gradient is not None]
-
-    def _move_apart(self, loss: int) -> None:
-        apart = self._apart[loss]
+    def _set_apart(self, name: str | None) -> None:
+        apart = self._apart[name]
         for place, param in enumerate(self.params):
+            if type(param.grad) is Tensor and place not in self._dtypes:
+                continue
             gradient = attached_gradient(param)
             if gradient is None and place in self._dtypes and param.grad is not None:
                 gradient = param.grad if param.grad.dtype in HALVES else None  # no grad_dtype in this PyTorch
             if gradient is not None:
-                apart[place] = added([apart[place], gradient] if place in apart else [gradient])
+                before = apart[place]
+                apart[place] = added([gradient] if before is None else [before, gradient])
                 keep_attached(param, None)
                 param.grad = None
 
-
-def divided(
-    sums: Sequence[Sequence[AnyGradient | None]], divisors: Sequence[float], in_place: bool
-) -> list[AnyGradient | None]:
-    """For each parameter what the losses' ``sums`` by their divisors add up to; ``in_place`` where that is possible."""
-    if in_place:
-        for gradients, divisor in zip(sums, divisors, strict=True):
-            _divide([gradient for gradient in gradients if is_strided(gradient)], divisor)
-    found: list[AnyGradient | None] = []
-    for of_losses in zip(*sums, strict=True):
-        parts = [
-            gradient if in_place and is_strided(gradient) else _by(gradient, divisor)
-            for gradient, divisor in zip(of_losses, divisors, strict=True)
-            if gradient is not None
+    def _note(self) -> None:
+        self._noted = [
+            (param.grad, 0 if param.grad is None else param.grad._version) for param in self.params
         ]
-        found.append(added(parts) if len(parts) > 1 else parts[0] if parts else None)
-    return found
 
 
-def _divide(dense: list[Any], divisor: float) -> None:
-    sharded = [gradient for gradient in dense if hasattr(gradient, "device_mesh")]
-    if sharded:  # DTensors, which one call does not take together with others
-        _divide([gradient.to_local() for gradient in sharded], divisor)
-        dense = [gradient for gradient in dense if not hasattr(gradient, "device_mesh")]
-    if not dense:
-        return
-    if divisor == float("inf"):
-        torch._foreach_zero_(dense)
-    elif divisor != 1:
-        _divide_plain(dense, divisor)
-
-
-def _divide_plain(dense: list[Any], divisor: float) -> None:
-    """In place. On a CPU a number is made a tensor once for each gradient, in four times what dividing takes."""
-    kinds = {(gradient.dtype, gradient.is_cpu) for gradient in dense}
-    if kinds in ({(torch.float32, True)}, {(torch.float64, True)}):
-        torch._foreach_div_(dense, torch.tensor(divisor, dtype=dense[0].dtype))
-    elif dense:
-        torch._foreach_div_(dense, divisor)
+def _divide(strided: list[Any], divisor: float) -> None:
+    local = [gradient.to_local() if hasattr(gradient, "device_mesh") else gradient for gradient in strided]
+    if local and divisor == math.inf:
+        torch._foreach_zero_(local)
+    elif local and divisor != 1:
+        torch._foreach_div_(local, divisor)
 
 
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
-    """The gradient, merged, in at least float32, by ``divisor``; nothing is written in place."""
-    if is_strided(gradient):
-        return torch.zeros_like(gradient) if divisor == float("inf") else gradient / divisor
+    """A gradient that is not strided, merged, in at least float32, by ``divisor``."""
     part = read(gradient, "a gradient").wide().merged()
-    values = torch.zeros_like(part.values) if divisor == float("inf") else part.values / divisor
+    values = torch.zeros_like(part.values) if divisor == math.inf else part.values / divisor
     return part.with_values(values).like(gradient)
 
 
-def _in_dtype(gradient: AnyGradient, dtype: torch.dtype) -> AnyGradient:
+def _encoded(gradient: AnyGradient | None) -> Any:
+    """A copy made of tensors and numbers, which ``torch.load(weights_only=True)`` loads."""
+    if gradient is None:
+        return None
     if isinstance(gradient, PaddedRows):
-        return gradient.with_values(gradient.values.to(dtype))
-    return gradient.to(dtype)
+        rows, values = gradient.rows.clone(), gradient.values.clone()
+        return {"rows": rows, "values": values, "shape": list(gradient.shape), "listed": gradient.listed}
+    if isinstance(gradient, Tensor):
+        return gradient.detach().clone()
+    if stored_of(gradient) is None:
+        return {"values": gradient.filled(0).clone(), "mask": gradient.mask.clone()}
+    return {"stored": gradient.to_sparse_tensor().clone()}
+
+
+def _decoded(saved: Any, device: torch.device) -> Any:
+    if saved is None or isinstance(saved, Tensor):
+        return saved if saved is None else saved.to(device, copy=True)
+    found: dict[str, Any] = {
+        name: part.to(device, copy=True) if isinstance(part, Tensor) else part for name, part in saved.items()
+    }
+    if "rows" in found:
+        return PaddedRows(found["rows"], found["values"], torch.Size(found["shape"]), found["listed"])
+    return masked(found["values"], found["mask"]) if "mask" in found else from_sparse(found["stored"])
 
 
 def check_no_gradients(params: Sequence[Tensor]) -> None:
@@ -267,20 +233,23 @@ def check_no_gradients(params: Sequence[Tensor]) -> None:
         )
 
 
-def parameter_list(given: Parameters) -> list[Tensor]:
-    """Each parameter once, in their order; TypeError or ValueError if they are none."""
-    if isinstance(given, nn.Module):
-        given = given.parameters()
-    elif isinstance(given, (set, frozenset)):
+def named_parameters(given: Parameters) -> dict[str, Tensor]:
+    """Each parameter once, by its name in a module or its position; TypeError or ValueError if there is none."""
+    if isinstance(given, (set, frozenset)):
         raise TypeError("parameters must have the same order on all ranks, found a set; use a list")
-    found: dict[int, Tensor] = {}
-    for one in [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given):
+    if isinstance(given, nn.Module):
+        named: list[tuple[str, Any]] = list(given.named_parameters())
+    else:
+        listed = [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given)
+        named = [(str(place), one) for place, one in enumerate(listed)]
+    found: dict[int, tuple[str, Tensor]] = {}
+    for name, one in named:
         if not isinstance(one, (Tensor, MaskedTensor)):
             raise TypeError(f"expected a module or its parameters, found {type(one).__name__}")
         param = one._values if isinstance(one, MaskedTensor) else one
-        found.setdefault(id(param), param)
+        found.setdefault(id(param), (name, param))
     if not found:
         raise ValueError(
             "there are no parameters; pass a module that has some, and no iterator that is used up"
         )
-    return list(found.values())
+    return dict(found.values())

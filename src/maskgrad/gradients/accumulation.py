@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-import weakref
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients.accumulated_losses import ONE, Losses, LossSum, Mean, Part, Plan, parts_of
+from maskgrad.gradients.accumulated_losses import (
+    Losses,
+    LossSum,
+    Mean,
+    Summed,
+    check_names,
+    parts_of,
+    together,
+)
 from maskgrad.gradients.accumulated_sums import (
     GradientSums,
     Parameters,
     check_no_gradients,
-    divided,
-    parameter_list,
+    named_parameters,
 )
-from maskgrad.gradients.accumulation_ranks import Alone, Tally, found_ranks, there_are_groups
-from maskgrad.gradients.accumulation_watch import CHANGED, AccumulationWatch, scale_moved
+from maskgrad.gradients.accumulation_ranks import Alone, found_ranks, there_are_groups
+from maskgrad.gradients.accumulation_watch import AccumulationWatch
 from maskgrad.gradients.attached import keep_attached
-from maskgrad.gradients.gradient import widened_dtype
-from maskgrad.semantics.entries import HALVES
 
 __all__ = ["GradientAccumulator"]
 
-_SEEDS = 256  # that are kept from step to step
+_CHANGED = (
+    "the gradients were changed between backward() and finish(), by zero_grad, clipping, unscale_ or a plain "
+    "backward(); call accumulator.backward(losses) for each micro-batch and the others after finish(), or "
+    "accumulator.reset() now, to start again"
+)
 
 
 class GradientAccumulator:
@@ -50,15 +60,17 @@ class GradientAccumulator:
 
     Gradient:
         After :meth:`finish`, in ``.grad`` or attached, the mean's: dense, sparse (merged) or masked, as backward gave
-        it; equal on all ranks; exactly zero if nothing was specified anywhere. Halves are accumulated in float32 and
-        rounded once. Tensors that are not among the parameters keep the gradient of the sum.
+        it; equal on all ranks; exactly zero if nothing was specified anywhere. Gradients of half-precision parameters
+        are accumulated in float32 and rounded once. Tensors that are not among the parameters keep the gradient of the
+        sum.
 
     Raises:
         TypeError, ValueError: bad arguments, in ``backward``; with several ranks in ``finish``, on all of them.
         ValueError: a wrapper exchanges the gradients of the parameters, and the accumulator does not know it.
         RuntimeError: a ``.grad`` from before; ``finish`` without ``backward``; ``optimizer.step`` or a plain
-            ``backward`` before ``finish``; a rank has ended, or exceeded the group's timeout. Nothing has been divided
-            then; call :meth:`reset` to start again.
+            ``backward`` before ``finish``; a rank has ended, or exceeded the group's timeout. Call :meth:`reset` then
+            to start again.
+        TypeError: it is pickled or copied; use :meth:`state_dict`.
 
     Dense equivalent: ``losses.sum().backward()`` for each micro-batch, an all-reduce of gradients and counts, and
     ``p.grad /= count``.
@@ -75,6 +87,11 @@ class GradientAccumulator:
     accumulate sums and divide by the number of tokens.
     """
 
+    _sums: GradientSums | None
+    _losses: dict[str | None, LossSum]
+    _error: Exception | None
+    _scale: Tensor | None
+
     def __init__(
         self,
         model_or_parameters: Parameters,
@@ -86,26 +103,12 @@ class GradientAccumulator:
         if mean not in ("entry", "sequence"):
             raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
-        self._params = parameter_list(model_or_parameters)
+        self._named = named_parameters(model_or_parameters)
         self._mean, self._scaler = mean, scaler
-        self._ranks = found_ranks(module, self._params, group)
-        self._watch = AccumulationWatch(self._params, self._ranks.silenced and self._ranks.size > 1)
-        self._open: dict[str, GradientSums] = {}
-        self._sums: GradientSums | None = None
-        self._reusable: GradientSums | None = (
-            None  # of a step with one mean; the next step is probably like it
-        )
-        self._trained: list[bool] = []
-        self._plan: Plan | None = None
-        self._used = False
-        self._error: Exception | None = None
-        self._scale: Tensor | None = None
-        self._loss_sums: list[LossSum] = []
-        self._seeds: dict[float, Tensor] = {}
-        self._device, self._dtype = self._params[0].device, torch.float32
-        self._usual_dtype: torch.dtype | None = None  # of a mean on the CPU: the next one is probably like it
-        self._before: tuple[Plan | None, tuple[int, ...]] = None, ()
-        weakref.finalize(self, _release, self._ranks, self._watch.close, self._open)
+        params = list(self._named.values())
+        self._ranks = found_ranks(module, params, group)
+        self._watch = AccumulationWatch(params, self._ranks.silenced and self._ranks.size > 1)
+        self._start()
 
     def backward(
         self,
@@ -121,89 +124,52 @@ class GradientAccumulator:
         Args:
             losses: with ``reduction="none"``: a MaskedTensor of any layout, whose specified entries count, or a plain
                 tensor with ``mask`` or ``count``. Or their mean, a 0-dim tensor, with ``count``. Or a dict of such
-                losses, each with a denominator and a backward pass of its own, with the same names in all
-                micro-batches; None for a loss that this micro-batch lacks.
-            count: how many entries the losses are the mean (or the sum) of; a number, or a dict like ``losses``. 0: no
-                backward pass, even if the loss is NaN. Python numbers need no device synchronization.
-            mask: Boolean, True = counts, broadcastable to plain losses; or a dict.
+                losses, each with a denominator and a backward pass of its own. A micro-batch, on any rank, may lack a
+                name that others have, or have None for it: that loss takes no part.
+            count: the denominator: how many entries the losses are the mean (or the sum) of, or the sum of their
+                weights; a finite number, or a dict like ``losses``. 0: no backward pass, even if the loss is NaN.
+                Python numbers need no device synchronization.
+            mask: Boolean, True = counts, with as many dimensions as plain losses, size 1 where it repeats; or a dict.
             weights: for losses in a dict: what their means are multiplied by in the sum that is differentiated; 1 if
-                not given. The same in all micro-batches.
+                not given. The same for a name in all micro-batches.
             retain_graph: keep the graph for another pass.
 
         Raises:
-            TypeError, ValueError: the number of losses is unknown, negative, NaN or no whole number; other names or
-                weights than in the micro-batch before. With several ranks :meth:`finish` raises it, on all of them.
+            TypeError, ValueError: the denominator is unknown, negative, not finite or not a number; another weight of a
+                name than before; losses with and without names. With several ranks :meth:`finish` raises it, on all of
+                them.
             RuntimeError: a parameter has a gradient from before, or the sums were changed.
         """
         if self._error is not None:
             return
-        usual = (
-            type(losses) is Tensor and losses.dtype is self._usual_dtype and mask is None and weights is None
-        )
-        if usual and self._backward_mean(losses, count, retain_graph):  # type: ignore[arg-type]
-            return
-        watch = self._watch
         try:
-            plan, parts = parts_of(losses, count, mask, weights, self._mean)
-            disturbance = self._disturbance()
-            if disturbance is not None:
-                raise disturbance
-            if plan is not self._plan:
-                self._begin(plan)
+            parts = parts_of(losses, count, mask, weights, self._mean)
+            self._check_unchanged()
+            check_names(parts, self._losses)
+            self._check_number({*self._losses, *(part.name for part in parts)})
+            sums = self._opened()
         except Exception as error:
             # With several ranks it is raised in finish, on all of them: others may be waiting there.
             if self._ranks.size == 1 or self._ranks.in_step:
                 raise
             self._error = error
-            self._watch.accumulating = True
             return
-        watch.accumulating = True
+        for part in parts:
+            first = 0 if self._ranks.in_step else None
+            self._losses.setdefault(part.name, LossSum(part.weight, first))
+        passes = [
+            (part.name, part.sum)
+            for part in parts
+            if part.sum is not None and (self._ranks.in_step or not part.sum.is_empty)
+        ]
         try:
-            in_step = self._ranks.in_step
-            passes = [
-                n for n, p in enumerate(parts) if p.loss is not None and (in_step or not p.nothing_counts)
-            ]
-            for place in passes:
-                self._propagate(place, parts[place], retain_graph or place != passes[-1])
+            for place, (name, summed) in enumerate(passes):
+                self._propagate(sums, name, summed, retain_graph or place < len(passes) - 1)
         except BaseException as error:
-            self._failed(error)
+            self._failed("a backward pass", error)
             raise
         finally:
-            watch.touched.clear()
-
-    def _backward_mean(self, loss: Tensor, count: Any, retain_graph: bool) -> bool:
-        """Propagate a mean, if it is like that of the micro-batch before, and nothing has happened in between."""
-        touched, sums = self._watch.touched, self._sums
-        if type(count) is not int or count <= 0 or loss.ndim or not (loss.is_cpu and loss.requires_grad):
-            return False
-        if sums is None:  # a step begins, perhaps as the last one did
-            sums = self._reusable
-            trained = [param.requires_grad for param in self._params]
-            if sums is None or trained != self._trained or not sums.can_be_reused():
-                return False
-            self._sums, self._plan = sums, ONE
-            self._loss_sums = [LossSum(-1, self._before[1][0])]
-            self._dtype = widened_dtype(loss.dtype)
-            self._watch.accumulating = True
-        elif touched or self._plan is not ONE or sums.changed():
-            return False
-        seen = self._loss_sums[0]
-        try:
-            sums.backward(0, loss, self._seed(seen, count, loss), retain_graph)
-            seen.values.append((loss.item(), count))
-            seen.counts.append(count)
-        except BaseException as error:
-            self._failed(error)
-            raise
-        finally:
-            touched.clear()
-        return True
-
-    def _failed(self, error: BaseException) -> None:
-        self._error = RuntimeError(
-            f"a backward pass of the accumulator failed half-way ({type(error).__name__}: {error}), and its sums are "
-            "incomplete: call accumulator.reset()"
-        )
+            self._watch.touched.clear()
 
     def finish(self) -> Any:
         """Divide the gradients by the number of losses on all ranks, and return the mean losses.
@@ -214,169 +180,213 @@ class GradientAccumulator:
 
         Raises:
             RuntimeError: ``backward`` was called on no rank; the sums were changed; a rank has ended.
-            TypeError, ValueError: an earlier call was wrong, or names, weights or scales differ between ranks.
+            TypeError, ValueError: an earlier call was wrong, or weights or scales differ between ranks.
         """
-        error = self._error or self._disturbance()
-        if self._sums is None and error is None and self._ranks.size > 1:
-            try:
-                check_no_gradients(self._params)  # others may have data
-            except (RuntimeError, ValueError) as leftover:
-                error = leftover
-        if error is None and self._scaler is not None and self._sums is not None:
-            error = scale_moved(self._scale, self._scaler)
-        own = None
-        if error is None:
-            scale = 1.0 if self._scale is None else float(self._scale)
-            totals, counts = (
-                tuple(x.total() for x in self._loss_sums),
-                tuple(x.count() for x in self._loss_sums),
-            )
-            exponents = tuple(x.exponent for x in self._loss_sums)
-            own = Tally(self._plan, totals, counts, exponents, scale, self._mean)
-        together = self._ranks.combined(own, error)
-        if together.plan is None:
-            raise RuntimeError(
-                "finish() without a backward() since the last one, on any rank: there is nothing to divide"
-            )
-        if self._sums is None:  # this rank had no data
-            self._open_sums(together.plan)
-        sums, dtype = self._sums, self._usual_dtype
-        assert sums is not None
-        reusable = self._divide(sums, together)
-        if isinstance(self._ranks, Alone) and self._scaler is None:
-            self._before = together.plan, together.counts
-        means = [
-            torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
-            for total, count in zip(together.totals, together.counts, strict=True)
-        ]
+        error, own = self._error, None
+        try:
+            if error is None:
+                self._check_unchanged()
+                self._check_scale()
+                own = self._tally()
+        except (RuntimeError, ValueError) as found:
+            error = found
+        of_all = together(self._ranks.collected(own, error))
+        sums = self._opened()  # a rank without data opens them now
+        divisors = {}
+        for name, loss in self._losses.items():
+            weight, _, count = of_all[name]
+            divisors[name] = loss.scaled(count) / weight if count and weight else math.inf
+        try:
+            self._ranks.reduce_shards()
+            with torch.no_grad():
+                sums.write(self._ranks.exchanged(sums.params, sums.divided(divisors)))
+        except BaseException as failure:
+            self._failed("finish()", failure)
+            raise
+        means = {
+            name: torch.full((), total / count if count else math.nan, dtype=self._dtype, device=self._device)
+            for name, (_, total, count) in sorted(of_all.items(), key=str)
+        }
         self._start()
-        if reusable and dtype is not None and self._scaler is None:
-            self._reusable, self._usual_dtype = sums, dtype
-        names = together.plan.names
-        return means[0] if names is None else dict(zip(names, means, strict=True))
+        return means.get(None, means)
 
     def reset(self) -> None:
         """Drop what was accumulated since the last :meth:`finish`; gradients are set to None."""
         if self._sums is not None:
             self._sums.close()
-        for param in self._params:
+        for param in self._named.values():
             keep_attached(param, None)
             param.grad = None
         self._start()
 
-    def _disturbance(self) -> Exception | None:
-        """An error if gradients were changed from outside."""
-        error = self._watch.error()
-        if error is None and self._sums is not None and self._sums.changed():
-            return RuntimeError(CHANGED)
-        return error
+    def state_dict(self) -> dict[str, Any]:
+        """Copy the sums, totals and counts of an unfinished step, for :meth:`load_state_dict` in another process.
+
+        Returns:
+            Plain tensors, numbers and texts, which ``torch.load(weights_only=True)`` loads. With several ranks, of this
+            rank: each saves a file of its own.
+
+        Raises:
+            RuntimeError: a backward pass has failed, or gradients were changed; sums are inside ``fully_shard`` (save
+                after :meth:`finish`).
+        """
+        if self._error is not None:
+            raise self._error
+        self._check_unchanged()
+        if self._ranks.sharded and self._sums is not None:
+            raise RuntimeError(
+                "fully_shard keeps the sums of gradients until finish(); call state_dict() after finish()"
+            )
+        return {
+            **self._description(),
+            "scale": _number(self._scale),
+            "is_double": self._dtype is torch.float64,
+            "losses": {name: loss.read() for name, loss in self._losses.items()},
+            "gradients": {} if self._sums is None else self._sums.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with an unfinished step that :meth:`state_dict` has saved; the result has the same bits.
+
+        Args:
+            state: of the same rank of as many ranks, with the same parameters. Data loader, random numbers, model,
+                optimizer and scaler have states of their own; load them first.
+
+        Raises:
+            ValueError: parameters, ranks, ``mean`` or the scaler's scale are others than when it was saved.
+            RuntimeError: a step has begun, or a parameter has a gradient.
+        """
+        if self._sums is not None:
+            raise RuntimeError(
+                "load_state_dict() in the middle of a step; call reset() first, to drop the step"
+            )
+        for key, here in self._description().items():
+            for saved, own in itertools.zip_longest(state[key], here, fillvalue="nothing more"):
+                if saved != own:
+                    raise ValueError(
+                        f"the state was saved with other {key}: {saved}, and this accumulator has {own}; load it into "
+                        "an accumulator that is made with the same arguments"
+                    )
+        if not state["losses"]:
+            return
+        sums = self._opened()
+        if state["scale"] != _number(self._scale):
+            found = _number(self._scale)
+            self.reset()
+            raise ValueError(
+                f"the state was saved with a loss scale of {state['scale']}, and the scaler has {found}; call "
+                "scaler.load_state_dict(...) first"
+            )
+        self._dtype = torch.float64 if state["is_double"] else torch.float32
+        self._losses = {name: LossSum(**saved) for name, saved in state["losses"].items()}
+        sums.load(state["gradients"])
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError(
+            "a GradientAccumulator cannot be pickled or copied: it watches the parameters of this process; save "
+            "accumulator.state_dict(), and load it with load_state_dict() into an accumulator that you make anew"
+        )
+
+    def __del__(self) -> None:
+        if sys.is_finalizing():  # PyTorch aborts the process if a gradient is replaced then
+            return
+        for part in ("_sums", "_watch", "_ranks"):
+            found = getattr(self, part, None)
+            if found is not None:
+                found.close()
 
     def _start(self) -> None:
-        self._sums = self._reusable = self._plan = self._error = self._scale = self._usual_dtype = None
-        if self._scaler is not None or len(self._seeds) > _SEEDS:
-            self._seeds = {}
-        self._loss_sums = []
-        self._dtype = torch.float32
+        self._sums = self._error = self._scale = None
+        self._losses = {}
+        self._device, self._dtype = next(iter(self._named.values())).device, torch.float32
         self._watch.accumulating = False
         self._watch.touched.clear()
-        self._open.clear()
 
-    def _begin(self, plan: Plan) -> None:
-        if self._plan is None:
-            if not self._used and isinstance(self._ranks, Alone) and there_are_groups():
+    def _description(self) -> dict[str, Any]:
+        """Facts that must be the same where a state is loaded."""
+        named = [
+            f"{n!r} of shape {tuple(p.shape)} and {p.dtype}"
+            for n, p in self._named.items()
+            if p.requires_grad
+        ]
+        ranks = [f"rank {self._ranks.rank} of {self._ranks.size}"]
+        return {"parameters": named, "ranks": ranks, "mean": [self._mean]}
+
+    def _opened(self) -> GradientSums:
+        """The sums of this step, which begins if there are none."""
+        if self._sums is None:
+            if type(self._ranks) is Alone and there_are_groups():
                 raise RuntimeError(
                     "a process group was initialised after the accumulator was made; make it afterwards"
                 )
-            if len(plan.weights) > 1 and self._ranks.in_step:
-                raise ValueError(
-                    "several losses need a sum of gradients each, and fully_shard keeps one; pass their weighted sum, "
-                    "or use an accumulator for each"
-                )
-            self._open_sums(plan)
-            self._used = True
-        elif plan != self._plan:
-            raise ValueError(
-                f"this micro-batch has {plan.described()}, the ones before had {self._plan.described()}; pass the same "
-                "names and weights each time, and None for a loss that a micro-batch lacks"
-            )
+            self._sums = GradientSums([param for param in self._named.values() if param.requires_grad])
+            if self._scaler is not None:
+                self._scale = self._scaler.scale(torch.ones((), device=self._device)).detach()
+            self._watch.accumulating = True
+        return self._sums
 
-    def _open_sums(self, plan: Plan) -> None:
-        self._trained = [param.requires_grad for param in self._params]
-        params = [param for param in self._params if param.requires_grad]
-        self._sums = self._open["sums"] = GradientSums(params, len(plan.weights))
-        self._plan, (before, expected) = plan, self._before
-        if plan != before or not self._sums.wide:
-            expected = (0,) * len(plan.weights)
-        self._loss_sums = [LossSum(0 if self._ranks.in_step else -1, number) for number in expected]
-        if self._scaler is not None:
-            self._scale = self._scaler.scale(torch.ones((), device=self._params[0].device)).detach()
-
-    def _propagate(self, place: int, part: Part, retain_graph: bool) -> None:
-        loss, sums = part.loss, self._sums
-        assert loss is not None
-        assert sums is not None
-        if part.nothing_counts and part.mask is None and not bool(loss.isfinite().all()):
+    def _propagate(self, sums: GradientSums, name: str | None, part: Summed, retain_graph: bool) -> None:
+        loss, seen = part.total, self._losses[name]
+        if part.is_empty and not bool(
+            loss.isfinite()
+        ):  # under fully_shard, where every rank has to take part
             self._error = ValueError(
                 "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
-                "through each backward pass: give unreduced losses with a mask"
+                "through each backward pass; give unreduced losses with a mask"
             )
-        seen = self._loss_sums[place]
-        if seen.exponent < 0 and part.size:
+        if seen.exponent is None and part.size:
             seen.exponent = math.frexp(part.size)[1]
-        if loss.dtype in HALVES:
-            seen.expected = seen.expected if seen.counts else 0
-        sums.backward(place, loss, part.direction(self._seed(seen, part.times, loss)), retain_graph)
-        total = part.total()
-        seen.values.append((total.item() if loss.device.type == "cpu" else total, part.times))
-        seen.counts.append(part.number)
+        factor = seen.scaled(part.times)
+        seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
+        if self._scale is not None:
+            seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
+        sums.backward(name, [loss], [seed], retain_graph)
+        seen.pending.append(part._replace(total=loss.detach()))
         self._device = loss.device
         if loss.dtype is torch.float64:
             self._dtype = torch.float64
-        known = self._plan is ONE and not loss.ndim and loss.is_cpu and loss.dtype not in HALVES
-        self._usual_dtype = loss.dtype if known else None
 
-    def _seed(self, seen: LossSum, times: int, loss: Tensor) -> Tensor:
-        """What is propagated from a loss that counts ``times``."""
-        factor = seen.scaled(times)
-        seed = self._seeds.get(factor)
-        if seed is None or seed.dtype is not loss.dtype or seed.device != loss.device:
-            seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
-            if self._scale is not None:
-                seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
-            self._seeds[factor] = seed
-        return seed
-
-    def _divide(self, sums: GradientSums, together: Tally) -> bool:
-        """Divide what all have accumulated; whether the sums can serve the next step."""
-        assert together.plan is not None
-        for loss, (seen, common) in enumerate(zip(self._loss_sums, together.exponents, strict=True)):
-            if 0 <= seen.exponent != common:
-                sums.scale(loss, math.ldexp(1.0, seen.exponent - common))
-            seen.exponent = common
-        divisors = [
-            seen.scaled(count) / weight if count and weight else math.inf
-            for seen, count, weight in zip(
-                self._loss_sums, together.counts, together.plan.weights, strict=True
-            )
+    def _tally(self) -> dict[str, Any] | None:
+        """Numbers that this rank has accumulated; None: none."""
+        if self._sums is None:
+            if self._ranks.size > 1:
+                check_no_gradients(list(self._named.values()))  # others may have data
+            return None
+        losses = [
+            [name, *map(loss.read().get, ("weight", "total", "count"))] for name, loss in self._losses.items()
         ]
-        self._ranks.reduce_shards()
-        if self._ranks.size == 1 and sums.divide_in_place(divisors[0]):
-            return isinstance(self._ranks, Alone)
-        with torch.no_grad():
-            if self._ranks.size == 1:
-                found = sums.divided(divisors, in_place=True)
-            elif len(divisors) == 1:  # sums travel, and are divided afterwards
-                found = [sums.summed(0, place) for place in range(len(sums.params))]
-                found = divided([self._ranks.exchanged(sums.params, found)], divisors, in_place=True)
-            else:
-                found = self._ranks.exchanged(sums.params, sums.divided(divisors, in_place=False))
-            sums.write(found)
-        return False
+        return {"mean": self._mean, "scale": _number(self._scale), "losses": losses}
+
+    def _check_number(self, names: set[str | None]) -> None:
+        if self._ranks.in_step and len(names) > 1:
+            raise ValueError(
+                "several losses need a sum of gradients each, and fully_shard keeps one; pass their weighted sum, "
+                "or use an accumulator for each"
+            )
+
+    def _check_unchanged(self) -> None:
+        if self._sums is not None and self._sums.changed():
+            raise RuntimeError(_CHANGED)
+        error = self._watch.error()
+        if error is not None:
+            raise error
+
+    def _check_scale(self) -> None:
+        if self._scale is None:
+            return
+        now = float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
+        if now != float(self._scale):
+            raise RuntimeError(
+                f"the scaler's scale went from {float(self._scale)} to {now} between backward() and finish(); call "
+                "scaler.update() after the step"
+            )
+
+    def _failed(self, what: str, error: BaseException) -> None:
+        self._error = RuntimeError(
+            f"{what} of the accumulator failed half-way ({type(error).__name__}: {error}), and its sums are "
+            "incomplete; call accumulator.reset()"
+        )
 
 
-def _release(ranks: Any, stop_watching: Any, held: dict[str, GradientSums]) -> None:
-    """Called when an accumulator is garbage-collected."""
-    stop_watching()
-    ranks.close()
-    for sums in held.values():
-        sums.close()
+def _number(scale: Tensor | None) -> float | None:
+    return None if scale is None else float(scale)

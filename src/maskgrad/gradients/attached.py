@@ -73,7 +73,7 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
     """Attach a gradient that is known to fit, detached; None removes it.
 
-    In ``.grad`` everybody sees it: dense or COO as it is, others as :class:`MaskedGradient`. PyTorch/XLA has no such
+    It is visible in ``.grad``: dense or COO as it is, others as :class:`MaskedGradient`. PyTorch/XLA has no such
     tensors; there it is an attribute of the parameter.
     """
     if hasattr(param, _ATTRIBUTE):
@@ -149,7 +149,7 @@ def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
 
 
 class MaskedGradient(torch.Tensor):
-    """What ``param.grad`` is where its gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
+    """Type of ``param.grad`` if the gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
 
     Entries without a gradient count as 0 in norms and checks, and stay without one when the others are scaled, so that
     ``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler`` and ``zero_grad`` are right. ``to_dense()`` makes a
@@ -271,7 +271,7 @@ def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
-    """What a norm of all entries needs: one zero stands for all missing gradients (orders below 0 see it, too)."""
+    """Entries for a norm of all: one zero stands for all missing gradients (orders below 0 see it, too)."""
     values = MaskedGradient(gradient.gradient).clean().values()
     return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
 

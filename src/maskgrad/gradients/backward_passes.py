@@ -36,8 +36,8 @@ _ALIVE = 3
 class BackwardPasses:
     """Backward passes from ``output`` (B, *O) to some inputs; the graph is kept.
 
-    ``chunk_size`` cotangents are sent at once, None: as many as pay. ``memory_budget`` is the number of bytes that the
-    gradients of all simultaneous passes may take.
+    ``chunk_size`` is the number of cotangents sent at once; None: chosen by the sizes of gradients. ``memory_budget``
+    is the number of bytes for the gradients of all simultaneous passes.
     """
 
     def __init__(
@@ -51,35 +51,46 @@ class BackwardPasses:
         self.output, self.inputs, self.create_graph = output, inputs, create_graph
         self._plain = [node.plain for node in inputs]
         self._at_once = chunk_size or self._what_pays(memory_budget)
-        self._asked_for = chunk_size is not None
+        self._fixed = chunk_size is not None
 
-    def one(self, cotangent: Tensor) -> Gradients:
-        """The gradients (B, *I) of each input for one cotangent (B, *O), without a graph; None: it is not reached."""
-        found = torch.autograd.grad(self.output, self._plain, cotangent, retain_graph=True, allow_unused=True)
-        return self._dense(found)
+    def one(self, cotangent: Tensor, create_graph: bool = False) -> Gradients:
+        """Return the gradients (B, *I) of each input for one cotangent (B, *O); None: it is not reached."""
+        found = torch.autograd.grad(
+            self.output,
+            self._plain,
+            cotangent,
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+        return [
+            None if gradient is None else _in_memory(node.dense(gradient))
+            for gradient, node in zip(found, self.inputs, strict=True)
+        ]
 
     def none(self) -> Gradients:
-        """Gradients (0, B, *I) of no cotangents; None for an input that no pass would reach."""
+        """Return gradients (0, B, *I) of no cotangents; None for an input that no pass would reach."""
         found = self.one(torch.zeros_like(self.output))
         return [None if gradient is None else gradient.new_zeros((0, *gradient.shape)) for gradient in found]
 
     def each(self, cotangents: Cotangents, number: int) -> Iterator[tuple[int, int, Gradients]]:
-        """Gradients (n, B, *I) of cotangents number ``start`` to ``stop`` = start + n, chunk by chunk."""
+        """Yield gradients (n, B, *I) of the cotangents from ``start`` to ``stop`` = start + n, chunk by chunk."""
         start = 0
         while start < number:
             stop = min(start + self._at_once, number)
             sent = cotangents(start, stop)
-            pays = stop - start >= (2 if self._asked_for else _FEWEST_AT_ONCE)
+            pays = stop - start >= (2 if self._fixed else _FEWEST_AT_ONCE)
             together = self._together(sent) if pays else None
             if together is not None:
                 yield start, stop, together
             else:
                 for offset, cotangent in enumerate(sent):
-                    yield start + offset, start + offset + 1, self._alone(cotangent)
+                    alone = self.one(cotangent, self.create_graph)
+                    yield start + offset, start + offset + 1, [None if g is None else g[None] for g in alone]
             start = stop
 
     def all(self, cotangents: Cotangents, number: int) -> Gradients:
-        """Gradients (number, B, *I) of all cotangents; None for an input that no pass reached."""
+        """Return gradients (number, B, *I) of all cotangents; None for an input that no pass reached."""
         if self.create_graph:
             chunks = list(self.each(cotangents, number))
             return self._joined([(stop - start, found) for start, stop, found in chunks])
@@ -98,7 +109,7 @@ class BackwardPasses:
         return together
 
     def diagonal_blocks(self, cotangents: Cotangents, number: int) -> Gradients:
-        """As :meth:`all` where samples influence each other, in B times the passes: by a sample's own input alone."""
+        """Return the same by each sample's own input alone, if samples influence each other, in B times the passes."""
         which = torch.arange(self.output.shape[0], device=self.output.device)
 
         def to_one_sample(cotangent: Tensor) -> Cotangents:
@@ -127,7 +138,7 @@ class BackwardPasses:
         ]
 
     def _together(self, cotangents: Tensor) -> Gradients | None:
-        """One pass with a batch of cotangents; None if a node of the graph does not support it."""
+        """Run one pass with a batch of cotangents; None if a node of the graph does not support it."""
         try:
             with warnings.catch_warnings():
                 # A node without a rule for batches is run in turn by torch, as it would be here.
@@ -153,23 +164,6 @@ class BackwardPasses:
             for gradient, node in zip(found, self.inputs, strict=True)
         ]
 
-    def _alone(self, cotangent: Tensor) -> Gradients:
-        found = torch.autograd.grad(
-            self.output,
-            self._plain,
-            cotangent,
-            retain_graph=True,
-            create_graph=self.create_graph,
-            allow_unused=True,
-        )
-        return [None if gradient is None else gradient[None] for gradient in self._dense(found)]
-
-    def _dense(self, found: Sequence[Tensor | None]) -> Gradients:
-        return [
-            None if gradient is None else _in_memory(node.dense(gradient))
-            for gradient, node in zip(found, self.inputs, strict=True)
-        ]
-
     def _what_pays(self, memory_budget: int | None) -> int:
         sizes = gradient_sizes(self.output, self._plain)
         largest = max(1, *sizes)
@@ -184,12 +178,12 @@ class BackwardPasses:
 
 
 def _in_memory(gradient: Tensor | None) -> Tensor | None:
-    """What can be written to: second derivatives of a few functions are zeros that PyTorch does not store."""
+    """Return a gradient that can be written to: some second derivatives are zeros that PyTorch does not store."""
     return gradient.clone() if gradient is not None and gradient._is_zerotensor() else gradient
 
 
 def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor | None:
-    """Pieces of given lengths, one behind the other along ``dim``; None if nothing is known of any of them."""
+    """Concatenate pieces of given lengths along ``dim``; None is zero, and the result if all pieces are None."""
     present = [piece for _, piece in pieces if piece is not None]
     if not present:
         return None
@@ -205,7 +199,7 @@ def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor 
 
 
 def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:
-    """How many entries the gradients have that a backward pass from ``output`` to ``inputs`` computes on the way."""
+    """Return the sizes of the gradients that a backward pass from ``output`` to ``inputs`` computes on the way."""
     sizes = [output.numel(), *(tensor.numel() for tensor in inputs)]
     for node in nodes_between(output, inputs):
         shapes = [getattr(received, "shape", ()) for received in getattr(node, "_input_metadata", ())]
@@ -214,7 +208,7 @@ def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:
 
 
 def nodes_between(output: Tensor, inputs: Sequence[Tensor]) -> set[GraphNode]:
-    """The nodes of the graph through which a backward pass from ``output`` reaches ``inputs``."""
+    """Return the nodes of the graph through which a backward pass from ``output`` reaches ``inputs``."""
     ends = {tensor.grad_fn for tensor in inputs if tensor.grad_fn is not None}
     leaves = {id(tensor) for tensor in inputs if tensor.grad_fn is None}
     parents: dict[GraphNode, list[GraphNode]] = {get_gradient_edge(output).node: []}

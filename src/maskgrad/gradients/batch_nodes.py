@@ -1,4 +1,4 @@
-"""Outputs and inputs of a batch: what autograd knows of each, and which of its entries are specified."""
+"""Outputs and inputs of a batch: their nodes in the autograd graph, and their specified entries."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ class Node(NamedTuple):
 
     #: as the user would write it, ``"inputs[0]"``
     name: str
-    #: what autograd differentiates; the stored values on a sparse layout
+    #: the tensor that autograd differentiates; the stored values of a sparse layout
     plain: Tensor
     #: the whole shape
     shape: torch.Size
-    #: which entries are specified, None: all
+    #: the specified entries; None: all
     mask: Tensor | None
     pattern: StoredPattern | None = None
 
     def dense(self, gradient: Tensor) -> Tensor:
-        """A gradient of ``plain`` in the whole shape; strided."""
+        """Return a gradient of ``plain`` in the whole shape; strided."""
         if self.pattern is not None:
             return densified(SparseEntries(gradient, self.pattern))[0]
         return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 
 def output_nodes(outputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
-    """The leaves of ``outputs``, which must be in a graph and have a dimension for the batch."""
+    """Return the leaves of ``outputs``, which must be in a graph and have a dimension for the batch."""
     named, spec = _named_leaves(outputs, "outputs")
     nodes = []
     for name, leaf in named:
@@ -48,7 +48,7 @@ def output_nodes(outputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
                 "do not reduce over the batch, as in loss.sum(1) instead of loss.sum()"
             )
         if isinstance(leaf, MaskedTensor):
-            with torch.enable_grad():  # the graph was built by the user; nobody wants this link to be missing
+            with torch.enable_grad():  # one more node of the graph that the user built
                 values, mask = leaf._dense()
                 node = Node(name, torch.where(mask, values, 0), leaf.shape, mask)
         else:
@@ -63,7 +63,7 @@ def output_nodes(outputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
 
 
 def input_nodes(inputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
-    """The leaves of ``inputs``, which must require grad."""
+    """Return the leaves of ``inputs``, which must require grad."""
     named, spec = _named_leaves(inputs, "inputs")
     nodes = []
     for name, leaf in named:
@@ -76,7 +76,7 @@ def input_nodes(inputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
             node = Node(name, leaf, leaf.shape, None)
         if not node.plain.requires_grad:
             raise ValueError(
-                f"{name} does not require grad, so that no graph leads to it; call requires_grad_() on this input "
+                f"{name} does not require grad, so it is not part of the graph; call requires_grad_() on this input "
                 "before the outputs are computed from it"
             )
         nodes.append(node)
@@ -84,20 +84,20 @@ def input_nodes(inputs: Any) -> tuple[list[Node], pytree.TreeSpec]:
 
 
 def require_batch(output: Node, inputs: Sequence[Node]) -> int:
-    """The number of samples B; ValueError if an input does not have shape (B, ...)."""
+    """Return the number of samples B; ValueError if an input does not have shape (B, ...)."""
     samples = output.shape[0]
     for node in inputs:
         if not node.shape or node.shape[0] != samples:
             raise ValueError(
                 f"{node.name} must have shape (B, ...) with B = {samples}, the number of samples in {output.name} "
-                f"{tuple(output.shape)}, found {tuple(node.shape)}; for what all samples share, parameters, use "
+                f"{tuple(output.shape)}, found {tuple(node.shape)}; for parameters, which all samples share, use "
                 "mg.per_sample_grad"
             )
     return samples
 
 
 def outer(values: Tensor, output: Node | None, given: Node, between: int = 0) -> Tensor | MaskedTensor:
-    """Derivatives (B, *O, *I) with the pattern that both sides give them; plain if both are fully specified.
+    """Return derivatives (B, *O, *I) with the pattern of both sides; plain if both are fully specified.
 
     Without ``output``, (B, *N, *I) with ``between`` dimensions N.
     """

@@ -28,7 +28,7 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Mode:
-    """How derivatives are computed, and what is given for inputs that have none."""
+    """Options of how derivatives are computed, and the result for inputs that have none."""
 
     create_graph: bool = False
     chunk_size: int | None = None
@@ -53,7 +53,7 @@ class Mode:
                 raise ValueError(f"{name} must be a positive integer or None, found {number!r}")
 
     def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
-        """Backward passes in this mode."""
+        """Return backward passes with these options."""
         return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size, self.memory_budget)
 
 
@@ -72,36 +72,36 @@ def batched_grad(
 
     .. math:: J_{b,o,i} = \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}}
 
-    It reads a graph that exists already, as ``torch.autograd.grad`` does: nothing is run again, models need no
-    functional form, and inputs may be hidden layers. If samples are independent, one backward pass serves all of them.
+    It uses the existing graph, as ``torch.autograd.grad`` does: nothing is run again, models need no functional form,
+    and inputs may be hidden layers. If samples are independent, one backward pass serves all of them.
 
     Args:
         outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest (tuple, list, dict) of them.
         inputs: tensor or MaskedTensor (B, \*I), leaf or inner node of that graph, or a nest of them.
         create_graph: the result can be differentiated again.
-        chunk_size: how many of the prod(O) backward passes are made at once; 1: one after the other. None: as many as
-            pay, by the sizes of the gradients in the graph.
-        coupling: what is done about samples that influence each other (BatchNorm in training mode, negatives from the
+        chunk_size: number of the prod(O) backward passes that run at once; 1: one after the other. None: chosen by the
+            sizes of the gradients in the graph.
+        coupling: treatment of samples that influence each other (BatchNorm in training mode, negatives from the
             batch). ``"check"``: an additional backward pass detects them, and raises. ``"exact"``: correct for them,
             with B times as many backward passes. ``"independent"``: no check; if samples do influence each other, the
             result is the derivative of the sum of that output over the batch.
-        memory_budget: roughly the bytes that all gradients of a pass may take; what does not fit is done in turn.
+        memory_budget: approximate bytes for all gradients of a pass; passes that do not fit run one after the other.
         allow_unused: give None for inputs on which an output does not depend, instead of an error.
         materialize_grads: give zeros for them.
 
     Returns:
         (B, \*O, \*I) in the dtype of the input: a tensor, or nested as ``inputs``, within what is nested as
         ``outputs``. A MaskedTensor if the output or the input is one: an entry is specified if both of its sides
-        are; always strided. Of a complex output the real part is differentiated, as by ``torch.autograd.grad`` with
+        are; always strided. The real part of a complex output is differentiated, as by ``torch.autograd.grad`` with
         cotangent 1.
 
-    Gradient: with ``create_graph``, to whatever the graph reaches. The graph is kept in any case.
+    Gradient: with ``create_graph``, for every tensor of the graph. The graph is always kept.
 
     Raises:
         CoupledSamplesError: samples influence each other, and ``coupling`` is ``"check"``.
         ValueError: an input is not part of the graph of an output, shapes do not begin with the same B, or an
             argument is out of range.
-        TypeError: something is no tensor.
+        TypeError: an output or input is not a tensor.
 
     Dense equivalent: ``torch.func.vmap(torch.func.jacrev(f))(inputs)`` for the function of one sample.
 
@@ -146,8 +146,8 @@ def batched_hessian(
         outputs: tensor or MaskedTensor (B, \*O) in a graph, often (B,), or a nest of them.
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
         create_graph: the result can be differentiated again.
-        chunk_size: how many backward passes are made at once, as for :func:`maskgrad.batched_grad`.
-        coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked, too.
+        chunk_size: number of backward passes that run at once, as for :func:`maskgrad.batched_grad`.
+        coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked as well.
         memory_budget: as for :func:`maskgrad.batched_grad`.
         allow_unused: give None where an output does not depend on an input, instead of an error.
         materialize_grads: give zeros there.
@@ -157,7 +157,7 @@ def batched_hessian(
         a block (B, \*O, \*I, \*J) of two inputs holds the mixed derivatives. A MaskedTensor if a side is one: an entry
         is specified if all of its sides are.
 
-    Gradient: with ``create_graph``, to whatever the graph reaches.
+    Gradient: with ``create_graph``, for every tensor of the graph.
 
     Raises:
         CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`.
@@ -202,7 +202,7 @@ def batched_hessian(
 
 
 def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
-    """Derivatives (prod(O), B, *I) of one output by each input; None where it does not depend on it."""
+    """Return derivatives (prod(O), B, *I) of one output by each input; None: it does not depend on the input."""
     output = passes.output
     samples, features = output.shape[0], output.shape[1:]
     number = features.numel()
@@ -226,12 +226,12 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
 
 
 def require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: Mode) -> None:
-    """ValueError if an input that must be used is not part of the graph."""
+    """Raise ValueError if an input that must be used is not part of the graph."""
     for derivative, node in zip(found, inputs, strict=True):
         if derivative is None and not (mode.allow_unused or mode.materialize_grads):
             raise ValueError(
                 f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. Slices, "
-                "views and copies of an input are new nodes: differentiate by the very tensor that the outputs were "
+                "views and copies of an input are new nodes: differentiate by the tensor that the outputs were "
                 "computed from, and slice the result. allow_unused=True gives None, materialize_grads=True zeros"
             )
 
@@ -245,7 +245,7 @@ def _jacobians(output: Node, inputs: Sequence[Node], mode: Mode) -> list[Any]:
         if row is None:
             found.append(_zeros(output, node) if mode.materialize_grads else None)
             continue
-        # The gradient of a tensor by itself is a cotangent, of which many entries are one place in memory.
+        # The gradient of a tensor by itself is a cotangent, whose entries may share memory.
         overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
         own = row.clone(memory_format=torch.contiguous_format) if overlaps else row
         found.append(outer(own.movedim(0, 1).reshape(*shape, *node.shape[1:]), output, node))
@@ -259,7 +259,7 @@ def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
 
 
 def _weighted(weights: Tensor, row: Tensor) -> Tensor:
-    """The weighted sum over outputs, (B, *I)."""
+    """Return the weighted sum over outputs, (B, *I)."""
     weights = weights.to(device=row.device, dtype=row.dtype)
     return (weights @ row.reshape(len(row), -1)).reshape(row.shape[1:])
 
@@ -269,7 +269,7 @@ def _is_leaf(leaf: Any) -> bool:
 
 
 def _require_third_derivatives(output: Node, inputs: Sequence[Node]) -> None:
-    """NotImplementedError if a normalization lies between, whose third derivatives are silently wrong, or missing.
+    """Raise NotImplementedError if a normalization lies between: its third derivatives are wrong, or missing.
 
     The second derivatives of layer normalization, and of batch normalization in training mode, are right (torch 2.13).
     They are written with the mean and the variance that the forward pass kept, which their own derivative takes for
@@ -280,7 +280,7 @@ def _require_third_derivatives(output: Node, inputs: Sequence[Node]) -> None:
         if what is not None and not _is_right(what):
             raise NotImplementedError(
                 f"create_graph=True: {inputs[0].name} and {output.name} are connected by {what} normalization, whose "
-                f"third derivatives are wrong, or not there, in PyTorch {torch.__version__}. Write it out, as in "
+                f"third derivatives are wrong or missing in PyTorch {torch.__version__}. Write it out, as in "
                 "(x - x.mean(-1, keepdim=True)) / (x.var(-1, correction=0, keepdim=True) + eps).sqrt(), or leave "
                 "create_graph out"
             )
@@ -296,7 +296,7 @@ def _suspect(node: GraphNode) -> str | None:
 
 @functools.cache
 def _is_right(what: str) -> bool:
-    """Whether this version of PyTorch has them right."""
+    """Return whether this version of PyTorch has the right third derivatives."""
     dim = 1 if what == "layer" else 0
 
     def normalized(x: Tensor) -> Tensor:

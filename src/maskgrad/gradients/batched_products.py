@@ -1,4 +1,4 @@
-"""Products of the Jacobians of a batch with vectors, one Jacobian for each sample, none of them computed."""
+"""Products of vectors with the Jacobian of each sample, without forming the Jacobians."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _REMEDY = (
     "coupling='exact' gives the product for each sample alone, at the cost of many more backward passes, and "
     "coupling='independent' skips this check"
 )
-#: how far two ways to the same number may lie apart, in units of the relative rounding error
+#: largest difference of two ways to the same number, in units of the relative rounding error
 _ROUNDING = 2**16
 
 
@@ -43,10 +43,10 @@ def batched_vjp(
     Args:
         outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest of them, whose products are added.
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
-        vectors: tensor or MaskedTensor (B, \*N, \*O), one vector or many for each sample, nested as ``outputs``. What
-            is unspecified counts as zero.
+        vectors: tensor or MaskedTensor (B, \*N, \*O), one vector or many for each sample, nested as ``outputs``.
+            Unspecified entries count as zero.
         create_graph: the result can be differentiated again.
-        chunk_size: how many of the prod(N) backward passes are made at once, as for :func:`maskgrad.batched_grad`.
+        chunk_size: number of the prod(N) backward passes that run at once, as for :func:`maskgrad.batched_grad`.
         coupling: as for :func:`maskgrad.batched_grad`.
         memory_budget: as for :func:`maskgrad.batched_grad`.
         allow_unused: give None for inputs on which no output depends, instead of an error.
@@ -55,10 +55,10 @@ def batched_vjp(
     Returns:
         (B, \*N, \*I), nested as ``inputs``; with the pattern of the input if that is a MaskedTensor.
 
-    Gradient: with ``create_graph``, to the vectors and to whatever the graph reaches.
+    Gradient: with ``create_graph``, for the vectors and every tensor of the graph.
 
     Raises:
-        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and where the shapes of vectors do
+        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and if the shapes of vectors do
             not fit.
 
     Dense equivalent: ``torch.func.vmap(torch.func.vjp(...))``, or ``torch.autograd.grad(outputs, inputs, vectors)``
@@ -103,16 +103,16 @@ def batched_jvp(
 
     .. math:: t_{b,n,o} = \sum_i \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}} u_{b,n,i}
 
-    Two backward passes, the second through the first, do it on a graph that exists. Where a node of the graph cannot be
-    differentiated twice, or gives wrong second derivatives, the Jacobian is computed and multiplied.
+    It takes two backward passes through the existing graph, the second through the first. If a node of the graph cannot
+    be differentiated twice, or gives wrong second derivatives, the Jacobian is computed and multiplied.
 
     Args:
         outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest of them.
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them, whose products are added.
         tangents: tensor or MaskedTensor (B, \*N, \*I), one direction or many for each sample, nested as ``inputs``.
-            What is unspecified counts as zero.
+            Unspecified entries count as zero.
         create_graph: the result can be differentiated again.
-        chunk_size: how many of the prod(N) products are made at once, as for :func:`maskgrad.batched_grad`.
+        chunk_size: number of the prod(N) products that are computed at once, as for :func:`maskgrad.batched_grad`.
         coupling: as for :func:`maskgrad.batched_grad`.
         memory_budget: as for :func:`maskgrad.batched_grad`.
 
@@ -120,10 +120,10 @@ def batched_jvp(
         (B, \*N, \*O), nested as ``outputs``; with the pattern of the output if that is a MaskedTensor. Inputs on which
         an output does not depend contribute nothing.
 
-    Gradient: with ``create_graph``, to the tangents and to whatever the graph reaches.
+    Gradient: with ``create_graph``, for the tangents and every tensor of the graph.
 
     Raises:
-        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and where the shapes of tangents
+        CoupledSamplesError, ValueError, TypeError: as :func:`maskgrad.batched_grad`, and if the shapes of tangents
             do not fit.
 
     Dense equivalent: ``torch.func.jvp(f, inputs, tangents)`` for independent samples.
@@ -150,13 +150,13 @@ def batched_jvp(
 
 
 def _by_sample(rows: Tensor, node: Node, between: torch.Size) -> Any:
-    """Rows (N, B, ...) as (B, *N, ...) with the pattern of the node."""
+    """Return rows (N, B, ...) as (B, *N, ...) with the pattern of the node."""
     values = rows.movedim(0, 1).reshape(node.shape[0], *between, *node.shape[1:])
     return outer(values, None, node, len(between))
 
 
 def _products(output: Node, inputs: list[Node], cotangents: Tensor, mode: Mode) -> list[Tensor | None]:
-    """Vectors (N, B, *O) times Jacobians: (N, B, *I)."""
+    """Return vectors (N, B, *O) times Jacobians, (N, B, *I)."""
     passes = mode.passes(output, inputs)
     number = len(cotangents)
     if not number:
@@ -171,7 +171,7 @@ def _products(output: Node, inputs: list[Node], cotangents: Tensor, mode: Mode) 
 def _forward(
     output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor:
-    """Jacobians times tangents (N, B, *I): (N, B, *O)."""
+    """Return Jacobians times tangents (N, B, *I), (N, B, *O)."""
     passes = mode.passes(output, inputs)
     if mode.coupling == "check":
         require_independent(passes, None, None, _REMEDY)
@@ -193,7 +193,7 @@ def _forward(
 def _twice_backward(
     output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor | None:
-    """The derivative of what a cotangent gives, by the cotangent; None if it is not what it must be."""
+    """Return the derivative, by a cotangent, of the gradients that it gives; None if a check of it fails."""
     plain = output.plain
     shape = plain.shape
     seed = directions(shape.numel(), plain).to(plain.dtype).reshape(shape).requires_grad_()
@@ -230,7 +230,7 @@ def _twice_backward(
 
 
 def _differentiable_alike(forth: Tensor, back: Tensor, inputs: list[Node], tolerance: float) -> bool:
-    """Whether two ways to one number have the same derivative, by the inputs.
+    """Return whether two ways to one number have the same derivative by the inputs.
 
     The derivative of ``forth`` is a third derivative of the graph. In PyTorch (2.13) those of layer and batch
     normalization are silently wrong; that of ``back`` is a second derivative.
@@ -256,7 +256,7 @@ def _slope(numbers: Tensor, plain: list[Tensor]) -> tuple[Tensor | None, ...]:
 
 
 def _or_zeros(rows: Tensor | None, number: int, node: Node) -> Tensor:
-    """Rows in the shape (number, B, ...); None is zero."""
+    """Return rows in the shape (number, B, ...); None is zero."""
     shape = (number, *node.shape)
     if rows is None:
         return torch.zeros(shape, dtype=node.plain.dtype, device=node.plain.device)
@@ -266,7 +266,7 @@ def _or_zeros(rows: Tensor | None, number: int, node: Node) -> Tensor:
 def _vectors(
     vectors: Any, nodes: list[Node], nest: pytree.TreeSpec, name: str, whose: str
 ) -> tuple[list[Tensor], torch.Size]:
-    """Vectors (N, B, ...) for each of the nodes (B, ...), and the shape that N had."""
+    """Return vectors (N, B, ...) for each of the nodes (B, ...), and the shape of N."""
     leaves, own = pytree.tree_flatten(vectors, is_leaf=lambda leaf: isinstance(leaf, MaskedTensor))
     if own != nest:
         raise ValueError(f"{name} must be nested as {whose} are, {nest}, found {own}")

@@ -1,4 +1,4 @@
-"""The entries that a check of gradients moves, and those it looks at."""
+"""The entries that a check of gradients moves, and those that it compares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.sparse_leaves import torch_tensor_of
 from maskgrad.masked_tensor.tensor import listed_of, stored_of
 from maskgrad.patterns import Pattern, StoredPattern
+from maskgrad.patterns.stored import read_places, write_places
 
 __all__ = ["Input", "Place", "entries_of_outputs", "inputs_of"]
 
@@ -38,23 +39,23 @@ class Input:
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name of the input in messages."""
         kind = "sparse tensor" if self.sparse else "MaskedTensor" if self.pattern is not None else "tensor"
         return f"input {self.position} ({kind})"
 
     def entries(self) -> Tensor:
-        """The specified numbers, (n,)."""
+        """Return the specified numbers, (n,)."""
         flat = self.point.reshape(-1)
         return flat if self.specified is None else flat[self.specified]
 
     def placed(self, entries: Tensor) -> Tensor:
-        """The point with these entries; what lies under the mask is what it was."""
+        """Return the point with these entries; unspecified ones stay as they are."""
         if self.specified is None:
             return entries.reshape(self.point.shape)
         return self.point.reshape(-1).index_put((self.specified,), entries).reshape(self.point.shape)
 
     def argument(self, point: Tensor) -> Any:
-        """What the function is called with."""
+        """Return the argument of the function."""
         if self.pattern is None:
             return point
         if self.sparse:
@@ -63,11 +64,11 @@ class Input:
         return MaskedTensor(point, self.pattern)
 
     def with_pattern(self, point: Tensor) -> Any:
-        """A MaskedTensor, also for a sparse tensor; a plain tensor if the input is one."""
+        """Return a MaskedTensor, for a sparse tensor as well; a plain tensor if the input is one."""
         return point if self.pattern is None else MaskedTensor(point, self.pattern)
 
     def leaf(self) -> tuple[Any, Any]:
-        """The argument for one backward pass, and the tensor whose gradient is asked for."""
+        """Return the argument for one backward pass, and the tensor to differentiate by."""
         if self.sparse:
             assert isinstance(self.pattern, StoredPattern)
             t = torch_tensor_of(self.point, self.pattern).requires_grad_()
@@ -76,14 +77,14 @@ class Input:
         return self.argument(point), point
 
     def split(self, gradient: Tensor) -> tuple[Tensor, list[tuple[Place, complex]]]:
-        """A gradient at the specified entries, (n,), and what of it lies outside the pattern."""
+        """Return a gradient at the specified entries, (n,), and the first value that is not zero at another."""
         if gradient.layout != torch.strided:
             gradient = _dense(gradient)
         if self.sparse:
             assert isinstance(self.pattern, StoredPattern)
-            places = tuple(self.pattern.coordinates())
-            inside = self.pattern.gathered(gradient[places]).reshape(-1)
-            rest = gradient.index_put(places, gradient.new_zeros(()))
+            places = self.pattern.coordinates()
+            inside = self.pattern.gathered(read_places(gradient, places)).reshape(-1)
+            rest = write_places(gradient, places, gradient.new_zeros(()))
         else:
             flat = gradient.reshape(-1)
             if self.specified is None:
@@ -95,7 +96,7 @@ class Input:
         ]  # NaN != 0, too
 
     def place(self, number: int) -> Place:
-        """Where the entry with this number is in the whole shape."""
+        """Return the index of the entry with this number in the whole shape."""
         if isinstance(self.pattern, StoredPattern):
             return _place_of_stored(self.point.shape, self.pattern, number)
         at = number if self.specified is None else int(self.specified[number])
@@ -103,7 +104,7 @@ class Input:
 
 
 def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
-    """Those that require a gradient: at least one, in double precision."""
+    """Return the arguments that require a gradient: at least one, in double precision."""
     found = []
     for position, argument in enumerate(arguments):
         if not isinstance(argument, (Tensor, MaskedTensor)) or not argument.requires_grad:
@@ -122,7 +123,7 @@ def inputs_of(arguments: tuple[Any, ...]) -> list[Input]:
 
 
 def entries_of_outputs(outputs: Any) -> list[tuple[Any, Tensor]]:
-    """Each differentiable result with its specified entries, (n,); at least one."""
+    """Return each differentiable result with its specified entries, (n,); at least one."""
     found = []
     for output in outputs if isinstance(outputs, (tuple, list)) else (outputs,):
         if not isinstance(output, (Tensor, MaskedTensor)) or not (
@@ -150,7 +151,7 @@ def _dense(t: Tensor) -> Tensor:
 
 
 def place_in(output: Any, number: int) -> Place:
-    """Where the result with this number is in the whole shape of an output."""
+    """Return the index of the result with this number in the whole shape of an output."""
     if isinstance(output, MaskedTensor):
         stored = stored_of(output)
         if stored is not None:
@@ -160,7 +161,7 @@ def place_in(output: Any, number: int) -> Place:
 
 
 def _place_of_stored(shape: torch.Size, pattern: StoredPattern, number: int) -> Place:
-    """Where the stored value with this number is; ``shape`` is that of all values."""
+    """Return the index of the stored value with this number; ``shape`` is that of all values."""
     numbers = torch.arange(shape.numel(), device=pattern.tensors()[0].device).reshape(shape)
     listed = listed_of(MaskedTensor(numbers, pattern))
     assert listed is not None

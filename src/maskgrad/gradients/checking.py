@@ -35,27 +35,26 @@ def gradcheck(
 ) -> bool:
     r"""Compare the gradients of ``func`` with differences :math:`(f(x + \epsilon) - f(x - \epsilon)) / 2\epsilon`.
 
-    Only specified entries are moved, and only specified results are looked at. The gradient must moreover be exactly 0
-    outside the pattern of an input, which ``torch.autograd.gradcheck`` with ``masked=True`` does not ask: a gradient
-    that leaks there is an error here.
+    Only specified entries are moved, and only specified results are compared. A gradient that is not exactly 0 outside
+    the pattern of an input is an error; ``torch.autograd.gradcheck`` with ``masked=True`` does not check this.
 
     Args:
         func: takes ``inputs``; returns tensors, MaskedTensors or sparse tensors of torch, one or a tuple.
-        inputs: one argument or a tuple of them. Checked are those that require a gradient: strided tensors,
-            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each place is moved once).
-            In float64 or complex128: differences of float32 are too coarse.
-        eps: by how much an entry is moved.
+        inputs: one argument or a tuple of them. Those that require a gradient are checked: strided tensors,
+            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each index is moved once).
+            They must be float64 or complex128: differences of float32 are too coarse.
+        eps: size of the finite differences.
         atol: absolute tolerance.
         rtol: relative tolerance.
         raise_exception: False: return False instead of raising GradcheckError.
-        nondet_tol: by how much two backward passes through the same graph may differ.
-        check_undefined_grad: also with undefined gradients of results: None, not zeros.
+        nondet_tol: largest difference of two backward passes through the same graph.
+        check_undefined_grad: check undefined gradients of results (None) as well.
         check_grad_dtypes: the gradient must have the dtype of its input.
-        check_batched_grad: also ``torch.func.vmap`` over the backward pass.
-        check_batched_forward_grad: also ``torch.func.vmap`` over tangents.
-        check_forward_ad: also forward mode.
-        check_backward_ad: False: not the backward pass.
-        fast_mode: compare one random combination of all entries first, and all of them only where it differs.
+        check_batched_grad: check ``torch.func.vmap`` over the backward pass.
+        check_batched_forward_grad: check ``torch.func.vmap`` over tangents.
+        check_forward_ad: check forward mode.
+        check_backward_ad: check the backward pass.
+        fast_mode: compare one random combination of all entries first, and each entry only if that differs.
 
     Returns:
         True.
@@ -79,7 +78,7 @@ def gradcheck(
         problem = comparison.problem(fast_mode) if check_backward_ad else None
         if problem is not None:
             raise GradcheckError(f"gradcheck: {problem}")
-        # What concerns functions rather than patterns, torch knows best; here every entry is an entry.
+        # torch's own checks, on the specified entries alone.
         if check_undefined_grad or check_batched_grad or check_forward_ad or check_batched_forward_grad:
             torch.autograd.gradcheck(
                 _on_entries(func, arguments, checked),
@@ -108,14 +107,14 @@ def gradgradcheck(
     grad_outputs: Any = None,
     **options: Any,
 ) -> bool:
-    r"""The same for second derivatives: :func:`gradcheck` of the gradient, as a function of inputs and cotangents.
+    r"""Check second derivatives: :func:`gradcheck` of the gradient as a function of inputs and cotangents.
 
     Args:
         func: as for :func:`gradcheck`; its backward must be differentiable.
         inputs: as for :func:`gradcheck`.
-        grad_outputs: one tensor for each differentiable result, holding a number for every specified entry of it in
-            the order of storage (row-major for masks). None: random ones.
-        **options: those of :func:`gradcheck`.
+        grad_outputs: one tensor for each differentiable result, with one number per specified entry in the order of
+            storage (row-major for masks). None: random numbers.
+        **options: keyword arguments of :func:`gradcheck`.
 
     Returns:
         True.
@@ -174,7 +173,7 @@ def gradgradcheck(
 def _on_entries(
     func: Callable[..., Any], arguments: tuple[Any, ...], checked: list[Input], whole: bool = False
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """``func`` from the specified entries of its inputs (or their whole storage) to those of its results."""
+    """Return ``func`` from the specified entries of its inputs (or their whole storage) to those of its results."""
 
     def on_entries(*entries: Tensor) -> tuple[Tensor, ...]:
         filled = list(arguments)

@@ -1,7 +1,7 @@
 """Norms and clipping of dense, sparse and masked gradients together.
 
-Duplicates are merged first, halves in float32. The cost follows the listed entries. What ``mg.train_only`` freezes does
-not count.
+Duplicates are merged first, half precision in float32. The cost follows the listed entries. Entries that
+``mg.train_only`` freezes do not count.
 """
 
 from __future__ import annotations

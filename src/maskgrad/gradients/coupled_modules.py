@@ -1,4 +1,4 @@
-"""Which modules of a model let the samples of a batch influence each other."""
+"""Finds the modules through which samples of a batch influence each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
 
     Args:
         model: any module.
-        batch: what the model is called with: a tensor or MaskedTensor (B, ...), a tuple of positional arguments, or a
+        batch: input of the model: a tensor or MaskedTensor (B, ...), a tuple of positional arguments, or a
             dict of keyword arguments. B, at least 2, is the size of the first dimension of its first tensor.
 
     Returns:
@@ -70,7 +70,7 @@ class _Call:
     outputs: list[Tensor] = field(default_factory=list)
 
     def is_coupled(self) -> bool:
-        """Whether a sample of the inputs changes another one of the outputs."""
+        """Return whether a sample of the inputs changes another one of the outputs."""
         nodes = [Node("", leaf, leaf.shape, None) for leaf in self.inputs]
         passes = [BackwardPasses(output, nodes, chunk_size=1) for output in self.outputs if nodes]
         return any(coupled_input(each) is not None for each in passes)
@@ -121,7 +121,7 @@ class _Search:
         return self._enter(output, self._running[-1], module)
 
     def _enter(self, tree: Any, call: _Call, module: nn.Module) -> Any:
-        """Tensors as new leaves of a graph, which begin in ``call``."""
+        """Return tensors as new leaves of a graph, which are inputs of ``call``."""
 
         def cut(tensor: Any) -> Any:
             dim = self._samples_along(tensor, module)
@@ -141,7 +141,7 @@ class _Search:
                 call.outputs.append(self._by_samples(tensor, dim))
 
     def _samples_along(self, tensor: Any, module: nn.Module) -> int | None:
-        """The dimension of the samples; None where there is nothing to differentiate, or no such dimension."""
+        """Return the dimension of the samples; None: not differentiable, or no such dimension."""
         if not isinstance(tensor, Tensor) or tensor.layout is not torch.strided or not tensor.numel():
             return None
         if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -178,7 +178,7 @@ def _as_it_was(model: nn.Module) -> Iterator[None]:
 
 
 def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], int]:
-    """Positional and keyword arguments of the model, and the number of samples."""
+    """Return positional and keyword arguments of the model, and the number of samples."""
     kwargs = dict(batch) if isinstance(batch, Mapping) else {}
     args = (
         () if isinstance(batch, Mapping) else tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)

@@ -1,12 +1,12 @@
-r"""Whether samples of a batch influence each other, found out by one more backward pass, or a few.
+r"""Checks with one more backward pass, or a few, whether samples of a batch influence each other.
 
 If samples are independent, a cotangent that is multiplied by a number for each sample gives gradients multiplied by the
 same numbers. Two tests use this:
 
 - the quick one compares a single weighted pass with what is known already, up to rounding;
-- the exact one, asked where the quick one is not satisfied, compares passes whose weights are powers of two with a pass
+- the exact one, used if the quick one fails, compares passes whose weights are powers of two with a pass
   without weights. Multiplication by a power of two commutes with rounding, so independent samples give equal numbers,
-  bit for bit, be they as noisy as they like. Its weights tell any two samples apart.
+  bit for bit, however noisy they are. Any two samples differ in at least one of its weights.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from maskgrad.gradients.backward_passes import BackwardPasses
 
 __all__ = ["COUPLING", "coupled_input", "directions", "require_independent"]
 
-#: what a user may say about the samples of a batch
+#: values of the argument ``coupling``
 COUPLING = ("check", "exact", "independent")
 #: in units of the relative rounding error
 _ROUNDING = 64
@@ -32,7 +32,7 @@ _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
 
 
 def directions(number: int, like: Tensor) -> Tensor:
-    """Numbers (number,) of either sign between 1/2 and 1, all different, without touching the global random state."""
+    """Return different numbers (number,) of either sign between 1/2 and 1, without the global random state."""
     return _directions(number, like.device, like.dtype.to_real())
 
 
@@ -48,7 +48,7 @@ def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor
 def require_independent(
     passes: BackwardPasses, combined: list[Tensor | None] | None, combination: Tensor | None, remedy: str
 ) -> None:
-    """CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
+    """Raise CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
 
     ``combined`` are the gradients (B, *I) of the cotangent ``combination`` (*O), the same for all samples, if known.
     """
@@ -64,7 +64,7 @@ def require_independent(
 def coupled_input(
     passes: BackwardPasses, combined: list[Tensor | None] | None = None, combination: Tensor | None = None
 ) -> str | None:
-    """The name of an input through which a sample influences others; None if there is none."""
+    """Return the name of an input through which a sample influences others; None: samples are independent."""
     output = passes.output
     samples = output.shape[0]
     if samples < 2 or not output.numel():
@@ -86,7 +86,7 @@ def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:
     for weight in _powers_of_two(len(cotangent), cotangent):
         found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight)
         if found is not None:
-            # Some kernels of accelerators add in another order each time: what differs by itself proves nothing.
+            # Some kernels of accelerators add in another order each time: differences without weights prove nothing.
             again = passes.one(cotangent)
             noise = [
                 None if a is None or b is None else _largest(a - b) for a, b in zip(plain, again, strict=True)
@@ -104,7 +104,7 @@ def _differing(
     weight: Tensor,
     noise: list[Tensor | None] | None = None,
 ) -> str | None:
-    """The first input whose gradients, divided by the weights, are not the expected ones."""
+    """Return the first input whose gradients, divided by the weights, are not the expected ones."""
     tolerance = _precision(passes) * (_ROUNDING if _precision(passes) < 1e-4 else 1)
     for number, (known, found, node) in enumerate(zip(expected, weighted, passes.inputs, strict=True)):
         if known is None or found is None or not known.numel():
@@ -118,7 +118,7 @@ def _differing(
             least = least + 64 * torch.nan_to_num(by_itself)
         if bool((_largest(difference) <= _largest(known) * tolerance + least).all()):
             continue
-        # What is infinite or no number says nothing, and is there for everybody to see.
+        # Infinite values and NaN decide nothing; they remain visible in the result.
         difference = torch.where(difference.isfinite(), difference, 0)
         size = torch.where(known.isfinite(), known, 0)
         if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
@@ -127,13 +127,13 @@ def _differing(
 
 
 def _precision(passes: BackwardPasses) -> float:
-    """The coarsest rounding among the tensors that are known."""
+    """Return the coarsest relative rounding error of output and inputs."""
     tensors = [passes.output, *(node.plain for node in passes.inputs)]
     return max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
 def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
-    """Weights (B,), as many as it takes to give any two samples different ones in at least one of them.
+    """Yield weights (B,) until any two samples differ in at least one of them.
 
     Each weight is a digit of the number of the sample, written with that many digits as there are values.
     """
@@ -148,10 +148,10 @@ def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
 
 
 def _times(x: Tensor, weight: Tensor) -> Tensor:
-    """``x`` (B, ...), each sample multiplied by its weight (B,)."""
+    """Return ``x`` (B, ...) with each sample multiplied by its weight (B,)."""
     return x * weight.reshape(-1, *(1,) * (x.ndim - 1))
 
 
 def _largest(x: Tensor) -> Tensor:
-    """The largest magnitude in each sample, (B,)."""
+    """Return the largest magnitude in each sample, (B,)."""
     return x.reshape(x.shape[0], -1).abs().amax(1)  # ten times as fast as the norm of order infinity

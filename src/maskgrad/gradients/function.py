@@ -1,4 +1,4 @@
-"""Functions with a derivative of one's own, for plain tensors and for MaskedTensors."""
+"""Functions with custom derivatives, for plain tensors and for MaskedTensors."""
 
 from __future__ import annotations
 
@@ -20,41 +20,41 @@ from maskgrad.semantics.sparse.entries import SparseEntries
 __all__ = ["Function"]
 
 DECLARED = ("intersection", "first")
-#: What torch.autograd.Function looks for in a class.
+#: methods and attributes that torch.autograd.Function reads from a class
 PARTS = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap", "generate_vmap_rule")
 
 
 class Function:
-    r"""``torch.autograd.Function`` that takes MaskedTensors too, because it says what it does to the pattern.
+    r"""``torch.autograd.Function`` that takes MaskedTensors as well, and declares the pattern of its results.
 
     :math:`y = f(x)` with a gradient that you write. A subclass defines static methods exactly as the functions of
     torch that have a ``setup_context`` do: ``forward(*inputs)``, ``setup_context(ctx, inputs, output)`` (may be left
     out), ``backward(ctx, *gradients)``, and if wanted ``jvp(ctx, *tangents)`` and ``vmap(info, in_dims, *inputs)``.
     They see plain tensors only. ``ctx`` is torch's: ``save_for_backward``, ``save_for_forward``, ``needs_input_grad``,
     ``mark_non_differentiable``, ``set_materialize_grads``; inputs that are no tensors are constants, whose gradient is
-    None; what is computed on the way and needed for second derivatives can be returned as further outputs. A rule for
+    None; intermediate results that second derivatives need can be returned as further outputs. A rule for
     ``torch.func.vmap`` is generated if there is no ``vmap``.
 
     Attributes:
-        pattern: what is specified in the results, if an operand is masked. ``"intersection"``: the function works
+        pattern: the specified entries of the results, if an operand is masked. ``"intersection"``: the function works
             entry by entry, and a result is specified where all operands are (any layout; sparse ones pay for stored
             entries only). ``"first"``: as in the first operand, whose shape the results have. A static method
             ``pattern(*inputs)``, which is given a Boolean mask in the place of every tensor and returns the mask of
             the result, for several results a tuple; None means fully specified, and gives a plain tensor.
             None, the default: MaskedTensors raise an error.
-        filler: what ``forward`` finds at unspecified entries: a number at which function and derivative are finite
+        filler: value of unspecified entries in ``forward``: a number at which function and derivative are finite
             (1 for a logarithm), or one for each input.
         generate_vmap_rule: False if ``forward`` cannot be vectorised by ``torch.func.vmap``.
         plain: the ``torch.autograd.Function`` behind it.
 
-    Gradient: what ``backward`` returns, at specified entries; exactly 0 at the others, whatever it returns there.
-    As often differentiable as ``backward`` is.
+    Gradient: the result of ``backward`` at specified entries; exactly 0 at the others. As often differentiable as
+    ``backward`` is.
 
     Raises:
         TypeError: where the class is defined: ``forward`` takes a ``ctx``, or ``pattern`` is something else. Where it
             is applied: a MaskedTensor, and no ``pattern``.
         UnsupportedLayoutError: a sparse layout, and a pattern other than ``"intersection"``.
-        RuntimeError: a result has not the shape that the pattern says.
+        RuntimeError: the shapes of a result and of its mask differ.
 
     Dense equivalent: :class:`torch.autograd.Function` on the specified entries.
 
@@ -94,7 +94,7 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Keep in ``ctx`` what ``backward`` and ``jvp`` need; nothing unless overridden."""
+        """Save in ``ctx`` the tensors that ``backward`` and ``jvp`` need; saves nothing unless overridden."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -125,14 +125,14 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """The function's value, with its gradient.
+        """Apply the function.
 
         Args:
-            *args: what ``forward`` takes; tensors may be masked.
-            **kwargs: the same by name.
+            *args: arguments of ``forward``; tensors may be masked.
+            **kwargs: keyword arguments of ``forward``.
 
         Returns:
-            What ``forward`` returns, as MaskedTensors if an operand is one and the pattern says so.
+            The results of ``forward``, as MaskedTensors if an operand is one and their pattern is not None.
         """
         if kwargs:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
@@ -145,15 +145,16 @@ class Function:
 
 
 def _run(cls: type[Function], *args: Any) -> Any:
-    """The function on plain arguments."""
+    """Apply the function to plain arguments."""
     return (cls._traced if torch.compiler.is_compiling() else cls.plain).apply(*args)
 
 
 def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     if cls.pattern is None:
         raise TypeError(
-            f"{cls.__name__} was given a MaskedTensor, but declares no pattern; say what is specified in the result "
-            "with a class attribute, pattern = 'intersection' if it works entry by entry, or pass x.filled(value)"
+            f"{cls.__name__} was given a MaskedTensor, but declares no pattern; write the class attribute "
+            "pattern = 'intersection' if it works entry by entry, a static method pattern(*masks) otherwise, or pass "
+            "x.filled(value)"
         )
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
     fillers = _fillers(cls, len(operands))
@@ -202,7 +203,7 @@ def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
 
 
 def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
-    """The result of a function that works entry by entry, whose shape must be that of its operands."""
+    """Return the result of a function that works entry by entry; RuntimeError if it has another shape."""
     shape = torch.broadcast_shapes(*[v.shape for v in values if isinstance(v, Tensor)])
     for part in result if isinstance(result, tuple) else (result,):
         if isinstance(part, Tensor) and part.shape != shape:
@@ -215,7 +216,7 @@ def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
 
 
 def _attached(cls: type[Function], result: Any, declared: Any) -> Any:
-    """Every tensor in the result with its mask."""
+    """Return every tensor in the result with its mask."""
     if not isinstance(result, tuple):
         return _with_mask(cls, result, declared)
     masks = declared if isinstance(declared, tuple) else (declared,) * len(result)

@@ -61,12 +61,12 @@ class Gradient:
 
     @property
     def lists_rows(self) -> bool:
-        """Whether rows are listed, as many as there are."""
+        """Whether rows are listed, without padding."""
         return self.rows is not None and not self.padded
 
     @property
     def number_of_rows(self) -> int:
-        """How many rows the tensor has."""
+        """Number of rows of the tensor."""
         return prod(self.shape[: self.leading])
 
     def with_values(self, values: Tensor) -> Gradient:
@@ -74,7 +74,7 @@ class Gradient:
         return replace(self, values=values)
 
     def wide(self, factor: Tensor | None = None) -> Gradient:
-        """In at least float32, times ``factor`` (0-dim float32): sums of halves may not fit into halves."""
+        """In at least float32, times ``factor`` (0-dim float32): sums of half-precision values may overflow."""
         values = self.values.to(widened_dtype(self.values.dtype))
         return self.with_values(values if factor is None else values * factor)
 
@@ -229,7 +229,7 @@ def is_half(gradient: AnyGradient) -> bool:
 
 
 def widened_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Float32 for halves, complex64 for complex halves; every other dtype as it is."""
+    """Float32 for half precision, complex64 for complex half precision; every other dtype as it is."""
     return torch.promote_types(dtype, torch.float32)
 
 

@@ -10,9 +10,11 @@ from torch import Tensor
 
 from maskgrad.gradients.function import Function
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.creation import plain_mask
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import fill
 from maskgrad.semantics.jagged.rows import at_rows
 
@@ -41,10 +43,10 @@ class _Passing(Function):
 
 
 @overload
-def mask_gradient(x: Tensor, mask: Tensor) -> Tensor: ...
+def mask_gradient(x: Tensor, mask: Tensor | MaskedTensor) -> Tensor: ...
 @overload
-def mask_gradient(x: MaskedTensor, mask: Tensor) -> MaskedTensor: ...
-def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor) -> Tensor | MaskedTensor:
+def mask_gradient(x: MaskedTensor, mask: Tensor | MaskedTensor) -> MaskedTensor: ...
+def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tensor | MaskedTensor:
     r"""``x`` itself, through which a gradient passes only where ``mask`` is True.
 
     :math:`y = x`, and :math:`\partial L/\partial x = \partial L/\partial y` where the mask is True, 0 elsewhere:
@@ -52,7 +54,8 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor) -> Tensor | MaskedTens
 
     Args:
         x: strided tensor of any shape and dtype, or MaskedTensor of any layout.
-        mask: Boolean tensor that broadcasts to the shape of ``x``, True = the gradient passes.
+        mask: Boolean tensor with as many dimensions as ``x``, size 1 where it repeats; True = the gradient passes. A
+            MaskedTensor, such as ``x > 0``, must be specified wherever ``x`` is.
 
     Returns:
         ``x``'s values in new memory, with the pattern of ``x`` if it has one.
@@ -61,7 +64,7 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor) -> Tensor | MaskedTens
 
     Raises:
         TypeError: ``x`` is no tensor or sparse, or ``mask`` is not Boolean.
-        ValueError: ``mask`` does not broadcast to ``x``, or lives on another device.
+        ValueError: ``mask`` has fewer dimensions than ``x``, does not broadcast to it, or lives on another device.
 
     Dense equivalent: ``torch.where(mask, x, x.detach())``.
 
@@ -73,14 +76,14 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor) -> Tensor | MaskedTens
     """
     values = _values_of(x, "mask_gradient")
     if not isinstance(x, MaskedTensor):
-        result: Tensor = _Passing.apply(x, check_mask(mask, x.shape, x.device))
+        result: Tensor = _Passing.apply(x, check_mask(plain_mask(mask, x), x.shape, x.device))
         return result
-    passes = check_mask(mask, x.shape, values.device)
+    passes = check_mask(plain_mask(mask, x), x.shape, values.device)
     stored = stored_of(x)
     if isinstance(x._pattern, JaggedPattern):
         passes = at_rows(passes, x._pattern)
     elif stored is not None:
-        passes = stored.pattern.gathered(passes[tuple(stored.pattern.coordinates())])
+        passes = stored.pattern.gathered(read_places(passes, stored.pattern.coordinates()))
     return MaskedTensor(_Passing.apply(values, passes), x._pattern)
 
 

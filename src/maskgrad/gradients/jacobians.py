@@ -1,4 +1,4 @@
-"""Jacobians over specified entries, by finite differences and by backward passes, and where the two differ.
+"""Compare Jacobians over specified entries, by finite differences and by backward passes.
 
 Complex numbers count as two real ones: the derivative of the real and of the imaginary part of a result with respect
 to the real and the imaginary part of an entry are four numbers. torch's gradient of a real function L of z = a + ib is
@@ -24,7 +24,7 @@ Results = list[tuple[Any, Tensor]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A function and its arguments, of which ``checked`` are moved by ``eps``, and the tolerances."""
+    """A function, its arguments, those that are ``checked`` (moved by ``eps``), and the tolerances."""
 
     func: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -36,7 +36,7 @@ class Comparison:
     check_dtypes: bool
 
     def problem(self, fast: bool) -> str | None:
-        """The first thing that is wrong with the backward pass, or None."""
+        """Return the first mistake of the backward pass, or None."""
         filled, leaves = list(self.arguments), []
         for c in self.checked:
             filled[c.position], leaf = c.leaf()
@@ -67,14 +67,14 @@ class Comparison:
         return [(output, _as_real(e)) for output, e in entries_of_outputs(self.func(*arguments))]
 
     def _inside(self, grads: tuple[Tensor | None, ...]) -> list[Tensor]:
-        """Gradients at the specified entries, as real numbers."""
+        """Return gradients at the specified entries, as real numbers."""
         return [
             _as_real(torch.zeros_like(c.entries()) if g is None else c.split(g.detach())[0].to(c.point.dtype))
             for c, g in zip(self.checked, grads, strict=True)
         ]
 
     def _misplaced(self, c: Input, gradient: Tensor | None) -> str | None:
-        """What shows without a comparison; of which result is to be filled in."""
+        """Return a mistake that needs no comparison; ``{}`` stands for the name of the result."""
         if gradient is None:
             return None
         if self.check_dtypes and gradient.dtype != c.point.dtype:
@@ -101,7 +101,7 @@ class Comparison:
         return None
 
     def _difference(self, c: Input, by: Tensor, results: Results) -> Tensor:
-        """The change of all results, one behind the other, in one direction of the entries of one input."""
+        """Return the change of all results, concatenated, in one direction of the entries of one input."""
         moved = []
         for sign in (1, -1):
             entries = _as_real(c.entries()) + sign * self.eps * by
@@ -142,7 +142,7 @@ class Comparison:
         return None
 
     def _combination_is_right(self, results: Results, leaves: list[Tensor]) -> bool:
-        """One random combination of results against one of entries: two calls for each input, one backward pass."""
+        """Compare one random combination of results and entries: two calls for each input, one backward pass."""
         generator = torch.Generator().manual_seed(0)
 
         def random(like: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class Comparison:
             [r for r, _ in pairs], leaves, [w for _, w in pairs], retain_graph=True, allow_unused=True
         )
         if any(self._misplaced(c, g) is not None for c, g in zip(self.checked, grads, strict=True)):
-            return False  # all entries will be compared, which says of which result
+            return False  # comparing all entries finds the result
         for c, analytic in zip(self.checked, self._inside(grads), strict=True):
             by = random(analytic)
             numeric = self._difference(c, by, results) @ torch.cat(weights).to(analytic.dtype)
@@ -165,19 +165,19 @@ class Comparison:
 
 
 def _as_real(t: Tensor) -> Tensor:
-    """(n,) complex as (2n,) real: real and imaginary part in turn."""
+    """Return (n,) complex as (2n,) real: real and imaginary part in turn."""
     return torch.view_as_real(t.resolve_conj()).reshape(-1) if t.is_complex() else t
 
 
 def _vjp(result: Tensor, leaves: list[Tensor], direction: int) -> tuple[Tensor | None, ...]:
-    """The gradients of one number of a result."""
+    """Return the gradients of one number of a result."""
     if not result.requires_grad:
         return (None,) * len(leaves)
     return torch.autograd.grad(result[direction], leaves, retain_graph=True, allow_unused=True)
 
 
 def _place(output: Any, number: int) -> tuple[int, ...]:
-    """Where a real number of an output is in its whole shape."""
+    """Return the index of a real number of an output in its whole shape."""
     return place_in(output, number // 2 if output.dtype.is_complex else number)
 
 

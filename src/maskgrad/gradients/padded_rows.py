@@ -26,9 +26,9 @@ class PaddedRows:
     .. math:: g_r = \sum_{i:\, \mathrm{rows}_i = r} \mathrm{values}_i
 
     It is a masked gradient: row r is specified if it is listed. A row may be listed several times; its values are added
-    up, halves in float32, before anything nonlinear is done with them. :func:`maskgrad.attach_gradient` gives it to a
-    parameter, :class:`maskgrad.nn.Embedding` with a ``capacity`` does so by itself, and the optimizers of ``mg.optim``,
-    clipping, norms and :class:`maskgrad.amp.GradScaler` take it like any other gradient.
+    up, half precision in float32, before anything nonlinear is done with them. :func:`maskgrad.attach_gradient` gives
+    it to a parameter, :class:`maskgrad.nn.Embedding` with a ``capacity`` does so itself, and the optimizers of
+    ``mg.optim``, clipping, norms and :class:`maskgrad.amp.GradScaler` take it like any other gradient.
 
     Args:
         rows: int64 or int32, shape (C,): which row each line of ``values`` belongs to; ``shape[0]`` in padding.
@@ -82,7 +82,7 @@ class PaddedRows:
 
     @property
     def used(self) -> Tensor:
-        """Which rows are no padding, Boolean with shape (C,)."""
+        """Boolean mask (C,) of the rows that are no padding."""
         return (self.rows >= 0) & (self.rows < self.shape[0])
 
     @property
@@ -92,7 +92,7 @@ class PaddedRows:
 
     @property
     def device(self) -> torch.device:
-        """Where rows and values are."""
+        """Device of rows and values."""
         return self.values.device
 
     def detach(self) -> PaddedRows:
@@ -123,8 +123,8 @@ class PaddedRows:
         """Each row once, ascending, then padding with zeros.
 
         Returns:
-            C as before, or the number of the parameter's rows if that is smaller; halves are added in float32 and
-            rounded once. All sizes follow from sizes; nothing is read from the device.
+            C as before, or the number of the parameter's rows if that is smaller; half precision is added in float32
+            and rounded once. All sizes follow from sizes; nothing is read from the device.
         """
         wide = torch.promote_types(self.dtype, torch.float32)
         height, used = self.shape[0], self.used

@@ -31,7 +31,7 @@ def gradient_penalty(
     reduction: Literal["mean", "sum", "none"] = "mean",
     coupling: str = "check",
 ) -> Operand:
-    r"""A function of the norm of a gradient, to be added to a loss and differentiated.
+    r"""Return a function of the norm of a gradient, which can be added to a loss and differentiated.
 
     .. math:: n = \left(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\right)^{1/2}, \qquad
               n^p \;\text{ or }\; \lvert n - \text{target} \rvert^p \;\text{ or }\; \max(0,\, n - \text{target})^p
@@ -40,9 +40,9 @@ def gradient_penalty(
     which would be NaN with a plain square root.
 
     Args:
-        loss: one number, tensor or MaskedTensor, not scaled. With ``per_sample``, outputs (B, \*O), of a critic for
+        loss: a scalar, tensor or MaskedTensor, not scaled. With ``per_sample``, outputs (B, \*O), of a critic for
             example; if a sample has several outputs, the norm is the Frobenius norm of its Jacobian.
-        params: what to differentiate by: one tensor or MaskedTensor, or several. With ``per_sample``, (B, \*I) each,
+        params: tensors to differentiate by: one tensor or MaskedTensor, or several. With ``per_sample``, (B, \*I) each,
             any node of the graph. Several parameters: those that do not require a gradient, or take no part in the
             loss, count as zero.
         scaler: the scaler of mixed precision. The loss is scaled before it is differentiated, so that small gradients
@@ -51,21 +51,22 @@ def gradient_penalty(
         per_sample: one norm for every sample, instead of one for all.
         target: the norm without penalty; None: the power of the norm itself.
         one_sided: penalize only norms above ``target``.
-        power: 1 or 2.
+        power: exponent of the norm, or of its excess over ``target``: 1 or 2.
         reduction: over samples: ``"mean"``, ``"sum"`` or ``"none"``. One norm for all is not reduced.
         coupling: with ``per_sample``, as in :func:`maskgrad.batched_grad`.
 
     Returns:
-        0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. One norm is masked if ``loss`` is; of (B,)
-        those samples are of which nothing is specified in ``loss`` or ``params``, and they are not counted. Gradients
-        at unspecified entries of ``params`` do not count either. A loss of nothing has a gradient of norm zero.
+        0-dim tensor, or (B,) with ``reduction="none"``, in at least float32. One norm is masked if ``loss`` is. With
+        ``per_sample``, samples without specified entries in ``loss`` or ``params`` are masked and not counted.
+        Gradients at unspecified entries of ``params`` do not count either. An empty loss has a gradient of norm zero.
 
-    Gradient: with respect to everything that the gradient depends on, and again.
+    Gradient: with respect to all tensors that the gradient depends on; any number of times.
 
     Raises:
         CoupledSamplesError: samples influence each other, with ``per_sample``.
-        TypeError: something is no tensor; a gradient is compressed (CSR, …), which PyTorch cannot differentiate.
-        ValueError: ``loss`` is not one number, or in no graph, or depends on none of ``params``; an option is unknown.
+        TypeError: ``loss`` or one of ``params`` is not a tensor; a gradient is compressed (CSR, …), which PyTorch
+            cannot differentiate.
+        ValueError: ``loss`` is not a scalar, not in a graph, or depends on none of ``params``; an option is unknown.
 
     Dense equivalent: ``torch.autograd.grad(loss, params, create_graph=True)``, and its norm.
 
@@ -129,10 +130,10 @@ def _inverse_scale(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor
 
 
 def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Tensor:
-    """The squared norm of the gradient by everything together."""
+    """Return the squared norm of the gradient by all tensors together."""
     if loss.shape.numel() != 1:
         raise ValueError(
-            f"loss must be one number, found shape {tuple(loss.shape)}; sum it, or ask for per_sample=True"
+            f"loss must be a scalar, found shape {tuple(loss.shape)}; write loss.sum(), or pass per_sample=True"
         )
     plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
     nodes = [w._values if isinstance(w, MaskedTensor) else w for w in wanted]
@@ -153,7 +154,7 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
 def _of_samples(
     outputs: Operand, wanted: list[Operand], unscale: Tensor | None, coupling: str
 ) -> tuple[Tensor, Tensor | None]:
-    """The squared norm for each sample, (B,), and for which there is one; None: all."""
+    """Return the squared norm for each sample, (B,), and which samples have one; None: all."""
     jacobians = batched_grad(
         outputs, wanted, create_graph=True, coupling=coupling,
         allow_unused=len(wanted) > 1, materialize_grads=len(wanted) > 1,
@@ -167,12 +168,12 @@ def _of_samples(
         plain = jacobian.filled(0) if isinstance(jacobian, MaskedTensor) else jacobian
         parts.append(_squares(plain, unscale).unsqueeze(-1).flatten(1).sum(1))
     if specified is not None and not all(isinstance(jacobian, MaskedTensor) for jacobian in jacobians):
-        specified = None  # every sample has an input of which everything is specified
+        specified = None  # every sample has a fully specified input
     return _total(parts), specified
 
 
 def _mask_of(operand: Operand) -> Tensor | None:
-    """What counts among the values; None: everything (of a sparse layout there is nothing else)."""
+    """Return the mask of the values that count; None: all (sparse layouts store no others)."""
     return operand.mask if isinstance(operand, MaskedTensor) and stored_of(operand) is None else None
 
 
@@ -209,7 +210,7 @@ def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int)
 
 
 def norm_of_squares(squares: Tensor) -> Tensor:
-    """The square root, whose gradient at zero is zero."""
+    """Return the square root, with gradient zero at zero."""
     positive = squares > 0
     # Both sides of the choice are finite, and so are their gradients.
     return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from maskgrad.gradients.clipping import limit_of
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.gradients.penalty import norm_of_squares
-from maskgrad.gradients.per_sample_passes import Chunk, Method, PerSample, Randomness
+from maskgrad.gradients.per_sample_batches import Chunk, Method, PerSample, Randomness
 
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
 
@@ -27,7 +27,7 @@ def per_sample_grad(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> dict[str, Tensor]:
-    r"""The gradient of every sample's loss with respect to every parameter, without a loop.
+    r"""Return the gradient of every sample's loss with respect to every parameter, without a loop.
 
     .. math:: G_b = \frac{\partial}{\partial \theta}\, \text{loss\_fn}(\text{model}(x_{b:b+1}),\, t_{b:b+1})
 
@@ -37,14 +37,14 @@ def per_sample_grad(
 
     Args:
         model: any module; its ``.grad`` and buffers are left as they are.
-        loss_fn: called with the model's output and the targets; returns one number, a tensor or MaskedTensor.
+        loss_fn: called with the model's output and the targets; returns a scalar, a tensor or MaskedTensor.
         inputs: a tensor (B, ...), a tuple of positional or a dict of keyword arguments of the model, in containers of
-            any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; anything else is
-            passed on.
+            any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; other values
+            are passed on unchanged.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
         create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, without the
             rules that some layers have.
-        chunk_size: how many samples are processed at once; None: all. Fewer need less memory for activations.
+        chunk_size: number of samples that are processed at once; None: all. Fewer need less memory for activations.
         randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
             if the model allows it, otherwise the loop, with a warning.
@@ -55,7 +55,7 @@ def per_sample_grad(
         sparse dimensions and only the rows that each sample looked up, merged.
 
     Samples whose loss is unspecified have exact zeros, whatever their inputs hold. Gradient: with
-    ``create_graph``, otherwise the result is no part of a graph; for other nodes than parameters see
+    ``create_graph``; otherwise the result is not part of a graph. For other nodes than parameters see
     ``mg.batched_grad``.
 
     Raises:
@@ -87,32 +87,25 @@ def per_sample_grad(
 
 
 def _gradients(task: PerSample) -> dict[str, Tensor]:
-    size = task.batch.size
-    found: dict[str, list[Tensor]] = {name: [] for name in task.parameters}
-    written: dict[str, Tensor] = {}
+    found: dict[str, list[Tensor | int]] = {name: [] for name in task.parameters}
     for chunk in task.chunks():
-        samples = slice(chunk.start, chunk.stop)
-        number = chunk.stop - chunk.start
-        for name in task.parameters:
-            gradients = (chunk.gradients.pop(name, None) or task.zeros(name, number)).gradients()
-            if gradients.layout is torch.strided and number < size and not task.create_graph:
-                if name not in written:  # not a list to be concatenated, which would take twice the memory
-                    written[name] = gradients.new_zeros((size, *gradients.shape[1:]))
-                written[name][samples] = gradients
-            else:
-                found[name].append(gradients)
+        with _without_autocast(task):
+            for name, parts in found.items():
+                part = chunk.gradients.pop(name, None)
+                parts.append(len(chunk.specified) if part is None else part.gradients())
     result = {}
-    for name, parts in found.items():
-        if parts and name in written:  # sparse in some chunks, dense in others
-            raise RuntimeError(f"the gradient of {name} is sparse for some samples only; use chunk_size=None")
-        if name in written:
-            result[name] = written[name]
-        elif len(parts) < 2:
-            result[name] = parts[0] if parts else task.zeros(name, 0).gradients()
-        else:
-            result[name] = torch.cat(parts)
-            if result[name].layout is torch.sparse_coo:  # in order, as the parts are
-                result[name]._coalesced_(True)
+    for name in task.parameters:
+        parts = found.pop(name)
+        layouts = {part.layout for part in parts if isinstance(part, Tensor)}
+        sparse = None if not layouts else layouts == {torch.sparse_coo}
+        tensors = [task.zeros(name, part, sparse) if isinstance(part, int) else part for part in parts or [0]]
+        if (
+            sparse is False
+        ):  # a table that was looked up with sparse=True, and otherwise used by other samples
+            tensors = [part.to_dense() for part in tensors]
+        result[name] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+        if result[name].layout is torch.sparse_coo:  # in order, as the parts are
+            result[name]._coalesced_(True)
     return result
 
 
@@ -127,23 +120,23 @@ def per_sample_grad_norms(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
-    r"""The 2-norm of every sample's gradient over all parameters, without forming the gradients if possible.
+    r"""Return the 2-norm of every sample's gradient over all parameters, without forming gradients if possible.
 
     .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
 
     Args:
         model: as for :func:`maskgrad.per_sample_grad`, like the others.
-        loss_fn: one number per sample.
+        loss_fn: one scalar per sample.
         inputs: a batch of B samples.
-        targets: theirs.
+        targets: the samples' targets.
         create_graph: the norms can be differentiated, which takes the gradients themselves.
-        chunk_size: how many samples are processed at once; None: all.
+        chunk_size: number of samples that are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
     Returns:
-        (B,), in at least float32; 0 for a sample of whose loss nothing is left.
+        (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
     Weights of linear maps and convolutions and tables need no more memory than the activations. Gradient: with
     ``create_graph``; where a norm is zero, so is its gradient.
@@ -151,7 +144,7 @@ def per_sample_grad_norms(
     Raises:
         CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
 
-    Dense equivalent: the norms of what :func:`maskgrad.per_sample_grad` returns.
+    Dense equivalent: the norms of the result of :func:`maskgrad.per_sample_grad`.
 
     Example:
         >>> model = torch.nn.Linear(2, 1, bias=False)
@@ -187,17 +180,17 @@ def clipped_backward(
 
     .. math:: \text{grad} +\!= \sum_b \min\left(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\right)\, G_b
 
-    No more than ``max_norm`` of the sum comes from any one sample. Gradients per sample are not formed where there is a
-    shorter way, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass do both.
+    No more than ``max_norm`` of the sum comes from any one sample. Gradients per sample are not formed where
+    possible, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass compute both.
 
     Args:
         model: as for :func:`maskgrad.per_sample_grad`, like the others.
-        loss_fn: one number per sample.
+        loss_fn: one scalar per sample.
         inputs: a batch of B samples.
-        targets: theirs.
+        targets: the samples' targets.
         max_norm: the largest norm over all parameters that one sample's gradient keeps.
         reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
-        chunk_size: how many samples are processed at once; None: all.
+        chunk_size: number of samples that are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
@@ -205,7 +198,7 @@ def clipped_backward(
         The norms before clipping, (B,).
 
     Added to ``.grad`` as ``backward`` does, COO for tables looked up with ``sparse=True``. A parameter that takes no
-    part keeps its ``.grad``, be it None. If a sample's gradient is not finite, the sum is not.
+    part keeps its ``.grad``, None included. If a sample's gradient is not finite, the sum is not.
 
     Raises:
         CoupledSamplesError, TypeError: as :func:`maskgrad.per_sample_grad`.
@@ -230,28 +223,34 @@ def clipped_backward(
         raise ValueError(f"reduction must be 'sum' or 'mean', found {reduction!r}")
     task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
     sums: dict[str, Tensor] = {}
-    norms, counted = [], torch.zeros((), dtype=torch.long)
+    norms, counted = [], 0
     for chunk in task.chunks():
         norms.append(_norms(task, chunk))
         weights = (limit / (norms[-1] + 1e-6)).clamp(max=1.0)
-        specified = chunk.specified
-        counted = counted + (chunk.stop - chunk.start if specified is None else specified.sum().cpu())
+        counted += int(chunk.specified.sum())
         for name, gradients in chunk.gradients.items():
-            added = gradients.weighted_sum(weights)
+            with _without_autocast(task):
+                added = gradients.weighted_sum(weights)
             added = added.to(widened_dtype(added.dtype))
             sums[name] = added if name not in sums else _sum(sums[name], added)
     for name, total in sums.items():
         parameter = task.parameters[name]
-        mean = total / counted.clamp(min=1).to(total.device) if reduction == "mean" else total
+        mean = total / max(counted, 1) if reduction == "mean" else total
         gradient = mean.to(parameter.dtype)
         parameter.grad = gradient if parameter.grad is None else _sum(parameter.grad, gradient)
     return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
+def _without_autocast(task: PerSample) -> torch.autocast:
+    """Return a context in which gradients keep the dtype of their parameters, as those of ``backward`` do."""
+    return torch.autocast(task.device.type, enabled=False)
+
+
 def _norms(task: PerSample, chunk: Chunk) -> Tensor:
-    squares = [gradients.squared_norms() for gradients in chunk.gradients.values()]
+    with _without_autocast(task):
+        squares = [gradients.squared_norms() for gradients in chunk.gradients.values()]
     if not squares:
-        return torch.zeros(chunk.stop - chunk.start, device=task.device)
+        return torch.zeros(len(chunk.specified), device=task.device)
     # A model may have parameters of several dtypes, and on several devices.
     dtype = max((x.dtype for x in squares), key=lambda d: d.itemsize)
     total = torch.stack([x.to(squares[0].device, dtype) for x in squares]).sum(0)
@@ -259,5 +258,5 @@ def _norms(task: PerSample, chunk: Chunk) -> Tensor:
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """As autograd adds gradients: dense if one of them is."""
+    """Add gradients as autograd does: dense if one of them is."""
     return a + b if a.layout is torch.strided else b + a

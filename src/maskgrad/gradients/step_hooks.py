@@ -44,7 +44,7 @@ _hooked: list[Any] = []
 
 
 def observe_steps(observer: StepObserver) -> None:
-    """Call ``observer`` around all steps from now on, until nobody else refers to it."""
+    """Call ``observer`` around all steps from now on, as long as it is referred to."""
     _observers.add(observer)
     if not _hooked:  # PyTorch's hooks are for the whole process: set when the first observer comes
         _hooked.append(register_optimizer_step_pre_hook(_before))

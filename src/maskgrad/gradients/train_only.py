@@ -103,7 +103,7 @@ after_assigning(_hand_over)
 
 
 class _Frozen:
-    """What one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
+    """State that one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
 
     __slots__ = ("entries", "stand_ins")
 

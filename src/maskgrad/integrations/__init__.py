@@ -1,22 +1,26 @@
-"""Trainers of other libraries, with one denominator for all micro-batches of a step, around their own loops.
+"""Other people's packages: adapted to MaskedTensors on request, and trainers with one denominator for a step.
 
-Nothing here imports these libraries: mixins are put before their classes, and the rest takes their objects.
+Only :func:`install` imports or changes a package: mixins are put before its classes, and the rest takes its objects.
 """
 
-from maskgrad.integrations.accelerated import AcceleratorAccumulator
+from maskgrad.integrations.accelerate import AcceleratorAccumulator
 from maskgrad.integrations.fabric import FabricAccumulator
-from maskgrad.integrations.hugging_face import TrainerMixin
-from maskgrad.integrations.ignite_engine import ignite_training_step
-from maskgrad.integrations.lightning_module import LightningMixin
-from maskgrad.integrations.skorch_net import SkorchMixin
-from maskgrad.integrations.token_collation import TokenCollator
+from maskgrad.integrations.ignite import ignite_training_step
+from maskgrad.integrations.installing import install, uninstall
+from maskgrad.integrations.integration import Integration
+from maskgrad.integrations.lightning import LightningMixin
+from maskgrad.integrations.skorch import SkorchMixin
+from maskgrad.integrations.transformers import TokenCollator, TrainerMixin
 
 __all__ = [
     "AcceleratorAccumulator",
     "FabricAccumulator",
+    "Integration",
     "LightningMixin",
     "SkorchMixin",
     "TokenCollator",
     "TrainerMixin",
     "ignite_training_step",
+    "install",
+    "uninstall",
 ]

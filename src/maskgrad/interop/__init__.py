@@ -1,4 +1,4 @@
-"""To and from pandas, Arrow, polars, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
+"""To and from pandas, Arrow, polars and other frames, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
 
 A missing value stays missing and a NaN stays a NaN: nothing goes through NaN on the way. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function
@@ -7,21 +7,19 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 """
 
 from maskgrad.deprecation import moved as _moved
-from maskgrad.interop.arrow_arrays import from_arrow as _from_arrow
-from maskgrad.interop.arrow_arrays import to_arrow
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
+from maskgrad.interop.from_frames import from_arrow as _from_arrow
+from maskgrad.interop.from_frames import from_pandas as _from_pandas
+from maskgrad.interop.from_frames import from_polars as _from_polars
 from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
 from maskgrad.interop.nested_tensors import from_nested as _from_nested
 from maskgrad.interop.nested_tensors import from_torch_masked as _from_torch_masked
 from maskgrad.interop.nested_tensors import to_nested, to_torch_masked
-from maskgrad.interop.pandas_frames import from_pandas as _from_pandas
-from maskgrad.interop.pandas_frames import to_pandas
-from maskgrad.interop.polars_frames import from_polars as _from_polars
-from maskgrad.interop.polars_frames import to_polars
 from maskgrad.interop.scipy_matrices import from_scipy as _from_scipy
 from maskgrad.interop.scipy_matrices import to_scipy
 from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
+from maskgrad.interop.to_frames import to_arrow, to_pandas, to_polars
 from maskgrad.interop.token_budget import TokenBudgetSampler
 from maskgrad.interop.tokenizers import from_tokenizer
 

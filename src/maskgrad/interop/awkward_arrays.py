@@ -1,14 +1,15 @@
-"""Awkward arrays: lists of different lengths, in memory as a jagged batch is."""
+"""Awkward arrays: lists of different lengths, stored in memory like a jagged batch."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
-from maskgrad.interop.columns import in_numpy
 from maskgrad.interop.sequences import sequences_of
-from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.masked_tensor.creation import masked
+from maskgrad.masked_tensor.numpy_memory import holds_numbers, in_numpy, tensor_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.optional_packages import require
@@ -22,26 +23,26 @@ __all__ = ["from_awkward", "to_awkward"]
 
 
 def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> MaskedTensor:
-    """An awkward array of lists as a batch of sequences.
+    """Convert an awkward array of lists to a batch of sequences.
 
     Args:
         array: B lists of numbers, each of its own length (``B * var * float64``), or of lists of one size within them
             (``B * var * 3 * float64``). A list that is missing (None) counts as one of length 0.
-        layout: ``torch.jagged`` stores the lists one behind the other; ``torch.strided`` pads them and has a Boolean
+        layout: ``torch.jagged`` concatenates the lists; ``torch.strided`` pads them and has a Boolean
             mask.
 
     Returns:
-        MaskedTensor ``(B, T, *features)`` of the dtype of the numbers, T the longest length.
+        MaskedTensor ``(B, T, *features)`` of the dtype of the numbers, T the longest length. A missing number (None)
+        within a list is unspecified; the result then has a Boolean mask, whatever the layout.
 
     Zero copy:
-        To ``torch.jagged``, numbers and offsets are shared if ``array`` has them one behind the other, as
-        ``ak.to_packed(array)`` has, in memory that may be written; what is written in place then shows in ``array``.
+        To ``torch.jagged``, numbers and offsets are shared if ``array`` stores them without gaps, as
+        ``ak.to_packed(array)`` does, in writable memory; in-place writes then show in ``array``.
 
     Raises:
         MissingDependencyError: awkward is not installed.
         TypeError: ``array`` is not an awkward array of lists of numbers.
-        ValueError: a number is missing (None), lists differ in length in a second dimension, or ``layout`` is another
-            one.
+        ValueError: lists differ in length in a second dimension, or ``layout`` is another one.
 
     Dense equivalent: ``ak.pad_none(array, T)`` as a masked array of numpy.
 
@@ -70,11 +71,11 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
     packed = ak.to_packed(ak.from_regular(ak.drop_none(array, axis=0), axis=1)).layout
     content = packed.content
     try:
-        numbers = ak.to_numpy(ak.Array(content), allow_missing=False)
+        numbers = ak.to_numpy(ak.Array(content))
     except ValueError as error:
         raise ValueError(
-            f"{function}: array must have no missing numbers and be ragged in one dimension only, found type "
-            f"{array.type}; see ak.drop_none, ak.fill_none and ak.to_regular ({str(error).strip().splitlines()[0]})"
+            f"{function}: array must be ragged in one dimension only, found type {array.type}; see ak.to_regular "
+            f"({str(error).strip().splitlines()[0]})"
         ) from None
     if not holds_numbers(numbers.dtype):
         raise TypeError(f"{function}: array must hold numbers, found type {array.type}; see ak.values_astype")
@@ -82,12 +83,17 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
         offsets = tensor_of(ak.to_numpy(packed.offsets.data)).long()
     else:
         offsets = torch.nn.functional.pad(torch.from_numpy(lengths).cumsum(0), (1, 0))
-    x = from_offsets(tensor_of(numbers), offsets)
+    known = ~np.ma.getmaskarray(numbers)
+    x = from_offsets(tensor_of(np.ma.getdata(numbers)), offsets)
+    if not known.all():
+        return masked(
+            to_dense(x).filled(0), to_dense(from_offsets(torch.from_numpy(known), offsets)).filled(False)
+        )
     return x if layout == torch.jagged else to_dense(x)
 
 
 def to_awkward(x: MaskedTensor) -> ak.Array:
-    """A batch of sequences as an awkward array of lists.
+    """Convert a batch of sequences to an awkward array of lists.
 
     Args:
         x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences. Of
@@ -97,7 +103,7 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
         Awkward array ``B * var * features * dtype``. Gradients do not travel.
 
     Zero copy:
-        Values and offsets of a jagged tensor on the CPU are shared, so that what is written to it in place shows in the
+        Values and offsets of a jagged tensor on the CPU are shared, so that in-place writes show in the
         array. Of a padded batch none; the padding has to be left out.
 
     Raises:

@@ -31,16 +31,16 @@ def collate_jagged(
     stack: Collection[str | int] = (),
     layout: torch.layout = torch.jagged,
 ) -> Any:
-    """Put samples together, their sequences one behind the other: a ``collate_fn`` for ``torch.utils.data.DataLoader``.
+    """Collate samples, their sequences concatenated: a ``collate_fn`` for ``torch.utils.data.DataLoader``.
 
-    What is a sequence never depends on the lengths in a batch, so that every batch has the same types.
+    Whether a field is a sequence never depends on the lengths in a batch, so that all batches have the same types.
 
     Args:
         samples: tensors, arrays of numpy, lists of numbers, or mappings, tuples and lists of such fields,
             nested or not.
         sequences: the fields that are sequences, by their key in a mapping or their place in a tuple. None: every
             tensor, array and list of numbers of one dimension or more is one, along its first dimension.
-        stack: the fields that are none although they look like it, such as images: all of one shape.
+        stack: fields that are not sequences although they look like them, such as images: all of one shape.
         layout: ``torch.jagged``, or ``torch.strided`` for padding under a Boolean mask.
 
     Returns:
@@ -50,7 +50,7 @@ def collate_jagged(
         Gradient: reaches tensors in the samples.
 
     Raises:
-        TypeError: dtypes in a field differ, or a field named as a sequence is none.
+        TypeError: dtypes in a field differ, or a field named as a sequence is not one.
         ValueError: features in a field differ, samples have different fields, a field is named twice, or the layout is
             another one.
         KeyError: a field that is named is in no sample.
@@ -131,7 +131,7 @@ class _Fields:
         return default_collate(parts)
 
     def batch(self, parts: list[Any], name: Name) -> MaskedTensor:
-        """Sequences one behind the other."""
+        """Concatenate sequences."""
         for i, part in enumerate(parts):
             if not _is_sequence(part):
                 raise TypeError(
@@ -154,7 +154,7 @@ def _called(name: Name) -> str:
 
 
 def _is_numbers(part: Any) -> bool:
-    """Whether something is a list of numbers, or of such lists; the first entry speaks for all."""
+    """Whether something is a list of numbers, or of such lists, judged by its first entry."""
     return isinstance(part, list) and (not part or isinstance(part[0], Number) or _is_numbers(part[0]))
 
 
@@ -165,7 +165,7 @@ def _is_sequence(part: Any) -> bool:
 
 
 def _tensors(parts: list[Any]) -> list[Tensor]:
-    """All of them as tensors; lists in one dtype, to which those without numbers say nothing."""
+    """Convert all to tensors; lists to one dtype, which does not depend on empty ones."""
     tensors = [torch.tensor(p) if isinstance(p, list) else p for p in parts]
     tensors = [t if isinstance(t, Tensor) else tensor_of(t) for t in tensors]
     if not isinstance(parts[0], list):

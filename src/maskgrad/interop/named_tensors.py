@@ -1,4 +1,4 @@
-"""MaskedTensors as plain tensors: under names for files, side by side for libraries that speak DLPack."""
+"""MaskedTensors as plain tensors: under names for files, as two arrays for DLPack."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack as read
 
-from maskgrad.interop.columns import check_masked_tensor
+from maskgrad.interop.sequences import check_masked_tensor
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
 
@@ -22,7 +22,7 @@ STRIDED = ("values", "mask")
 
 
 def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
-    """Plain tensors in the place of MaskedTensors, for safetensors, tensordict and their like.
+    """Replace MaskedTensors by plain tensors, for safetensors, tensordict and similar libraries.
 
     ``x`` becomes ``x::values`` and ``x::mask``, both of its shape; on a sparse or jagged layout
     ``x::sparse_csr.values``, ``x::sparse_csr.0`` and so on, with the sizes in ``x::sparse_csr.sizes``. Plain tensors
@@ -33,7 +33,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
 
     Returns:
         A dict of plain tensors, contiguous where they were taken apart, that share no memory with each other's masks.
-        What lies under a Boolean mask is 0 in ``x::values``: nothing unspecified is written to a file.
+        Entries under a Boolean mask are 0 in ``x::values``: no garbage is written to a file.
 
     Gradient:
         Passes to the specified entries.
@@ -70,7 +70,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
 
 
 def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor]:
-    """MaskedTensors again, from what :func:`to_tensors` made of them.
+    """Rebuild the MaskedTensors that :func:`to_tensors` took apart.
 
     Args:
         named: plain tensors by name: a dict, what ``safetensors.torch.load_file`` returns, or a TensorDict.
@@ -108,7 +108,7 @@ def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor
     for base, tensors in parts.items():
         if found[base] is not None:
             raise ValueError(
-                f"there is a plain tensor {base!r} beside the parts {', '.join(map(repr, sorted(tensors)))}"
+                f"{base!r} is a plain tensor and has the parts {', '.join(map(repr, sorted(tensors)))}, too; rename one"
             )
         found[base] = _together(base, tensors)
     return found
@@ -168,7 +168,7 @@ def _together(name: str, parts: dict[str, Tensor]) -> MaskedTensor:
 
 
 class Exported(NamedTuple):
-    """What :func:`to_dlpack` returns: two plain tensors of the same shape."""
+    """Result of :func:`to_dlpack`: two plain tensors of the same shape."""
 
     #: anything may lie where it is unspecified
     values: Tensor
@@ -177,15 +177,15 @@ class Exported(NamedTuple):
 
 
 def to_dlpack(x: MaskedTensor) -> Exported:
-    """Values and mask as two tensors that the other library reads with its ``from_dlpack``.
+    """Return values and mask, two tensors that the other library reads with its ``from_dlpack``.
 
     Args:
         x: MaskedTensor of strided layout.
 
     Returns:
         ``(values, mask)``, both without gradient. The mask is True where an entry is specified: invert it for
-        ``numpy.ma``. What lies under it is anything, NaN included; ``x.filled(value)`` is the tensor to hand over if
-        the other side takes no mask.
+        ``numpy.ma``. Masked values are arbitrary, NaN included; pass ``x.filled(value)`` if the other side
+        takes no mask.
 
     Zero copy:
         The values are shared, so a write on the other side is seen here. An expanded mask is copied, because many
@@ -205,11 +205,12 @@ def to_dlpack(x: MaskedTensor) -> Exported:
 
 
 def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
-    """Values and mask of another library as a MaskedTensor.
+    """Create a MaskedTensor from values and mask of another library.
 
     Args:
         values: array of any library with DLPack.
-        mask: Boolean array, True = specified, broadcastable to ``values``, on the same device.
+        mask: Boolean array, True = specified, with as many dimensions as ``values``, size 1 where it repeats, on the
+            same device.
 
     Returns:
         MaskedTensor of the shape and dtype of ``values``.
@@ -219,7 +220,7 @@ def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
 
     Raises:
         TypeError: one of them has no ``__dlpack__``, or ``mask`` is not Boolean.
-        ValueError: ``mask`` does not broadcast, or lives on another device.
+        ValueError: ``mask`` has fewer dimensions, does not broadcast, or lives on another device.
 
     Example:
         >>> import numpy as np

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from maskgrad.interop.columns import check_masked_tensor
-from maskgrad.interop.sequences import sequences_of
-from maskgrad.masked_tensor.creation import from_lengths
+from maskgrad.interop.sequences import check_masked_tensor, sequences_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
+from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.patterns import JaggedPattern
 
 if TYPE_CHECKING:
     from torch.masked import MaskedTensor as TorchMasked
-
-    from maskgrad.masked_tensor.tensor import MaskedTensor
 
 __all__ = ["from_nested", "from_torch_masked", "to_nested", "to_torch_masked"]
 
@@ -25,14 +22,14 @@ __all__ = ["from_nested", "from_torch_masked", "to_nested", "to_torch_masked"]
 def from_nested(
     jagged: Tensor, size: int | None = None, layout: torch.layout = torch.strided
 ) -> MaskedTensor:
-    """A nested tensor of jagged layout as a batch that is specified where a sequence has entries.
+    """Convert a nested tensor of jagged layout to a batch that is specified where a sequence has entries.
 
     Args:
         jagged: nested tensor (B, ..., T*, ...) of ``torch.jagged`` layout; T* is the dimension whose size varies.
         size: size of that dimension in the result, at least the longest sequence. None: as long as that one; finding
             out waits for the device.
-        layout: ``torch.strided`` pads, and has a Boolean mask; ``torch.jagged`` keeps the sequences one behind the
-            other, so that what follows costs what their entries cost.
+        layout: ``torch.strided`` pads, and has a Boolean mask; ``torch.jagged`` keeps the sequences
+            concatenated, without the cost of padding.
 
     Returns:
         MaskedTensor (B, ..., size, ...); strided: 0 in the padding, its mask an expanded view.
@@ -69,39 +66,26 @@ def from_nested(
             "torch.nested.as_nested_tensor(list_of_tensors, layout=torch.jagged)"
         )
     dim = next(i for i, extent in enumerate(jagged.shape) if isinstance(extent, torch.SymInt))
-    values = jagged.values().movedim(dim - 1, 0)  # (sum of lengths, *features)
     parts: Any = jagged  # Tensor's annotations know nothing of nested tensors
-    offsets, holes = parts.offsets().long(), parts.lengths()
-    lengths = offsets.diff() if holes is None else holes.long()
-    batch = len(lengths)
-    longest = int(lengths.max()) if batch and size is None else 0
-    padded_size = longest if size is None else size
-    if size is not None and batch and int(lengths.max()) > size:
+    offsets = parts.offsets().long()
+    if parts.lengths() is None:
+        rows = jagged.values().movedim(dim - 1, 0)  # (sum of lengths, *features)
+    else:  # torch.nested.narrow leaves entries between the sequences
+        rows = torch.cat([part.movedim(dim - 1, 0) for part in jagged.unbind()])
+        offsets = torch.nn.functional.pad(parts.lengths().long().cumsum(0), (1, 0))
+    longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
+    if size is not None and longest > size:
         raise ValueError(
-            f"mg.from_nested: size must be at least {int(lengths.max())}, the longest sequence, found {size}"
+            f"mg.from_nested: size must be at least {longest}, the longest sequence, found {size}"
         )
-    if layout == torch.jagged and holes is None:
-        return _jagged(values, offsets, padded_size, dim)
-    sequence = torch.repeat_interleave(lengths)  # (entries,) to which sequence an entry belongs, and where
-    position = torch.arange(len(sequence), device=values.device) - (lengths.cumsum(0) - lengths)[sequence]
-    if holes is not None:  # torch.nested.narrow leaves entries between the sequences
-        values = values[offsets[sequence] + position]
-        offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    if layout == torch.jagged:
-        return _jagged(values, offsets, padded_size, dim)
-    padded = values.new_zeros(batch, padded_size, *values.shape[1:]).index_put((sequence, position), values)
-    return from_lengths(padded.movedim(1, dim), lengths, dim)
-
-
-def _jagged(values: Tensor, offsets: Tensor, size: int, dim: int) -> MaskedTensor:
-    """Rows (n, *features), ragged at ``dim`` of the whole shape."""
-    x = from_offsets(values, offsets, size)
+    x = from_offsets(rows, offsets, longest if size is None else size)
     assert isinstance(x._pattern, JaggedPattern)
-    return MaskedTensor(values, x._pattern.moved((0, dim)))
+    x = MaskedTensor(rows, x._pattern.moved((0, dim)))
+    return x if layout == torch.jagged else to_dense(x)
 
 
 def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
-    """A batch of sequences as a nested tensor of jagged layout, without its padding.
+    """Convert a batch of sequences to a nested tensor of jagged layout, without its padding.
 
     Args:
         x: MaskedTensor (B, ..., T, ...) of layout ``torch.jagged``, or with a Boolean mask, each sequence specified in
@@ -140,7 +124,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
 
 
 def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
-    """A ``torch.masked.MaskedTensor`` as one of maskgrad.
+    """Convert a ``torch.masked.MaskedTensor`` to one of maskgrad.
 
     Args:
         mt: masked tensor of strided layout.
@@ -177,7 +161,7 @@ def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
 
 
 def to_torch_masked(x: MaskedTensor) -> TorchMasked:
-    """A ``torch.masked.MaskedTensor`` with the values and the mask of ``x``.
+    """Return a ``torch.masked.MaskedTensor`` with the values and the mask of ``x``.
 
     Args:
         x: MaskedTensor of strided layout and any dtype that ``torch.masked`` takes (Boolean, integer or floating

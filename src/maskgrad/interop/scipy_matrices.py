@@ -1,4 +1,4 @@
-"""SciPy's sparse matrices and arrays, of every format; what is stored is specified, a stored zero too."""
+"""SciPy's sparse matrices and arrays, of every format; stored entries are specified, stored zeros too."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.interop.columns import in_numpy
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
-from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.masked_tensor.numpy_memory import holds_numbers, in_numpy, tensor_of
 from maskgrad.optional_packages import require
 
 if TYPE_CHECKING:
@@ -22,23 +21,23 @@ _COMPRESSED = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor, "
 
 
 def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
-    """A SciPy sparse matrix or array: its stored entries are the specified ones, a stored zero too.
+    """Convert a SciPy sparse matrix or array: its stored entries are the specified ones, stored zeros too.
 
     Args:
-        matrix: any format, any number of dimensions. Entries stored several times at one place are added up, which is
-            what they mean in SciPy, by SciPy's own ``sum_duplicates`` (Booleans: or).
+        matrix: any format, any number of dimensions. Duplicate entries are added up, as in SciPy, by its own
+            ``sum_duplicates`` (Booleans: or).
 
     Returns:
         MaskedTensor of the same shape and dtype, never densified. Its layout is CSR, CSC or BSR for the formats of
         that name (for BSR whole blocks are specified), and COO for coo, dia, lil, dok and for anything that is not
-        two-dimensional. Of the dia format every place on a stored diagonal inside the matrix is specified.
+        two-dimensional. Of the dia format every entry on a stored diagonal inside the matrix is specified.
 
     Zero copy:
         CSR, CSC and BSR without duplicates and with sorted indices share their memory.
 
     Raises:
         MissingDependencyError: scipy is not installed.
-        TypeError: ``matrix`` is not sparse, or has a dtype that torch has not (longdouble).
+        TypeError: ``matrix`` is not sparse, or has a dtype that torch lacks (longdouble).
         IndexError: an index lies outside its shape (a ValueError where SciPy sees it first).
         ValueError: its indices contradict each other.
 
@@ -68,7 +67,7 @@ def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
 
 
 def _compressed(matrix: Any) -> Tensor:
-    """CSR, CSC, BSR as a torch tensor of that layout; indices sorted, each place once."""
+    """CSR, CSC, BSR as a torch tensor of that layout; indices sorted, without duplicates."""
     import numpy as np
 
     pointers, room = matrix.indptr, len(matrix.indices)
@@ -92,7 +91,7 @@ def _compressed(matrix: Any) -> Tensor:
 
 
 def _coordinates(matrix: Any) -> Tensor:
-    """Any other format as a COO tensor; indices in row-major order, each place once."""
+    """Any other format as a COO tensor; indices in row-major order, without duplicates."""
     import numpy as np
 
     # tocoo() of a dia matrix leaves stored zeros out
@@ -109,7 +108,7 @@ def _coordinates(matrix: Any) -> Tensor:
 
 
 def _diagonals(matrix: Any) -> Any:
-    """The places on the stored diagonals that lie inside the matrix, in coordinates."""
+    """The entries on the stored diagonals that lie inside the matrix, in coordinates."""
     import numpy as np
     import scipy.sparse as sp
 
@@ -121,7 +120,7 @@ def _diagonals(matrix: Any) -> Any:
 
 
 def to_scipy(x: MaskedTensor) -> sp.sparray:
-    """A SciPy sparse array that stores the specified entries of ``x``, zeros too.
+    """Return a SciPy sparse array that stores the specified entries of ``x``, zeros too.
 
     Args:
         x: MaskedTensor of one dimension or more, dense or sparse. Half precision, which SciPy lacks, becomes float32.
@@ -177,7 +176,7 @@ def to_scipy(x: MaskedTensor) -> sp.sparray:
 
 
 def _coo(values: Tensor, indices: Tensor, shape: tuple[int, ...]) -> sp.coo_array:
-    """Coordinates (s, n) in row-major order, each place once."""
+    """Coordinates (s, n) in row-major order, without duplicates."""
     import scipy.sparse as sp
 
     result = sp.coo_array((_numbers(values), tuple(map(_numbers, indices))), shape=shape)

@@ -1,4 +1,4 @@
-"""Sequences of a batch: how long they are, their rows, and the forms in which others take them without padding."""
+"""Sequences of a batch: lengths, rows, and the formats without padding of PyTorch and of attention kernels."""
 
 from __future__ import annotations
 
@@ -8,19 +8,26 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.interop.columns import check_masked_tensor
-from maskgrad.masked_tensor.sequences import check_layout
+from maskgrad.masked_tensor.sequences import check_layout, specified_positions
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern
 from maskgrad.semantics.jagged.recurrence import schedule
 
-__all__ = ["CuSeqlens", "from_packed", "lengths", "sequences_of", "to_cu_seqlens", "to_packed"]
+__all__ = [
+    "CuSeqlens",
+    "check_masked_tensor",
+    "from_packed",
+    "lengths",
+    "sequences_of",
+    "to_cu_seqlens",
+    "to_packed",
+]
 
 
 def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
-    """The lengths of a padded batch, the inverse of :func:`maskgrad.from_lengths`.
+    """Return the lengths of a padded batch, the inverse of :func:`maskgrad.from_lengths`.
 
     Args:
         x: MaskedTensor (B, ..., T, ...), each sequence specified in its first positions along ``dim`` and nowhere
@@ -46,6 +53,20 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
     return prefix(x, check_padded(x, dim, function), function).sum(1)
 
 
+def check_masked_tensor(x: object, function: str) -> MaskedTensor:
+    """Return ``x``; TypeError if it is not a MaskedTensor with a Boolean mask."""
+    if not isinstance(x, MaskedTensor):
+        raise TypeError(
+            f"{function}: x must be a MaskedTensor, found {type(x).__name__}; wrap it in mg.masked(x)"
+        )
+    if x.layout != torch.strided:
+        raise TypeError(
+            f"{function}: x must have a strided layout, found {x.layout}; x.to_dense() allocates memory for every "
+            "entry"
+        )
+    return x
+
+
 def check_padded(x: object, dim: int, function: str) -> int:
     """Raise an error for what is not a padded batch; return ``dim`` counted from the front."""
     x = check_masked_tensor(x, function)
@@ -57,42 +78,18 @@ def check_padded(x: object, dim: int, function: str) -> int:
 
 
 def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
-    """The (B, T) mask that all features share, if it is one of sequences with their padding behind them."""
+    """Return the (B, T) mask that all features share, if it is one of padded sequences."""
     mask = x.mask
-    for other in range(1, mask.ndim):
-        if other != dim and mask.stride(other) == 0 and mask.shape[other]:
-            mask = mask.narrow(other, 0, 1)  # an expanded mask says the same at every feature
-    by_feature = mask.movedim(dim, 1).flatten(2) if mask.ndim > 2 else mask.unsqueeze(-1)  # (B, T, features)
-    if not by_feature.shape[2] and by_feature.numel() != x.shape[0] * x.shape[dim]:
+    if not mask.numel() and x.shape[0] and x.shape[dim]:
         raise ValueError(
             f"{function}: x of shape {tuple(x.shape)} has no features, so that its mask cannot tell how long the "
             "sequences are; keep the lengths"
         )
-    known = by_feature[..., 0]
-    partly = (by_feature != by_feature[..., :1]).any(2)
-    gap = known[:, 1:] & ~known[:, :-1]
-    if torch.compiler.is_compiling():
-        torch._assert_async(
-            ~(partly.any() | gap.any()), f"{function}: the mask is not one of padded sequences"
-        )
-        return known
-    if partly.any():
-        sequence, position = partly.nonzero()[0].tolist()
-        raise ValueError(
-            f"{function}: position {position} of sequence {sequence} is specified in some features and not in others; "
-            "x must hold padded sequences; keep the MaskedTensor if features are missing"
-        )
-    if gap.any():
-        sequence, position = gap.nonzero()[0].tolist()
-        raise ValueError(
-            f"{function}: sequence {sequence} is specified at position {position + 1} and not at {position}; only "
-            "padding at the end of a sequence can be left out; keep the MaskedTensor if there are gaps"
-        )
-    return known
+    return specified_positions(mask, (0, dim), function)
 
 
 def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor, JaggedPattern]:
-    """Rows (n, *features), and where they belong: shared with a jagged tensor, copied from a padded batch.
+    """Return rows (n, *features) and their pattern: shared with a jagged tensor, copied from a padded batch.
 
     ``dim`` is the dimension of the positions in a padded batch; of a jagged tensor it must be the ragged one. None:
     that of a jagged tensor, wherever it is, and 1 of a padded batch. The batch is one dimension, the first of a padded
@@ -117,9 +114,9 @@ def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor,
 
 
 class CuSeqlens(NamedTuple):
-    """Sequences as kernels for attention of variable length take them.
+    """Sequences as arguments for variable-length attention kernels.
 
-    ``values`` are the rows ``(n, *features)``, one behind the other. Sequence b is the rows
+    ``values`` are the concatenated rows ``(n, *features)``. Sequence b is the rows
     ``cu_seqlens[b]:cu_seqlens[b + 1]`` (int32, (B + 1,)), and none is longer than ``max_length``.
     """
 
@@ -129,7 +126,7 @@ class CuSeqlens(NamedTuple):
 
 
 def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
-    """The rows of all sequences, and where each one begins: the inverse of :func:`maskgrad.from_offsets`.
+    """Return the rows of all sequences, and the offset of each: the inverse of :func:`maskgrad.from_offsets`.
 
     Args:
         x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
@@ -166,18 +163,18 @@ def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
 
 
 def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> MaskedTensor:
-    """A packed sequence of PyTorch as a batch, its sequences in their original order.
+    """Convert a packed sequence of PyTorch to a batch, its sequences in their original order.
 
     Args:
         packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data ``(n, *features)``.
-        layout: ``torch.jagged`` stores the sequences one behind the other; ``torch.strided`` pads them and has a
+        layout: ``torch.jagged`` concatenates the sequences; ``torch.strided`` pads them and has a
             Boolean mask.
 
     Returns:
         MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches ``packed.data``.
 
     Zero copy:
-        None; packed sequences lie step by step, not one behind the other.
+        None; packed sequences are stored step by step, not one after the other.
 
     Raises:
         TypeError: ``packed`` is not a PackedSequence.
@@ -224,7 +221,7 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
 
 
 def to_packed(x: MaskedTensor) -> PackedSequence:
-    """A batch of sequences as a packed sequence of PyTorch, for code that wants one.
+    """Convert a batch of sequences to a packed sequence of PyTorch, for code that needs one.
 
     ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they take the MaskedTensor as it is.
 
@@ -236,7 +233,7 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
         PackedSequence with ``sorted_indices``. Gradient: reaches the specified entries of ``x``, exactly 0 elsewhere.
 
     Zero copy:
-        None; packed sequences lie step by step, not one behind the other.
+        None; packed sequences are stored step by step, not one after the other.
 
     Raises:
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.

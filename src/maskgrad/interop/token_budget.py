@@ -20,7 +20,7 @@ FUNCTION = "mg.interop.TokenBudgetSampler"
 class TokenBudgetSampler(Sampler[list[int]]):
     """Batches of sequences with at most so many tokens each: a ``batch_sampler`` for ``torch.utils.data.DataLoader``.
 
-    Sequences of similar length come together, so that padding is short for those who pad. Every rank gets the same
+    Sequences of similar length come together, which keeps padding short. Every rank gets the same
     number of batches, and the batches of one step have about the same number of tokens. The same arguments and epoch
     give the same batches, on every machine.
 
@@ -41,7 +41,7 @@ class TokenBudgetSampler(Sampler[list[int]]):
         Lists of indices into the data set.
 
     Raises:
-        TypeError: ``lengths`` are no integers, or ``budget`` or ``bucket`` is none.
+        TypeError: ``lengths`` are not integers, or ``budget`` or ``bucket`` is not one.
         ValueError: a length is negative or above ``budget`` (the message names the sequence), or a number is out of
             range.
 

@@ -1,4 +1,4 @@
-"""What the tokenizers of Hugging Face return, as jagged batches; none of their packages is needed for it."""
+"""The output of Hugging Face tokenizers as jagged batches, without importing their packages."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ __all__ = ["from_tokenizer"]
 
 FUNCTION = "mg.interop.from_tokenizer"
 
-#: The fields that have something for each token.
+#: Fields with an entry for each token.
 BY_TOKEN = ("input_ids", "token_type_ids", "special_tokens_mask", "offset_mapping", "position_ids")
 
 
 def from_tokenizer(
     encoding: Mapping[str, Any], *, sequences: Collection[str] = (), layout: torch.layout = torch.jagged
 ) -> dict[str, Any]:
-    """A batch of tokenized texts without its padding.
+    """Convert a batch of tokenized texts to a jagged one, without its padding.
 
     Args:
         encoding: ``BatchEncoding`` of a tokenizer called with a list of texts, or any mapping with ``input_ids`` (B
             lists of integers, or B × T tensor or array) and ``attention_mask`` of the same form, 1 = token. The padding
             may stand on either side. Lists without ``attention_mask`` are taken as they are, without padding.
-        sequences: further fields with something for each token, such as ``labels``; known are ``input_ids``,
+        sequences: further fields with an entry for each token, such as ``labels``; known are ``input_ids``,
             ``token_type_ids``, ``special_tokens_mask``, ``offset_mapping`` and ``position_ids``.
         layout: ``torch.jagged``, or ``torch.strided`` for padding behind each text under a Boolean mask.
 
     Returns:
-        Dictionary with a MaskedTensor ``(B, T, *features)`` for each field with something for each token, all of one
-        pattern; T is that of ``encoding``. ``attention_mask`` is left out: the lengths say it. Other fields are there
-        as they were.
+        Dictionary with a MaskedTensor ``(B, T, *features)`` for each field with an entry for each token, all of one
+        pattern; T is that of ``encoding``. ``attention_mask`` is left out, as the lengths replace it. Other fields are
+        unchanged.
 
     Raises:
         TypeError: ``encoding`` is not a mapping, or holds one text instead of a list of texts.
         KeyError: ``input_ids`` or a field in ``sequences`` is absent.
-        ValueError: ``attention_mask`` has gaps, other numbers than 0 and 1, or is absent beside a tensor; or a field
-            does not have the shape of ``input_ids``.
+        ValueError: ``attention_mask`` has gaps or other numbers than 0 and 1, or is absent although ``input_ids`` is a
+            tensor; or a field does not have the shape of ``input_ids``.
 
     Dense equivalent: ``encoding`` itself, with its ``attention_mask``.
 
@@ -85,7 +85,7 @@ def from_tokenizer(
 
 
 def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
-    """Which places of a padded batch hold a token, None if there is no padding, and the lengths of the texts."""
+    """Return the (B, T) mask of tokens, None if there is no padding, and the lengths of the texts."""
     ids = encoding["input_ids"]
     is_list = isinstance(ids, (list, tuple))
     if any(not isinstance(part, (list, tuple, Tensor)) for part in ids) if is_list else _ndim(ids) != 2:
@@ -96,8 +96,9 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
     if mask is None:
         if not is_list:
             raise ValueError(
-                f"{FUNCTION}: encoding must have 'attention_mask' beside a tensor, to distinguish padding from "
-                "tokens; call the tokenizer with return_attention_mask=True, or use mg.from_lengths(input_ids, lengths)"
+                f"{FUNCTION}: encoding must have 'attention_mask' if input_ids is a tensor, to distinguish padding "
+                "from tokens; call the tokenizer with return_attention_mask=True, or use "
+                "mg.from_lengths(input_ids, lengths)"
             )
         return None, [len(part) for part in ids]
     sizes = [len(part) for part in ids]
@@ -133,19 +134,19 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
 
 
 def _ndim(part: Any) -> int:
-    """Of a tensor or an array; 1 of a list."""
+    """Number of dimensions of a tensor or an array; 1 for a list."""
     return int(getattr(part, "ndim", 1))
 
 
 def _whole(part: Any) -> Tensor:
-    """A tensor, array or list (of tensors, perhaps) as a tensor."""
+    """Convert a tensor, an array or a list, perhaps of tensors, to a tensor."""
     if isinstance(part, (list, tuple)):
         part = [p.tolist() if isinstance(p, Tensor) else p for p in part]
     return torch.as_tensor(part)
 
 
 def _rows(part: Any, known: Tensor | None, lengths: list[int], name: str) -> Tensor:
-    """The entries of all tokens, one behind the other."""
+    """Concatenate the entries of all tokens."""
     sizes = lengths if known is None else [known.shape[1]] * len(lengths)
     found = [len(p) if hasattr(p, "__len__") and _ndim(p) else None for p in part]
     if found != sizes:

@@ -84,6 +84,7 @@ class Kernel(Generic[P, R]):
         self._names = tuple(p.name for p in parameters)
         self._dim = self._names.index("dim") if "dim" in self._names else len(self._names)
         self._bodies: dict[str, Callable[..., Any]] = {}
+        self._functions: dict[str, Callable[..., Any]] = {}
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -119,27 +120,49 @@ class Kernel(Generic[P, R]):
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
         if self.when is not None and not self.when(*args):
             return False
-        return runs_compiled(
-            self.name, leading, *[x for x in args if isinstance(x, Tensor) and x is not leading]
-        )
+        others = [x for x in args if isinstance(x, Tensor) and x is not leading]
+        return runs_compiled(self.name, leading, *others)
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
-        """What the compiled body for their device gives.
+        """Run the compiled body for the tensors' device.
 
-        It is called through its operator, at twice the price, only if PyTorch must know of it. It must if it records a
-        gradient, or if ``is_grads_batched`` stacks several (no transform of ``torch.func``).
+        Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
+        gradients that ``is_grads_batched`` stacks.
         """
-        if not (self.writes or torch.compiler.is_compiling()):
-            records = torch.is_grad_enabled()
-            on_cuda = False
-            for x in args:
-                if isinstance(x, Tensor):
-                    if (records and x.requires_grad) or is_stacked(x):
-                        break
-                    on_cuda = on_cuda or x.is_cuda
-            else:
-                return cast("R", self.backend("cuda" if on_cuda else "cpu")(*args, **kwargs))
-        return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
+        if self.writes or torch.compiler.is_compiling():
+            return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
+        records, recorded, device = torch.is_grad_enabled(), False, "cpu"
+        for x in args:
+            if isinstance(x, Tensor):
+                recorded = recorded or (records and x.requires_grad)
+                if is_stacked(x) or (
+                    recorded and self.backward is None
+                ):  # the operator says that it has no derivative
+                    return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
+                if x.is_cuda:
+                    device = "cuda"
+        if recorded:
+            return cast("R", self._recorded(device)(*args, **kwargs))
+        return cast("R", self.backend(device)(*args, **kwargs))
+
+    def _recorded(self, device: str) -> Callable[..., Any]:
+        """Return ``apply`` of the ``torch.autograd.Function`` for a device."""
+        found = self._functions.get(device)
+        if found is None:
+            body, save, derivative = self.backend(device), self.save, self.backward
+            assert save is not None
+            assert derivative is not None
+
+            def forward(ctx: Any, *args: Any) -> Any:
+                output = _without_base(body(*args))
+                save(ctx, args, output)
+                return output
+
+            members = {"forward": staticmethod(forward), "backward": staticmethod(derivative)}
+            function = type(self.name, (torch.autograd.Function,), members)
+            # in C: the method of torch.autograd.Function looks at the arguments for transforms first
+            found = self._functions[device] = vars(torch._C._FunctionBase)["apply"].__get__(None, function)
+        return found
 
     def backend(self, device: str) -> Callable[..., Any]:
         """The compiled body for a device, and the reference where that has nothing to compute; imports its compiler."""

@@ -46,24 +46,27 @@ def unrepeated(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tenso
     return values, mask, repeats
 
 
-def axes(tensors: Sequence[Tensor], reduced: Sequence[int]) -> tuple[list[Axis], list[int]]:
-    """The axes of ``tensors`` (all of one shape), slowest first, and the order of the dimensions in them.
+def axes(
+    shape: Sequence[int], strides: Sequence[Sequence[int]], reduced: Sequence[int]
+) -> tuple[list[Axis], list[int]]:
+    """The axes of tensors of one shape, slowest first, and the order of the dimensions in them.
 
     The strides of the first tensor decide the order.
     """
-    shape = tensors[0].shape
-    order = sorted(range(len(shape)), key=tensors[0].stride().__getitem__, reverse=True)
+    first, *others = strides
+    order = sorted(range(len(shape)), key=first.__getitem__, reverse=True)
     merged: list[Axis] = []
     for d in order:
-        if shape[d] == 1:
+        size = shape[d]
+        if size == 1:
             continue
-        axis = Axis(shape[d], d in reduced, tuple(t.stride(d) for t in tensors))
-        if merged and merged[-1].reduced == axis.reduced:
+        steps, is_reduced = (first[d], *[s[d] for s in others]), d in reduced
+        if merged:
             last = merged[-1]
-            if all(a == b * axis.size for a, b in zip(last.strides, axis.strides, strict=True)):
-                merged[-1] = Axis(last.size * axis.size, axis.reduced, axis.strides)
+            if last.reduced == is_reduced and last.strides == tuple([s * size for s in steps]):
+                merged[-1] = Axis(last.size * size, is_reduced, steps)
                 continue
-        merged.append(axis)
+        merged.append(Axis(size, is_reduced, steps))
     return merged, order
 
 

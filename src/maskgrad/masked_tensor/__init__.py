@@ -2,15 +2,15 @@
 
 from maskgrad.masked_tensor import methods
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked
-from maskgrad.masked_tensor.package_patches import table as package_patches
+from maskgrad.masked_tensor.ranking import ranks
 from maskgrad.masked_tensor.sequences import from_offsets, from_sequences
 from maskgrad.masked_tensor.storage import from_sparse
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches import table
+from maskgrad.masked_tensor.torch_patches import pytrees, table
 
 methods.install()
+pytrees.register()
 table.apply_all()
-package_patches.apply_all()
 
 __all__ = [
     "MaskedTensor",
@@ -21,4 +21,5 @@ __all__ = [
     "from_sequences",
     "from_sparse",
     "masked",
+    "ranks",
 ]

@@ -1,4 +1,4 @@
-"""What autograd and modules ask of a tensor: leaves, gradients, hooks, backward, memory, being a parameter."""
+"""Autograd on MaskedTensors: leaves, gradients, hooks, backward, shared memory, and why none is a parameter."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def retain_grad(self: MaskedTensor) -> None:
 
 
 def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
-    """The gradient as a MaskedTensor with this tensor's pattern; None before the first backward."""
+    """Gradient as a MaskedTensor with this tensor's pattern; None before the first backward."""
     grad = self._values.grad
     return None if grad is None else MaskedTensor(grad, borrowed(self._pattern))
 
 
 def borrowed(pattern: Pattern) -> Pattern:
-    """The same entries for other values."""
+    """Return the pattern for other values at the same entries."""
     return pattern.borrowed() if isinstance(pattern, BooleanPattern) else pattern
 
 
@@ -73,7 +73,7 @@ def backward(
 
 
 def as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -> Tensor:
-    """A gradient in the storage of ``pattern``: on a sparse layout one of the same pattern, or the bare values."""
+    """Return a gradient in the storage of ``pattern``: on a sparse layout with the same pattern, or bare values."""
     if not isinstance(gradient, MaskedTensor):
         plain = gradient
     elif isinstance(pattern, BooleanPattern):
@@ -96,7 +96,7 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> An
     A leaf is the tensor that it was made of: the hook sees what all uses of that tensor send to these entries, as
     ``.grad`` does. For one use alone, register it on a view: ``x.view_as(x)``.
     """
-    pattern = self._pattern
+    pattern = borrowed(self._pattern)  # of the values as they are now, as PyTorch's hooks are
 
     def on_values(grad: Tensor) -> Tensor | None:
         changed = hook(MaskedTensor(grad, pattern))
@@ -145,7 +145,7 @@ AS_BUFFER = (
 
 
 def _get_data(self: MaskedTensor) -> MaskedTensor:
-    """The same entries outside of the graph, in the same memory; autograd does not notice what is written to them."""
+    """Same entries outside of the graph, in the same memory; autograd does not notice writes to them."""
     return MaskedTensor(self._values.data, _at_home(self._pattern))
 
 
@@ -158,9 +158,9 @@ def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
 
 
 def _at_home(pattern: Pattern) -> Pattern:
-    """The same entries, for another name of the same memory."""
+    """Return the pattern for another name of the same memory."""
     if isinstance(pattern, BooleanPattern):
-        return pattern.alias(pattern.mask)
+        return pattern.alias(pattern.current)
     return pattern
 
 
@@ -172,22 +172,22 @@ def share_memory_(self: MaskedTensor) -> MaskedTensor:
 
 
 def is_shared(self: MaskedTensor) -> bool:
-    """Whether values and mask are in shared memory; a mask that cannot be written counts for nothing."""
+    """Return whether values and mask are in shared memory; a mask that cannot be written is not considered."""
     return all(tensor.is_shared() for tensor in (self._values, *_written(self, own=False)))
 
 
 def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
-    """The tensors of the pattern that writes can reach, on request in memory that nobody else reads."""
+    """Return the tensors of the pattern that writes can reach, on request in memory of their own."""
     pattern = x._pattern
     if not isinstance(pattern, BooleanPattern):
         return pattern.tensors()
-    if is_expanded(pattern.mask):
+    if is_expanded(pattern.current):
         return ()
-    return (writable_mask(x) if own else pattern.mask,)
+    return (writable_mask(x) if own else pattern.current,)
 
 
 def _refused(name: str, words: str) -> property:
-    """An attribute that only parameters and buffers have, and that PyTorch sets on what is to become one."""
+    """Return an attribute that only parameters and buffers have, and that PyTorch sets on future ones."""
 
     def read(self: MaskedTensor) -> Any:
         raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)

@@ -8,22 +8,23 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor.numpy_memory import holds_numbers, tensor_of
+from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.masked_tensor.writing import own_home
-from maskgrad.patterns import BooleanPattern
+from maskgrad.patterns import BooleanPattern, StoredPattern
 from maskgrad.patterns.boolean import check_mask
 from maskgrad.patterns.eager import can_read_values
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["from_lengths", "from_nan", "from_numpy", "masked"]
+__all__ = ["from_lengths", "from_nan", "from_numpy", "masked", "plain_mask"]
 
 
 def _length(part: object) -> int | None:
-    """How long a sequence is; None of what is none."""
+    """Return the length of a sequence, None for anything else."""
     try:
         return len(part)  # type: ignore[arg-type]
     except TypeError:
@@ -33,6 +34,7 @@ def _length(part: object) -> int | None:
 def _check_data(data: object, name: str = "data") -> Tensor:
     if trace_state() is not None:  # here too, before the tracer warns of what it cannot follow below
         refuse_trace()
+    notice_packages()
     if not isinstance(data, Tensor):
         remedy = f"convert it with torch.as_tensor({name})"
         lengths = {_length(part) for part in data} if isinstance(data, (list, tuple)) else set()
@@ -47,23 +49,55 @@ def _check_data(data: object, name: str = "data") -> Tensor:
     return data
 
 
-def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTensor:
-    """A tensor and a Boolean mask as a MaskedTensor: True is specified, an entry that is there.
+def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor) -> Tensor:
+    """Return a mask as a plain tensor. It may be masked, as ``x != 0`` is; where that is unspecified, it is False.
+
+    Raises:
+        ValueError: the mask is unspecified at an entry where ``data`` is specified.
+    """
+    if not isinstance(mask, MaskedTensor):
+        return mask
+    values, known = mask._dense()
+    if not _is_pattern_of(data, mask):
+        missing = data._dense()[1] & ~known if isinstance(data, MaskedTensor) else ~known
+        if not can_read_values(missing) or bool(missing.any()):
+            raise ValueError(
+                "mask is a MaskedTensor that is not specified at every specified entry of the data (or, in a graph, "
+                "not known to be); write mask.filled(False), which removes those entries, or mask.filled(True), which "
+                "keeps them"
+            )
+    return values & known if values.dtype == torch.bool else values
+
+
+def _is_pattern_of(data: Tensor | MaskedTensor, mask: MaskedTensor) -> bool:
+    """Return whether both have one pattern, without reading values, so in graphs too."""
+    if not isinstance(data, MaskedTensor):
+        return False
+    one, other = data._pattern, mask._pattern
+    if isinstance(one, BooleanPattern) and isinstance(other, BooleanPattern):
+        return one.current is other.current
+    return isinstance(one, StoredPattern) and isinstance(other, StoredPattern) and one.is_same(other)
+
+
+def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = None) -> MaskedTensor:
+    """Create a MaskedTensor from data and a Boolean mask; True means specified (observed, valid, not padding).
 
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
             keeps its own mask too.
-        mask: Boolean tensor, True = specified, broadcastable to the shape of ``data``, shared as well: what is written
-            to the MaskedTensor or its views changes it, until another MaskedTensor has it. None: everything is
-            specified.
+        mask: Boolean tensor, True = specified, with as many dimensions as ``data``, size 1 where it repeats (a 0-dim
+            mask holds for all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
+            until another MaskedTensor or a backward pass needs it as it was. None: everything is specified. A
+            MaskedTensor, such as ``x != -100``, must be specified wherever ``data`` is.
 
     Returns:
-        MaskedTensor of the shape and dtype of ``data``.
+        MaskedTensor of the shape and dtype of ``data``; of jagged and sparse data with a mask, with a Boolean mask.
         Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
 
     Raises:
         TypeError: ``data`` is no tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` does not broadcast to ``data`` or lives on another device.
+        ValueError: ``mask`` has fewer dimensions than ``data``, does not broadcast to it, lives on another device, or
+            is unspecified where ``data`` is specified.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -75,8 +109,10 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
         if mask is None:
             return data
         values, own = data._dense()
-        return of_entries(values, own & check_mask(mask, values.shape, values.device))
+        return of_entries(values, own & check_mask(plain_mask(mask, data), values.shape, values.device))
     data = _check_data(data)
+    if isinstance(mask, MaskedTensor):
+        mask = plain_mask(mask, data)
     if mask is None:
         return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
     return MaskedTensor(
@@ -84,11 +120,11 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | None = None) -> MaskedTen
     )
 
 
-def from_nan(data: Tensor) -> MaskedTensor:
-    """Read NaN as "unspecified": the convention of pandas and of many files.
+def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:
+    """Create a MaskedTensor whose unspecified entries are the NaN of ``data``, as in pandas and many files.
 
     Args:
-        data: floating-point or complex tensor of any shape.
+        data: floating-point or complex tensor of any shape. A MaskedTensor keeps its own mask too.
 
     Returns:
         MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified.
@@ -102,14 +138,15 @@ def from_nan(data: Tensor) -> MaskedTensor:
         >>> mg.from_nan(torch.tensor([1., float("nan"), 3.])).mean()
         tensor(2.)
     """
-    data = _check_data(data)
-    return of_entries(data, ~torch.isnan(data))
+    if not isinstance(data, MaskedTensor):
+        data = _check_data(data)
+    return masked(data, ~torch.isnan(data))  # type: ignore[arg-type]
 
 
 def from_lengths(
     data: Tensor, lengths: Tensor, dim: int = 1, *, layout: torch.layout = torch.strided
 ) -> MaskedTensor:
-    """A padded batch: sequence ``b`` is specified in its first ``lengths[b]`` positions along ``dim``.
+    """Create a padded batch: sequence ``b`` is specified in its first ``lengths[b]`` positions along ``dim``.
 
     Args:
         data: tensor (B, ..., T, ...) with T at ``dim``.
@@ -173,7 +210,7 @@ def from_lengths(
 
 
 def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> MaskedTensor:
-    """A ``numpy.ma`` array; mind the polarity: numpy's mask is True where an entry is *missing*.
+    """Create a MaskedTensor from a ``numpy.ma`` array, whose mask is True where an entry is *missing*.
 
     Args:
         array: masked array (or a plain one: fully specified) of a dtype torch knows. The data is shared; it is copied
@@ -192,6 +229,7 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
     """
     import numpy as np
 
+    notice_packages()
     if not isinstance(array, np.ndarray):
         raise TypeError(
             f"array must be a numpy array, found {type(array).__name__}; use mg.masked for tensors"

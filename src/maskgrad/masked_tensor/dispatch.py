@@ -1,4 +1,4 @@
-"""From a call of a torch function to the rule that gives it meaning, and back to a MaskedTensor."""
+"""Dispatch of torch functions: find the rule, unwrap the arguments, wrap the result."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import HigherOrderOperator
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.instead import instead_of
+from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import VIEWS_OF_NUMBERS, makes_views, pattern_of_result, write_entries
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
-from maskgrad.semantics.autocasting import MAY_WIDEN, in_float32
+from maskgrad.semantics.autocasting import as_autocast
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import registry as jagged
@@ -72,7 +74,7 @@ def _bindings() -> tuple[dict[Any, Binding], tuple[tuple[Any, Binding], ...]]:
 
 
 def _place_of_inplace(function: Any) -> int | None:
-    """The position of ``inplace`` among the arguments: torch.compile passes it on as it was written."""
+    """Return the position of ``inplace`` among the arguments: torch.compile passes it as it was written."""
     if getattr(function, "__module__", "") != "torch.nn.functional" or not isinstance(function, FunctionType):
         return None
     names = list(inspect.signature(function).parameters)
@@ -80,7 +82,7 @@ def _place_of_inplace(function: Any) -> int | None:
 
 
 def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
-    """``Tensor.exp`` for ``Tensor.exp_``: a method and a function may take their operands in another order."""
+    """Return ``Tensor.exp`` for ``Tensor.exp_``: methods and functions may take operands in another order."""
     name = getattr(function, "__name__", "")
     if getattr(Tensor, name, None) is function and not name.startswith("__"):
         method = getattr(Tensor, name.removesuffix("_"), None)
@@ -92,7 +94,7 @@ def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
 #: WRITTEN_IN_PYTHON are those of Tensor's methods that are (__pow__, __rsub__, …). Under torch.compile they cannot be
 #: looked up in a dict, and since PyTorch 2.15 they have no names of their own there.
 BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
-#: Functions that ask Tensor-likes, and of which those that do not ask are made: they write by methods of the tensor.
+#: Functions that call ``__torch_function__`` and write by methods of the tensor.
 MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
@@ -100,7 +102,7 @@ REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.fun
 
 
 def binding_of(function: Any) -> Binding | None:
-    """The record behind a function of torch, if there is one."""
+    """Return the binding of a function of torch, None if it has none."""
     found = BY_FUNCTION.get(function)
     if found is None and getattr(function, "__module__", "") == "torch._tensor":
         for known, binding in WRITTEN_IN_PYTHON:
@@ -113,15 +115,27 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
     binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
+        if function in SPELLINGS:
+            return SPELLINGS[function](*args, **kwargs)
         if function in MADE_OF_METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)
+        if isinstance(function, HigherOrderOperator):
+            return _with_operands_inside(function, args, kwargs)
         refusal = REFUSED.get(function)
         if refusal is not None:
             raise UndefinedOnMaskedError(_name(function), refusal.reason, refusal.remedy)
         name = _name(function)
         raise UnsupportedOperationError(name, instead=instead_of(function, name))
     return call(binding, function, args, kwargs)
+
+
+def _with_operands_inside(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call ``torch.utils.checkpoint`` in a graph on a function that holds its arguments, and dispatches inside."""
+    run, *given = args
+    masked = {name: value for name, value in kwargs.items() if type(value) is masked_tensor.MaskedTensor}
+    others = {name: value for name, value in kwargs.items() if name not in masked}
+    return function(lambda **rest: run(*given, **masked, **rest), **others)
 
 
 def call(
@@ -132,7 +146,7 @@ def call(
     given = args
     if usual is not None:
         function, args = usual, (args[1], args[0])
-    out = None
+    out, named = None, kwargs.values()
     if flag is not None and len(args) > flag:
         in_place = bool(args[flag]) or in_place
         args = (*args[:flag], False, *args[flag + 1 :])
@@ -157,11 +171,14 @@ def call(
     plain, body = tuple(parts), operation.body
     if stored:
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
-    if operation.name in MAY_WIDEN and torch._C._is_any_autocast_enabled():
-        body = in_float32(operation.name, body, (*plain, *kwargs.values()))
+    if torch._C._is_any_autocast_enabled():
+        body = as_autocast(operation.name, body, (*plain, *kwargs.values()), stored)
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
+    records = torch.is_grad_enabled() and (_is_recorded(result) or (in_place and _requires_grad(given[0])))
+    if records and not makes_views(operation, args):
+        keep_masks((*args, *named))
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return _write(given[0] if in_place else out, result, function, reshapes)
@@ -171,7 +188,7 @@ def call(
 
 
 def holds_stored(arguments: Iterable[Any]) -> bool:
-    """Whether an argument, or a part of a sequence, is masked on a sparse layout."""
+    """Return whether an argument, or a part of a sequence, is masked on a sparse layout."""
     for argument in arguments:
         kind = type(argument)
         if kind is SparseEntries or (kind in (list, tuple) and holds_stored(argument)):
@@ -199,14 +216,14 @@ def _stored_in(arguments: Iterable[Any]) -> Iterable[SparseEntries]:
 def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | SparseEntries:
     pattern = x._pattern
     if type(pattern) is BooleanPattern:
-        home = pattern._home  # .mask, without its call where the mask has not moved
+        home = pattern._home  # `.current`, without its call where the mask has not moved
         known = pattern._source is None if home is None else home.moves == pattern._moves
-        return Entries(x._values, pattern._mask if known else pattern.mask)
+        return Entries(x._values, pattern._mask if known else pattern.current)
     return SparseEntries(x._values, pattern)  # type: ignore[arg-type]
 
 
 def unwrap(argument: Any) -> Any:
-    """A MaskedTensor, or those in a sequence, as entries."""
+    """Replace a MaskedTensor, or those in a sequence, by entries."""
     if isinstance(argument, masked_tensor.MaskedTensor):
         return _unwrapped(argument)
     if type(argument) is list or type(argument) is tuple:
@@ -215,7 +232,7 @@ def unwrap(argument: Any) -> Any:
 
 
 def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = None) -> Any:
-    """Entries, or those in a sequence, as MaskedTensors; ``make`` makes one of values and mask."""
+    """Replace entries, or those in a sequence, by MaskedTensors; ``make`` makes one of values and mask."""
     if isinstance(result, Entries):
         return (make or masked_tensor.of_entries)(*result)
     if isinstance(result, SparseEntries):
@@ -226,7 +243,7 @@ def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = No
 
 
 def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mask: Tensor) -> BooleanPattern:
-    """The pattern of a result, which may be a view of an operand, or have its mask."""
+    """Return the pattern of a result, which may be a view of an operand, or have its mask."""
     if operation.family == "elementwise":
         is_new = operation.name not in VIEWS_OF_NUMBERS
     else:  # values that are detached are no view
@@ -261,7 +278,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
         return first._pattern.of_view(mask)
     sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
     sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
-    # in a graph and in a transformation, memory cannot be asked for
+    # in a graph and in a transformation, memory cannot be compared
     unknown = compiling or is_transformed()
     if unknown and operation.name == "clone":  # its mask is its own, and can be written through views
         return BooleanPattern(mask.clone(), Home(lent=False))
@@ -269,8 +286,29 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     return pattern_of_result(values, mask, sources, views)
 
 
+def _is_recorded(result: Any) -> bool:
+    """Return whether the result of a rule is in the graph."""
+    if type(result) is Entries or type(result) is SparseEntries:
+        return result.values.requires_grad
+    if isinstance(result, Tensor):
+        return result.requires_grad
+    return isinstance(result, (tuple, list)) and any(map(_is_recorded, result))
+
+
+def keep_masks(arguments: tuple[Any, ...]) -> None:
+    """Let later writes copy the masks of the operands, which the graph may have saved. Views save none."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is list or kind is tuple:
+            keep_masks(argument)
+        elif kind is masked_tensor.MaskedTensor and type(argument._pattern) is BooleanPattern:
+            pattern = argument._pattern
+            if pattern._home is not None or pattern._source is not None:  # else its first write copies it
+                pattern.keep()
+
+
 def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """The operands of an operation in place: what the graph keeps of the target must not be what is written to."""
+    """Return the operands of an operation in place; the graph saves a copy of the target."""
     target = args[0]
     if type(target) is not masked_tensor.MaskedTensor or not torch.is_grad_enabled():
         return args
@@ -291,6 +329,9 @@ callbacks.provide(wrap, unwrap)
 def _name(function: Any) -> str:
     if torch.compiler.is_compiling():  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
+    for name, known in vars(torch.sparse).items():  # under names of their own there
+        if known is function:
+            return f"torch.sparse.{name}"
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
 
 

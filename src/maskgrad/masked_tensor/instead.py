@@ -1,4 +1,4 @@
-"""What to write instead of a method or function of PyTorch that has no meaning here, where there is something."""
+"""Lines to write instead of methods and functions of PyTorch that MaskedTensors do not have."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ BY_NAME = {
     "torch.Tensor.storage": "Write x.get_data().storage() for the memory of the values; that of the mask is x.mask's.",
     "torch.Tensor.untyped_storage": "Write x.get_data().untyped_storage() for the memory of the values; that of the "
     "mask is x.mask's.",
+    "torch.Tensor.__setitem__": "A plain tensor is written at plain positions, with plain values: write "
+    "y[index.compressed()] = value, y[index] = value.filled(0.), or y = mg.masked(y) before it.",
     "torch.Tensor.apply_": "Write mg.masked(x.filled(0).apply_(function), x.mask).",
     "torch.Tensor.map_": "Write mg.masked(x.filled(0).map_(y.filled(0), function), x.mask & y.mask).",
     "torch.Tensor.set_": "Write x.data = y for other entries under the same name.",
+    "torch.sparse.spdiags": "Write mg.masked(torch.sparse.spdiags(x.filled(0), …).to_dense(), mask), with the mask "
+    "made in the same way of x.mask.float(), and > 0.",
     "torch.Tensor.module_load": "A parameter is a plain tensor: load its values, and its mask as a buffer.",
 }
 #: Collectives that mg.distributed has for MaskedTensors, too.
@@ -26,15 +30,21 @@ OPERATOR = (
     "A custom operator sees plain tensors only: derive a mg.Function from its forward and backward pass, or pass "
     "x.filled(value)."
 )
+QUANTIZED = (
+    "An operator with quantized weights sees plain tensors only: give the module x.filled(0) and x.mask apart, or "
+    "leave it out of the quantization."
+)
 COLLECTIVE = (
     "Write torch.distributed.{name} of x.filled(0) and of x.mask, or mg.distributed.all_reduce(x) for a sum."
 )
 
 
 def instead_of(function: Any, name: str) -> str:
-    """The line to write instead of ``function``, which messages call ``name``; empty if there is none of its own."""
+    """Return the line to write instead of ``function``, called ``name`` in messages; empty if the table has none."""
     if name in BY_NAME:
         return BY_NAME[name]
+    if name.startswith("quantized."):
+        return QUANTIZED
     if isinstance(function, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return OPERATOR
     if getattr(function, "__module__", "").startswith("torch.distributed"):

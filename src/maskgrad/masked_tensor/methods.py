@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError, UnsupportedOperationError
-from maskgrad.masked_tensor import autograd, sequences, storage
+from maskgrad.masked_tensor import autograd, completeness, printing, sequences, storage
 from maskgrad.masked_tensor.creation import from_numpy
-from maskgrad.masked_tensor.dispatch import dispatch, unwrap
+from maskgrad.masked_tensor.dispatch import dispatch, keep_masks, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
-from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
+from maskgrad.masked_tensor.spellings import SPELLINGS
+from maskgrad.masked_tensor.tensor import TAKEN_APART, MaskedTensor, stored_of
 from maskgrad.masked_tensor.writing import write_mask
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.indexing import assigned
@@ -41,7 +42,7 @@ USUAL = frozenset({MaskedTensor, Tensor, torch.nn.Parameter, bool, int, float, c
 
 def _method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def method(self: MaskedTensor, *args: Any, **kwargs: Any) -> Any:
-        return dispatch(function, (self, *args), kwargs)
+        return _called(function, (self, *args), kwargs)
 
     method.__name__ = name
     method.__qualname__ = f"MaskedTensor.{name}"
@@ -52,7 +53,7 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
     def forward(self: MaskedTensor, other: Any) -> Any:
         if type(other) not in USUAL:
             if _is_foreign(other):
-                has_its_own = name.replace("__", "__r", 1) in dir(other)  # which Python asks
+                has_its_own = name.replace("__", "__r", 1) in dir(other)  # which Python calls
                 return NotImplemented if has_its_own else _asked(name, self, other)
             other = _converted(other)
             if other is NotImplemented:
@@ -74,22 +75,35 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
     return method
 
 
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a method of a MaskedTensor, or as PyTorch does, ``__torch_function__`` of a foreign Tensor-like argument."""
+    for argument in (*args[1:], *kwargs.values()):
+        if type(argument) not in USUAL and _is_foreign(argument):
+            parts = [
+                part for a in (*args, *kwargs.values()) for part in (a if type(a) in (list, tuple) else (a,))
+            ]
+            return torch.overrides.handle_torch_function(function, parts, *args, **kwargs)
+    return dispatch(function, args, kwargs)
+
+
 def _is_foreign(other: Any) -> bool:
-    """Whether ``other`` is a Tensor-like of somebody else, who is to see the MaskedTensor rather than its values."""
+    """Return whether ``other`` is a Tensor-like of another package, which gets the MaskedTensor, not its values."""
     kind = type(other)
+    if kind is list or kind is tuple:
+        return any(_is_foreign(part) for part in other)
     return hasattr(kind, "__torch_function__") and not issubclass(kind, (Tensor, MaskedTensor))
 
 
 def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
-    """What a foreign Tensor-like makes of an operator that it does not have itself."""
+    """Call ``__torch_function__`` of a foreign Tensor-like for an operator that it does not define."""
     method = getattr(Tensor, name)
     return torch.overrides.handle_torch_function(method, (self, other), self, other)
 
 
 def _converted(other: Any) -> Any:
-    """An array of numpy as a tensor that shares its memory, with its mask if it has one; numbers as they are.
+    """Convert an array of numpy to a tensor that shares its memory, with its mask if it has one; keep numbers.
 
-    Anything else is asked by Python, and sees the MaskedTensor: an operator of PyTorch would show it the values.
+    For anything else NotImplemented: Python then calls its own operator with the MaskedTensor.
     """
     package = type(other).__module__.partition(".")[0]
     if package == "numpy":
@@ -100,7 +114,7 @@ def _converted(other: Any) -> Any:
         name = TABLES[package]
         raise UnsupportedOperationError(
             f"an operator with a {package} {type(other).__name__} on the other side",
-            "which of both says what is missing would be a guess",
+            "it is ambiguous which side defines the missing entries",
             f"Make both the same: mg.from_{name}(…) for MaskedTensors, mg.interop.to_{name}(x) for {package}.",
         )
     return other if isinstance(other, (Tensor, Number)) or package == "torch" else NotImplemented
@@ -115,10 +129,17 @@ def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _getitem(self: MaskedTensor, index: Any) -> Any:
+    if type(index) not in USUAL and _is_foreign(index):
+        return _called(Tensor.__getitem__, (self, index), {})
+    if type(index) is int and not self.shape:
+        raise IndexError(f"invalid index of a 0-dim tensor. {TAKEN_APART}")
     return dispatch(operator.getitem, (self, index), {})
 
 
 def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
+    if _is_foreign(index) or _is_foreign(value):
+        _called(Tensor.__setitem__, (self, index, value), {})
+        return
     if self._values.requires_grad and self._values.is_leaf and torch.is_grad_enabled():
         raise RuntimeError(
             "assigning to entries of a leaf MaskedTensor that requires grad; clone() it first, or use torch.no_grad()"
@@ -126,6 +147,8 @@ def _setitem(self: MaskedTensor, index: Any, value: Any) -> None:
     for operand in (self, value):
         if isinstance(operand, MaskedTensor) and stored_of(operand) is not None:
             raise UnsupportedLayoutError("assigning to entries", operand.layout, tuple(operand.shape))
+    if isinstance(value, MaskedTensor):
+        keep_masks((value,))
     index, wanted, values = assigned(unwrap(index), unwrap(value))
     write_mask(self, index, wanted)
     if values is not None:
@@ -140,7 +163,7 @@ def _torch_function(
     kwargs: dict[str, Any] | None = None,
 ) -> Any:
     if len(types) > 1 and not all(issubclass(kind, (MaskedTensor, Tensor)) for kind in types):
-        return NotImplemented  # the other Tensor-like is asked next, and sees the mask
+        return NotImplemented  # torch calls that of the other Tensor-like next
     return dispatch(func, args, kwargs or {})
 
 
@@ -162,7 +185,8 @@ def _documented(name: str, operation: Operation, where: str = "") -> Callable[..
 
 def install() -> None:
     """Put methods, operators and properties on the class: first those that are written by hand, then the derived."""
-    by_hand = storage.methods() | {m.__name__: m for m in (*sequences.METHODS, *autograd.METHODS)}
+    by_name = (*sequences.METHODS, *completeness.METHODS, *autograd.METHODS)
+    by_hand = storage.methods() | {m.__name__: m for m in by_name}
     for name, written in (by_hand | autograd.PROPERTIES).items():
         setattr(MaskedTensor, name, written)
     for operation in OPERATIONS:
@@ -181,6 +205,10 @@ def install() -> None:
     for refusal in REFUSALS:  # so that x.svd() says why, like torch.svd(x)
         for name in refusal.methods:
             setattr(MaskedTensor, name, _method(getattr(Tensor, name), name))
+    for function in SPELLINGS:
+        name = getattr(function, "__name__", "")
+        if getattr(Tensor, name, None) is function:
+            setattr(MaskedTensor, name, _method(function, name))
     for name in BINARY.split():
         function = getattr(operator, f"__{name}__")
         setattr(MaskedTensor, f"__{name}__", _operator(function, f"__{name}__"))
@@ -190,6 +218,8 @@ def install() -> None:
         setattr(MaskedTensor, f"__{name}__", _operator(getattr(operator, f"__{name}__"), f"__{name}__"))
     for name in UNARY:
         setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
+    MaskedTensor.__repr__ = printing.text  # type: ignore[method-assign, assignment]
+    MaskedTensor._repr_html_ = printing.html  # type: ignore[attr-defined]
     MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
     MaskedTensor.__getitem__ = _getitem  # type: ignore[method-assign]
     MaskedTensor.__setitem__ = _setitem  # type: ignore[method-assign]

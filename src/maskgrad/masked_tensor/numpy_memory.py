@@ -1,4 +1,4 @@
-"""Numbers in numpy's memory as tensors, whatever the order of their bytes and whoever may write there."""
+"""Numbers in numpy's memory as tensors, in any order of bytes, and back."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from torch import Tensor
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["holds_numbers", "tensor_of"]
+__all__ = ["holds_numbers", "in_numpy", "tensor_of"]
+
+#: Where another library lacks a dtype, the next one that holds all of its values.
+_EXACT_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 #: kinds and sizes of numpy's dtypes that torch has too: b Boolean, i and u integers, f floating point, c complex
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 
 
 def holds_numbers(dtype: np.dtype[Any]) -> bool:
-    """Whether torch has this dtype, in either order of bytes."""
+    """Return whether torch has this dtype, in either byte order."""
     return dtype.itemsize in _SIZES.get(dtype.kind, ())
 
 
 def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
-    """The array as a tensor of its shape; its dtype is one that :func:`holds_numbers`.
+    """Convert an array to a tensor of its shape; its dtype is one that :func:`holds_numbers`.
 
     The memory is shared where a tensor may stand for it. It is copied if the order of the bytes is foreign,
     if the array is read-only (its owner relies on that, and PyTorch has no read-only tensors), or if a stride
@@ -33,3 +36,9 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     elif not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def in_numpy(values: Tensor, widen: tuple[torch.dtype, ...] = tuple(_EXACT_WIDER)) -> np.ndarray[Any, Any]:
+    """Values in numpy's memory, shared where they can be; dtypes among ``widen`` become wider ones."""
+    plain = values.detach().cpu().resolve_conj().resolve_neg()
+    return (plain.to(_EXACT_WIDER[plain.dtype]) if plain.dtype in widen else plain).numpy()

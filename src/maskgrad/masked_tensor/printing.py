@@ -1,4 +1,4 @@
-"""MaskedTensors for people: ``--`` where nothing is specified, a table in notebooks."""
+"""Printing: ``--`` for unspecified entries, a table in notebooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = 1000
 
 
 def _texts(values: torch.Tensor) -> list[str]:
-    """The numbers of a 1-D tensor, written alike, with four decimals if any, as torch does."""
+    """Format the numbers of a 1-D tensor alike, with four decimals if any, as torch does."""
     if values.dtype == torch.bool or not (values.is_floating_point() or values.is_complex()):
         return [str(v) for v in values.tolist()]
     if values.is_complex():
@@ -37,7 +37,7 @@ def _texts(values: torch.Tensor) -> list[str]:
 
 
 def text(x: MaskedTensor) -> str:
-    """``masked([1., --, 3.])``, summarised like numpy's arrays when it is long."""
+    """Format as ``masked([1., --, 3.])``, summarised like numpy's arrays when it is long."""
     values = x._values
     if stored_of(x) is not None:
         return _stored_text(x)
@@ -70,7 +70,7 @@ def text(x: MaskedTensor) -> str:
 
 
 def _stored_text(x: MaskedTensor) -> str:
-    """As for a Boolean mask if the shape is small, else how much is stored of what."""
+    """Format as for a Boolean mask if the shape is small, else layout, shape and number of stored entries."""
     values = x._values
     if (
         not isinstance(values, torch.Tensor)
@@ -100,7 +100,7 @@ def _suffix(values: torch.Tensor, whole: bool = True) -> str:
 
 
 def html(x: MaskedTensor) -> str:
-    """A table for one or two dimensions, unspecified entries greyed out; text for any other rank."""
+    """Format one or two dimensions as a table, unspecified entries greyed out; other ranks as text."""
     if stored_of(x) is not None:
         if math.prod(x.shape) > SMALL:
             return f"<pre>{markup.escape(text(x))}</pre>"

@@ -1,12 +1,13 @@
-"""Sequences of different lengths: constructors, conversions and questions of the layout ``torch.jagged``."""
+"""Sequences of different lengths: constructors, conversions and properties of the layout ``torch.jagged``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.patterns.checks import check_offsets
@@ -17,21 +18,28 @@ from maskgrad.semantics.jagged.rows import is_jagged
 from maskgrad.semantics.jagged.sequences import ends
 from maskgrad.semantics.sparse.entries import SIGNED
 
-__all__ = ["METHODS", "check_layout", "from_offsets", "from_sequences", "jagged_of_lengths"]
+__all__ = [
+    "METHODS",
+    "check_layout",
+    "from_offsets",
+    "from_sequences",
+    "jagged_of_lengths",
+    "specified_positions",
+]
 
 LAYOUTS = (torch.strided, torch.jagged)
 
 
 def check_layout(layout: torch.layout) -> None:
-    """Raise unless sequences can be stored so."""
+    """Raise unless sequences can be stored in this layout."""
     if layout not in LAYOUTS:
         raise ValueError(
-            f"layout must be torch.strided or torch.jagged, found {layout}; write .to_sparse(layout={layout}) behind it"
+            f"layout must be torch.strided or torch.jagged, found {layout}; append .to_sparse(layout={layout})"
         )
 
 
 def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.strided) -> MaskedTensor:
-    """A batch of sequences of different lengths.
+    """Create a batch of sequences of different lengths.
 
     Args:
         sequences: tensors ``(length, *features)``, of one dtype and device; lengths may be 0.
@@ -54,6 +62,7 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
 
     Source: https://docs.pytorch.org/docs/stable/nested.html (the layout).
     """
+    notice_packages()
     check_layout(layout)
     parts = list(sequences)
     if not parts:
@@ -82,16 +91,17 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     return batch if layout == torch.jagged else to_dense(batch)
 
 
-def from_offsets(values: Tensor, offsets: Tensor, longest: int | None = None) -> MaskedTensor:
-    """Packed sequences, as variable-length attention has them (``cu_seqlens``): a jagged batch, sharing the memory.
+def from_offsets(values: Tensor | MaskedTensor, offsets: Tensor, longest: int | None = None) -> MaskedTensor:
+    """Create a jagged batch from packed sequences (``cu_seqlens`` of variable-length attention), sharing the memory.
 
     Args:
-        values: rows ``(n, *features)`` of all sequences, one behind the other.
+        values: rows ``(n, *features)`` of all sequences, one behind the other. A MaskedTensor keeps its own mask too.
         offsets: integers (B + 1,), ascending from 0 to n: sequence b is the rows ``offsets[b]:offsets[b + 1]``.
         longest: T, the size of the ragged dimension; None: the longest length, which is read.
 
     Returns:
-        MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``. Gradient: reaches ``values``.
+        MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``; of masked rows, whose holes that layout does not
+        know, with a Boolean mask. Gradient: reaches ``values``.
 
     Raises:
         TypeError: ``values`` is no strided tensor, or ``offsets`` are no integers.
@@ -105,8 +115,9 @@ def from_offsets(values: Tensor, offsets: Tensor, longest: int | None = None) ->
 
     Source: https://docs.pytorch.org/docs/stable/nn.attention.html (``varlen``).
     """
-    if not isinstance(values, Tensor) or values.layout != torch.strided or values.ndim < 1:
-        raise TypeError("values must be a strided torch.Tensor (n, *features), one row for each position")
+    notice_packages()
+    if not isinstance(values, (Tensor, MaskedTensor)) or values.layout != torch.strided or values.ndim < 1:
+        raise TypeError("values must be a strided tensor (n, *features), one row for each position")
     if not isinstance(offsets, Tensor):
         raise TypeError(
             f"offsets must be a torch.Tensor, found {type(offsets).__name__}; use torch.tensor(offsets)"
@@ -124,11 +135,15 @@ def from_offsets(values: Tensor, offsets: Tensor, longest: int | None = None) ->
             f"longest must be at least {most}, the length of the longest sequence, found {longest}"
         )
     size = most if longest is None else longest
-    return MaskedTensor(values, jagged_pattern(offsets, values.shape[0], (offsets.shape[0] - 1, size)))
+    pattern = jagged_pattern(offsets, values.shape[0], (offsets.shape[0] - 1, size))
+    if isinstance(values, Tensor):
+        return MaskedTensor(values, pattern)
+    padded, mask = (MaskedTensor(part, pattern)._dense()[0] for part in values._dense())
+    return of_entries(padded, mask)
 
 
 def jagged_of_lengths(data: Tensor, lengths: Tensor, dim: int) -> MaskedTensor:
-    """The rows of a padded batch (checked by :func:`maskgrad.from_lengths`); how many there are is read."""
+    """Return the rows of a padded batch (checked by :func:`maskgrad.from_lengths`); reads their number."""
     offsets = torch.nn.functional.pad(lengths.to(torch.int64).cumsum(0), (1, 0))
     pattern = jagged_pattern(offsets, int(offsets[-1]), (data.shape[0], data.shape[dim]), (0, dim))
     return _rows(data, pattern)
@@ -143,7 +158,7 @@ def _rows(data: Tensor, pattern: JaggedPattern) -> MaskedTensor:
 
 
 def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
-    """The same entries as sequences one behind the other: what follows costs what the specified positions cost.
+    """Concatenate the sequences: later operations cost what the specified positions cost.
 
     Args:
         self: a MaskedTensor of any layout, each of whose sequences is specified in its first positions.
@@ -177,33 +192,44 @@ def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
         )
     batch = [d for d in range(dim) if d == 0 or mask.stride(d) != 0]
     at = (*batch, dim)
-    depth = len(at)
-    moved = mask.movedim(at, tuple(range(depth)))
-    known = moved.flatten(depth) if rank > depth else moved.unsqueeze(-1)
-    if known.shape[-1] and known.stride(-1) != 0:
-        whole, some = known.all(-1), known.any(-1)
-        partly = whole != some
-        if bool(partly.any()):
-            where = tuple(partly.nonzero()[0].tolist())
-            raise ValueError(
-                f"a position of a jagged tensor is specified in all features or in none, but {int(partly.sum())} are "
-                f"specified in part, the first at {where}; keep the Boolean mask"
-            )
-        known = whole
-    else:
-        known = known[..., 0] if known.shape[-1] else known.any(-1)
-    lengths = known.sum(-1).reshape(-1)
+    lengths = specified_positions(mask, at, "to_jagged").sum(-1).reshape(-1)
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    sizes = tuple(values.shape[d] for d in at)
-    pattern = jagged_pattern(offsets, int(offsets[-1]), sizes, at)
-    gap = known & ~pattern.mask
-    if bool(gap.any()):
-        where = tuple(gap.nonzero()[0].tolist())
-        raise ValueError(
-            f"a jagged tensor stores the first positions of each sequence, but position {where[-1]} of sequence "
-            f"{where[:-1]} lies behind a gap; keep the Boolean mask"
-        )
+    pattern = jagged_pattern(offsets, int(offsets[-1]), tuple(values.shape[d] for d in at), at)
     return _rows(values, pattern)
+
+
+def specified_positions(mask: Tensor, at: Sequence[int], function: str) -> Tensor:
+    """Return the (*batch, T) mask of padded sequences, whose dimensions are ``at``; all others are features.
+
+    Raises:
+        ValueError: a position is specified in some of its features, or a sequence has a gap; the message names the
+            first. While a graph is compiled, the check becomes part of it.
+    """
+    depth = len(at)
+    mask = mask.movedim(tuple(at), tuple(range(depth)))
+    for dim in range(depth, mask.ndim):
+        if mask.stride(dim) == 0 and mask.shape[dim]:
+            mask = mask.narrow(dim, 0, 1)  # an expanded mask is equal at every feature
+    by_feature = mask.flatten(depth) if mask.ndim > depth else mask.unsqueeze(-1)
+    known = by_feature.any(-1)
+    partly = (by_feature != known.unsqueeze(-1)).any(-1)
+    gap = ~known[..., :-1] & known[..., 1:]
+    if torch.compiler.is_compiling():
+        torch._assert_async(
+            ~(partly.any() | gap.any()), f"{function}: the mask is not one of padded sequences"
+        )
+        return known
+    for wrong, words in (
+        (partly, "specified in some features and not in others"),
+        (gap, "unspecified and the next one is not"),
+    ):
+        if bool(wrong.any()):
+            *batch, position = wrong.nonzero()[0].tolist()
+            raise ValueError(
+                f"{function}: position {position} of sequence {batch[0] if len(batch) == 1 else tuple(batch)} is "
+                f"{words}; x must hold sequences with padding at their ends only; keep the Boolean mask"
+            )
+    return known
 
 
 def _pattern(x: MaskedTensor, name: str) -> JaggedPattern:
@@ -215,18 +241,18 @@ def _pattern(x: MaskedTensor, name: str) -> JaggedPattern:
 
 
 def offsets(self: MaskedTensor) -> Tensor:
-    """Where each sequence of a jagged tensor begins, and the last one ends: int64, (B + 1,); must not be written."""
+    """Return the offsets of the sequences of a jagged tensor: int64, (B + 1,); must not be written."""
     return _pattern(self, "offsets").offsets
 
 
 def lengths(self: MaskedTensor) -> Tensor:
-    """The length of each sequence of a jagged tensor: int64, ``(*batch,)``."""
+    """Return the length of each sequence of a jagged tensor: int64, ``(*batch,)``."""
     pattern = _pattern(self, "lengths")
     return pattern.lengths().reshape(pattern.frame.shape[:-1])
 
 
 def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
-    """The last specified position of each sequence.
+    """Return the last specified position of each sequence.
 
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask.

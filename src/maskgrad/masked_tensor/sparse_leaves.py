@@ -1,4 +1,4 @@
-"""Sparse tensors of torch as leaves: gradients go back to them in their own layout and pattern."""
+"""Sparse tensors of torch as leaves: they get gradients in their own layout and pattern."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SENT = "maskgrad has sent"
 
 
 def torch_tensor_of(values: Tensor, pattern: StoredPattern) -> Tensor:
-    """The sparse tensor of torch with this pattern and these values."""
+    """Build the sparse tensor of torch with this pattern and these values."""
     shape = pattern.shape(values)
     if isinstance(pattern, CoordinatePattern):
         return torch.sparse_coo_tensor(
@@ -35,7 +35,7 @@ def torch_tensor_of(values: Tensor, pattern: StoredPattern) -> Tensor:
 
 
 def lines_in(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Pointers and positions of a compressed sparse tensor of torch."""
+    """Return pointers and positions of a compressed sparse tensor of torch."""
     if t.layout in BY_ROW:
         return t.crow_indices(), t.col_indices()
     return t.ccol_indices(), t.row_indices()
@@ -73,7 +73,7 @@ class _Entries(torch.autograd.Function):
 
 
 def entries_of(t: Tensor, values: Tensor, pattern: StoredPattern) -> Tensor:
-    """``values`` as a function of ``t``, if that wants a gradient."""
+    """Return ``values`` as a function of ``t``, if ``t`` requires grad."""
     if not (t.requires_grad and torch.is_grad_enabled()):
         return values
     result = cast("Tensor", _Entries.apply(t, values, pattern))  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ def entries_of(t: Tensor, values: Tensor, pattern: StoredPattern) -> Tensor:
 
 
 def _accumulate_for(t: Tensor, values: Tensor) -> None:
-    """Do for a leaf what torch's accumulating node cannot: add up gradients in ``t.grad``."""
+    """Add up gradients of a leaf in ``t.grad``, which torch's accumulating node cannot."""
     assert values.grad_fn is not None
     node: Any = values.grad_fn.next_functions[0][0]
     if HELPED in node.metadata:

@@ -1,4 +1,4 @@
-"""How the entries of a MaskedTensor are stored: reading them on any layout, and changing the layout."""
+"""Layouts of MaskedTensors: reading entries on any layout, and changing the layout."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sparse_leaves import entries_of, lines_in, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS, pattern_of_places
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.stored import ravel_multi_index, unravel_index
+from maskgrad.patterns.stored import ravel_multi_index, read_places, unravel_index
 from maskgrad.semantics.sparse.entries import densified, exploded
 
 __all__ = ["from_sparse", "methods"]
 
 
 def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
-    """Read a sparse tensor of torch: its stored entries are the specified ones, stored zeros among them.
+    """Create a MaskedTensor from a sparse tensor of torch: stored entries are specified, stored zeros included.
 
     Args:
         t: COO (hybrid or not, coalesced or not: duplicates are added up, as torch means them), CSR, CSC, BSR or BSC
@@ -49,6 +50,7 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
 
     Source: https://docs.pytorch.org/docs/stable/sparse.html (the layouts).
     """
+    notice_packages()
     if not isinstance(t, Tensor) or t.layout not in LAYOUTS or t.layout == torch.strided:
         found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
         raise TypeError(
@@ -87,13 +89,13 @@ def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
         return exploded(stored)
     values, mask = x._dense()
     coordinates = mask.nonzero().T.contiguous()
-    return coordinates, values[tuple(coordinates)], tuple(values.shape)
+    return coordinates, read_places(values, coordinates), tuple(values.shape)
 
 
 def _rows(
     coordinates: Tensor, entries: Tensor, shape: tuple[int, ...], listed: int
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Places in the first ``listed`` dimensions, and for each an entry with all others; each must be complete."""
+    """Return indices in the first ``listed`` dimensions, each with its entry over the others, which is complete."""
     sizes, dense = shape[:listed], shape[listed:]
     order = torch.argsort(ravel_multi_index(coordinates, shape))
     distinct, counts = torch.unique(ravel_multi_index(coordinates[:listed], sizes), return_counts=True)
@@ -131,7 +133,7 @@ def to_sparse(
     blocksize: tuple[int, int] | None = None,
     dense_dim: int | None = None,
 ) -> MaskedTensor:
-    """The same entries in a sparse layout, chosen by the pattern and never by the values: a specified 0 stays.
+    """Convert to a sparse layout by the pattern, never by the values: a specified 0 stays.
 
     Args:
         self: a MaskedTensor of any layout.
@@ -183,13 +185,13 @@ def to_sparse(
 
 
 def to_dense(self: MaskedTensor) -> MaskedTensor:
-    """The same entries with a Boolean mask: allocates the whole shape. Gradient: passes entry by entry."""
+    """Convert to a Boolean mask, which allocates the whole shape. Gradient: passes entry by entry."""
     stored = stored_of(self)
     return self if stored is None else of_entries(*densified(stored))
 
 
 def to_sparse_tensor(self: MaskedTensor) -> Tensor:
-    """A sparse tensor of torch with the same layout and pattern (COO if the entries have a Boolean mask).
+    """Convert to a sparse tensor of torch with the same layout and pattern (COO if the entries have a Boolean mask).
 
     Gradient: passes to the values, once: the second derivative of torch's constructors is wrong (COO) or missing.
     """
@@ -201,7 +203,7 @@ def to_sparse_tensor(self: MaskedTensor) -> Tensor:
 
 
 def compressed(self: MaskedTensor) -> Tensor:
-    """The specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
+    """Return the specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
     if stored_of(self) is None:
         return kernels.masked_select(*self._dense())
     coordinates, entries, sizes = _places(self)
@@ -214,7 +216,7 @@ def compressed(self: MaskedTensor) -> Tensor:
 
 
 def num_specified(self: MaskedTensor) -> Tensor:
-    """How many entries are specified: a 0-dim int64 tensor, so that no device has to be waited for."""
+    """Return the number of specified entries, a 0-dim int64 tensor, which does not synchronize with the device."""
     stored = stored_of(self)
     if stored is None:
         mask = self._dense()[1]
@@ -258,7 +260,7 @@ def _reader(name: str) -> Callable[[MaskedTensor], Any]:
 
 
 def coalesce(self: MaskedTensor) -> MaskedTensor:
-    """``torch.Tensor.coalesce``: the tensor itself, for no place is stored twice."""
+    """Return the tensor itself, which stores no index twice (``torch.Tensor.coalesce``)."""
     if self.layout != torch.sparse_coo:
         raise RuntimeError(
             f"x.coalesce() needs layout torch.sparse_coo, found {self.layout}; no entry of a MaskedTensor is ever "
@@ -268,7 +270,7 @@ def coalesce(self: MaskedTensor) -> MaskedTensor:
 
 
 def sparse_dim(self: MaskedTensor) -> int:
-    """``torch.Tensor.sparse_dim``: how many dimensions are listed by their coordinates; 0 of a Boolean mask."""
+    """Return the number of sparse dimensions (``torch.Tensor.sparse_dim``); 0 with a Boolean mask."""
     stored = stored_of(self)
     if stored is None:
         return 0
@@ -276,7 +278,7 @@ def sparse_dim(self: MaskedTensor) -> int:
 
 
 def dense_dim(self: MaskedTensor) -> int:
-    """``torch.Tensor.dense_dim``: how many dimensions each stored value has; all of a Boolean mask."""
+    """Return the number of dimensions of each stored value (``torch.Tensor.dense_dim``); all with a Boolean mask."""
     stored = stored_of(self)
     return len(self.shape) - (0 if stored is None else len(stored.sizes))
 
@@ -296,7 +298,7 @@ def _converter(layout: torch.layout) -> Callable[..., MaskedTensor]:
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """What MaskedTensor gets from this file: by their names, those of torch's sparse tensors among them."""
+    """Return the methods of MaskedTensor that are defined here, by name, with those of torch's sparse tensors."""
     written = (
         to_sparse,
         to_dense,

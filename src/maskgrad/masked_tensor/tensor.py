@@ -1,7 +1,8 @@
-"""MaskedTensor: values that live in the autograd graph, and a pattern that says which of them exist."""
+"""MaskedTensor: values that live in the autograd graph, and a pattern of the specified ones."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, Facts, JaggedPattern, Pattern, StoredPattern
+from maskgrad.patterns.boolean import Home, check_mask, sharers
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
@@ -20,11 +22,21 @@ from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["MaskedTensor", "listed_of", "of_entries", "stored_of"]
+__all__ = ["TAKEN_APART", "MaskedTensor", "listed_of", "of_entries", "stored_of"]
 
 
+#: Ends the errors that code gets which looks for numbers or tensors in sequences.
+TAKEN_APART = (
+    "If torch.tensor or a collator of samples took it apart: write torch.stack(samples), or for tokens "
+    "mg.integrations.TokenCollator. If Lightning looked for the size of the batch: self.log(…, batch_size=len(x)). "
+    "If a hook of register_backward_hook did: use register_full_backward_hook."
+)
+
+
+# A dataclass, because code of torch that looks for tensors (fully_shard, DistributedDataParallel) looks into these.
+@dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
 class MaskedTensor:
-    """A tensor of which only some entries are specified.
+    """A tensor with unspecified (missing, padding, masked) entries.
 
     It behaves like a ``torch.Tensor`` through ``__torch_function__`` (every registered function, method and
     operator of torch accepts it), but it is no subclass: autograd, ``torch.compile``, ``torch.export`` and
@@ -68,13 +80,13 @@ class MaskedTensor:
     _values: Tensor
     _pattern: Pattern
 
-    def __init__(self, values: Tensor, pattern: Pattern) -> None:
+    def __init__(self, _values: Tensor, _pattern: Pattern) -> None:
         if trace_state() is not None:
             refuse_trace()
-        if isinstance(pattern, Tensor):  # as torch.masked writes it
+        if isinstance(_pattern, Tensor):  # as torch.masked writes it
             raise TypeError("MaskedTensor(data, mask) is made by mg.masked(data, mask)")
-        self._values = values
-        self._pattern = pattern
+        self._values = _values
+        self._pattern = _pattern
 
     def __getattr__(self, name: str) -> Any:
         # Called for what the records of semantics did not put on the class (see methods.py).
@@ -88,7 +100,7 @@ class MaskedTensor:
         self._pattern = pattern
 
     def _dense(self) -> tuple[Tensor, Tensor]:
-        """Values and mask of the whole shape; on a sparse layout this allocates them."""
+        """Return values and mask of the whole shape; on a sparse layout this allocates them."""
         stored = stored_of(self)
         return densified(stored) if stored is not None else (self._values, self._pattern.mask)
 
@@ -102,11 +114,11 @@ class MaskedTensor:
 
     @property
     def layout(self) -> torch.layout:
-        """How the entries are stored."""
+        """Storage of the entries."""
         return self._pattern.layout
 
     def filled(self, value: float | Tensor = 0) -> Tensor:
-        """A plain tensor with ``value`` at the unspecified entries.
+        """Return a plain tensor with ``value`` at the unspecified entries.
 
         Args:
             value: number, or tensor that broadcasts to this shape; promoted with the dtype as in ``torch.where``.
@@ -130,7 +142,7 @@ class MaskedTensor:
         return self.filled(value)
 
     def get_data(self) -> Tensor:
-        """The raw values, whatever lies under the mask; gradients pass at specified entries only."""
+        """Return the raw values, including those under the mask; gradients pass at specified entries only."""
         values, mask = self._dense()
         return torch.where(mask, values, values.detach())
 
@@ -139,7 +151,7 @@ class MaskedTensor:
         return self.mask
 
     def item(self) -> float | int | bool | complex:
-        """The Python number of a tensor with one entry.
+        """Return the Python number of a tensor with one entry.
 
         Raises:
             UnspecifiedValueError: the entry is unspecified.
@@ -151,21 +163,20 @@ class MaskedTensor:
         values, mask = self._dense()
         if not bool(mask):
             raise UnspecifiedValueError(
-                "item() asks for a number, but this entry is not specified (a reduction of nothing, or a missing "
-                "value); say what to read instead, as in x.filled(0.).item()"
+                "item() needs a specified entry, but this one is unspecified (a missing value, or an empty reduction); "
+                "write x.filled(0.).item() for a default"
             )
         return values.item()
 
     def tolist(self) -> Any:
-        """Nested lists of Python numbers, None where unspecified."""
+        """Return nested lists of Python numbers, None where unspecified."""
         values, mask = self._dense()
         return _with_none(values.detach().tolist(), mask.tolist())
 
     def to_numpy(self) -> np.ma.MaskedArray[Any, Any]:
-        """A ``numpy.ma.MaskedArray``; mind the polarity, numpy's mask is True where an entry is missing.
+        """Return a ``numpy.ma.MaskedArray``, whose mask is True where an entry is missing.
 
-        Under the mask is NaN (of integers and Booleans 0), for those who do not look at the mask, scikit-learn among
-        them.
+        Masked entries are NaN (0 for integers and Booleans), for libraries that ignore the mask, such as scikit-learn.
         """
         import numpy as np
 
@@ -176,26 +187,26 @@ class MaskedTensor:
 
     def __array__(self, *_: object, **__: object) -> np.ndarray[Any, Any]:
         raise TypeError(
-            "a MaskedTensor does not become a numpy array by itself, which has no place for what is unspecified; write "
-            "x.filled(float('nan')).numpy() for libraries that know NaN, such as scikit-learn, or x.to_numpy() for a "
-            "numpy.ma array (many libraries ignore its mask); mg.interop.to_pandas(x) for pandas, and x.tolist(), with "
-            "None where it is unspecified, for lists"
+            "cannot convert a MaskedTensor to NumPy implicitly: NumPy arrays cannot mark unspecified entries; write "
+            "x.filled(float('nan')).numpy() for libraries that handle NaN, such as scikit-learn, x.to_numpy() for a "
+            "numpy.ma array (many libraries ignore its mask), mg.interop.to_pandas(x) for pandas, or x.tolist() for "
+            "lists with None"
         )
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of a 0-d tensor")
+            raise TypeError(f"len() of a 0-d tensor. {TAKEN_APART}")
         return int(self.shape[0])
 
     def __iter__(self) -> Iterator[Any]:
         if not self.shape:
-            raise TypeError("iteration over a 0-d tensor")
+            raise TypeError(f"iteration over a 0-d tensor. {TAKEN_APART}")
         if type(self._pattern) is JaggedPattern and not torch.compiler.is_compiling():
             return self._sequences()
         return iter(self.unbind(0))
 
     def _sequences(self) -> Iterator[Any]:
-        """The first part, and all others when they are asked for: Transformers' outputs look at the first alone."""
+        """Yield the first part, then the others, computed when needed: Transformers' outputs read the first only."""
         if len(self):
             yield self[0]
             if len(self) > 1:
@@ -220,20 +231,10 @@ class MaskedTensor:
     def __contains__(self, value: object) -> bool:
         raise TypeError("`value in masked` has no meaning on incomplete data; use (masked == value).any()")
 
-    def __repr__(self) -> str:
-        from maskgrad.masked_tensor.printing import text
-
-        return text(self)
-
     def __format__(self, spec: str) -> str:
         if not spec or self.shape:
             return object.__format__(self, spec)
         return format(self.item(), spec) if bool(self.mask) else "--"
-
-    def _repr_html_(self) -> str:
-        from maskgrad.masked_tensor.printing import html
-
-        return html(self)
 
     # memory and files
 
@@ -247,7 +248,7 @@ class MaskedTensor:
         if isinstance(
             pattern, BooleanPattern
         ):  # another name for the same memory, as a copied torch.Tensor is
-            pattern = pattern.alias(pattern.mask)
+            pattern = pattern.alias(pattern.current)
         return MaskedTensor(self._values, pattern)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MaskedTensor:
@@ -258,18 +259,18 @@ class MaskedTensor:
 
 
 def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
-    """Trusted constructor: the mask is Boolean and has the shape of the values."""
+    """Create a MaskedTensor without checks: the mask is Boolean and has the shape of the values."""
     return MaskedTensor(values, BooleanPattern(mask))
 
 
 def stored_of(x: MaskedTensor) -> SparseEntries | None:
-    """The stored values and their pattern; None if the entries have a Boolean mask."""
+    """Return the stored values and their pattern; None if the entries have a Boolean mask."""
     pattern = x._pattern
     return SparseEntries(x._values, pattern) if isinstance(pattern, StoredPattern) else None
 
 
 def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:
-    """Coordinates in the first dimensions, and the entries at them; None if the entries have a Boolean mask.
+    """Return coordinates in the first dimensions and the entries there; None if the entries have a Boolean mask.
 
     Of a jagged tensor with features before its ragged dimension, these are the coordinates of single entries.
     """
@@ -282,7 +283,7 @@ def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:
 
 
 def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
-    """Rebuild a sparse layout from a file: what it says is checked like any other input."""
+    """Rebuild a sparse layout from a file, which is checked like any other input."""
     if not isinstance(facts, (tuple, list)) or len(facts) != 3 or not isinstance(tensors, (tuple, list)):
         raise ValueError(f"a stored MaskedTensor has a layout, sizes and a block size, found {facts!r}")
     name, sizes, blocksize = facts
@@ -306,10 +307,16 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
 
 
 def rebuild(values: Tensor, mask: Tensor) -> MaskedTensor:
-    """Rebuild from a file: what it says is checked like any other input."""
-    from maskgrad.masked_tensor.creation import masked
-
-    return masked(values, mask)
+    """Rebuild from a file, which is checked like any other input."""
+    if not isinstance(values, Tensor) or values.layout != torch.strided:
+        raise TypeError(
+            f"values of a stored MaskedTensor must be a strided tensor, found {type(values).__name__}"
+        )
+    known = check_mask(mask, values.shape, values.device)
+    home = Home(
+        lent=False, sharers=sharers(known, values.numel())
+    )  # in shared memory, other processes see what is written
+    return MaskedTensor(values, BooleanPattern(known, home))
 
 
 def _with_none(values: Any, mask: Any) -> Any:

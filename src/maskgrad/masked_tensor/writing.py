@@ -1,4 +1,4 @@
-"""Writing in place: where the entries lie, values and mask, so that every view sees it.
+"""Writing in place: values and mask are written in their own memory, so that every view changes.
 
 Values are ordinary memory: a view of a MaskedTensor holds a view of its values. Masks are shared more widely, for the
 result of ``x * 2`` has the mask of ``x`` and must not see what is written to ``x``. So a mask is written in place only
@@ -17,9 +17,10 @@ from torch.utils.weak import WeakIdRef
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
+from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.boolean import Home, is_expanded, same_memory
+from maskgrad.patterns.boolean import Home, is_expanded, same_memory, sharers
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 from maskgrad.semantics.facts import Operation
@@ -41,7 +42,7 @@ COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat
 
 
 def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
-    """Whether results are views, as the operation says; a graph cannot compare memory."""
+    """Return whether results are views, by the record of the operation; a graph cannot compare memory."""
     if operation.name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)
@@ -52,34 +53,34 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
 def pattern_of_result(
     values: Tensor, mask: Tensor, sources: Iterable[MaskedTensor], views: bool
 ) -> BooleanPattern:
-    """The pattern of a result: at home with the operand of which it is a view, else a borrower of its mask."""
+    """Return the pattern of a result: a view of the operand's pattern, else one that borrows its mask."""
     compiling, found = torch.compiler.is_compiling(), None
     for source in sources:
         pattern = source._pattern
         if not isinstance(pattern, BooleanPattern):
             continue
-        if compiling:  # memory cannot be asked for in a graph
+        if compiling:  # memory cannot be compared in a graph
             if views or values is source._values:
                 return pattern.alias(mask)
-            if mask is pattern.mask:
+            if mask is pattern.current:
                 found = pattern.borrowed()
         elif same_memory(values, source._values):
             return pattern.of_view(mask)
         elif views and is_transformed():  # nor can it be there
             return pattern.alias(mask)
-        elif same_memory(mask, pattern.mask):
+        elif same_memory(mask, pattern.current):
             found = pattern.borrowed()
     return BooleanPattern(mask) if found is None or found.mask is not mask else found
 
 
 def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
-    """The home of a mask that the user passes for data of ``shape`` and that is to be shared with him.
+    """Return the home of a mask that the user passes for data of ``shape``, and shares with the MaskedTensor.
 
     Of a second one nobody is at home.
     """
     if torch.compiler.is_compiling():
         return None
-    expanded = mask.shape != shape or is_expanded(mask)
+    number = sharers(mask, shape.numel())
     base = mask._base if mask._is_view() else mask
     key = id(base)
     entry = _HOMES.get(key)
@@ -87,8 +88,8 @@ def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
         known = entry[1]
         if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
             known.lent = True
-            return Home(lent=True, expanded=expanded)
-    found = Home(lent=False, expanded=expanded)
+            return Home(lent=True, sharers=number)
+    found = Home(lent=False, sharers=number)
     _HOMES[key] = WeakIdRef(base, functools.partial(_forget, key)), found
     return found
 
@@ -105,11 +106,11 @@ def _forget(key: int, gone: WeakIdRef) -> None:
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
-    """Write what is specified, and which entries are; what lies under the mask stays as it is."""
-    known = target._pattern.mask
+    """Write values and mask; values under the mask stay as they are."""
+    known = _pattern(target).current
     same = mask is known or (can_read_values(mask) and torch.equal(mask, known))
     if not same:
-        place = writable_mask(target)
+        place = writable_mask(target, mask)
     old = target._values
     values = values.to(old.dtype)
     if torch.compiler.is_compiling() or (
@@ -121,7 +122,7 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     else:
         old.copy_(chosen(mask, values, old))
     if not same:
-        place.copy_(mask)
+        place.copy_(_narrowed(mask, place))
 
 
 #: dtypes that torch.where writes into memory that it is given, on every version
@@ -137,38 +138,68 @@ PLAIN_OUT = (
 
 
 def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
-    """Say of some entries whether they are specified."""
-    known = target._pattern.mask
+    """Write the mask of some entries."""
+    known = _pattern(target).current
     here = known[index]
     if can_read_values(here) and bool((here == wanted).all()):
         return
-    writable_mask(target)[index] = wanted
+    if not is_expanded(known):
+        writable_mask(target)[index] = wanted
+        return
+    after = known.clone(memory_format=torch.contiguous_format)
+    after[index] = wanted
+    place = writable_mask(target, after)
+    place.copy_(_narrowed(after, place))
 
 
-def writable_mask(target: MaskedTensor) -> Tensor:
-    """The mask, in memory that nobody reads but this tensor and its views.
-
-    Raises:
-        RuntimeError: several entries share one Boolean, or the tensor of which this is a view would not see the write.
-    """
+def _pattern(target: MaskedTensor) -> BooleanPattern:
+    """A sparse layout is rebound, and never comes here."""
     pattern = target._pattern
     assert isinstance(pattern, BooleanPattern)
+    return pattern
+
+
+def _narrowed(mask: Tensor, place: Tensor) -> Tensor:
+    """Return a mask without the dimensions along which ``place`` repeats."""
+    return mask[tuple([slice(size) for size in place.shape])]
+
+
+def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
+    """Return the mask in its smallest shape, in memory that only this tensor and its views read.
+
+    Args:
+        target: with a Boolean mask.
+        wanted: what is to be written. Where several entries share one Boolean it must say the same of all of them.
+
+    Raises:
+        RuntimeError: it does not, or the base of this view would not see the write.
+    """
+    pattern = _pattern(target)
     home = pattern.home
     if home is None or (home.lent and not home.apart and not pattern.is_seen):
-        mask = pattern.mask.clone(memory_format=torch.contiguous_format)
+        mask = pattern.current.clone(memory_format=torch.contiguous_format)
         target._pattern = BooleanPattern(mask, Home(lent=False))
         return mask
-    mask = pattern.mask
-    if home.expanded or is_expanded(mask):
+    mask = pattern.current
+    if (home.sharers > 1 or is_expanded(mask)) and not _is_whole(target, home, wanted):
         raise RuntimeError(
-            "this write changes which entries are specified, but several entries share one Boolean of the mask (it was "
-            "expanded). Write to x.clone() instead, whose mask has one for each entry"
+            "this write changes the mask for some of several entries that share one Boolean (the mask was expanded); "
+            "write to x.clone() instead"
         )
     if home.apart or (home.lent and (torch.compiler.is_compiling() or is_transformed())):
         raise RuntimeError(
-            "this write changes which entries are specified, and the tensor of which this is a view would not see it. "
+            "this write changes the mask, and the base of this view would not see it. "
             "Write to x.clone(), or to the tensor itself: x[index] = value"
         )
     if home.lent:
         home.move(mask)
-    return pattern.mask
+    return smallest(pattern.current)
+
+
+def _is_whole(target: MaskedTensor, home: Home, wanted: Tensor | None) -> bool:
+    """Return whether it can be read, and is true, that a write sets all entries alike that share a Boolean."""
+    mask = _pattern(target).current
+    if wanted is None or not can_read_values(wanted) or is_expanded(target._values):
+        return False
+    one = _narrowed(wanted, smallest(mask))
+    return home.sharers == sharers(mask, mask.numel()) and torch.equal(one.expand_as(wanted), wanted)

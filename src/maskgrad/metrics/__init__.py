@@ -1,5 +1,7 @@
-"""Metrics of other people's libraries over what predictions and targets both have."""
+"""Means and moments over batches, and metrics of other libraries on specified pairs."""
 
+from maskgrad.metrics.mean import Mean
+from maskgrad.metrics.moments import Moments
 from maskgrad.metrics.wrapping import Wrapped, wrap
 
-__all__ = ["Wrapped", "wrap"]
+__all__ = ["Mean", "Moments", "Wrapped", "wrap"]

@@ -7,6 +7,7 @@ from maskgrad.nn.convolution import Conv1d, Conv2d, Conv3d
 from maskgrad.nn.embedding import Embedding
 from maskgrad.nn.embedding_bag import EmbeddingBag
 from maskgrad.nn.gradient_surgery import MaskGradient, ReverseGradient
+from maskgrad.nn.linear import Linear
 
 __all__ = [
     "Conv1d",
@@ -14,6 +15,7 @@ __all__ = [
     "Conv3d",
     "Embedding",
     "EmbeddingBag",
+    "Linear",
     "MaskGradient",
     "ReverseGradient",
     "functional",

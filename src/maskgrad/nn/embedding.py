@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
-from maskgrad.nn.padded_lookup import has_padded_gradient, padded_lookup, renormalize, sparse_lookup
+from maskgrad.nn.padded_lookup import has_padded_gradient, padded_lookup, sparse_lookup
 
 __all__ = ["Embedding"]
 
@@ -97,13 +98,14 @@ class Embedding(LookupTable, torch.nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Look up the rows with these indices."""
+        if isinstance(input, MaskedTensor) and input.layout is torch.jagged:
+            return MaskedTensor(self.forward(input._values), input._pattern)
         input = self._ready(input)
         if has_padded_gradient(self, input):
-            renormalize(self, input)
             found = padded_lookup(self, input, self.padding_idx)
             self._looked_up()
             return found
-        if self.sparse and self.max_norm is None:
+        if self.sparse and self.max_norm is None and not isinstance(input, MaskedTensor):
             fused = sparse_lookup(self.weight, input, self.padding_idx)
             if fused is not None:
                 return fused

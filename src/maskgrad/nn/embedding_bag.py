@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
-from maskgrad.nn.padded_lookup import has_padded_gradient, padded_bags, renormalize
+from maskgrad.nn.padded_lookup import has_padded_gradient, padded_bags
 
 __all__ = ["EmbeddingBag"]
 
@@ -89,7 +89,6 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         """Look up and reduce; the arguments are those of ``torch.nn.EmbeddingBag``."""
         input = self._ready(input)
         if has_padded_gradient(self, input):
-            renormalize(self, input)
             found = padded_bags(self, input, offsets, per_sample_weights)
         else:
             found = super().forward(input, offsets, per_sample_weights)

@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import dispatch
 
-__all__ = ["conv1d", "conv2d", "conv3d"]
+__all__ = ["conv1d", "conv2d", "conv3d", "linear"]
 
 Rule: TypeAlias = Literal["any", "center", "all"]
+#: The rules of what has no windows.
+ALL_OR_ANY = ("any", "all")
 
 DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the result are specified.
 
@@ -62,10 +64,11 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
     """
 
 
-def check_rule(specified: object) -> None:
-    """ValueError unless ``specified`` is one of the three rules."""
-    if specified not in get_args(Rule):
-        raise ValueError(f"specified must be 'any', 'center' or 'all', found {specified!r}")
+def check_rule(specified: object, rules: tuple[str, ...] = get_args(Rule)) -> None:
+    """ValueError unless ``specified`` is one of the rules."""
+    if specified not in rules:
+        names = f"{', '.join(map(repr, rules[:-1]))} or {rules[-1]!r}"
+        raise ValueError(f"specified must be {names}, found {specified!r}; write specified='all'")
 
 
 def _convolution(dims: int) -> Callable[..., Any]:
@@ -103,3 +106,44 @@ def _convolution(dims: int) -> Callable[..., Any]:
 
 
 conv1d, conv2d, conv3d = (_convolution(dims) for dims in (1, 2, 3))
+
+
+def linear(input: Any, weight: Any, bias: Any = None, *, specified: Rule = "any") -> Any:
+    r"""``torch.nn.functional.linear``, with a choice of which entries of the result are specified.
+
+    .. math:: y_o = b_o + \sum_i w_{oi}\, x_i \quad \text{over the products whose factors are specified}
+
+    Args:
+        input: floating point, shape (..., in_features), of any layout.
+        weight: floating point, shape (out_features, in_features) or (in_features,).
+        bias: floating point, shape (out_features,); None: none.
+        specified: which entries of the result are specified:
+
+            - ``"any"``: those with at least one product, as with PyTorch's own function on a MaskedTensor. That is
+              right for inputs with missing features; of two vectors side by side it also gives half of a sum.
+            - ``"all"``: those of which all products are specified, as after ``input.complete(-1)``.
+
+    Returns:
+        MaskedTensor (..., out_features); a plain tensor if no operand is masked.
+
+    Gradient:
+        The other factor, for each product in an entry that is specified.
+
+    Raises:
+        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+
+    Dense equivalent: ``F.linear``, of the complete rows.
+
+    Example:
+        >>> pair = mg.from_nan(torch.tensor([[1., 2.], [1., float("nan")]]))
+        >>> mg.nn.functional.linear(pair, torch.ones(1, 2)).tolist()
+        [[3.0], [1.0]]
+        >>> mg.nn.functional.linear(pair, torch.ones(1, 2), specified="all").tolist()
+        [[3.0], [None]]
+
+    Source: complete-case analysis (Little and Rubin, "Statistical analysis with missing data").
+    """
+    check_rule(specified, ALL_OR_ANY)
+    if specified == "all":
+        input, weight = (x.complete(-1) if isinstance(x, MaskedTensor) else x for x in (input, weight))
+    return F.linear(input, weight, bias)

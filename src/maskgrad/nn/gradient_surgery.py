@@ -18,8 +18,8 @@ class MaskGradient(nn.Module):
     """The identity, whose gradient passes only where a mask is True.
 
     Args:
-        mask: Boolean tensor that broadcasts to the inputs, True = the gradient passes. A buffer: it moves with the
-            module and is saved with it.
+        mask: Boolean tensor with as many dimensions as the inputs, size 1 where it repeats; True = the gradient passes.
+            A buffer: it moves with the module and is saved with it.
 
     Raises:
         TypeError: ``mask`` is not a Boolean tensor.

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
 from maskgrad.kernels.kernel import HALVES
+from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of, release
 
 __all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns", "table_of"]
@@ -65,6 +66,9 @@ class LookupTable(torch.nn.Module):
 
     def _ready(self, rows: Tensor) -> Tensor:
         """``rows``, brought up to date before they are looked up. In a compiled graph this is one opaque operator."""
+        if isinstance(rows, MaskedTensor):  # what lies under a mask need not name a row
+            stored = rows.filled(0) if rows.layout is torch.strided else rows._values
+            return MaskedTensor(self._ready(stored), rows._pattern)
         if torch.compiler.is_compiling():
             if torch.compiler.is_exporting():
                 return rows

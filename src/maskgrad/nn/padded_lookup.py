@@ -8,20 +8,22 @@ from typing import Any, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 
 from maskgrad import kernels
+from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.gradients.attached import attached_gradient, keep_attached
 from maskgrad.gradients.padded_rows import PaddedRows, supports_dynamic_shapes
+from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.nn.lookup import LookupTable, table_of
 from maskgrad.optim.graphs import EFFECT_TAGS
-from maskgrad.semantics.embeddings import split_offsets
+from maskgrad.semantics.embeddings import renormalise, split_offsets
 
 __all__ = [
     "add_padded_gradient",
     "has_padded_gradient",
     "padded_bags",
     "padded_lookup",
-    "renormalize",
     "sparse_lookup",
 ]
 
@@ -37,12 +39,13 @@ class _PaddedLookup(torch.autograd.Function):
         ctx: Any,
         weight: Tensor,
         rows: Tensor,
+        known: Tensor | None,
         effect: Tensor | None,  # noqa: ARG004
         padding: int | None,
         number: int,
         call: int,
     ) -> Tensor:
-        ctx.save_for_backward(rows)
+        ctx.save_for_backward(rows, known)
         ctx.height, ctx.padding, ctx.number, ctx.call = weight.shape[0], padding, number, call
         if not torch.compiler.is_compiling() and kernels.lookup_rows.is_compiled_for(weight, rows):
             return kernels.lookup_rows(weight, rows.reshape(-1)).view(*rows.shape, *weight.shape[1:])
@@ -50,20 +53,35 @@ class _PaddedLookup(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        rows = ctx.saved_tensors[0].reshape(-1).long()
+        rows, known = ctx.saved_tensors
+        rows = rows.reshape(-1).long()
         if ctx.padding is not None:
             rows = torch.where(rows == ctx.padding, ctx.height, rows)
+        if known is not None:
+            rows = torch.where(known.reshape(-1), rows, ctx.height)
         values = grad.reshape(-1, grad.shape[-1])
         if torch.compiler.is_compiling():
             effect = torch.ops.maskgrad.add_padded_gradient(rows, values, ctx.number, ctx.call)
-            return None, None, effect, None, None, None
+            return None, None, None, effect, None, None, None
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "a gradient of padded rows cannot be differentiated again (create_graph=True); give the table "
                 "sparse=False and no capacity, or leave its weight out of the derivative"
             )
+        if _is_asked_for(ctx.next_functions[0][0]):
+            dense = PaddedRows(rows, values, torch.Size((ctx.height, values.shape[-1]))).to_dense()
+            return dense, None, None, None, None, None, None
         add_padded_gradient(table_of(ctx.number), rows, values)
-        return None, None, None, None, None, None
+        return None, None, None, None, None, None, None
+
+
+def _is_asked_for(leaf: Any) -> bool:
+    """Whether this is ``torch.autograd.grad`` by the leaf itself, which attaches nothing."""
+    try:
+        torch._C._will_engine_execute_node(leaf)
+    except RuntimeError:  # PyTorch answers for leaves in backward() alone
+        return True
+    return False
 
 
 def _number_of_call() -> int:
@@ -86,28 +104,37 @@ def has_padded_gradient(table: Any, rows: Tensor) -> bool:
     if compiling:
         return weight.is_leaf and not torch.compiler.is_exporting()
     # It cannot be attached under torch.func, or to a weight that is not a leaf.
+    given = rows._values if isinstance(rows, MaskedTensor) else rows
     return weight.is_leaf and not any(
-        torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (weight, rows)
+        torch._C._functorch.is_functorch_wrapped_tensor(t) for t in (weight, given)
     )
-
-
-def renormalize(table: Any, rows: Tensor) -> None:
-    """Renormalize rows to ``max_norm``, in place, as the look-ups of torch do."""
-    if table.max_norm is not None:
-        with torch.no_grad():
-            torch.embedding_renorm_(
-                table.weight, rows.reshape(-1).contiguous(), table.max_norm, table.norm_type
-            )
 
 
 def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
     """Rows of ``table``; a backward pass attaches a :class:`maskgrad.PaddedRows` to its weight."""
+    indices, known = _indices_and_mask(rows)
+    found = _padded_rows(table, indices, known, padding)
+    return found if known is None else masked(found, known.unsqueeze(-1))  # type: ignore[return-value]
+
+
+def _indices_and_mask(rows: Tensor | MaskedTensor) -> tuple[Tensor, Tensor | None]:
+    """Indices that all name a row, and which of them are specified; None: all."""
+    if not isinstance(rows, MaskedTensor):
+        return rows, None
+    if rows.layout not in (torch.strided, torch.jagged):
+        raise UnsupportedLayoutError("torch.nn.functional.embedding", rows.layout)
+    return rows.filled(0), rows.mask
+
+
+def _padded_rows(table: Any, rows: Tensor, known: Tensor | None, padding: int | None) -> Tensor:
     _check_capacity(table, rows.numel())
+    if table.max_norm is not None:
+        renormalise(table.weight, rows, known, table.max_norm, table.norm_type)
     weight, number = table.weight, table._number
     if torch.compiler.is_compiling():
-        found = _PaddedLookup.apply(weight, rows, _EFFECT, padding, number, _number_of_call())  # type: ignore[no-untyped-call]
+        found = _PaddedLookup.apply(weight, rows, known, _EFFECT, padding, number, _number_of_call())  # type: ignore[no-untyped-call]
     else:
-        found = _PaddedLookup.apply(weight, rows, None, padding, number, 0)  # type: ignore[no-untyped-call]
+        found = _PaddedLookup.apply(weight, rows, known, None, padding, number, 0)  # type: ignore[no-untyped-call]
     return cast("Tensor", found)
 
 
@@ -115,6 +142,10 @@ def padded_bags(
     table: Any, indices: Tensor, offsets: Tensor | None, per_sample_weights: Tensor | None
 ) -> Tensor:
     """Sums or means of bags, as of ``F.embedding_bag``, with a gradient of padded rows."""
+    indices, known = _indices_and_mask(indices)
+    if per_sample_weights is not None:
+        per_sample_weights, weighed = _indices_and_mask(per_sample_weights)
+        known = weighed if known is None else known if weighed is None else known & weighed
     if per_sample_weights is not None:
         if indices.shape != per_sample_weights.shape:
             raise ValueError(
@@ -128,8 +159,10 @@ def padded_bags(
             )
     starts = split_offsets(indices, offsets, table.include_last_offset)
     rows, padding = indices.reshape(-1), table.padding_idx
-    found = padded_lookup(table, rows, padding)
+    known = None if known is None else known.reshape(-1)
+    found = _padded_rows(table, rows, known, padding)
     taken = torch.ones_like(rows, dtype=torch.bool) if padding is None else rows != padding
+    taken = taken if known is None else taken & known
     wide = torch.promote_types(found.dtype, torch.float32)
     values = torch.where(taken.unsqueeze(-1), found, 0).to(wide)
     if per_sample_weights is not None:
@@ -146,7 +179,13 @@ def padded_bags(
     if table.mode == "mean":
         count = sums.new_zeros(number + 1).index_add(0, owner, taken.to(wide))[:-1]
         sums = sums / count.clamp(min=1).unsqueeze(-1)
-    return sums.to(found.dtype)
+    sums = sums.to(found.dtype)
+    if known is None:
+        return sums
+    some = (
+        torch.zeros(number + 1, dtype=torch.int64, device=rows.device).index_add(0, owner, known.long()) > 0
+    )
+    return masked(sums, some[:-1].unsqueeze(-1))  # type: ignore[return-value]
 
 
 def _check_capacity(table: LookupTable, lookups: int) -> None:
@@ -216,8 +255,18 @@ def sparse_lookup(weight: Tensor, rows: Tensor, padding: int | None) -> Tensor |
 
 
 def _add_from_a_graph(rows: Tensor, values: Tensor, number: int, call: int) -> Tensor:
+    table = table_of(number)
+    if table is not None:
+        leaf = get_gradient_edge(table.weight).node
+        if _is_asked_for(leaf):
+            raise RuntimeError(
+                "torch.autograd.grad by the weight of a table with a capacity, through a graph of torch.compile: its "
+                "gradient is attached by backward() only. Call the model without torch.compile, or backward()"
+            )
+        if not torch._C._will_engine_execute_node(leaf):  # torch.autograd.grad by something else
+            return torch.zeros(())
     # copies, because a graph may reuse its memory
-    add_padded_gradient(table_of(number), rows.clone(), values.clone())
+    add_padded_gradient(table, rows.clone(), values.clone())
     return torch.zeros(())
 
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates.formulas import penalized
+from maskgrad.kernels.updates.specified import EVERY, Specified
 from maskgrad.optim.hyperparameters import non_negative
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["Adadelta"]
 
@@ -50,7 +51,7 @@ def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     return LinearStep(factors=(n["rho"],) * 2) if n["weight_decay"] == 0 and n["eps"] > 0 else None
 
 
-class Adadelta(MaskedOptimizer):
+class Adadelta(MaskedOptimizer, torch.optim.Adadelta):
     r"""Implements Adadelta for dense, sparse and masked gradients.
 
     .. math::

@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates import formulas
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import NOTHING, Fused, Numbers, Rule, State, penalized, signed
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.rule import NOTHING, Fused, Numbers, Rule, State, signed
 
 __all__ = ["Adagrad"]
-
-
-def adagrad_rule_(
-    param: Tensor,
-    grad: Tensor,
-    state_sum: Tensor,
-    *,
-    lr: float,
-    weight_decay: float,
-    eps: float,
-    maximize: bool,
-    specified: Specified = EVERY,
-) -> None:
-    """One Adagrad step; ``lr`` is the already decayed one."""
-    grad = penalized(param, grad, weight_decay, maximize)
-    specified.add_square_(state_sum, grad, 1)
-    param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)
 
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
@@ -40,7 +25,7 @@ def _fused(n: Numbers, row: bool) -> Fused:
     return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", signed(n, "lr", "weight_decay", "eps"))
 
 
-class Adagrad(MaskedOptimizer):
+class Adagrad(MaskedOptimizer, torch.optim.Adagrad):
     r"""Implements Adagrad for dense, sparse and masked gradients.
 
     .. math::
@@ -68,7 +53,7 @@ class Adagrad(MaskedOptimizer):
     """
 
     _rule = Rule(
-        adagrad_rule_,
+        formulas.adagrad_,
         states=(
             State("sum", "accumulated squares", True, "initial_accumulator_value", argument="state_sum"),
         ),
@@ -98,6 +83,12 @@ class Adagrad(MaskedOptimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 self._states(param, self._read_group(group))
+
+    def _init_group(self, group: dict[str, Any], *lists: Any) -> Any:
+        """PyTorch's, for groups that were added and states that were cleared, too."""
+        for param in group["params"] if "grads" not in group else ():
+            self._states(param, self._read_group(group))
+        return super()._init_group(group, *lists)
 
     def share_memory(self) -> None:
         """Move the state sums to shared memory, as ``torch.optim.Adagrad.share_memory`` does."""

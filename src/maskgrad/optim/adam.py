@@ -2,46 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, maximum
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates import formulas
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
-from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Fused, Numbers, Rule, State, decayed, signed
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.optimizer import CorrectionOption, MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Fused, Numbers, Rule, State, signed
 
 __all__ = ["Adam", "AdamW", "SparseAdam"]
-
-
-def adam_rule_(
-    param: Tensor,
-    grad: Tensor,
-    exp_avg: Tensor,
-    exp_avg_sq: Tensor,
-    max_exp_avg_sq: Tensor | None = None,
-    *,
-    step: float,
-    lr: float,
-    betas: tuple[float, float],
-    eps: float,
-    weight_decay: float,
-    decoupled_weight_decay: bool,
-    maximize: bool,
-    specified: Specified = EVERY,
-) -> None:
-    """One Adam step, AdamW's if ``decoupled_weight_decay``; with ``max_exp_avg_sq`` AMSGrad's."""
-    beta1, beta2 = betas
-    grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
-    specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
-    second = exp_avg_sq
-    if max_exp_avg_sq is not None:
-        second = max_exp_avg_sq.copy_(maximum(max_exp_avg_sq, exp_avg_sq))
-    root = second.sqrt().div_((1 - beta2**step) ** 0.5).add_(eps)
-    param.addcdiv_(exp_avg, root, value=-lr / (1 - beta1**step))
 
 
 def _closed_form(n: Numbers, states: int) -> MomentStep | None:
@@ -60,7 +34,28 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     return Fused("adam_rows_", numbers, lambda states: [*states, *[None] * (3 - len(states))])
 
 
-class Adam(MaskedOptimizer):
+def _before_correction(n: Numbers) -> dict[str, Any]:
+    """With the eps to add after the bias correction of the second moment for what is added before it."""
+    return {**n, "eps": n["eps"] / (1 - n["betas"][1] ** n["step"]) ** 0.5}
+
+
+@functools.wraps(formulas.adam_)
+def sparse_adam_rule_(*tensors: Tensor, **numbers: Any) -> None:
+    """One step of SparseAdam: its eps is added before the bias correction."""
+    formulas.adam_(*tensors, **_before_correction(numbers))
+
+
+def _sparse_fused(n: Numbers, row: bool) -> Fused | None:
+    return _fused(_before_correction(n), row)
+
+
+def _sparse_closed_form(n: Numbers, states: int) -> MomentStep | None:
+    (beta1, beta2), step = n["betas"], n["step"]
+    size = n["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
+    return moment_step(n, size=size, root=1.0, maximum=states > 2)
+
+
+class Adam(MaskedOptimizer, torch.optim.Adam):
     r"""Implements Adam for dense, sparse and masked gradients.
 
     .. math::
@@ -84,7 +79,7 @@ class Adam(MaskedOptimizer):
     """
 
     _rule = Rule(
-        adam_rule_,
+        formulas.adam_,
         states=(
             State("exp_avg", "first moment"),
             State("exp_avg_sq", "second moment", statistic=True),
@@ -113,11 +108,12 @@ class Adam(MaskedOptimizer):
         decoupled_weight_decay: bool = False,
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
+        bias_correction: CorrectionOption = "steps",
     ) -> None:
         super().__init__(params, locals())
 
 
-class AdamW(Adam):
+class AdamW(Adam, torch.optim.AdamW):
     """Implements AdamW, Adam with decoupled weight decay: specified entries shrink by ``lr * weight_decay``.
 
     Args:
@@ -153,6 +149,7 @@ class AdamW(Adam):
         fused: bool | None = None,
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
+        bias_correction: CorrectionOption = "steps",
     ) -> None:
         MaskedOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})
 
@@ -163,10 +160,18 @@ class AdamW(Adam):
         super().__setstate__(state)
 
 
-class SparseAdam(Adam):
-    """Implements the lazy version of Adam under the name that it has in PyTorch.
+class SparseAdam(MaskedOptimizer):
+    r"""Implements PyTorch's SparseAdam: Adam whose epsilon is added before the bias correction.
 
-    Dense and masked gradients are accepted as well.
+    .. math::
+        m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \qquad
+        p \leftarrow p - \mathrm{lr}\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \cdot \frac{m}{\sqrt v + \epsilon}
+
+    Where gradients are about as small as epsilon, its first steps are shorter than Adam's. Dense and masked gradients
+    are accepted as well.
+
+    Args:
+        eps: added to the root of the second moment, before the bias correction.
 
     Dense equivalent: ``torch.optim.SparseAdam`` for COO gradients, to float32 rounding.
 
@@ -180,6 +185,12 @@ class SparseAdam(Adam):
     Source: ``torch.optim.SparseAdam``.
     """
 
+    _rule = Adam._rule.derived(
+        update_=sparse_adam_rule_, fused=_sparse_fused, closed_form=_sparse_closed_form
+    )
+    _torch = torch.optim.SparseAdam
+    _late_options = ("weight_decay", "amsgrad", "decoupled_weight_decay")
+
     def __init__(
         self,
         params: ParamsT,
@@ -188,4 +199,9 @@ class SparseAdam(Adam):
         eps: float = 1e-8,
         maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, betas, eps, maximize=maximize)
+        options: dict[str, Any] = {"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False}
+        options |= {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
+        options |= {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize}
+        super().__init__(
+            params, {**options, "unspecified": "skip", "state": "full", "bias_correction": "steps"}
+        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, maximum
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Rule, State, penalized
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.kernels.updates.formulas import move_, penalized, remaining
+from maskgrad.kernels.updates.specified import EVERY, Specified
+from maskgrad.optim.optimizer import CorrectionOption, MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Rule, State
 
 __all__ = ["Adamax"]
 
@@ -19,7 +22,7 @@ def adamax_rule_(
     exp_avg: Tensor,
     exp_inf: Tensor,
     *,
-    step: float,
+    step: Any,
     lr: float,
     betas: tuple[float, float],
     eps: float,
@@ -33,10 +36,10 @@ def adamax_rule_(
     exp_avg.lerp_(grad, 1 - beta1)
     largest = specified.row_amax(grad.abs().add_(eps), exp_inf)
     exp_inf.copy_(maximum(exp_inf.mul_(beta2), largest))
-    param.addcdiv_(exp_avg, exp_inf, value=-lr / (1 - beta1**step))
+    move_(param, exp_avg, exp_inf, lr / remaining(beta1, step))
 
 
-class Adamax(MaskedOptimizer):
+class Adamax(MaskedOptimizer, torch.optim.Adamax):
     r"""Implements Adamax, Adam with the infinity norm, for dense, sparse and masked gradients.
 
     .. math::
@@ -85,5 +88,6 @@ class Adamax(MaskedOptimizer):
         capturable: bool = False,
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
+        bias_correction: CorrectionOption = "steps",
     ) -> None:
         super().__init__(params, locals())

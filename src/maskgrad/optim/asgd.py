@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates.formulas import penalized
 from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Numbers, Rule, State, penalized
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["ASGD"]
 
@@ -52,7 +53,7 @@ def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Nu
     return now, {name: scalars[name].new_tensor(value) for name, value in later.items()}
 
 
-class ASGD(MaskedOptimizer):
+class ASGD(MaskedOptimizer, torch.optim.ASGD):
     r"""Implements averaged SGD for dense, sparse and masked gradients.
 
     .. math::

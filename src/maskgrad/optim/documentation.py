@@ -25,11 +25,14 @@ ARGUMENTS = {
     "decoupled_weight_decay": "decay the parameter itself, as AdamW does, and not through the gradient.",
     "amsgrad": "divide by the largest second moment so far.",
     "maximize": "maximize the objective instead of minimizing it.",
-    "foreach": "for dense gradients, use PyTorch's foreach implementation; None: whichever is faster.",
+    "foreach": "for dense gradients, use PyTorch's foreach implementation; None: PyTorch's choice.",
     "fused": "for dense gradients, use PyTorch's fused implementation; None: on a CPU. Gradients of rows always take a "
     "fused kernel.",
     "capturable": "keep the step count on the parameter's device, as PyTorch does; CUDA graphs are not supported.",
-    "differentiable": "must be False.",
+    "differentiable": "as in PyTorch, for dense gradients; a step with any other gradient raises an error.",
+    "bias_correction": '``"steps"``: count the steps of the parameter, as PyTorch does; ``"row"``: count those of each '
+    "row of the first dimension, so that the first step of a row is as long as the first step of all, however late it "
+    'comes. It needs one number for each row, and ``unspecified="skip"``.',
     "unspecified": '``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and the '
     "updates that they miss are applied when they are next stepped or read.",
 }
@@ -54,13 +57,13 @@ def documentation_of(kind: Any) -> str:
 
 
 def arguments_of(text: str) -> dict[str, str]:
-    """What the section ``Args`` in ``text``, a docstring without common indentation, says of each argument."""
+    """Descriptions of the arguments in the section ``Args`` of ``text``, a docstring without common indentation."""
     found = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
     return {name: " ".join(about.split()) for name, about in found}
 
 
 def entry(text: str, indent: int = 8) -> str:
-    """A line of a section, or several, of which all but the first begin at ``indent``."""
+    """One or several lines of a section; all but the first begin at ``indent``."""
     return "\n" + textwrap.fill(
         text, 112, initial_indent=" " * 4, subsequent_indent=" " * indent, break_on_hyphens=False
     )

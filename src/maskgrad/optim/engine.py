@@ -1,7 +1,7 @@
 """Applies one update rule to the entries that a gradient specifies, and to no other.
 
-Dense gradients update the parameter in place. Masked gradients update copies, of which the specified entries
-are taken over. Row gradients go to the fused kernel where there is one that fits, else gather, update, write
+Dense gradients update the parameter in place. Masked gradients update copies; their specified entries are
+written back. Row gradients go to the fused kernel where there is one that fits, else gather, update, write
 back: the cost follows the rows. Halves are computed in float32 and rounded once; complex numbers as pairs of
 real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a parameter (R, ...).
 """
@@ -17,8 +17,8 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.gradients.gradient import Gradient, widened_dtype
+from maskgrad.kernels.updates.specified import EVERY, Listed, Specified
 from maskgrad.optim.rule import Fused, Update
-from maskgrad.optim.specified import EVERY, Listed, Specified
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places
 

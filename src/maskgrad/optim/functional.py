@@ -96,7 +96,10 @@ def functional_form(
     rule, constructor = kind._rule, inspect.signature(kind).parameters
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)
-    options = [name for name in rule.limits if name not in by_states | starts]
+    by_optimizer = {
+        name for name, value in rule.defaults.items() if isinstance(value, str)
+    }  # which steps count
+    options = [name for name in rule.limits if name not in by_states | starts | by_optimizer]
     page = arguments_of(str(kind.__doc__))
     no_default = Parameter.empty
 
@@ -112,7 +115,7 @@ def functional_form(
         named[name] = page.get(name, ""), constructor[name].default
     if rule.markers:
         named["started"] = STARTED, None
-    unused = {name: constructor[name].default for name in rule.limits if name in starts}
+    unused = {name: constructor[name].default for name in rule.limits if name in starts | by_optimizer}
     groups = (Parameter.POSITIONAL_OR_KEYWORD, positional), (Parameter.KEYWORD_ONLY, named)
     parameters = [
         Parameter(name, how, default=default) for how, group in groups for name, (_, default) in group.items()

@@ -1,6 +1,6 @@
 """An optimizer in a compiled graph: a step, and the removal of gradients, are one opaque operator each.
 
-What a step does depends on the layouts of gradients and on their number of entries, for each of which torch.compile
+The work of a step depends on the layouts of gradients and on their number of entries, for each of which torch.compile
 would compile anew; a COO ``.grad`` cannot enter a graph at all. So a graph contains a call: an operator that gets the
 tensors that it writes, and finds the optimizer, its states and gradients by a number.
 
@@ -120,7 +120,7 @@ def _in_a_graph_with_a_backward_pass() -> bool:
 @_disable_dynamo
 def _step(params: list[Tensor], order: Tensor, number: int) -> None:
     optimizer = _OPTIMIZERS.get(number)
-    if optimizer is None:  # it was deleted, so nobody has called its step
+    if optimizer is None:  # it was deleted, so its step was not called
         return
     if _in_a_graph_with_a_backward_pass():
         raise RuntimeError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["ascending", "betas", "check_options", "finite", "flag", "non_negative", "pair"]
+__all__ = ["ascending", "betas", "check_options", "correction", "finite", "flag", "non_negative", "pair"]
 
 
 def finite(name: str, value: float | Tensor) -> float:
@@ -54,6 +54,16 @@ def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
     return first, second
 
 
+def correction(name: str, value: Any) -> str:
+    """Which steps a bias correction counts."""
+    if value not in ("steps", "row"):
+        raise ValueError(
+            f"{name} must be 'steps' (those of the parameter) or 'row' (those of each row), got {value!r}; write "
+            f"{name}='steps'"
+        )
+    return str(value)
+
+
 def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
     """A lower and an upper bound, both at least 0."""
     least, most = pair(name, value)
@@ -62,13 +72,14 @@ def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]
     return least, most
 
 
-def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool) -> None:
+def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool, is_torchs: bool) -> None:
     """ValueError if an option that all optimizers share is unknown or not available.
 
     Args:
         group: a parameter group.
         kind: the optimizer's name.
-        has_statistics: whether it has a state of which one value per row can do.
+        has_statistics: whether it has a state that can be kept for each row.
+        is_torchs: whether PyTorch steps dense gradients.
     """
     if group["unspecified"] not in ("skip", "zero"):
         raise ValueError(
@@ -85,7 +96,7 @@ def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool) -> 
             f"state='row' is not available: {kind} has no second moment that could be kept for each row; use "
             "state='full'"
         )
-    if group["differentiable"]:
+    if group["differentiable"] and not is_torchs:
         raise ValueError(
             "differentiable=True is not available; write the update out of place to differentiate through it, "
             "or use torch.optim"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates.specified import EVERY, Specified
 from maskgrad.optim.hyperparameters import ascending
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
-from maskgrad.optim.specified import EVERY, Specified
 
 __all__ = ["LAMB"]
 
@@ -61,6 +61,7 @@ class LAMB(MaskedOptimizer):
         bias_correction: divide the moments by :math:`1 - \beta^t`.
         norm_bounds: the smallest and the largest value of :math:`\phi`; None: no bounds.
         foreach: has no effect; accepted for compatibility.
+        differentiable: must be False.
         unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and a
             step costs as much as a dense one, for the norms are then those of all entries.
 

@@ -54,6 +54,7 @@ class Lion(MaskedOptimizer):
         betas: weight of the momentum in the step, and its decay rate, each at least 0 and less than 1.
         weight_decay: decoupled weight decay, on specified entries.
         foreach: has no effect; accepted for compatibility.
+        differentiable: must be False.
         capturable: has no effect; accepted for compatibility.
 
     Dense equivalent: none in PyTorch; the authors' implementation with dense gradients.

@@ -40,6 +40,12 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
             f"the loaded state was made with state={group['state']!r}, but this optimizer has "
             f"state={live['state']!r}; build the optimizer with state={group['state']!r} to load it"
         )
+    if group.get("bias_correction") != live.get("bias_correction"):
+        raise ValueError(
+            f"the loaded state was made with bias_correction={group['bias_correction']!r}, but this optimizer has "
+            f"bias_correction={live['bias_correction']!r}; build the optimizer with "
+            f"bias_correction={group['bias_correction']!r} to load it"
+        )
     if group["unspecified"] != live["unspecified"]:
         raise ValueError(
             f"the loaded state was made with unspecified={group['unspecified']!r}, but this optimizer has "
@@ -76,7 +82,7 @@ def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparamete
                 f"shape {tuple(param.shape)} on {param.device} and needs a state of shape {tuple(shape)}{per_row}; "
                 "load a state that belongs to this model and these options"
             )
-    for key in (*numbers.scalars(), "step"):
+    for key in (*numbers.scalars(), *(("step",) if numbers.counts_steps else ())):
         value = state.get(key)
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates.formulas import decayed, move_, remaining
+from maskgrad.kernels.updates.specified import EVERY, Specified
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
-from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Numbers, Rule, State, decayed
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.optimizer import CorrectionOption, MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["NAdam"]
 
@@ -23,25 +25,24 @@ def nadam_rule_(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     *,
-    step: float,
+    step: Any,
     lr: float,
     betas: tuple[float, float],
     eps: float,
     weight_decay: float,
     decoupled_weight_decay: bool,
-    mu: float,
-    mu_next: float,
-    mu_product: float,
+    mu: Any,
+    mu_next: Any,
+    mu_product: Any,
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
     """One NAdam step; ``mu`` is the momentum of this step, ``mu_next`` of the next, ``mu_product`` of all so far."""
-    beta2 = betas[1]
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
     specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
-    root = exp_avg_sq.div(1 - beta2**step).sqrt_().add_(eps)
-    param.addcdiv_(grad, root, value=-lr * (1.0 - mu) / (1.0 - mu_product))
-    param.addcdiv_(exp_avg, root, value=(-lr * mu_next) / (1.0 - mu_product * mu_next))
+    root = exp_avg_sq.div(remaining(betas[1], step)).sqrt_().add_(eps)
+    move_(param, grad, root, lr * (1.0 - mu) / (1.0 - mu_product))
+    move_(param, exp_avg, root, lr * mu_next / (1.0 - mu_product * mu_next))
 
 
 def _closed_form(n: Numbers, states: int) -> MomentStep | None:
@@ -49,14 +50,15 @@ def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     return moment_step(n, size=size, root=1 / math.sqrt(1 - n["betas"][1] ** n["step"]))
 
 
-def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
+def _prepare(n: Numbers, step: Any, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
     """The momentum of this step and of the next, and the product of all so far."""
     mu, mu_next = (n["betas"][0] * (1 - 0.5 * 0.96 ** (t * n["momentum_decay"])) for t in (step, step + 1))
     product = scalars["mu_product"] * mu
-    return {"mu": mu, "mu_next": mu_next, "mu_product": float(product)}, {"mu_product": product}
+    so_far = product if isinstance(step, Tensor) else float(product)
+    return {"mu": mu, "mu_next": mu_next, "mu_product": so_far}, {"mu_product": product}
 
 
-class NAdam(MaskedOptimizer):
+class NAdam(MaskedOptimizer, torch.optim.NAdam):
     r"""Implements NAdam, Adam with Nesterov momentum, for dense, sparse and masked gradients.
 
     .. math::
@@ -107,5 +109,6 @@ class NAdam(MaskedOptimizer):
         differentiable: bool = False,
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
+        bias_correction: CorrectionOption = "steps",
     ) -> None:
         super().__init__(params, locals())

@@ -1,11 +1,11 @@
-"""What all optimizers share: every gradient is read and checked first, then all parameters are updated."""
+"""The base class of all optimizers: every gradient is read and checked first, then all parameters are updated."""
 
 from __future__ import annotations
 
 import abc
 import functools
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -17,44 +17,42 @@ from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
 from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.gradients.train_only import trained_entries
-from maskgrad.kernels.selection import uninterrupted
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim.dense import DenseGroup
 from maskgrad.optim.documentation import documentation_of
 from maskgrad.optim.engine import Batch
-from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes
 from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
-from maskgrad.optim.rows import RowSteps
+from maskgrad.optim.rows import RowLoop, too_many
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
-from maskgrad.optim.whole_groups import same
+from maskgrad.optim.torch_steps import TorchGroup, TorchSteps
 from maskgrad.semantics.entries import HALVES
 
-__all__ = ["MaskedOptimizer", "StateOption", "UnspecifiedOption"]
+__all__ = ["CorrectionOption", "MaskedOptimizer", "StateOption", "UnspecifiedOption"]
 
-MOST_NAMES = 20
 UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
-"""What a missing gradient means."""
+"""Meaning of a missing gradient."""
+CorrectionOption: TypeAlias = Literal["steps", "row"]
+"""Which steps a bias correction counts: those of the parameter, or those of each row."""
 StateOption: TypeAlias = Literal["full", "row"]
 """One state value for each entry, or for each row."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A group under options that have been checked, and the ways in which it can be stepped besides the engine."""
+    """A group under options that have been checked, and what steps its parameters besides the engine."""
 
     options: list[Any] | None
     """The group and its options, which are replaced, not changed; None: they may change without a trace."""
     numbers: Hyperparameters
-    dense: DenseGroup | None
-    ways: list[DenseGroup | RowSteps]
+    dense: TorchGroup | None
+    rows: RowLoop | None
 
 
-Ready = tuple[Tensor, Gradient, Prepared, int]
-"""A parameter with its gradient, for the engine unless it is dense, and its place in the group."""
+Ready = tuple[Tensor, Gradient, Hyperparameters]
+"""A parameter with its gradient, for the engine."""
 
 
 def _is_constant(option: Any) -> bool:
@@ -63,14 +61,17 @@ def _is_constant(option: Any) -> bool:
     return all(isinstance(part, (int, float, str, type(None))) for part in parts)
 
 
-class MaskedOptimizer(GraphOptimizer, abc.ABC):
+def same(some: Collection[Any], others: Collection[Any]) -> bool:
+    """Whether they hold the same objects in the same order."""
+    return len(some) == len(others) and all(map(operator.is_, some, others))
+
+
+class MaskedOptimizer(TorchSteps):
     """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; a subclass declares its rule."""
 
     _rule: ClassVar[Rule]
     _late_options: ClassVar[tuple[str, ...]] = ()
     """Hyperparameters that checkpoints of older versions or simpler optimizers lack; they have their defaults then."""
-    _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
-    """PyTorch's optimizer that does the same with dense gradients."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,13 +82,12 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
         """``options``: the local variables of a subclass's constructor."""
         no_options = ("self", "params", "__class__")
-        super().__init__(params, {name: value for name, value in options.items() if name not in no_options})
+        chosen = {name: value for name, value in options.items() if name not in no_options}
+        torch.optim.Optimizer.__init__(self, params, chosen)
 
     @functools.cached_property
     def _prepared(self) -> dict[int, Prepared]:
-        """What is known of each group, as long as parameters have the states that ``_states_seen`` lists."""
-        self._state_seen: Any = None
-        self._states_seen: list[Any] = []
+        """Checked options of each group, by its position."""
         return {}
 
     knows_trained_entries: ClassVar[bool] = True
@@ -131,7 +131,7 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         for group in state["param_groups"]:
             for param in group["params"]:
                 prepare_loading(param)
-        super().__setstate__(state)
+        torch.optim.Optimizer.__setstate__(self, state)  # those of its optimizers complete states, as above
         self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -195,109 +195,78 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        dense: list[dict[str, Any]] = []
+        tables: list[Callable[[], None]] = []
         ready: list[Ready] = []
-        ways: list[DenseGroup | RowSteps] = []
-        prepared, states = self._prepared, self.state.values()
-        # Others may have been put in their place.
-        if self.state is not self._state_seen or not same(states, self._states_seen):
-            prepared.clear()
-            self._state_seen, self._states_seen = self.state, list(states)
         for position, group in enumerate(self.param_groups):
             kept = self._prepared_group(position, group)
-            ways += kept.ways
-            if kept.dense is not None and kept.dense.takes_all():
-                continue
-            for number, param in enumerate(group["params"]):
-                grad = param.grad
-                if grad is not None and any(way.takes(number, param, grad) for way in kept.ways):
+            if kept.dense is None:
+                others = [*enumerate(group["params"])]
+            else:
+                groups, others = kept.dense.sort(self.state)
+                dense += groups
+            rows = None if kept.rows is None or too_many(others) else kept.rows
+            for number, param in others:
+                table = None if rows is None else rows.table(param, self.state)
+                if table is not None:
+                    tables.append(table)
                     continue
                 name = name_of(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    ready.append((param, self._read(param, grad, kept.numbers, name), kept, number))
+                    ready.append((param, self._read(param, grad, group, kept.numbers, name), kept.numbers))
         # Nothing was written so far.
-        self._stepped: list[Tensor] = []
-        try:
-            if ready:
-                # Ctrl-C waits for several operations; for one it would cost as much as the step.
-                with uninterrupted():
-                    self._write(ready, ways)
-            else:
-                for way in ways:
-                    way.step(self._stepped)
-        except BaseException as error:
-            self._say_who_was_stepped(error)
-            raise
+        if dense:
+            self._step_as_torch(dense)
+        batch = Batch()
+        for param, gradient, numbers in ready:
+            self._update(param, gradient, numbers, batch)
+        for table in tables:
+            table()
+        batch.run()
         return loss
 
-    def _write(self, ready: list[Ready], ways: list[DenseGroup | RowSteps]) -> None:
-        """Update all parameters, those of ``ready`` with what was read."""
-        batch = Batch()
-        for param, gradient, kept, number in ready:
-            if not (gradient.is_full and self._joins(kept, number, param)):
-                self._update(param, gradient, kept.numbers, batch)
-        for way in ways:
-            way.step(self._stepped)
-        batch.run()
-
-    def _say_who_was_stepped(self, error: BaseException) -> None:
-        """Add to an error in the middle of a step which parameters have been updated."""
-        done = {id(param) for param in self._stepped}
-        params = [pair for i, group in enumerate(self.param_groups) for pair in named(group, i)]
-        had = [name for name, param in params if id(param) in done]
-        text = (
-            f"the step of {type(self).__name__} was interrupted: {len(had)} of {len(params)} parameters were updated"
-            f"{': ' + ', '.join(had[:MOST_NAMES]) if had else ''}{', ...' if len(had) > MOST_NAMES else ''}. "
-            "The others were not, except perhaps the one that was being written; load the last checkpoint if a partial "
-            "step matters"
-        )
-        if hasattr(error, "add_note"):
-            error.add_note(text)
-        else:  # Python 3.10
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-
-    def _joins(self, kept: Prepared, number: int, param: Tensor) -> bool:
-        """Whether a dense gradient goes with the others of its group, after states were made or converted."""
-        if kept.dense is None or self._numbers_now(param, kept.numbers) is not kept.numbers:
-            return False
-        self._states(param, kept.numbers)
-        return kept.dense.takes(number, param, param.grad)
-
     def _prepared_group(self, position: int, group: dict[str, Any]) -> Prepared:
-        """What is known of a group, checked again if an option has changed."""
+        """The checked options of a group; they are checked again if one has changed."""
         options = [group, *group.values()]
         kept = self._prepared.get(position)
         if kept is None or kept.options is None or not same(kept.options, options):
             numbers = self._read_group(group)
-            dense: DenseGroup | None = None
-            ways: list[DenseGroup | RowSteps] = []
-            if self._torch is not None and not numbers.row:  # PyTorch has such a step
-                dense = None if kept is None else kept.dense
-                dense = dense or DenseGroup(self._torch, self.state, self.defaults)
-                dense.configure(group, numbers)
-                ways = [dense, RowSteps(dense, numbers)]
             constant = all(_is_constant(group[name]) for name in self.defaults if name in group)
-            kept = self._prepared[position] = Prepared(options if constant else None, numbers, dense, ways)
-        for way in kept.ways:
-            way.begin()
+            dense = rows = None
+            if self._torch is not None and self._is_torchs and not numbers.per_row:
+                dense = TorchGroup(self._torch, group, numbers)
+            if numbers.rule.fused is not None and not (
+                numbers.per_row or numbers.zeros or group["differentiable"]
+            ):
+                rows = RowLoop(numbers)
+            kept = Prepared(options if constant else None, numbers, dense, rows)
+            self._prepared[position] = kept
         return kept
 
-    def _read(self, param: Tensor, grad: AnyGradient, numbers: Hyperparameters, name: str) -> Gradient:
+    def _read(
+        self, param: Tensor, grad: AnyGradient, group: dict[str, Any], numbers: Hyperparameters, name: str
+    ) -> Gradient:
         """The gradient on the entries that are trained, after it and the states were checked."""
+        if group["differentiable"]:
+            raise ValueError(
+                f"differentiable=True is available for dense gradients only, and {name} has another kind, or entries "
+                "that are not trained; write the update out of place to differentiate through it"
+            )
         check_fits(param, grad, f"gradient of {name}")
         gradient = read(grad, f"gradient of {name}").restricted(trained_entries(param))
         check_shapes(self.state.get(param, {}), param, numbers, name)
         return gradient
 
     def _read_group(self, group: dict[str, Any]) -> Hyperparameters:
-        check_options(group, type(self).__name__, self._rule.has_statistics)
+        check_options(group, type(self).__name__, self._rule.has_statistics, self._is_torchs)
         return Hyperparameters.of(self._rule, group)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry for who keeps no state
-        step = float(state["step"]) + 1 if numbers.rule.counts_steps else 0.0
+        step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
         scalars = {name: state[name] for name in numbers.scalars()}
         update = numbers.update(step, **scalars)
         count = partial(self._count, param, gradient, numbers, update)
@@ -311,16 +280,15 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
     def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
         """Count the step that ``param`` has had, and keep the states that are one number."""
         state = self.state.get(param, {})
-        if numbers.rule.counts_steps:
+        if numbers.counts_steps:
             state["step"] += 1
         for name, value in update.scalars.items():
             state[name].copy_(value)
         self._finish(param, gradient)
-        self._stepped.append(param)
 
     def _states(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """The state tensors in the order in which the rule takes them; what is missing is created."""
-        scalars = {"step": 0.0} if numbers.rule.counts_steps else {}
+        scalars = {"step": 0.0} if numbers.counts_steps else {}
         scalars |= numbers.scalars()
         wanted = numbers.states()
         if not (scalars or wanted):
@@ -338,6 +306,9 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         for declared in wanted:
             if state.get(declared.name) is None:
                 state[declared.name] = declared.create(param, numbers.row)
+            elif declared.counts_rows:  # loading casts some of them, too
+                dtype = torch.promote_types(state[declared.name].dtype, torch.float32)
+                state[declared.name] = state[declared.name].to(dtype)
         return [*(state[declared.name] for declared in wanted), *beyond]
 
     def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
@@ -346,10 +317,14 @@ class MaskedOptimizer(GraphOptimizer, abc.ABC):
         late = {**SHARED_OPTIONS, **{name: self._rule.defaults[name] for name in self._late_options}}
         for position, group in enumerate(state["param_groups"]):
             before = live[position] if live else {**SHARED_OPTIONS, **group}
-            group.update({**late, "unspecified": before["unspecified"], "state": before["state"]} | group)
+            chosen = ("unspecified", "state", "bias_correction")
+            group.update({**late, **{name: before[name] for name in chosen if name in before}} | group)
             check_group(group, before, defaults, type(self).__name__)
             numbers = self._read_group(group)
             for name, param in named(group, position):
                 entry = state["state"].get(param) or {}
+                for declared in numbers.rule.counts if numbers.by_row else ():
+                    if declared.name in entry:  # PyTorch leaves steps where they were saved
+                        entry[declared.name] = entry[declared.name].to(param.device)
                 check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)

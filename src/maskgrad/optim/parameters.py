@@ -138,8 +138,9 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
 
     Args:
         param: strided parameter, any shape; a leaf, or about to become one.
-        mask: Boolean tensor on the parameter's device, True = trained, of the parameter's shape or broadcastable to
-            it: ``rows.unsqueeze(1)`` for whole rows. It is copied, and replaces an earlier mask. None removes it.
+        mask: Boolean tensor on the parameter's device, True = trained, with as many dimensions as the parameter, size 1
+            where it repeats: ``rows[:, None]`` for whole rows. It is copied, and replaces an earlier mask. None
+            removes it.
 
     The mask belongs to this parameter object. Deep copies and pickles of the parameter or its module have it,
     ``module.to(...)`` keeps it. ``state_dict()`` does not contain it: loading one (without ``assign=True``) keeps the
@@ -147,7 +148,7 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
 
     Raises:
         TypeError: ``param`` is not a strided tensor, or ``mask`` is not Boolean.
-        ValueError: the mask does not broadcast to the parameter's shape, or is on another device.
+        ValueError: the mask has fewer dimensions than the parameter, does not broadcast to it, or is on another device.
 
     Dense equivalent: ``param.data[~mask] = before[~mask]`` after every step.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates.formulas import decayed, remaining
+from maskgrad.kernels.updates.specified import EVERY, Specified
 from maskgrad.optim.lazy.moments import MomentStep, moment_step
-from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Numbers, Rule, State, decayed
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.optimizer import CorrectionOption, MaskedOptimizer, StateOption, UnspecifiedOption
+from maskgrad.optim.rule import Numbers, Rule, State
 
 __all__ = ["RAdam"]
 
@@ -22,7 +24,7 @@ def radam_rule_(
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
     *,
-    step: float,
+    step: Any,
     lr: float,
     betas: tuple[float, float],
     eps: float,
@@ -32,23 +34,32 @@ def radam_rule_(
     specified: Specified = EVERY,
 ) -> None:
     """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
-    beta1, beta2 = betas
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
     specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
-    change = exp_avg.div(1 - beta1**step).mul_(lr)
-    factor = _rectification(step, beta2)
-    if factor is not None:
-        change.mul_((1 - beta2**step) ** 0.5 / exp_avg_sq.sqrt().add_(eps)).mul_(factor)
-    param.sub_(change)
+    param.sub_(exp_avg.mul(_size(exp_avg_sq, step, lr, betas, eps)))
 
 
-def _rectification(step: float, beta2: float) -> float | None:
-    """By what the variance of the root is made up for; None: too few squares have been seen."""
+def _size(exp_avg_sq: Tensor, step: Any, lr: float, betas: tuple[float, float], eps: float) -> Any:
+    """Factor of the first moment."""
+    plain = lr / remaining(betas[0], step)
+    factor = _rectification(step, betas[1])
+    if factor is None:
+        return plain
+    rectified = remaining(betas[1], step) ** 0.5 / exp_avg_sq.sqrt().add_(eps) * (factor * plain)
+    return rectified if isinstance(factor, float) else where(factor > 0, rectified, plain)
+
+
+def _rectification(step: Any, beta2: float) -> Any:
+    """By what the variance of the root is made up for; None, or 0 for a row: too few squares have been seen."""
     longest = 2 / (1 - beta2) - 1
-    length = longest - 2 * step * (beta2**step) / (1 - beta2**step)
-    if length <= 5.0:
+    left = remaining(beta2, step)
+    length = longest - 2 * step * (1 - left) / left
+    if isinstance(step, Tensor):
+        length = length.clamp_min(5.0)  # such rows are not rectified
+    elif length <= 5.0:
         return None
-    return float(((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5)
+    factor = ((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length)) ** 0.5
+    return where(length > 5, factor, 0) if isinstance(step, Tensor) else float(factor)
 
 
 def _closed_form(n: Numbers, states: int) -> MomentStep | None:
@@ -59,7 +70,7 @@ def _closed_form(n: Numbers, states: int) -> MomentStep | None:
     return moment_step(n, size=n["lr"] * factor * math.sqrt(1 - beta2**step) / (1 - beta1**step), root=1.0)
 
 
-class RAdam(MaskedOptimizer):
+class RAdam(MaskedOptimizer, torch.optim.RAdam):
     r"""Implements RAdam, rectified Adam, for dense, sparse and masked gradients.
 
     .. math::
@@ -107,5 +118,6 @@ class RAdam(MaskedOptimizer):
         differentiable: bool = False,
         unspecified: UnspecifiedOption = "skip",
         state: StateOption = "full",
+        bias_correction: CorrectionOption = "steps",
     ) -> None:
         super().__init__(params, locals())

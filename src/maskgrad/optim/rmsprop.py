@@ -8,43 +8,12 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
+from maskgrad.kernels.updates import formulas
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Fused, Numbers, Rule, State, penalized, signed
-from maskgrad.optim.specified import EVERY, Specified
+from maskgrad.optim.rule import Fused, Numbers, Rule, State, signed
 
 __all__ = ["RMSprop"]
-
-
-def rmsprop_rule_(
-    param: Tensor,
-    grad: Tensor,
-    square_avg: Tensor,
-    *others: Tensor,
-    lr: float,
-    alpha: float,
-    eps: float,
-    weight_decay: float,
-    momentum: float,
-    centered: bool,
-    maximize: bool,
-    specified: Specified = EVERY,
-) -> None:
-    """One step; ``others`` are the momentum if ``momentum`` is not 0, then the mean if ``centered``."""
-    grad = penalized(param, grad, weight_decay, maximize)
-    specified.add_square_(square_avg.mul_(alpha), grad, 1 - alpha)
-    if centered:
-        mean = others[-1]
-        mean.lerp_(grad, 1 - alpha)
-        root = square_avg.addcmul(mean, mean, value=-1).sqrt_().add_(eps)
-    else:
-        root = square_avg.sqrt().add_(eps)
-    if momentum > 0:
-        buffer = others[0]
-        buffer.mul_(momentum).addcdiv_(grad, root)
-        param.add_(buffer, alpha=-lr)
-    else:
-        param.addcdiv_(grad, root, value=-lr)
 
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
@@ -75,7 +44,7 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     return Fused("rmsprop_rows_", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
 
 
-class RMSprop(MaskedOptimizer):
+class RMSprop(MaskedOptimizer, torch.optim.RMSprop):
     r"""Implements RMSprop for dense, sparse and masked gradients.
 
     .. math::
@@ -103,7 +72,7 @@ class RMSprop(MaskedOptimizer):
     """
 
     _rule = Rule(
-        rmsprop_rule_,
+        formulas.rmsprop_,
         states=(
             State("square_avg", "mean of squares", statistic=True),
             State("momentum_buffer", "momentum", needs="momentum"),

@@ -1,13 +1,14 @@
 """Fast steps for the usual gradient of a table, COO with whole rows: they call the compiled loop directly.
 
-What does not change between steps (addresses of tables, whether the states fit) is checked once; in each step the rows
-are found, which also checks the indices. Everything else goes through the engine: other layouts and dtypes, frozen
-entries, ``unspecified="zero"``, one state value per row, many small tables, which it steps in one pass, and whatever is
-invalid, because the engine raises the errors.
+Finding the rows checks the indices. Everything else goes through the engine: other layouts and dtypes, frozen entries,
+``unspecified="zero"``, one state value per row, many small tables, which it steps in one pass, and whatever is invalid,
+because the engine raises the errors.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,10 +16,10 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import backend_of
 from maskgrad.kernels.selection import PLAIN, runs_eagerly
-from maskgrad.optim.dense import SINGLE, DenseGroup, DenseParameter
 from maskgrad.optim.rule import Fused, Hyperparameters
+from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
 
-__all__ = ["RowSteps"]
+__all__ = ["RowLoop", "too_many"]
 
 #: Up to this number of values for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
 ADDED = 1 << 17
@@ -31,108 +32,88 @@ def _is_of_rows(grad: Any) -> bool:
     return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
 
 
-class RowSteps:
-    """The tables of a group that are stepped here, once all gradients have been checked."""
+def too_many(params: Sequence[tuple[int, Tensor]]) -> bool:
+    """Whether there are more tables than pay one by one."""
+    return len(params) > MANY and sum(_is_of_rows(param.grad) for _, param in params) > MANY
 
-    def __init__(self, group: DenseGroup, numbers: Hyperparameters) -> None:
-        self.group = group
-        self.numbers = numbers
+
+class RowLoop:
+    """The loop of a rule over the rows of one table, under options that have been checked."""
+
+    def __init__(self, numbers: Hyperparameters) -> None:
+        fused = numbers.fused(1.0)
+        assert fused is not None
+        self.numbers, self.fused, self.factor = numbers, fused, _factor_of_addition(fused)
+        later = numbers.fused(7.0)
+        self.is_constant = later is not None and later.numbers == fused.numbers
+        self.tables: dict[Any, Any] = {}  # what the loop is given about tables, by their addresses
+        self.bound: dict[torch.dtype, Any] = {}  # loop and numbers of a step, if it is constant
         self.names = [declared.name for declared in numbers.states()]
-        self.fused = None if numbers.zeros or numbers.rule.scalars else numbers.fused(1.0)
-        self.factor = None if self.fused is None else _factor_of_addition(self.fused)
-        later = None if self.fused is None else numbers.fused(7.0)
-        self.is_constant = later is not None and later.numbers == self.fused.numbers  # type: ignore[union-attr]
-        self.begin()
+        self.counts = ["step"] if numbers.counts_steps else []
 
-    def begin(self) -> None:
-        """To be called before a step."""
-        self.is_open: bool | None = None  # not asked yet
-        self.found: list[tuple[DenseParameter, Any, Tensor]] = []
-        self.added: list[tuple[Tensor, Tensor]] = []
-
-    def _open(self) -> bool:
-        """Asked at the first gradient of rows: whether there is a loop for the rule, and there are few tables."""
-        params = self.group.group["params"]
-        few = len(params) <= MANY or sum(_is_of_rows(param.grad) for param in params) <= MANY
-        return self.fused is not None and few
-
-    def takes(self, number: int, param: Tensor, grad: Any) -> bool:
-        """Whether ``param`` is stepped here; nothing is written yet."""
-        if not _is_of_rows(grad):
-            return False
-        if self.is_open is None:
-            self.is_open = self._open()
-        if not self.is_open:
-            return False
-        assert self.fused is not None
-        known = self.group.look(number, param)
-        fits = known is not None and known.cpu and known.contiguous and known.dtype in SINGLE
-        if known is None or not fits or type(param) not in PLAIN:
-            return False
-        indices, values = grad._indices(), grad._values()
-        number_of_values, height = values.numel(), known.shape[0]
+    def table(self, param: Tensor, states: Mapping[Tensor, Any]) -> Callable[[], None] | None:
+        """The step of ``param``, all of it checked and nothing written yet; None: it is not one for this loop."""
+        grad = param.grad
         if (
-            not number_of_values
-            or grad.shape != known.shape
-            or values.dtype is not known.dtype
+            grad is None
+            or not _is_of_rows(grad)
+            or type(param) not in PLAIN
+            or (param.__dict__ and not is_simple(param))
+            or not (param.is_cpu and param.dtype in SINGLE and param.is_contiguous())
+        ):
+            return None
+        state: Mapping[str, Tensor] = states.get(param) or {}
+        if (self.names or self.counts) and not are_usual(param, state, self.names, self.counts):
+            return None
+        indices, values = grad._indices(), grad._values()
+        number, height = values.numel(), param.shape[0]
+        if (
+            not number
+            or grad.shape != param.shape
+            or values.dtype is not param.dtype
             or indices.dtype is not torch.int64
             or not values.is_contiguous()
-            or not runs_eagerly(self.fused.kernel, number_of_values)
+            or not runs_eagerly(self.fused.kernel, number)
         ):
-            return False
+            return None
         # PyTorch's addition adds nothing if a stride is 0, as that of an expanded gradient may be.
-        few = self.factor is not None and number_of_values <= ADDED * torch.get_num_threads()
+        few = self.factor is not None and number <= ADDED * torch.get_num_threads()
         if few and values.stride() == param.stride():
-            if backend_of("maskgrad.kernels.cpu.sorting", "are_inside")(indices, height):
-                self.added.append((param, grad))
-                return True
-            return False  # the engine raises
+            inside = backend_of("maskgrad.kernels.cpu.sorting", "are_inside")(indices, height)
+            return partial(param.add_, grad, alpha=self.factor) if inside else None  # type: ignore[return-value]
         if not backend_of("maskgrad.kernels.cpu.sorting", "fits")(values.shape[0], height):
-            return False
+            return None
         try:
             found = backend_of("maskgrad.kernels.cpu.sorting", "runs")(indices[0], height)
         except IndexError:
-            return False
-        self.found.append((known, found, values.detach()))
-        return True
+            return None
+        return partial(self._step, param, state, found, values.detach())
 
-    def step(self, stepped: list[Tensor]) -> None:
-        """Step them all, and append those that were stepped to ``stepped``."""
-        for param, grad in self.added:
-            param.add_(grad, alpha=self.factor)
-            stepped.append(param)
-        for known, found, values in self.found:
-            state = known.state
-            states = [state[name] for name in self.names]
-            tables = self._tables(known, states)
-            if self.is_constant:
-                if known.call is None or known.call[0] is not self:
-                    known.call = self, *self._bound(tables, 1.0)
-                call = known.call[1:]
-            else:
-                call = self._bound(tables, float(state["step"]) + 1)
-            backend_of("maskgrad.kernels.updates.cpu", "update_prepared")(
-                tables, found, values.view(-1).numpy(), *call
-            )
-            torch.autograd.graph.increment_version([known.param, *states])
-            if self.numbers.rule.counts_steps:
-                state["step"] += 1
-            stepped.append(known.param)
-
-    def _tables(self, known: DenseParameter, states: list[Tensor]) -> Any:
-        """Parameter and states for the loop; the memory of a state may change, by share_memory_() for example."""
-        assert self.fused is not None
-        addresses = [t.data_ptr() for t in states]
-        if known.tables is None or known.tables[0] != addresses:
-            tables = [[known.param.detach()], *([t] for t in self.fused.arranged(states))]
-            known.tables = addresses, backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
-            known.call = None
-        return known.tables[1]
-
-    def _bound(self, tables: Any, step: float) -> Any:
-        fused = self.numbers.fused(step)
+    def _step(self, param: Tensor, state: Mapping[str, Tensor], found: Any, values: Tensor) -> None:
+        states = [state[name] for name in self.names]
+        fused = self.fused if self.is_constant else self.numbers.fused(float(state["step"]) + 1)
         assert fused is not None
-        return backend_of("maskgrad.kernels.updates.cpu", "bound")(fused.kernel, tables, **fused.numbers)
+        place = param.shape, param.dtype, param.data_ptr(), *[t.data_ptr() for t in states]
+        prepared = self.tables.get(place)
+        if prepared is None:
+            tables = [[param.detach()], *([t] for t in fused.arranged(states))]
+            prepared = backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
+            if len(self.tables) >= 4 * MANY:  # their memory has changed
+                self.tables.clear()
+            self.tables[place] = prepared
+        call = self.bound.get(param.dtype)
+        if call is None:
+            call = backend_of("maskgrad.kernels.updates.cpu", "bound")(
+                fused.kernel, prepared, **fused.numbers
+            )
+            if self.is_constant:
+                self.bound[param.dtype] = call
+        backend_of("maskgrad.kernels.updates.cpu", "update_prepared")(
+            prepared, found, values.view(-1).numpy(), *call
+        )
+        torch.autograd.graph.increment_version([param, *states])
+        if self.counts:
+            state["step"] += 1
 
 
 def _factor_of_addition(fused: Fused) -> float | None:

@@ -45,7 +45,7 @@ def _etas(name: str, value: Any) -> tuple[float, float]:
     return smaller, larger
 
 
-class Rprop(MaskedOptimizer):
+class Rprop(MaskedOptimizer, torch.optim.Rprop):
     r"""Implements Rprop, which steps by the sign of the gradient, for dense, sparse and masked gradients.
 
     .. math:: p \leftarrow p - s\; \mathrm{sign}(g)

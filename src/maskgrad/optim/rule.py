@@ -1,4 +1,4 @@
-"""What an optimizer declares: states, limits of its hyperparameters, rule, and what a step with gradient zero does."""
+"""Declarations of an optimizer: states, limits of its hyperparameters, rule, and the closed form of idle rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from maskgrad.optim.hyperparameters import betas, flag, non_negative
+from maskgrad.optim.hyperparameters import betas, correction, flag, non_negative
 from maskgrad.optim.lazy import ClosedForm
 
 __all__ = [
@@ -25,8 +25,6 @@ __all__ = [
     "Rule",
     "State",
     "Update",
-    "decayed",
-    "penalized",
     "signed",
 ]
 
@@ -48,7 +46,7 @@ class State:
 
     name: str
     about: str
-    """What it is, for the documentation."""
+    """Its description, for the documentation."""
     statistic: bool = False
     """A second moment or the like, which can be kept for each row."""
     initial: float | str | None = 0.0
@@ -57,10 +55,12 @@ class State:
     """The hyperparameter without which (False or 0) there is no such state."""
     argument: str | None = None
     """Its name in the functional form, if another."""
+    counts_rows: bool = False
+    """One value for each row always, in at least single precision: the steps that it has had, or what follows."""
 
     def shape(self, param: Tensor, row: bool) -> torch.Size:
         """The shape of this state; of a parameter with one dimension or none, each entry is a row."""
-        if row and self.statistic and param.dim() > 1:
+        if ((row and self.statistic) or self.counts_rows) and param.dim() > 1:
             return torch.Size((param.shape[0], *(1 for _ in param.shape[1:])))
         return param.shape
 
@@ -71,6 +71,8 @@ class State:
             return start.clone()
         if self.shape(param, row) != param.shape:
             start = start.new_empty(self.shape(param, row))
+        if self.counts_rows:
+            start = start.to(torch.promote_types(start.dtype, torch.float32))
         assert not isinstance(self.initial, str)  # Hyperparameters.states() has put the number there
         value = complex(self.initial, self.initial) if param.is_complex() else self.initial
         return torch.full_like(start, value)
@@ -96,7 +98,7 @@ class Update:
     """One update, its numbers already bound.
 
     ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per row. With
-    those, and if ``whole``, it takes ``specified`` (see :mod:`maskgrad.optim.specified`). ``fused`` is a kernel
+    those, and if ``whole``, it takes ``specified`` (:mod:`maskgrad.kernels.updates.specified`). ``fused`` is a kernel
     that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
     entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
     after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
@@ -152,15 +154,24 @@ class Rule:
     def __set_name__(self, owner: type, name: str) -> None:
         if "_home" in self.__dict__:  # another class shares it
             return
+        self.__dict__["_home"] = owner, name
+        if self.defaults:  # derived from another class's
+            return
         parameters = inspect.signature(owner).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name not in OPTIONS}
-        usual: Mapping[type, Any] = {bool: flag, tuple: betas}
+        usual: Mapping[type, Any] = {bool: flag, tuple: betas, str: correction}
         limits = {
             key: self.limits.get(key, usual.get(type(default), non_negative))
             for key, default in defaults.items()
         }
         HYPERPARAMETERS.update(limits)
-        self.__dict__.update(limits=limits, defaults=defaults, _home=(owner, name))
+        self.__dict__.update(limits=limits, defaults=defaults)
+
+    def derived(self, **changes: Any) -> Rule:
+        """The rule of an optimizer with the same hyperparameters."""
+        rule = replace(self, **changes)
+        rule.__dict__["defaults"] = self.defaults
+        return rule
 
     def __reduce__(self) -> Any:
         """Pickled by its name: it holds functions."""
@@ -171,6 +182,12 @@ class Rule:
         """The numbers that ``update_`` takes."""
         parameters = inspect.signature(self.update_).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "specified")
+
+    @functools.cached_property
+    def counts(self) -> tuple[State, ...]:
+        """States that are kept for each row, and not once for the parameter, if the steps of rows are counted."""
+        starts: dict[str, Any] = {"step": 0.0, **self.scalars}
+        return tuple(State(name, "of each row", initial=at, counts_rows=True) for name, at in starts.items())
 
     @functools.cached_property
     def required(self) -> frozenset[str]:
@@ -202,6 +219,16 @@ class Hyperparameters:
     zeros: bool = False
     """An entry without a gradient has gradient zero."""
 
+    @property
+    def per_row(self) -> bool:
+        """Whether some states have one value for each row."""
+        return self.row or self.by_row
+
+    @property
+    def by_row(self) -> bool:
+        """Whether the steps of each row are counted, and not those of the parameter."""
+        return self.numbers.get("bias_correction") == "row"
+
     @classmethod
     def of(cls, rule: Rule, group: Mapping[str, Any], row: bool = False) -> Hyperparameters:
         """Those of a parameter group, which may lack options; TypeError or ValueError if one is out of range."""
@@ -210,6 +237,11 @@ class Hyperparameters:
         row = row or group.get("state") == "row"
         if rule.check is not None:
             rule.check(numbers, row)
+        if numbers.get("bias_correction") == "row" and group.get("unspecified") == "zero":
+            raise ValueError(
+                "bias_correction='row' is not available with unspecified='zero', where each step is one of all rows; "
+                "use bias_correction='steps'"
+            )
         on_device = bool(group.get("capturable") or group.get("fused") or rule.on_device)
         return cls(rule, numbers, row, on_device, group.get("unspecified") == "zero")
 
@@ -218,7 +250,7 @@ class Hyperparameters:
         numbers = self.numbers
         return tuple(
             replace(state, initial=numbers[state.initial]) if isinstance(state.initial, str) else state
-            for state in self.rule.states
+            for state in (*self.rule.states, *(self.rule.counts if self.by_row else ()))
             if state.needs is None or numbers[state.needs]
         )
 
@@ -227,8 +259,13 @@ class Hyperparameters:
         numbers = self.numbers
         return {
             name: numbers[start] if isinstance(start, str) else start
-            for name, start in self.rule.scalars.items()
+            for name, start in (() if self.by_row else self.rule.scalars.items())
         }
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether there is a state ``"step"`` that is one number."""
+        return self.rule.counts_steps and not self.by_row
 
     def fused(self, step: float) -> Fused | None:
         """The kernel of step number ``step`` for rows, of a rule without states that are one number."""
@@ -243,6 +280,8 @@ class Hyperparameters:
     def update(self, step: float, **scalars: Tensor) -> Update:
         """The update of step number ``step``, counted from 1 (0 if steps are not counted)."""
         rule, numbers, after = self.rule, {**self.numbers, "step": step}, NOTHING
+        if self.by_row:
+            return Update(partial(_step_by_row, rule, self.numbers), whole=rule.whole)
         if rule.prepare is not None:
             changed, after = rule.prepare(self.numbers, step, scalars)
             numbers.update(changed)
@@ -255,20 +294,20 @@ class Hyperparameters:
         )
 
 
-def penalized(param: Tensor, grad: Tensor, weight_decay: float, maximize: bool) -> Tensor:
-    """The gradient of what is minimised: with its sign, and that of an L2 penalty on ``param``."""
-    if maximize:
-        grad = grad.neg()
-    return grad.add(param, alpha=weight_decay) if weight_decay != 0 else grad
-
-
-def decayed(
-    param: Tensor, grad: Tensor, lr: float, weight_decay: float, decoupled: bool, maximize: bool
-) -> Tensor:
-    """:func:`penalized`; or, if the decay is ``decoupled``, shrink ``param`` and leave the penalty away."""
-    if decoupled and weight_decay != 0:
-        param.mul_(1 - lr * weight_decay)
-    return penalized(param, grad, 0.0 if decoupled else weight_decay, maximize)
+def _step_by_row(
+    rule: Rule, numbers: Numbers, param: Tensor, grad: Tensor, *states: Tensor, **specified: Any
+) -> None:
+    """Update each row by its own number of steps; the last states count them."""
+    own = len(states) - len(rule.counts)
+    step, *scalars = states[own:]
+    step.add_(1)
+    numbers = {**numbers, "step": step}
+    if rule.prepare is not None:
+        changed, after = rule.prepare(numbers, step, dict(zip(rule.scalars, scalars, strict=True)))  # type: ignore[arg-type]
+        numbers.update(changed)
+        for name, scalar in zip(rule.scalars, scalars, strict=True):
+            scalar.copy_(after[name])
+    rule.update_(param, grad, *states[:own], **{name: numbers[name] for name in rule.names}, **specified)
 
 
 def signed(numbers: Numbers, *names: str) -> dict[str, Any]:

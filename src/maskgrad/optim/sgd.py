@@ -5,40 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor, where
+from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.gradients.gradient import Gradient
+from maskgrad.kernels.updates import formulas
 from maskgrad.optim.hyperparameters import finite
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
-from maskgrad.optim.rule import Fused, Hyperparameters, Numbers, Rule, State, penalized, signed
+from maskgrad.optim.rule import Fused, Hyperparameters, Numbers, Rule, State, signed
 
 __all__ = ["SGD"]
-
-
-def sgd_rule_(
-    param: Tensor,
-    grad: Tensor,
-    momentum_buffer: Tensor | None = None,
-    started: Tensor | None = None,
-    *,
-    lr: float,
-    momentum: float,
-    dampening: float,
-    weight_decay: float,
-    nesterov: bool,
-    maximize: bool,
-) -> None:
-    """One step; entries that are not ``started`` (None: all are) get ``grad``, without dampening, as their buffer."""
-    grad = penalized(param, grad, weight_decay, maximize)
-    if momentum_buffer is not None:
-        momentum_buffer.mul_(momentum).add_(grad, alpha=1 - dampening)
-        if started is not None:
-            momentum_buffer.copy_(where(started, momentum_buffer, grad))
-            started.fill_(True)
-        grad = grad.add(momentum_buffer, alpha=momentum) if nesterov else momentum_buffer
-    param.add_(grad, alpha=-lr)
 
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
@@ -68,7 +45,7 @@ def _fused(n: Numbers, row: bool) -> Fused:
     return Fused("sgd_rows_", numbers, lambda states: [*states] or [None])
 
 
-class SGD(MaskedOptimizer):
+class SGD(MaskedOptimizer, torch.optim.SGD):
     r"""Implements SGD, optionally with momentum, for dense, sparse and masked gradients.
 
     .. math::
@@ -99,7 +76,7 @@ class SGD(MaskedOptimizer):
     """
 
     _rule = Rule(
-        sgd_rule_,
+        formulas.sgd_,
         states=(State("momentum_buffer", "the buffer, zeros at first", needs="momentum"),),
         limits={"dampening": finite},
         counts_steps=False,

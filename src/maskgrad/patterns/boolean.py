@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.selection import is_transformed
+from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.pattern import Facts, Pattern
 
-__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "same_memory"]
+__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "same_memory", "sharers"]
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
@@ -22,23 +25,28 @@ def is_expanded(mask: Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True))
 
 
+def sharers(mask: Tensor, entries: int) -> int:
+    """How many of ``entries`` share each Boolean of a mask that is expanded to them."""
+    return entries // max(smallest(mask).numel(), 1)
+
+
 class Home:
     """The memory of the masks of a MaskedTensor and its views, which see what is written there.
 
     Attributes:
         lent: others read the same memory, and must not see what is written: the masks move before they are written.
         shared: a view or another name is at home here, too.
-        expanded: several entries share one Boolean, which a view of some of them does not tell.
+        sharers: how many entries share each Boolean, which a view of some of them does not tell.
         apart: a mask that had to be copied while the values were not: it cannot be written so that all see it.
         moves: how often the masks have moved.
         memory: to where, as one dimension.
     """
 
-    __slots__ = ("__weakref__", "apart", "expanded", "lent", "memory", "moves", "shared")
+    __slots__ = ("__weakref__", "apart", "lent", "memory", "moves", "shared", "sharers")
 
-    def __init__(self, lent: bool, apart: bool = False, expanded: bool = False) -> None:
+    def __init__(self, lent: bool, apart: bool = False, sharers: int = 1) -> None:
         self.lent = lent
-        self.expanded = expanded
+        self.sharers = sharers
         self.apart = apart
         self.shared = False
         self.moves = 0
@@ -92,7 +100,22 @@ class BooleanPattern(Pattern):
 
     @property
     def mask(self) -> Tensor:
-        """As stored."""
+        """The mask, which the reader may keep; see :meth:`keep`."""
+        self.keep()
+        return self.current
+
+    def keep(self) -> None:
+        """Let later writes copy the mask first: the graph may have saved it for the backward pass.
+
+        A graph of ``torch.compile`` saves what it needs. Under a transform of ``torch.func`` a mask that views see
+        cannot move; there PyTorch raises in the backward pass.
+        """
+        if not (torch.compiler.is_compiling() or (is_transformed() and self.is_seen)):
+            self.lend()
+
+    @property
+    def current(self) -> Tensor:
+        """The mask as it is now; a later write may change it."""
         home = self._home
         if home is None:
             if self._source is None:
@@ -129,7 +152,7 @@ class BooleanPattern(Pattern):
         """The home for this mask and a view of it. Who else reads a mask that had none so far is not known."""
         if self._home is None:
             if self._source is None:
-                self._home = Home(lent=True, expanded=is_expanded(self._mask))
+                self._home = Home(lent=True, sharers=sharers(self._mask, self._mask.numel()))
             else:
                 source, mask = self._source
                 if same_memory(self._mask, mask):
@@ -146,11 +169,11 @@ class BooleanPattern(Pattern):
         )
 
     def lend(self) -> Tensor:
-        """The mask, for someone who must not see what is written later."""
+        """The mask, for a reader who must not see later writes; they copy it first."""
         home = self._known_home()
         if home is not None:
             home.lent = True
-        return self.mask
+        return self.current
 
     def borrowed(self) -> BooleanPattern:
         """The same entries for other values: neither sees what is written to the other."""
@@ -174,20 +197,25 @@ class BooleanPattern(Pattern):
         return BooleanPattern(tensors[0])
 
     def __repr__(self) -> str:
-        return f"BooleanPattern({self.mask})"
+        return f"BooleanPattern({self.current})"
 
 
 def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:
     """Return ``mask`` broadcast to ``shape``, or say what is wrong with it.
 
+    Every mask that is an argument passes here. One with fewer dimensions is refused, because ``(B,)`` for ``(B, B)``
+    would broadcast to columns where rows are meant; unless it ends in a dimension of size 1 or has none.
+
     Raises:
         TypeError: ``mask`` is not a Boolean ``torch.Tensor``.
-        ValueError: it does not broadcast to ``shape`` or lives on another device.
+        ValueError: it has fewer dimensions, does not broadcast to ``shape``, or lives on another device.
     """
     if not isinstance(mask, torch.Tensor):
+        remedy = (
+            "write mask.filled(False)" if hasattr(mask, "filled") else "convert it with torch.as_tensor(mask)"
+        )
         raise TypeError(
-            f"mask must be a Boolean torch.Tensor (True = specified), found {type(mask).__name__}; "
-            "convert it with torch.as_tensor(mask)"
+            f"mask must be a Boolean torch.Tensor (True = specified), found {type(mask).__name__}; {remedy}"
         )
     if mask.dtype != torch.bool:
         raise TypeError(
@@ -202,12 +230,32 @@ def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:
         )
     if mask.shape == shape:
         return mask
+    if mask.ndim < len(shape) and mask.ndim and mask.shape[-1] != 1:
+        raise _does_not_fit(mask.shape, shape)
     try:
         return mask.expand(shape)
     except RuntimeError:
-        remedy = "insert dimensions with mask.unsqueeze(dim)"
-        if mask.shape == shape[: mask.ndim]:  # one Boolean for all that lies behind
-            remedy = f"write mask[..., {', '.join(['None'] * (len(shape) - mask.ndim))}]"
-        raise ValueError(
-            f"mask must broadcast to the shape of the data, {tuple(shape)}, found shape {tuple(mask.shape)}; {remedy}"
-        ) from None
+        raise _does_not_fit(mask.shape, shape) from None
+
+
+def _does_not_fit(sizes: torch.Size, shape: torch.Size) -> ValueError:
+    ways = _spellings(sizes, shape)
+    return ValueError(
+        f"mask must have as many dimensions as the data, each of its size or 1 where the mask repeats; found a mask "
+        f"of shape {tuple(sizes)} for data of shape {tuple(shape)}"
+        + (f"; write {' or '.join(ways)}" if ways else "")
+    )
+
+
+def _spellings(sizes: torch.Size, shape: torch.Size) -> list[str]:
+    """How a mask can be written to fit ``shape``: with None for the dimensions along which it repeats."""
+    found: dict[tuple[int, ...], str] = {}
+    for kept in itertools.combinations(reversed(range(len(shape))), len(sizes)):
+        here = dict(zip(reversed(kept), sizes, strict=True))
+        wide = tuple(here.get(dim, 1) for dim in range(len(shape)))
+        if all(size in (1, wanted) for size, wanted in zip(wide, shape, strict=True)):
+            index = [":" if dim in here else "None" for dim in range(len(shape))]
+            while index[-1] == ":":
+                index.pop()
+            found.setdefault(wide, f"mask[{', '.join(index)}]")
+    return list(found.values())

@@ -52,7 +52,7 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         _check_sequences(pattern, values)
         return
     sizes = pattern.facts().sizes
-    if not sizes or min(sizes) < 0 or math.prod(sizes) >= 2**63:
+    if min(sizes, default=0) < 0 or math.prod(sizes) >= 2**63:
         raise ValueError(f"sizes must be numbers from 0 on whose product int64 can hold, found {sizes}")
     devices = {t.device for t in (values, *pattern.tensors())}
     if len(devices) > 1:

@@ -29,10 +29,21 @@ class JaggedPattern(StoredPattern):
             single place if they are flattened into one dimension (B * T,), as in ``logits.view(-1, classes)``.
     """
 
-    __slots__ = ("_memory", "at", "frame", "index", "offsets")
+    __slots__ = ("_at", "_memory", "_places", "frame", "index", "offsets")
 
     def __init__(self, offsets: Tensor, index: Tensor, frame: Tensor, at: tuple[int, ...]) -> None:
-        self.offsets, self.index, self.frame, self.at = offsets, index, frame, at
+        self.offsets, self.index, self.frame = offsets, index, frame
+        self._at, self._places = at, " ".join(map(str, at))
+
+    @property
+    def at(self) -> tuple[int, ...]:
+        """The places; in a graph read from text, which is constant.
+
+        ``torch.compile(dynamic=True)`` takes integers of arguments for variable, and then ``dim in at`` is False.
+        """
+        if torch.compiler.is_dynamo_compiling():
+            return tuple(map(int, self._places.split()))
+        return self._at
 
     @property
     def sizes(self) -> tuple[int, ...]:  # type: ignore[override]

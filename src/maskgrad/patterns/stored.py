@@ -16,7 +16,14 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.pattern import Facts, Pattern
 
-__all__ = ["CoordinatePattern", "StoredPattern", "ravel_multi_index", "unravel_index"]
+__all__ = [
+    "CoordinatePattern",
+    "StoredPattern",
+    "ravel_multi_index",
+    "read_places",
+    "unravel_index",
+    "write_places",
+]
 
 T = TypeVar("T")
 
@@ -88,7 +95,7 @@ class StoredPattern(Pattern):
         """One Boolean per place in the sparse dimensions."""
         coordinates = self.coordinates()
         mask = torch.zeros(self.sizes, dtype=torch.bool, device=coordinates.device)
-        return mask.index_put(tuple(coordinates), torch.ones((), dtype=torch.bool, device=mask.device))
+        return write_places(mask, coordinates, torch.ones((), dtype=torch.bool, device=mask.device))
 
 
 class CoordinatePattern(StoredPattern):
@@ -119,6 +126,20 @@ class CoordinatePattern(StoredPattern):
     def coordinates(self) -> Tensor:
         """As stored."""
         return self.indices
+
+
+def read_places(dense: Tensor, coordinates: Tensor) -> Tensor:
+    """The entries (n, *dense) of a tensor at ``coordinates`` (s, n)."""
+    if coordinates.shape[0]:
+        return dense[tuple(coordinates)]
+    return dense.expand(coordinates.shape[1], *dense.shape)  # PyTorch takes no empty list of indices
+
+
+def write_places(dense: Tensor, coordinates: Tensor, entries: Tensor) -> Tensor:
+    """A copy of a tensor with ``entries`` (n, *dense) at ``coordinates`` (s, n)."""
+    if coordinates.shape[0]:
+        return dense.index_put(tuple(coordinates), entries)
+    return dense.unsqueeze(0).index_put((coordinates.new_zeros(coordinates.shape[1]),), entries).squeeze(0)
 
 
 def ravel_multi_index(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:

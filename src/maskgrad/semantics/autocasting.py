@@ -1,4 +1,4 @@
-"""What ``torch.autocast`` computes in float32, for the same functions as in PyTorch."""
+"""What ``torch.autocast`` computes in float32, and on stored entries in half precision, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.sparse.entries import SparseEntries
 
 # PyTorch's lists (docs: "Automatic Mixed Precision package", op-specific behavior), under the names of the records.
-# What it computes in half precision (matmul, linear, conv, …) the bodies call, and it is cast there.
+# What it computes in half precision (matmul, linear, conv, …) the rules call, and it is cast there; those for stored
+# entries call nothing of it, and get their operands in half precision.
 LOSSES = """binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
     hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss"""
+CASTABLE = (torch.float32, *HALVES)
 FLOAT32 = {
     "cpu": frozenset(
         f"""{LOSSES} adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d cdist fractional_max_pool2d
-        fractional_max_pool3d grid_sample max_pool3d max_unpool1d max_unpool2d max_unpool3d nanquantile polar prod
-        quantile trace view_as_complex""".split()
+        fractional_max_pool3d grid_sample lp_pool3d max_pool3d max_unpool1d max_unpool2d max_unpool3d nanquantile polar
+        prod quantile trace view_as_complex""".split()
     ),
     "cuda": frozenset(
         f"""{LOSSES} __rdiv__ __rmod__ __rpow__ acos asin cdist cosh cosine_similarity cumprod cumsum dist erfinv exp
@@ -28,37 +30,51 @@ FLOAT32 = {
         rsqrt sinh softmax softmin softplus sum tan""".split()
     ),
 }
-#: The records that may be on a list of some device.
-MAY_WIDEN = frozenset(
-    prefix + name for names in FLOAT32.values() for name in names for prefix in ("", "nn.functional.")
-)
+_NARROWED = "addbmm addmm baddbmm bmm inner linalg.vecdot linear matmul mm prelu"
+NARROWED = {
+    "cpu": frozenset(_NARROWED.split()),
+    "cuda": frozenset(f"{_NARROWED} addmv addr mv".split()),
+}
 
 
-def in_float32(name: str, body: Callable[..., Any], operands: Any) -> Callable[..., Any]:
-    """The body of the record ``name``, in float32 if PyTorch's autocast computes these operands so."""
-    device = _device(operands)
-    listed = FLOAT32.get(device, frozenset())
-    if name.removeprefix("nn.functional.") not in listed or not torch.is_autocast_enabled(device):
+def as_autocast(name: str, body: Callable[..., Any], operands: Any, stored: bool) -> Callable[..., Any]:
+    """The body of the record ``name``, in the precision in which PyTorch's autocast computes these operands.
+
+    Args:
+        name: of the record.
+        body: its rule for these operands.
+        operands: all of them.
+        stored: whether the rule is one for stored entries.
+    """
+    device, name = _device(operands), name.removeprefix("nn.functional.")
+    if name in FLOAT32.get(device, ()):
+        dtype = torch.float32
+    elif stored and name in NARROWED.get(device, ()):
+        dtype = None
+    else:
         return body
+    if not torch.is_autocast_enabled(device):
+        return body
+    dtype = dtype or torch.get_autocast_dtype(device)
 
-    def widened(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def cast_first(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with torch.autocast(device, enabled=False):
-            return body(function, wide(args), wide(kwargs))
+            return body(function, cast(args, dtype), cast(kwargs, dtype))
 
-    return widened
+    return cast_first
 
 
-def wide(operand: Any) -> Any:
-    """Halves as float32; the others as they are."""
+def cast(operand: Any, dtype: torch.dtype) -> Any:
+    """Numbers of at most single precision in ``dtype``; the others as they are."""
     if isinstance(operand, Entries):
-        return Entries(wide(operand.values), operand.mask)
+        return Entries(cast(operand.values, dtype), operand.mask)
     if isinstance(operand, SparseEntries):
-        return SparseEntries(wide(operand.values), operand.pattern)
+        return SparseEntries(cast(operand.values, dtype), operand.pattern)
     if type(operand) in (tuple, list):
-        return type(operand)([wide(part) for part in operand])
+        return type(operand)([cast(part, dtype) for part in operand])
     if type(operand) is dict:
-        return {name: wide(part) for name, part in operand.items()}
-    return operand.float() if isinstance(operand, Tensor) and operand.dtype in HALVES else operand
+        return {name: cast(part, dtype) for name, part in operand.items()}
+    return operand.to(dtype) if isinstance(operand, Tensor) and operand.dtype in CASTABLE else operand
 
 
 def _device(operands: Any) -> str:

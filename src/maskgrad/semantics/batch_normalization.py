@@ -80,7 +80,7 @@ def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float
 
 
 def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
-    return variance * (count / (count - 1).clamp(min=1))
+    return variance * count / (count - 1).clamp(min=1)  # a quotient of integers would be float32
 
 
 def _standardized(

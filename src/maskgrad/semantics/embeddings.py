@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.patterns.eager import can_read_values
@@ -44,8 +45,10 @@ def embedding(
         indices = torch.where(known, indices, 0)
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
-    if known is not None and (sparse or scale_grad_by_freq):
-        values = _rows_of_known(indices, known, table, padding_idx, scale_grad_by_freq, sparse)
+    if known is not None and sparse and not scale_grad_by_freq:
+        values = _listed_rows(indices, known, table, padding_idx)
+    elif known is not None and scale_grad_by_freq:
+        values = _rows_of_known(indices, known, table, padding_idx, sparse)
     else:
         # The gradient of an unspecified result is exactly 0: that is what row 0 receives for it.
         values = _rows(indices, table, padding_idx, scale_grad_by_freq, sparse)
@@ -71,19 +74,51 @@ def _rows(
 
 
 def _rows_of_known(
-    indices: Tensor,
-    known: Tensor,
-    table: Tensor,
-    padding_idx: int | None,
-    scale_grad_by_freq: bool,
-    sparse: bool,
+    indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None, sparse: bool
 ) -> Tensor:
-    """The rows of the specified indices alone: only they are counted, only they are listed in a sparse gradient."""
+    """The rows of the specified indices alone, which alone are counted: ``scale_grad_by_freq``."""
     place = known.reshape(-1).nonzero().squeeze(-1)
     listed = indices.reshape(-1)[place]
-    rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
     zeros = rows.new_zeros(known.numel(), table.shape[-1])
     return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])
+
+
+def _listed_rows(indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None) -> Tensor:
+    """``F.embedding`` whose sparse gradient lists the specified indices alone."""
+    if padding_idx is not None:
+        if not -table.shape[0] <= padding_idx < table.shape[0]:
+            F.embedding(indices, table, padding_idx)  # torch says what is wrong with it
+        known = known & (indices != padding_idx % table.shape[0])
+    if not torch.compiler.is_compiling() and any(map(is_batchedtensor, (table, indices, known))):
+        raise RuntimeError(
+            "an embedding with sparse=True cannot list the specified indices under torch.vmap, because their number "
+            "differs from sample to sample; use sparse=False"
+        )
+    return torch.ops.maskgrad.listed_rows(table, indices, known)  # type: ignore[no-any-return]
+
+
+def _save_listed(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+    table, indices, listed = inputs
+    ctx.save_for_backward(indices, listed)
+    ctx.shape = table.shape
+
+
+def _gradient_of_listed(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    indices, listed = ctx.saved_tensors
+    place = listed.reshape(-1).nonzero().squeeze(-1)
+    rows, values = indices.reshape(-1)[place].long(), grad.reshape(-1, grad.shape[-1])[place]
+    return torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False), None, None
+
+
+# An operator: PyTorch's gradient asks for the number of rows while it is traced; Dynamo traces no sparse tensor.
+torch.library.define("maskgrad::listed_rows", "(Tensor table, Tensor indices, Tensor listed) -> Tensor")
+torch.library.impl("maskgrad::listed_rows", "default", lambda table, indices, _: F.embedding(indices, table))
+torch.library.register_fake(
+    "maskgrad::listed_rows",
+    lambda table, indices, _: table.new_empty(*indices.shape, table.shape[1]),
+)
+torch.library.register_autograd("maskgrad::listed_rows", _gradient_of_listed, setup_context=_save_listed)
 
 
 @torch.no_grad()
@@ -160,13 +195,11 @@ def known_bags(indices: Tensor, known: Tensor, starts: Tensor, factors: Tensor |
 
 
 def pooled(
-    bags: Bags, table: Tensor, present: Tensor, mode: str, padding_idx: int | None, **options: Any
+    bags: Bags, rows: Tensor, listed: Tensor, height: int, mode: str, padding_idx: int | None
 ) -> Entries:
-    """Sum, mean or maximum over the specified entries of the rows of each bag."""
-    padding_idx = padding_idx if padding_idx is None or padding_idx >= 0 else len(table) + padding_idx
-    rows = F.embedding(bags.indices, table, padding_idx, **options)
-    listed = F.embedding(bags.indices, present)
-    position = torch.arange(len(bags.indices), device=table.device)
+    """Sum, mean or maximum of each bag over the entries of its ``rows`` that are ``listed``."""
+    padding_idx = padding_idx if padding_idx is None or padding_idx >= 0 else height + padding_idx
+    position = torch.arange(len(bags.indices), device=rows.device)
     owner = torch.searchsorted(bags.starts, position.to(bags.starts.dtype), right=True) - 1
     # An index of padding takes no part, but a bag of nothing else has the result 0 in torch.
     taking_part = listed if padding_idx is None else listed & (bags.indices != padding_idx).unsqueeze(-1)
@@ -230,11 +263,13 @@ def embedding_bag(
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
     # Where the length of the result may depend on the mask, nothing stands in for unspecified indices.
-    alone = sparse or scale_grad_by_freq or can_read_values(known)
+    alone = scale_grad_by_freq or can_read_values(known)
     bags = known_bags(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
-    if present is not None:
-        return pooled(bags, table, present, mode, padding_idx, **options)
+    if present is not None or (sparse and not alone):
+        first = torch.arange(len(bags.indices), device=table.device) < bags.starts[-1]
+        rows = embedding(Entries(bags.indices, first), weight, padding_idx, **options)
+        return pooled(bags, *rows, table.shape[0], mode, padding_idx)
     values = F.embedding_bag(
         bags.indices,
         table,

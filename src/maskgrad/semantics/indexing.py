@@ -23,6 +23,7 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import paired
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 
 class _Unspecified:
@@ -36,14 +37,21 @@ class _Unspecified:
 
 
 UNSPECIFIED = _Unspecified()
+#: The dtypes of positions, and those that select where they are not zero.
+POSITIONS = (torch.int64, torch.int32, torch.int16, torch.int8)
+SELECTING = (torch.bool, torch.uint8)
 
 
-def _plain_index(index: Any) -> Any:
-    """An index must be known entirely: which entries an index with holes means cannot be said."""
+def plain_index(index: Any) -> Any:
+    """An index that must be known entirely: where something is written, and which entries a Boolean selects."""
     if isinstance(index, Entries):
         if not torch.compiler.is_compiling() and not is_transformed() and bool(index.mask.all()):
             return index.values
-        remedy = "index.filled(False)" if index.mask.dtype == index.values.dtype else "index.compressed()"
+        remedy = (
+            "index.filled(False)"
+            if index.values.dtype == torch.bool
+            else "index.compressed(), and value[index.mask]"
+        )
         raise TypeError(
             f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
             f"unspecified entries select anything is not known. Use {remedy}"
@@ -53,19 +61,67 @@ def _plain_index(index: Any) -> Any:
             f"index tensors must have an integer or Boolean dtype, found {index.dtype}; use index.long()"
         )
     if isinstance(index, (tuple, list)):
-        return type(index)(_plain_index(part) for part in index)
+        return type(index)(plain_index(part) for part in index)
     return index
+
+
+def is_positions(index: Any) -> bool:
+    """Whether an index is a masked tensor of positions: some may be missing, and read nothing."""
+    return isinstance(index, (Entries, SparseEntries)) and index.values.dtype in POSITIONS
 
 
 def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x[index]``, basic or advanced."""
-    x, index = args[0], _plain_index(args[1])
-    return Entries(x.values[index], x.mask[index]) if isinstance(x, Entries) else x[index]
+    x, index = args
+    parts = index if type(index) is tuple else (index,)
+    if not any(is_positions(part) for part in parts):
+        index = plain_index(index)
+        return Entries(x.values[index], x.mask[index]) if isinstance(x, Entries) else x[index]
+    index = tuple([filled(part) if is_positions(part) else plain_index(part) for part in parts])
+    values = values_of(x)[index]
+    known = _known_positions(values_of(x).shape, parts, index, values.device).expand(values.shape)
+    return Entries(values, x.mask[index] & known if isinstance(x, Entries) else known)
+
+
+def _known_positions(
+    shape: torch.Size, parts: tuple[Any, ...], index: tuple[Any, ...], device: torch.device
+) -> Tensor:
+    """Where ``x[index]`` reads at a specified position; size 1 in the dimensions of which everything is read.
+
+    It is read from Booleans with one more slice, of False, at which missing positions point.
+    """
+    taken = [_dims_taken(part) for part in index]
+    passed, dim = len(shape) - sum(taken), 0
+    sizes, at, read = [1] * len(shape), [], []
+    for part, plain, dims in zip(parts, index, taken, strict=True):
+        if is_positions(part):
+            size = shape[dim]
+            at.append((dim, size))
+            sizes[dim] = size + 1
+            plain = torch.where(part.mask, torch.where(plain < 0, plain + size, plain), size)  # noqa: PLW2901
+        elif not (isinstance(plain, slice) and plain == slice(None)):
+            sizes[dim : dim + dims] = shape[dim : dim + dims]
+        read.append(plain)
+        dim += passed if plain is Ellipsis else dims
+    known = torch.ones((), dtype=torch.bool, device=device)
+    for dim, size in at:
+        line = torch.arange(size + 1, device=device) < size
+        known = known & line.reshape([-1 if d == dim else 1 for d in range(len(shape))])
+    return known.expand(sizes)[tuple(read)]
+
+
+def _dims_taken(part: Any) -> int:
+    """How many dimensions of the tensor one part of an index stands for."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    if isinstance(part, list):
+        part = torch.as_tensor(part)
+    return part.ndim if getattr(part, "dtype", None) in SELECTING else 1
 
 
 def assigned(index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
     """What ``x[index] = value`` writes: where, whether it is specified, and which values (None: none)."""
-    index = _plain_index(index)
+    index = plain_index(index)
     if value is UNSPECIFIED:
         return index, False, None
     if isinstance(value, Entries):
@@ -117,10 +173,15 @@ def masked_fill(input: Operand, mask: Operand, value: Any) -> Any:
     return specified(values, written if known is None else written & known)
 
 
-def index_select(input: Entries, dim: int, index: Operand) -> Entries:
-    """Rows, columns, … by position."""
-    positions = _plain_index(index)
-    return Entries(input.values.index_select(dim, positions), input.mask.index_select(dim, positions))
+def index_select(input: Operand, dim: int, index: Operand) -> Entries:
+    """Rows, columns, … by position; a missing position gives an unspecified one."""
+    positions = filled(index)
+    values, present = (part.index_select(dim, positions) for part in (values_of(input), mask_of(input)))
+    if not isinstance(index, Entries):
+        return Entries(values, present)
+    one_each = [-1 if d == dim % values.ndim else 1 for d in range(values.ndim)]
+    known = index.mask.reshape(one_each).expand(values.shape)
+    return Entries(values, present & known if isinstance(input, Entries) else known)
 
 
 def _read(x: Operand, index: Operand, read: Callable[[Tensor, Tensor], Tensor]) -> Entries:
@@ -182,13 +243,19 @@ READ = "that of the entries read"
 WHERE_KNOWN = f"{READ}, where the position is specified"
 MOVES = "moves back to the entries read"
 OPERATIONS = (
-    record("__getitem__", "indexing", getitem, READ, MOVES, functions=(Tensor.__getitem__, operator.getitem)),
-    of_rule(index_select, "indexing", READ, MOVES),
+    record(
+        "__getitem__",
+        "indexing",
+        getitem,
+        WHERE_KNOWN,
+        MOVES,
+        functions=(Tensor.__getitem__, operator.getitem),
+    ),
     of_rule(
         where, "indexing", "specified where the condition is and the chosen side is", "to the chosen side"
     ),
     of_rule(masked_fill, "indexing", "specified where written, else as before", "to the entries kept"),
-    *(of_rule(rule, "indexing", WHERE_KNOWN, MOVES) for rule in (gather, take, take_along_dim)),
+    *(of_rule(rule, "indexing", WHERE_KNOWN, MOVES) for rule in (index_select, gather, take, take_along_dim)),
     of_rule(masked_select, "indexing", READ, MOVES),
     *(
         record(name, "indexing", nonzero, "plain: the positions of specified entries")

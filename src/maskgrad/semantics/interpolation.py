@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.semantics.autocasting import as_autocast
 from maskgrad.semantics.entries import Entries, safe
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
@@ -54,7 +55,11 @@ def interpolate(
     names = ("align_corners", "recompute_scale_factor", "antialias")
     given = {"size": size, "scale_factor": scale_factor, "mode": mode, **paired(names, args), **kwargs}
     if mode == "area":
-        return adaptive_average(input, lambda x: F.interpolate(x, **given), rank)
+
+        def area(function: Any, args: Any, kwargs: Any) -> Entries:
+            return adaptive_average(args[0], lambda x: F.interpolate(x, **given), rank)
+
+        return as_autocast(f"adaptive_avg_pool{rank}d", area, (input,), False)(None, (input,), {})  # type: ignore[no-any-return]
     result = F.interpolate(safe(input), **given)
     mask = shared(mask, rank)
     if mode in MOVING:

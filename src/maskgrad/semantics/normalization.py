@@ -253,7 +253,11 @@ def local_response_norm(
     rows = F.pad(
         (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1), (0, 0, size // 2, (size - 1) // 2)
     )
-    energy = F.avg_pool2d(rows, (size, 1), stride=1).reshape(values.shape)
+    if values.ndim == 3:
+        energy = F.avg_pool2d(rows, (size, 1), stride=1)
+    else:  # as PyTorch does: autocast computes this one in float32
+        energy = F.avg_pool3d(rows.unsqueeze(-1), (size, 1, 1), stride=1)
+    energy = energy.reshape(values.shape)
     return Entries(safe / torch.where(mask, energy * alpha + k, 1).pow(beta), mask)
 
 

@@ -57,8 +57,13 @@ def over_everything(dim: Any) -> bool:
 
 
 def number(result: Entries, nothing: float) -> Tensor:
-    """A 0-dim result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
+    """A 0-dim result as a plain tensor, of which is noted whether anything was left."""
     note(result.mask)
+    return plain(result, nothing)
+
+
+def plain(result: Entries, nothing: float) -> Tensor:
+    """A result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
     values = result.values
     if not result.mask.ndim and can_read_values(result.mask) and result.mask.item():
         return values

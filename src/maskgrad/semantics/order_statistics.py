@@ -20,7 +20,7 @@ from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rea
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
-from maskgrad.versions import is_before
+from maskgrad.versions import is_before, release
 
 PATTERN = "specified where at least one entry was"
 CHOSEN = "to the entry that is selected"
@@ -152,7 +152,7 @@ def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
 
 
 #: Since 2.14.1 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
-_RANKS_ARE_DOUBLE = not is_before(torch.__version__, "2.14.1")
+_RANKS_ARE_DOUBLE = not is_before(release(torch.__version__), "2.14.1")
 
 
 def _interpolated(ordered: Tensor, rank: Tensor, interpolation: str) -> Tensor:

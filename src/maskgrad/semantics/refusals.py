@@ -56,6 +56,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         MATRIX,
         FILL,
     ),
+    ("spsolve", (torch.sparse,), MATRIX, FILL),
     ("matrix_sqrth polar", (torch.linalg,), MATRIX, FILL),  # since 2.15; torch.polar is another function
     (
         """fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.extrema import lowest
@@ -28,6 +29,7 @@ from maskgrad.semantics.entries import (
     widened,
 )
 from maskgrad.semantics.facts import of_rule, record
+from maskgrad.semantics.indexing import plain_index
 from maskgrad.semantics.signatures import bound
 
 #: For each operation: torch's names for its arguments, and which of them bring entries.
@@ -63,9 +65,8 @@ def _with_spare_slice(
     shape = values_of(x).shape
     values, mask = as_entries(_vector(x))
     size = values.shape[dim]
-    extra = list(values.shape)
-    extra[dim] = 1
-    wider = Entries(*(torch.cat([part, part.new_zeros(extra)], dim) for part in (values, mask)))
+    more = [0, 0] * (values.ndim - 1 - dim % values.ndim) + [0, 1]
+    wider = Entries(F.pad(values, more), F.pad(mask, more))
     written = write(wider, torch.where(index.mask, index.values, size))
     return Entries(*(part.narrow(dim, 0, size).reshape(shape) for part in written))
 
@@ -95,6 +96,8 @@ def _write(name: str) -> Callable[..., Any]:
                 arguments["value"] = arguments.pop("src")
             if arguments.get("reduce") is not None:
                 return _legacy_scatter(arguments)
+        if "indices" in arguments:
+            arguments["indices"] = plain_index(arguments["indices"])
         index = arguments.get("index")
         if isinstance(index, Entries) and "dim" not in arguments:
             raise TypeError(

@@ -46,7 +46,7 @@ def accumulation_invariant() -> Callable[..., None]:
 
 @pytest.fixture
 def watched_steps() -> Iterator[Watch]:
-    """Watch the training steps of the test, and fail it if padding leaked in one of them."""
+    """Watch the training steps of the test, and fail it if padding leaked in one of them, or none was examined."""
     with watch() as watched:
         yield watched
     if not watched.report.ok:

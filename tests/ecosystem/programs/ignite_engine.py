@@ -8,6 +8,8 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 
+mg.integrations.install()
+
 torch.manual_seed(0)
 tokens = torch.randint(1, 50, (64, 12))
 lengths = torch.randint(1, 13, (64, 1))

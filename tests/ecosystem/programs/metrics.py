@@ -7,6 +7,8 @@ from ignite.metrics import Loss
 
 import maskgrad as mg
 
+mg.integrations.install()
+
 torch.manual_seed(0)
 target = torch.randn(40, 12)
 known = torch.arange(12) < torch.randint(1, 13, (40, 1))  # sequences have different lengths

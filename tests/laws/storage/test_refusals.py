@@ -46,7 +46,6 @@ CALLS: dict[str, Any] = {
     "index of several kinds": lambda x: (
         x[torch.tensor([0]), :, torch.tensor([0])] if x.ndim > 2 else x[[0], None, [0]]
     ),
-    "flattening to a number": lambda x: x[:1, :1].reshape(()),
     "another norm of a matrix": lambda x: torch.linalg.norm(x, 1),
     "norm of a matrix": torch.linalg.matrix_norm,
 }

@@ -11,7 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import maskgrad as mg
+from maskgrad.cli import environment
 from maskgrad.cli.main import app
+from maskgrad.integrations import installing
 from maskgrad.masked_tensor.torch_patches.table import PATCHES
 
 
@@ -23,7 +25,7 @@ def output(*arguments: str) -> str:
 
 def test_json_is_one_object() -> None:
     facts = json.loads(output("--json"))
-    assert set(facts) == {"versions", "kernels", "patches", "devices", "threads"}
+    assert set(facts) == {"versions", "kernels", "patches", "integrations", "devices", "threads"}
     assert facts["versions"]["maskgrad"] == mg.__version__
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["kernels"]["cpu"] == mg.kernels_in_use()
@@ -68,3 +70,16 @@ def test_without_the_compiler_of_the_kernels_it_says_so() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "nothing: numba cannot be used" in done.stdout
+
+
+def test_other_packages_are_listed_and_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = {found["package"]: found for found in json.loads(output("--json"))["integrations"]}
+    assert tuple(facts) == installing.KNOWN
+    assert not any(found["installed"] for found in facts.values())
+    assert "not installed: wrong in silence" in output()
+    monkeypatch.setattr(installing, "KNOWN", ("safetensors",))
+    monkeypatch.setattr(environment, "KNOWN", ("safetensors",))
+    (found,) = json.loads(output("--json", "--install"))["integrations"]
+    assert found["installed"] == found["available"]
+    assert found["off"] == []
+    mg.integrations.uninstall("safetensors")

@@ -89,6 +89,39 @@ PAIR = ("masked_classes", "masked_numbers")
 WEIGHTS = {"masked_classes": 0.25, "masked_numbers": -0.5}
 
 
+def _with_missing_names(rank: int, world_size: int) -> Any:
+    """Rank 0 has "main" twice, once beside "aux"; rank 1 has "main" and "rare"; rank 2 has nothing."""
+    w = nn.Parameter(torch.ones(2))
+    accumulator = mg.GradientAccumulator([w])
+    weights = {"main": 1.0, "aux": 0.5, "rare": 2.0}
+    for values in MISSING[rank]:
+        losses = {name: (w * torch.tensor(x)).sum(1) for name, x in values.items()}
+        counts = {name: len(x) for name, x in values.items()}
+        accumulator.backward(losses, counts, weights={name: weights[name] for name in values})
+    return accumulator.finish(), w.grad
+
+
+MISSING: list[list[dict[str, list[list[float]]]]] = [
+    [{"main": [[1.0, 2.0], [3.0, 5.0]]}, {"aux": [[7.0, 11.0]], "main": [[13.0, 17.0]]}],
+    [{"main": [[19.0, 23.0]]}, {"rare": [[29.0, 31.0], [37.0, 41.0], [43.0, 47.0]]}],
+    [],
+]
+
+
+def test_a_name_that_micro_batches_of_one_rank_lack() -> None:
+    entries: dict[str, list[list[float]]] = {}
+    for values in (one for of_rank in MISSING for one in of_rank):
+        for name, x in values.items():
+            entries.setdefault(name, []).extend(x)
+    means = {name: torch.tensor(x).mean(0) for name, x in entries.items()}
+    wanted = means["main"] + 0.5 * means["aux"] + 2 * means["rare"]
+    for found, gradient in run_on_ranks(_with_missing_names, 3):
+        assert list(found) == ["aux", "main", "rare"]
+        for name, mean in found.items():
+            torch.testing.assert_close(mean, means[name].sum(), **EXACT)
+        torch.testing.assert_close(gradient, wanted, **EXACT)
+
+
 def test_several_losses_and_a_rank_that_has_none() -> None:
     whole = {name: expected(LOSSES[name]) for name in PAIR}
     for means, gradients in run_on_ranks(_of_several, 3):
@@ -144,7 +177,6 @@ def _sharded(rank: int, world_size: int, rounds: int) -> Any:
     return mean, full, after
 
 
-@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this PyTorch has no fully_shard")
 def test_sharded_layers() -> None:
     whole = Tower()
     wanted = []
@@ -187,7 +219,7 @@ def test_sharded_tables(gradients: str) -> None:
     assert sum(total for _, total in answers) == pytest.approx(2.0)  # of 8 losses, an eighth of two ones each
 
 
-def _said(call: Callable[[], Any]) -> str:
+def message_of(call: Callable[[], Any]) -> str:
     try:
         call()
     except Exception as error:
@@ -198,12 +230,12 @@ def _said(call: Callable[[], Any]) -> str:
 def _mistakes(rank: int, world_size: int) -> list[Any]:
     w = nn.Parameter(torch.ones(2))
     accumulator = mg.GradientAccumulator([w])
-    found = [_said(accumulator.finish)]  # nobody has called backward
+    found = [message_of(accumulator.finish)]  # nobody has called backward
 
     def trial(*calls: Callable[[], Any]) -> None:
         for call in calls:
             call()
-        found.append((_said(accumulator.finish), None if w.grad is None else w.grad.tolist()))
+        found.append((message_of(accumulator.finish), None if w.grad is None else w.grad.tolist()))
         accumulator.reset()
 
     def good() -> None:
@@ -211,7 +243,7 @@ def _mistakes(rank: int, world_size: int) -> list[Any]:
 
     trial(good, lambda: accumulator.backward(w.sum(), count=None if rank else 2))
     trial(good, lambda: accumulator.backward(w, count=-1 if rank else 2), good)
-    trial(lambda: accumulator.backward({"a" if rank else "b": w}, count={"a" if rank else "b": 2}))
+    trial(lambda: accumulator.backward({"a": w} if rank else w, count={"a": 2} if rank else 2))
     trial(lambda: accumulator.backward({"a": w}, count={"a": 2}, weights={"a": 0.5 + rank}))
     trial(good, *[lambda: nn.utils.clip_grad_norm_([w], 1e-3)][:rank])
     trial(good, *[lambda: w.sum().backward()][:rank])
@@ -245,14 +277,14 @@ def _others(rank: int, world_size: int) -> list[str]:
     wrappers = [nn.parallel.DistributedDataParallel(net), mg.distributed.prepare(nn.Linear(2, 1))]
     ddp = wrappers[0]
     found = [
-        _said(lambda: mg.GradientAccumulator(wrappers[0].parameters())),
-        _said(lambda: mg.GradientAccumulator(net)),
-        _said(lambda: mg.GradientAccumulator(wrappers[1].module)),
+        message_of(lambda: mg.GradientAccumulator(wrappers[0].parameters())),
+        message_of(lambda: mg.GradientAccumulator(net)),
+        message_of(lambda: mg.GradientAccumulator(wrappers[1].module)),
     ]
     accumulator = mg.GradientAccumulator(ddp)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     ddp(torch.ones(1, 2) * (rank + 1)).sum().backward()
-    found += [str(net.weight.grad[0, 0].item() == rank + 1), _said(optimizer.step)]
+    found += [str(net.weight.grad[0, 0].item() == rank + 1), message_of(optimizer.step)]
     optimizer.zero_grad()
     gc.disable()
     del accumulator
@@ -262,7 +294,7 @@ def _others(rank: int, world_size: int) -> list[str]:
     optimizer.step()
     del ddp
     wrappers.clear()
-    return [*found, _said(lambda: mg.GradientAccumulator(net.parameters()))]
+    return [*found, message_of(lambda: mg.GradientAccumulator(net.parameters()))]
 
 
 def test_whoever_exchanges_by_himself_is_found() -> None:

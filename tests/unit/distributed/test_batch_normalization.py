@@ -150,3 +150,13 @@ def test_inputs_are_checked() -> None:
         layer(torch.zeros(3))
     with pytest.raises(TypeError, match="to_dense"):
         layer(mg.masked(torch.zeros(2, 3), torch.ones(2, 3).bool()).to_sparse())
+
+
+def test_the_running_variance_is_exact_in_float64() -> None:
+    """n / (n - 1) of integers would be a number of float32."""
+    values = torch.randn(47, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(47, 3, generator=torch.Generator().manual_seed(1)) < 0.6
+    layer = mg.distributed.SyncBatchNorm(3, momentum=1.0, dtype=torch.float64)
+    layer(mg.masked(torch.where(mask, values, NAN), mask))
+    wanted = torch.stack([values[mask[:, channel], channel].var() for channel in range(3)])
+    torch.testing.assert_close(layer.running_var, wanted, rtol=1e-14, atol=0.0)

@@ -192,16 +192,3 @@ def test_casts_reach_what_is_masked() -> None:
     for seen, returned, under in run_on_ranks(_in_half, 2):
         assert (seen, returned) == ("torch.bfloat16", "torch.float64")
         assert not any(under)
-
-
-def test_containers_without_masked_tensors_are_left_alone() -> None:
-    from maskgrad.masked_tensor.torch_patches.data_parallel import _apart, _exchanged, _together
-
-    given = {"a": [torch.ones(1), (1, Answer(None))], "b": Pair(1, 2)}
-    assert _exchanged(given, _apart) is given
-    x = sample(0, 0)
-    taken = _exchanged({"a": [x, Pair(x, Answer(x))]}, _apart)
-    assert not isinstance(taken["a"][1].second.scores, mg.MaskedTensor)
-    back = _exchanged(taken, _together)
-    assert torch.equal(back["a"][1].second.scores.mask, x.mask)
-    assert type(back["a"][1]) is Pair

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import maskgrad as mg
+from maskgrad.doctor.watching import _Watching
 from maskgrad.errors import MissingDependencyError
 
 
@@ -24,3 +25,19 @@ def test_a_trainer_that_is_absent_is_named_with_its_own_package(
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingDependencyError, match=rf"pip install {package}$"):
         callback()
+
+
+def test_a_training_in_which_nothing_was_examined_is_warned_of() -> None:
+    watching = _Watching({})
+    watching.begin()
+    with pytest.warns(UserWarning, match="nothing was examined: steps: no backward pass"):
+        watching.end()
+
+
+def test_a_training_that_fails_is_not_warned_of() -> None:
+    watching = _Watching({})
+    watching.begin()
+    try:
+        raise ValueError
+    except ValueError:
+        watching.end()

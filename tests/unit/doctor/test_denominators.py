@@ -72,6 +72,16 @@ def test_other_denominators_do_not(name: str, parts: Any) -> None:
     assert ("real entries of 'x' they do" in str(error.value)) == (name == "a mean over tokens")
 
 
+@pytest.mark.parametrize("parts", [None, 2, [4, 1]])
+def test_a_loss_that_compares_samples_gets_the_remedy_in_two_passes(parts: Any) -> None:
+    def contrastive(b: Batch) -> Tensor:
+        x = LAYER(b["x"]).squeeze(-1).masked_fill(~b["mask"], 0.0)
+        return nn.functional.cross_entropy(x @ x.T, torch.arange(len(x)))
+
+    with pytest.raises(AssertionError, match=r"mg\.coupled_backward\(model, parts, loss\)"):
+        mg.testing.assert_accumulation_invariant(contrastive, _batch(), parts=parts)
+
+
 def _told(divide: Callable[[Batch, Batch, int], Any]) -> Callable[..., Tensor]:
     def step(b: Batch, parts: list[int]) -> Tensor:
         found = torch.zeros(())

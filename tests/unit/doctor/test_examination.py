@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.doctor import Report
 from maskgrad.errors import ExaminationError
 from tests.unit.doctor.programs import batch, line_of, step_with
 
@@ -64,6 +66,53 @@ def test_an_empty_row_is_a_note_unless_it_is_asked_for() -> None:
     assert any(note.about == "empty-row" for note in report.notes)
     report = mg.doctor.examine(step_with("fixed"), batch(), experiments=["empty-row"])
     assert report.kinds() == ["empty-row"]
+
+
+def _leaks(b: Any) -> Tensor:
+    loss: Tensor = nn.functional.cross_entropy(TABLE(b["ids"]).mean(1), b["y"])
+    return loss
+
+
+TABLE = nn.Embedding(9, 3)
+UNMARKED = {"ids": torch.tensor([[5, 6, 7], [8, 0, 0]]), "y": torch.tensor([0, 2])}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"quick": True}, "padding: none was recognised"),
+        ({"experiments": ["padding-leak", "padding-length", "empty-row"]}, "padding: none was recognised"),
+        ({"experiments": ["nan-under-mask"]}, "no experiment fits the batch"),
+    ],
+)
+def test_a_report_that_examined_nothing_is_not_ok(given: dict[str, Any], why: str) -> None:
+    report = mg.doctor.examine(_leaks, UNMARKED, **given)
+    assert report.experiments == []
+    assert (report.ok, bool(report)) == (False, False)
+    assert str(report).startswith(f"nothing was examined: {why}")
+    assert f"<h1>nothing was examined: {why}" in report.to_html()
+    plain = report.as_dict()
+    assert (plain["ok"], plain["unexamined"]) == (False, report.unexamined)
+    assert not Report.from_dict(plain).ok
+
+
+def test_experiments_without_padding_say_that_none_was_changed() -> None:
+    report = mg.doctor.examine(_leaks, UNMARKED)
+    assert report.ok  # order and gradients were examined
+    assert str(report).startswith("0 findings; no padding was changed, see the notes")
+
+
+def test_an_experiment_that_could_not_run_is_a_note() -> None:
+    layer = nn.Linear(3 * 4, 1)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = layer(b["x"].masked_fill(~b["mask"][..., None], 0.0).flatten(1)).mean()
+        return loss
+
+    given = {"x": torch.randn(2, 4, 3), "mask": torch.arange(4) < torch.tensor([[4], [2]])}
+    report = mg.doctor.examine(step, given, experiments=["padding-length"])
+    assert not report.ok
+    assert "the program itself fails: RuntimeError" in report.unexamined
 
 
 def test_batch_normalisation_is_a_note() -> None:

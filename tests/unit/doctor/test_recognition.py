@@ -7,6 +7,7 @@ import torch
 
 import maskgrad as mg
 from maskgrad.doctor.batches import recognised
+from maskgrad.errors import ExaminationError
 
 MASK = torch.arange(4) < torch.tensor([4, 2])[:, None]
 X = torch.ones(2, 4, 3)
@@ -49,3 +50,12 @@ def test_each_sequence_has_its_own_mask() -> None:
 
 def test_nothing_is_recognised_where_nothing_is_padded() -> None:
     assert recognised({"x": X, "mask": torch.ones(2, 4) > 0}, None) == []
+
+
+def test_a_mask_given_is_of_the_leading_dimensions() -> None:
+    (padding,) = recognised({"x": torch.ones(3, 3)}, {"x": torch.tensor([True, True, False])})
+    assert padding.entries(torch.ones(3, 3)).tolist() == [[True] * 3, [True] * 3, [False] * 3]
+    with pytest.raises(
+        ExaminationError, match=r"shape \(4,\) does not fit .*leading dimensions, such as \(2,\)"
+    ):
+        recognised({"x": torch.ones(2, 4)}, {"x": MASK[0]})

@@ -28,9 +28,10 @@ def test_the_first_dimension_of_everything() -> None:
 def test_a_name_is_one_dimension_wherever_it_stands() -> None:
     x = mg.masked(torch.ones(3, 4))
     ports, tensors = ports_of(x, {"a": [torch.ones(3), torch.ones(2)]}, scale=x.to_sparse())
-    arguments = {("0", "0"): "x", ("0", "1"): "parts", ("1", "scale"): "scale"}
     given = {"x": ("n", None), "parts": {"a": [{-1: "n"}, None]}, "scale": {0: "entries"}}
-    x_data, x_mask, first, second, values, indices = given_dimensions(given, ports, tensors, arguments)
+    x_data, x_mask, first, second, values, indices = given_dimensions(
+        given, ports, tensors, ("x", "parts"), ["scale"]
+    )
     assert x_data[0] is x_mask[0] is first[0]
     assert (list(x_data), second) == ([0], {})
     assert values[0] is indices[1]

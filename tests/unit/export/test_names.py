@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir
 import pytest
 
-from maskgrad.export.ports import ports_named
+from maskgrad.export.ports import name_ports
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def model() -> onnx_ir.Model:
 
 
 def test_what_has_the_name_of_a_port_gives_way(model: onnx_ir.Model) -> None:
-    ports_named(model, ["relu"], ["x", "sum"])
+    name_ports(model, ["relu"], ["x", "sum"])
     assert [value.name for value in (*model.graph.inputs, *model.graph.outputs)] == ["relu", "x", "sum"]
     assert model.graph[0].outputs[0].name == "relu_1"
     assert list(model.graph.initializers) == ["sum"]
-    ports_named(model, ["a"], ["relu_1", "relu_1_1"])
+    name_ports(model, ["a"], ["relu_1", "relu_1_1"])
     assert model.graph[0].outputs[0].name == "relu_1_2"

@@ -43,7 +43,7 @@ def test_names_follow_the_signature_and_masks_give_way() -> None:
 
     args = (X, Pair(X, {"a b": X}), torch.ones(1), torch.ones(1), X.to_sparse())
     ports, _ = unpack((args, {"flag": torch.ones(1)}), "args")
-    arguments = argument_names(function, 5, ["flag"])
+    arguments = argument_names(function, 5)
     assert input_names_of(ports, arguments, None) == (
         *("x", "x_mask_1", "pair_data", "pair_data_mask", "pair_rest_a_b", "pair_rest_a_b_mask", "x_mask"),
         *("rest_0", "rest_1_values", "rest_1_indices", "flag"),
@@ -58,4 +58,4 @@ def test_names_of_results() -> None:
 
 
 def test_functions_without_a_signature() -> None:
-    assert argument_names(torch.add, 2, []) == {("0", "0"): "input_0", ("0", "1"): "input_1"}
+    assert argument_names(torch.add, 2) == ("input_0", "input_1")

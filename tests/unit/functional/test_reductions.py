@@ -52,11 +52,115 @@ def test_positions() -> None:
     assert mg.functional.argmax(torch.tensor(DATA), mask=MASK).item() == 1
 
 
+#: What PyTorch gives for an empty tensor; of what it refuses, the neutral number. Arguments between data and mask.
+NOTHING: dict[str, tuple[float, tuple[Any, ...]]] = {
+    **dict.fromkeys(("mean", "median", "var", "std"), (nan, (1,))),
+    "quantile": (nan, (0.5, 1)),
+    "sum": (0, (1,)),
+    "prod": (1, (1,)),
+    "amax": (-inf, (1,)),
+    "amin": (inf, (1,)),
+    "logsumexp": (-inf, (1,)),
+    **{f"norm {order}": (0, (order, 1)) for order in (0.0, 0.5, 1.0, 2.0, 3.0, inf)},
+    **{f"norm {order}": (inf, (order, 1)) for order in (-1.0, -2.5, -inf)},
+    **dict.fromkeys(("any", "count", "argmax", "argmin"), (0, (1,))),
+    "all": (1, (1,)),
+}
+REFUSED_BY_TORCH = {"median", "quantile", "amax", "amin", "argmax", "argmin", "count", "norm inf"} | {
+    f"norm {order}" for order in (-1.0, -2.5, -inf)
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom is <= 0")  # PyTorch's, of its own answer
+@pytest.mark.parametrize("name", NOTHING)
 @pytest.mark.parametrize(
-    ("name", "value"), [("sum", 0.0), ("prod", 1.0), ("any", 0.0), ("all", 1.0), ("count", 0), ("argmax", 0)]
+    ("columns", "dtype"), [(3, torch.float64), (3, torch.bfloat16), (70_001, torch.float32)]
 )
-def test_what_is_put_into_empty_slots(name: str, value: float) -> None:
-    assert getattr(mg.functional, name)(torch.full((2, 2), nan), 1, mask=on(0)).tolist() == [value] * 2
+def test_the_answer_to_nothing_is_that_of_an_empty_tensor(
+    name: str, columns: int, dtype: torch.dtype
+) -> None:
+    value, order = NOTHING[name]
+    refused, name = name in REFUSED_BY_TORCH, name.split()[0]
+    dtype = torch.float32 if name == "quantile" and dtype is torch.bfloat16 else dtype
+    data = torch.tensor([nan, inf, -inf], dtype=dtype)[torch.arange(columns) % 3].repeat(3, 1)
+    mask = torch.zeros(3, columns, dtype=torch.bool)
+    data[1, :2], mask[1, :2] = torch.tensor([1.0, 4.0], dtype=dtype), True
+    x = data.requires_grad_()
+
+    def reduced(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return getattr(mg.functional, name)(x, *order, mask=mask)  # type: ignore[no-any-return]
+
+    result = reduced(x, mask)
+    assert_close_to(result[[0, 2]], value)
+    assert not result[1].isnan()
+    if not refused:
+        function = torch.linalg.vector_norm if name == "norm" else getattr(torch, name)
+        assert_close_to(function(torch.empty(2, 0), *order), value)
+    if result.requires_grad and order[0] != 0.0:  # the number of entries that are not 0 is constant
+        found = gradient(result, x)
+        assert not found[~mask].count_nonzero()
+        alone = x.detach()[1:2, :2].requires_grad_()
+        torch.testing.assert_close(found[1, :2], gradient(reduced(alone, on([1, 1])), alone)[0])
+
+
+def assert_close_to(result: torch.Tensor, value: float) -> None:
+    expected = torch.full_like(result, value)
+    torch.testing.assert_close(result, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_so_it_is_in_a_graph(name: str) -> None:
+    value, order = NOTHING[name]
+
+    def reduced(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return getattr(mg.functional, name.split()[0])(x, *order, mask=mask)  # type: ignore[no-any-return]
+
+    x, mask = torch.tensor([[nan, inf, -inf], [1.0, nan, 3.0]]), on([0, 0, 0], [1, 0, 1])
+    result = torch.compile(reduced, backend="aot_eager", fullgraph=True)(x, mask)
+    assert_close_to(result[:1], value)
+    torch.testing.assert_close(result[1:], reduced(x, mask)[1:])
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_so_is_that_of_everything(name: str) -> None:
+    value, order = NOTHING[name]
+    order = (0,) if name == "median" else (*order[:-1], None)  # of dim
+    x = leaf(nan, inf)
+    result = getattr(mg.functional, name.split()[0])(x, *order, mask=on(0))
+    assert_close_to(result, value)
+    if result.requires_grad and name != "norm 0.0":
+        assert gradient(result, x).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["mean", "median", "amax", "amin", "var", "std", "logsumexp", "norm"])
+def test_it_is_that_of_torch_masked(name: str) -> None:
+    data, mask = torch.tensor([[1.0, 4.0], [2.0, 7.0]]), on([1, 1], [0, 0])
+    order: tuple[Any, ...] = (2.0, 1) if name == "norm" else (1,)
+    options = {"unbiased": True} if name in {"var", "std"} else {}
+    found = getattr(mg.functional, name)(data, *order, mask=mask)
+    expected = getattr(torch.masked, name)(data, *order, mask=mask, **options)
+    torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.int8])
+def test_integers_have_neither_nan_nor_infinities(dtype: torch.dtype) -> None:
+    x, limits = torch.ones(2, 3, dtype=dtype), torch.iinfo(dtype)
+    values = {"amax": limits.min, "amin": limits.max, "median": limits.min}
+    for name, value in values.items():
+        found = getattr(mg.functional, name)(x, 1, mask=on([1], [0]))
+        assert found.dtype == dtype
+        assert found.tolist() == [1, value]
+    assert torch.tensor([], dtype=torch.int64).median().item() == torch.iinfo(torch.int64).min
+    assert mg.functional.mean(x, 1, dtype=torch.float32, mask=on(0)).isnan().all()
+
+
+def test_pooling_over_nothing_leaves_the_others_alone() -> None:
+    hidden, known = leaf(*torch.randn(3, 4, 2).tolist()), on([1, 1, 0, 0], [0, 0, 0, 0], [1, 1, 1, 1])
+    pooled = mg.functional.mean(hidden, 1, mask=known[..., None])
+    assert pooled.isnan().all(1).tolist() == [False, True, False]
+    found = gradient(torch.where(known.any(1)[:, None], pooled, 0.0), hidden)
+    torch.testing.assert_close(found[0, :2], torch.full((2, 2), 0.5).double())
+    assert not found[1].count_nonzero()
 
 
 def test_without_a_mask_everything_is_specified() -> None:
@@ -65,7 +169,7 @@ def test_without_a_mask_everything_is_specified() -> None:
 
 
 def test_masks_broadcast() -> None:
-    assert mg.functional.sum(torch.ones(2, 3), 1, mask=on(1, 0, 1)).tolist() == [2.0, 2.0]
+    assert mg.functional.sum(torch.ones(2, 3), 1, mask=on([1, 0, 1])).tolist() == [2.0, 2.0]
     assert mg.functional.sum(torch.ones(2, 3), 1, mask=on([1], [0])).tolist() == [3.0, 0.0]
 
 
@@ -97,7 +201,7 @@ def test_bad_input_is_refused_alike(name: str) -> None:
         function(torch.zeros(3), mask=torch.ones(3))
     with pytest.raises(TypeError, match=r"mask must be a Boolean torch.Tensor.*found list"):
         function(torch.zeros(3), mask=[True])
-    with pytest.raises(ValueError, match=r"mask must broadcast"):
+    with pytest.raises(ValueError, match=r"mask must have as many dimensions"):
         function(torch.zeros(3), mask=on(1, 0))
     with pytest.raises(ValueError, match=r"mask must be on the device"):
         function(torch.zeros(3, device="meta"), mask=on(1, 0, 1))

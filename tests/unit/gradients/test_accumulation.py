@@ -359,3 +359,28 @@ def test_two_stages() -> None:
     wanted = torch.autograd.grad(second(first(torch.cat(batches))).square().mean(), second.parameters())
     for p, q in zip(second.parameters(), wanted, strict=True):
         torch.testing.assert_close(p.grad, q, **EXACT)
+
+
+@pytest.mark.parametrize("labels", ["masked", "jagged"])
+def test_ignored_labels_count_nothing(labels: str) -> None:
+    b, net = batch(), Words()
+    ignored = torch.arange(LENGTH) % 3 == 1
+    b["labels"] = torch.where(ignored, -100, b["labels"])
+    here = b["known"] & ~ignored
+    accumulator = mg.GradientAccumulator(net)
+    for rows in ([0, 1, 2], [3, 4, 5, 6], [7, 8]):
+        part = part_of(b, rows)
+        target = (
+            mg.masked(part["labels"], part["known"])
+            if labels == "masked"
+            else mg.from_lengths(part["labels"], part["lengths"], layout=torch.jagged)
+        )
+        scores = net(part["words"]).transpose(1, 2)
+        accumulator.backward(F.cross_entropy(scores, target, reduction="none"))
+    loss = accumulator.finish()
+    found = net.head.weight.grad
+    net.zero_grad()
+    whole = F.cross_entropy(net(b["words"])[here], b["labels"][here])
+    whole.backward()
+    assert loss == pytest.approx(whole.item())
+    torch.testing.assert_close(found, net.head.weight.grad)

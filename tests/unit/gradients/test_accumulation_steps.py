@@ -101,7 +101,7 @@ def test_losses_with_names_after_one_without() -> None:
     x = torch.randn(4, 3)
     take_alike_steps(net, accumulator, x)
     accumulator.backward({"a": errors(net, x).mean()}, count={"a": 8})
-    with pytest.raises(ValueError, match="the same names"):
+    with pytest.raises(ValueError, match="name the losses of all micro-batches, or of none"):
         accumulator.backward(errors(net, x).mean(), count=8)
     assert set(accumulator.finish()) == {"a"}
     compare(net, wanted(net, [x], [torch.ones(4, 2, dtype=torch.bool)]))
@@ -216,5 +216,5 @@ def test_one_without_a_name_after_nothing_of_one_with_a_name() -> None:
     accumulator.finish()
     net.zero_grad()
     accumulator.backward({"a": None})
-    with pytest.raises(ValueError, match="the same names"):
+    with pytest.raises(ValueError, match="name the losses of all micro-batches, or of none"):
         accumulator.backward(errors(net, x).mean(), count=8)

@@ -304,7 +304,7 @@ W = leaf(1.0, 2.0)
         (lambda: mg.gradient_penalty((W**2).sum(), [3.0]), TypeError, "params must be tensors"),  # type: ignore[list-item]
         (lambda: mg.gradient_penalty((W**2).sum(), [W.detach()]), ValueError, "requires a gradient"),
         (lambda: mg.gradient_penalty((W**2).sum(), [leaf(1.0)]), ValueError, "must depend on one of params"),
-        (lambda: mg.gradient_penalty(W**2, [W]), ValueError, "one number"),
+        (lambda: mg.gradient_penalty(W**2, [W]), ValueError, "scalar"),
         (lambda: mg.gradient_penalty(W**2, leaf(1.0, 2.0), per_sample=True), ValueError, "graph"),
     ],
 )  # fmt: skip

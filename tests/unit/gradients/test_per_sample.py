@@ -263,3 +263,24 @@ X = torch.randn(4, 3, dtype=D)
 def test_mistakes_are_named(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         call()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_under_autocast_gradients_have_the_dtype_of_their_parameters(masked: bool) -> None:
+    """And their sums are not rounded: a loop over samples under autocast is the oracle."""
+    net = torch.nn.Linear(3, 2)
+    x = torch.randn(4, 5, 3)
+    inputs = mg.from_lengths(x, torch.tensor([1, 5, 2, 3])) if masked else x
+    with torch.autocast("cpu", torch.bfloat16):
+        found = mg.per_sample_grad(net, F.mse_loss, inputs, torch.zeros(4, 5, 2), method="batched")
+        norms = mg.per_sample_grad_norms(net, F.mse_loss, inputs, torch.zeros(4, 5, 2))
+        each = []
+        for i in range(4):
+            net.zero_grad()
+            F.mse_loss(net(inputs[i : i + 1]), torch.zeros(1, 5, 2)).backward()
+            each.append([p.grad for p in net.parameters()])
+    assert all(part.dtype is torch.float32 for part in found.values())
+    for part, expected in zip(found.values(), zip(*each, strict=True), strict=True):
+        torch.testing.assert_close(part, torch.stack(expected), rtol=0.02, atol=1e-3)
+    squares = sum(part.flatten(1).double().square().sum(1) for part in found.values())
+    torch.testing.assert_close(norms.double(), squares.sqrt(), rtol=1e-5, atol=0)

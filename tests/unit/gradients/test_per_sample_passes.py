@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,9 +11,18 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import maskgrad as mg
+from maskgrad.gradients import per_sample_batches
 from tests.unit.gradients.sample_loop import loop, smooth
 
 D = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_said_yet() -> None:
+    """Warnings are given once per process."""
+    per_sample_batches._warn_once.cache_clear()
+
+
 X = torch.randn(5, 3, dtype=D, generator=torch.Generator().manual_seed(0))
 
 
@@ -33,7 +43,9 @@ class Undecided(nn.Module):
 def test_what_vmap_does_not_take_is_done_by_a_loop_and_said_so() -> None:
     model = Undecided()
     expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match=r"loop over the samples.*item"):
+    with pytest.warns(
+        UserWarning, match=r"loop over the samples: .* decides by the value of a tensor \(item\(\)"
+    ):
         found = mg.per_sample_grad(model, smooth, X)
     assert found["b.weight"].layout is torch.sparse_coo
     for name, gradient in found.items():
@@ -43,10 +55,66 @@ def test_what_vmap_does_not_take_is_done_by_a_loop_and_said_so() -> None:
         mg.per_sample_grad(model, smooth, X, method="batched")
 
 
-def test_the_warning_comes_once_for_all_chunks() -> None:
+class Hooked(nn.Linear):
+    """A reason of our own words."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """With a hook for the gradient of one sample."""
+        y = super().forward(x)
+        y.register_hook(lambda g: g)
+        return y
+
+
+class Selecting(nn.Linear):
+    """A size that depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of the positive inputs."""
+        return super().forward(torch.zeros_like(x)) * x[x > 0].sum()
+
+
+class Packing(nn.GRU):
+    """Sequences of the lengths that stand in their first column."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        """The last state."""
+        lengths = x[:, 0, 0].long().clamp(1, 2)
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        state: Tensor = super().forward(packed)[1]
+        return state[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "reason"),
+    [
+        (Undecided(), X, r"the model or the loss decides by the value of a tensor \(item\(\), if, while\)"),
+        (Selecting(3, 2, dtype=D), X, r"a tensor whose size depends on values \(nonzero, x\[mask\]\)"),
+        (Hooked(3, 2, dtype=D), X, r"Tensor\.register_hook is meant for the gradient of one sample"),
+        (
+            Packing(3, 2, dtype=D),
+            X[:4].reshape(2, 2, 3),
+            r"packs its sequences.* pass it mg.from_lengths\(x, lengths\)",
+        ),
+    ],
+    ids=["item", "size", "hook", "packed"],
+)
+def test_a_model_is_warned_of_once_in_words(model: nn.Module, x: Tensor, reason: str) -> None:
+    expected = loop(model, smooth, x)
+
+    def steps() -> Any:
+        for _ in range(3):
+            mg.per_sample_grad_norms(model, smooth, x, chunk_size=2)
+        return mg.per_sample_grad(model, smooth, x)
+
     with pytest.warns(UserWarning, match="loop") as record:
-        mg.per_sample_grad_norms(Undecided(), smooth, X, chunk_size=2)
-    assert len([w for w in record if "loop" in str(w.message)]) == 1
+        found = steps()
+    assert len(record) == 1
+    assert re.search(
+        rf"slow loop over the samples: .*{reason}.*\. method='loop' silences", str(record[0].message)
+    )
+    assert record[0].filename == __file__
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient.to_dense(), expected[name])
 
 
 def test_only_the_loss_is_looped_over_when_only_the_loss_needs_it() -> None:
@@ -219,23 +287,39 @@ def test_checkpointed_layers() -> None:
         torch.testing.assert_close(gradient, expected[name])
 
 
-def test_buffers_are_put_back_after_the_loop_even_if_it_fails() -> None:
+def test_the_loop_writes_to_no_buffer_and_each_sample_sees_the_same_ones() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.inner = nn.Linear(3, 2, dtype=D)
-            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("calls", torch.zeros((), dtype=D))
+            self.fails = False
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
-            if self.calls > 2:
+            if self.fails:
                 raise ArithmeticError("enough")
-            return self.inner(x)  # type: ignore[no-any-return]
+            return self.inner(x) * self.calls  # type: ignore[no-any-return]
 
     model = Counting()
+    expected = loop(model.inner, smooth, X)
+    for name, gradient in mg.per_sample_grad(model, smooth, X, method="loop").items():
+        torch.testing.assert_close(gradient, expected[name.removeprefix("inner.")])
+    model.fails = True
     with pytest.raises(ArithmeticError, match="enough"):
         mg.per_sample_grad(model, smooth, X, method="loop")
     assert model.calls == 0
+
+
+def test_an_error_of_the_model_leaves_no_transform_behind() -> None:
+    class Failing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyError("inside")
+
+    for method in ("batched", "loop", "auto"):
+        with pytest.raises(KeyError, match="inside"):
+            mg.per_sample_grad(Failing(3, 2, dtype=D), smooth, X, method=method)  # type: ignore[arg-type]
+        assert torch._C._functorch.maybe_current_level() is None
 
 
 def test_rows_that_an_optimizer_owes_a_step_are_up_to_date() -> None:

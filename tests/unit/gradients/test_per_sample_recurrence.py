@@ -92,19 +92,3 @@ def test_dropout_between_layers_is_drawn() -> None:
     same = mg.per_sample_grad(model, lambda y: y[0].sum(), x, method="batched", randomness="same")
     assert torch.equal(same["weight_ih_l1"][0], same["weight_ih_l1"][1])
     assert not mg.per_sample_grad(model.eval(), lambda y: y[0].sum(), x)["weight_ih_l1"].diff(dim=0).any()
-
-
-@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e38])
-def test_masked_sequences_are_left_to_the_networks_own_meaning(garbage: float) -> None:
-    model = nn.GRU(3, 4, batch_first=True).double()
-    steps = torch.arange(6) < torch.tensor([[6], [3], [1], [5]])
-    mask = steps[..., None].expand(4, 6, 3)
-    values = torch.randn(4, 6, 3, dtype=D)
-    x = mg.masked(values.masked_fill(~mask, garbage), mask)
-    with pytest.warns(UserWarning, match="loop"):
-        found = mg.per_sample_grad(model, lambda y: y[0].sum(), x)
-    lengths = [6, 3, 1, 5]
-    for i, length in enumerate(lengths):
-        expected = loop(model, lambda y: y[0].sum(), values[i : i + 1, :length])
-        for name, gradient in found.items():
-            torch.testing.assert_close(gradient[i], expected[name][0])

@@ -38,7 +38,7 @@ def coupled(model: nn.Module) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of lazy modules, padded attention, options of a loss
-@pytest.mark.filterwarnings("error:the gradients per sample are computed by a loop")
+@pytest.mark.filterwarnings("error:the gradients per sample are computed by a slow loop")
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", ZOO, ids=lambda info: info.name)
 def test_modules_of_torch_equal_the_loop(info: Any, training: bool) -> None:

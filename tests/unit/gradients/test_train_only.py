@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import subprocess
 import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -73,7 +75,7 @@ def test_state_dicts_leave_masks_as_they_are() -> None:
 
 def test_a_module_may_change_its_dtype() -> None:
     module = nn.Linear(3, 2)
-    mg.train_only(module.weight, torch.tensor([True, False, True]))
+    mg.train_only(module.weight, torch.tensor([[True, False, True]]))
     module.double()
     before = module.weight.detach().clone()
     module.weight.grad = torch.ones(2, 3).double()
@@ -133,3 +135,23 @@ torch.optim.SGD(module.parameters(), lr=0.5).step()
 assert module.weight.tolist() == [[0.5, 1.0]], module.weight
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_an_optimizer_whose_step_raised_is_freed() -> None:
+    weight = nn.Parameter(torch.ones(3))
+    mg.train_only(weight, torch.tensor([True, False, True]))
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            raise MemoryError
+
+    def fail() -> weakref.ref[Any]:
+        optimizer = Failing([weight], lr=0.1)
+        weight.grad = torch.ones(3)
+        with pytest.raises(MemoryError):
+            optimizer.step()
+        return weakref.ref(optimizer)
+
+    optimizer = fail()
+    gc.collect()
+    assert optimizer() is None

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.integrations.token_collation import plain_tokens
+from maskgrad.integrations.transformers.collation import plain_tokens
 
 SAMPLES = [
     {"input_ids": [5, 6, 7], "labels": [-100, 6, 7], "weight": 0.5},

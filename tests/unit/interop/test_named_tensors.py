@@ -47,7 +47,7 @@ def test_sparse_layouts(layout: torch.layout) -> None:
 def test_jagged_and_empty_ones() -> None:
     jagged = mg.from_lengths(torch.ones(3, 4, 2), torch.tensor([4, 0, 1]), layout=torch.jagged)
     empty = mg.masked(torch.empty(0, 3), torch.empty(0, 3, dtype=torch.bool))
-    expanded = mg.masked(torch.ones(2, 3, dtype=torch.int64), torch.tensor([True, False, True]))
+    expanded = mg.masked(torch.ones(2, 3, dtype=torch.int64), torch.tensor([[True, False, True]]))
     given = {"jagged": jagged, "empty": empty, "expanded": expanded, "number": poisoned(None)}
     back: Any = from_tensors(to_tensors(given))
     assert back["jagged"].layout is torch.jagged
@@ -95,7 +95,7 @@ def test_what_cannot_be_taken_apart(given: Any, error: type[Exception], words: s
         ({"x::mask": None}, "must have the parts x::values and x::mask, .* found x::values$"),
         ({"x::extra": torch.ones(1)}, "found x::extra, x::mask, x::values"),
         ({"x::mask": torch.tensor([True])[:0]}, "mask"),
-        ({"x": torch.ones(1)}, "a plain tensor 'x' beside the parts 'mask', 'values'"),
+        ({"x": torch.ones(1)}, "'x' is a plain tensor and has the parts 'mask', 'values', too; rename one"),
         ({"x::sparse_coo.values": torch.ones(1)}, "or those of one other layout"),
         ({"s::sparse_csr.0": None}, "must have the parts values, sizes and 0, 1"),
         ({"s::sparse_csr.sizes": torch.ones(2)}, "must be a list of integers"),

@@ -124,6 +124,21 @@ def test_holes_between_the_sequences() -> None:
     assert gradient(x, base).nonzero().tolist() == [[0, 1], [0, 2], [2, 2]]
 
 
+@pytest.mark.parametrize("lengths", [[2, 2, 2], [2, 0, 1]], ids=str)
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
+def test_holes_at_another_ragged_dimension(lengths: list[int], layout: torch.layout) -> None:
+    base = torch.arange(24.0).reshape(3, 4, 2)
+    starts = [1, 0, 2]
+    narrowed = torch.nested.narrow(
+        base, 1, torch.tensor(starts), torch.tensor(lengths), layout=torch.jagged
+    ).transpose(1, 2)
+    x = mg.from_nested(narrowed, size=3, layout=layout)
+    assert (x.layout, tuple(x.shape)) == (layout, (3, 2, 3))
+    assert mg.interop.lengths(x, 2).tolist() == lengths
+    for part, start, length, whole in zip(x.to_dense(), starts, lengths, base, strict=True):
+        assert part.filled(0)[:, :length].equal(whole[start : start + length].T)
+
+
 def test_a_size_may_be_given() -> None:
     jagged, _ = jagged_of([2, 1])
     assert mg.from_nested(jagged, size=5).shape == (2, 5)
@@ -150,7 +165,9 @@ def test_lengths_invert_from_lengths() -> None:
 def test_masks_that_are_no_padding_are_refused() -> None:
     gap = poisoned([[1.0, 2.0, None], [1.0, None, 3.0]])
     for function in (mg.interop.lengths, mg.interop.to_nested):
-        with pytest.raises(ValueError, match=r"sequence 1 is specified at position 2 and not at 1"):
+        with pytest.raises(
+            ValueError, match=r"position 1 of sequence 1 is unspecified and the next one is not"
+        ):
             function(gap)
         with pytest.raises(
             ValueError, match=r"position 1 of sequence 0 is specified in some features and not in others"

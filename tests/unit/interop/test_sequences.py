@@ -87,7 +87,7 @@ def test_what_cannot_be_packed() -> None:
         mg.interop.to_packed(mg.from_offsets(torch.zeros(0), torch.tensor([0])))
     with pytest.raises(TypeError, match=r"to_packed: x must be a MaskedTensor, found Tensor"):
         mg.interop.to_packed(torch.ones(2, 2))
-    with pytest.raises(ValueError, match=r"sequence 0 is specified at position 2 and not at 1"):
+    with pytest.raises(ValueError, match=r"position 1 of sequence 0 is unspecified and the next one is not"):
         mg.interop.to_packed(poisoned([[1.0, None, 3.0]]))
     several = mg.masked(torch.ones(2, 2, 3), on([1, 1, 0], [1, 0, 0])[:, None].expand(2, 2, 3).contiguous())
     with pytest.raises(ValueError, match=r"one batch dimension, found 2 in shape \(2, 2, 3\)"):

@@ -100,7 +100,11 @@ def test_what_is_refused() -> None:
     refused(
         TypeError, r"found the string 'labels'", {"input_ids": [[1]], "labels": [[1]]}, sequences="labels"
     )
-    refused(ValueError, r"'attention_mask' beside a tensor.*return_attention_mask=True", {"input_ids": ids})
+    refused(
+        ValueError,
+        r"'attention_mask' if input_ids is a tensor.*return_attention_mask=True",
+        {"input_ids": ids},
+    )
     gap = torch.tensor([[1, 1, 1], [1, 0, 1]])
     refused(ValueError, r"attention_mask of text 1 has a gap", {"input_ids": ids, "attention_mask": gap})
     refused(

@@ -116,6 +116,30 @@ def test_any_shape_order_and_expansion(data):
     assert torch.equal(cpu.masked_filling(values, mask, 2.0), reference.masked_filling(values, mask, 2.0))
 
 
+@pytest.mark.parametrize("strides", ["mask repeats", "values repeat", "both repeat"])
+def test_rows_of_several_pieces(strides):
+    values, mask = torch.randn(3, 40_000), torch.rand(3, 40_000) < 0.5
+    if strides != "values repeat":
+        mask = torch.tensor([[True], [False], [True]]).expand(3, 40_000)
+    if strides != "mask repeats":
+        values = torch.randn(3, 1).expand(3, 40_000)
+    assert torch.equal(cpu.masked_filling(values, mask, -7.0), torch.where(mask, values, -7.0))
+
+
+def test_more_axes_than_a_loop_walks():
+    """Five axes that do not merge: gaps in what is written, in what is read and in the mask."""
+    target = torch.randn(5, 6, 4, 6, 14)[:, ::3, ::2, 1::2, ::5]
+    values = torch.randn(5, 3, 4, 6, 7)[:, :2, 1:3, ::2, ::3]
+    mask = (torch.rand(target.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
+    whole, expected = target._base.clone(), torch.where(mask, values, target)
+    kernels.write_where_(target, values, mask)
+    assert torch.equal(target, expected)
+    untouched = torch.ones(whole.shape, dtype=torch.bool)
+    untouched[:, ::3, ::2, 1::2, ::5] = False
+    assert torch.equal(target._base[untouched], whole[untouched])
+    assert torch.equal(cpu.masked_filling(values, mask, 2.0), torch.where(mask, values, 2.0))
+
+
 def test_first_and_second_derivatives():
     mask = torch.rand(5, 7) < 0.5
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)

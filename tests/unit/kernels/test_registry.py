@@ -164,7 +164,7 @@ class TestKernel:
         expected = torch.linalg.vector_norm(torch.where(mask, values, 0), 3.0, 1)
         torch.testing.assert_close(kernel(values, mask, (1,), False, 3.0)[0], expected)
 
-    def test_an_operator_is_called_only_where_pytorch_must_know(self, monkeypatch) -> None:
+    def test_the_operator_is_for_graphs(self, monkeypatch) -> None:
         values, mask = torch.randn(300, 300), torch.rand(300, 300) < 0.5
         kernel = KERNELS["masked_filling"]
         called = []
@@ -173,7 +173,8 @@ class TestKernel:
         kernel(values, mask, 0.0)
         assert called == ["cpu"]
         out = kernel(values.requires_grad_(), mask, 0.0)
-        assert "maskgrad" in out.grad_fn.name()
+        # a torch.autograd.Function: an operator takes 0.1 ms longer
+        assert out.grad_fn.name() == "masked_fillingBackward"
 
     def test_what_writes_records_no_gradient(self) -> None:
         table = torch.ones(5, 2, requires_grad=True)

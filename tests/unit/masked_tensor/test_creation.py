@@ -21,7 +21,7 @@ class TestMasked:
         data[0] = 5.0
         assert_entries(x, [5.0, None])
 
-    @pytest.mark.parametrize("mask", [on(1, 0, 1), on([1, 0, 1]), on(0), on([1], [0]), torch.tensor(True)])
+    @pytest.mark.parametrize("mask", [on([1, 0, 1]), on(0), on([1], [0]), torch.tensor(True)])
     def test_a_mask_broadcasts_without_a_copy(self, mask: torch.Tensor) -> None:
         x = mg.masked(torch.full((2, 3), inf), mask)
         assert x.mask.shape == (2, 3)
@@ -61,8 +61,8 @@ class TestMasked:
 
     @pytest.mark.parametrize(("data", "mask"), [((3,), (2,)), ((3,), (2, 3)), ((), (1,)), ((2, 3), (2,))])
     def test_a_mask_must_broadcast_to_the_data(self, data: tuple[int, ...], mask: tuple[int, ...]) -> None:
-        message = re.escape(f"shape of the data, {data}, found shape {mask}; ")
-        with pytest.raises(ValueError, match=rf"{message}(insert dimensions|write mask\[\.\.\., None)"):
+        message = re.escape(f"found a mask of shape {mask} for data of shape {data}")
+        with pytest.raises(ValueError, match=message):
             mg.masked(torch.zeros(data), torch.ones(mask, dtype=torch.bool))
 
     def test_a_mask_must_be_on_the_device_of_the_data(self) -> None:

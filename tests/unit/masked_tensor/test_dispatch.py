@@ -95,7 +95,6 @@ class TestRefusals:
                 lambda x: torch.quantize_per_tensor_dynamic(x, torch.qint8, False),
                 "torch.quantize_per_tensor_dynamic",
             ),
-            (lambda x: torch.zeros(3).__setitem__(0, x[0]), "torch.Tensor.__setitem__"),
         ],
     )
     def test_what_nobody_has_described_yet(self, call: Any, name: str) -> None:
@@ -105,6 +104,16 @@ class TestRefusals:
             call(poisoned(X))
         assert caught.value.operation == name
         assert "x.filled(value) or x.compressed()" in str(caught.value)
+
+    def test_writing_into_a_plain_tensor_names_the_ways(self) -> None:
+        x = poisoned(X)
+        with pytest.raises(
+            mg.UnsupportedOperationError, match=r"^torch\.Tensor\.__setitem__ does not .*y = mg\.masked\(y\)"
+        ):
+            torch.zeros(3)[0] = x[0]
+        y = mg.masked(torch.zeros(len(X)))
+        y[0] = x[0]
+        assert y.mask[0] == x.mask[0]
 
     @pytest.mark.parametrize("name", ["q_scale", "untyped_storage", "set_"])
     def test_a_method_of_tensor_that_is_not_supported(self, name: str) -> None:

@@ -2,7 +2,8 @@
 
 import math
 import operator
-from typing import Any
+from types import FunctionType
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedOperationError
+from maskgrad.masked_tensor import methods
+from maskgrad.semantics.registry import OPERATIONS
 
 MASK = torch.tensor([True, False, True])
 OPERATORS = [
@@ -70,6 +73,57 @@ def test_functions_hand_the_mask_over(function: Any) -> None:
     assert name == function.__name__
     flat = [part for argument in seen for part in (argument if isinstance(argument, list) else [argument])]
     assert any(part is x for part in flat)
+
+
+METHODS = [
+    name
+    for operation in OPERATIONS
+    for name in (*operation.methods, *(getattr(f, "__name__", "") for f in operation.in_place))
+    if not operation.is_property and isinstance(vars(mg.MaskedTensor).get(name), FunctionType)
+    if vars(mg.MaskedTensor)[name].__module__ == methods.__name__ and not name.startswith("__")
+]
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(METHODS))
+def test_methods_hand_the_mask_over(name: str) -> None:
+    x, other, method = masked(), TensorLike(), getattr(mg.MaskedTensor, name)
+    for found in (method(x, other), method(x, other=other), method(x, [MASK, other])):
+        assert found[0] == name
+        assert found[1][0] is x
+
+
+def test_an_index_hands_the_mask_over() -> None:
+    x, other = masked(), TensorLike()
+    for index in (other, (other,), (..., other)):
+        name, arguments = x[index]
+        assert name == "__getitem__"
+        assert arguments[0] is x
+    x[0] = other  # its answer is nobody's
+    x[other] = 1.0
+    assert x.tolist() == masked().tolist()
+
+
+class Logged(torch.Tensor):
+    """A subclass that hears of everything done to it."""
+
+    heard: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.heard.append(getattr(function, "__name__", ""))
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("function", [*OPERATORS, operator.matmul, torch.mul, torch.dot, torch.maximum])
+def test_subclasses_with_a_function_of_their_own(function: Any) -> None:
+    x, plain = masked(), torch.tensor([2.0, 5.0, 3.0])
+    for left in (True, False):
+        Logged.heard.clear()
+        operands = (plain.as_subclass(Logged), x) if left else (x, plain.as_subclass(Logged))
+        expected = function(*((plain, x) if left else (x, plain)))
+        found = function(*operands)
+        assert Logged.heard
+        assert found.tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize("function", OPERATORS)

@@ -61,7 +61,7 @@ def test_long_tensors_are_summarised() -> None:
     assert repr(mg.masked(torch.arange(2000.0), even)) == (
         "masked([   0.,    --,    2., ...,    --, 1998.,    --])"
     )
-    assert repr(mg.masked(torch.arange(4000.0).reshape(2, 2000), even)) == (
+    assert repr(mg.masked(torch.arange(4000.0).reshape(2, 2000), even[None])) == (
         "masked([[   0.,    --,    2., ...,    --, 1998.,    --],\n"
         "        [2000.,    --, 2002., ...,    --, 3998.,    --]])"
     )
@@ -125,7 +125,7 @@ class TestHtml:
 
     def test_large_tables_lose_their_middle(self) -> None:
         data = torch.arange(25 * 14).reshape(25, 14)
-        table = mg.masked(data, torch.arange(14) != 0)._repr_html_()
+        table = mg.masked(data, torch.arange(14)[None] != 0)._repr_html_()
         assert table.count("<tr>") == 1 + 20 + 1
         assert "<th>5</th><th>…</th><th>8</th>" in table
         assert "<tr><td>⋮</td></tr>" in table

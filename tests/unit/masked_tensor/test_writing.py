@@ -243,10 +243,10 @@ def test_thousands_of_views_of_views() -> None:
 
 def test_bit_by_bit_a_loop_costs_what_it_writes() -> None:
     x = mg.masked(torch.zeros(1000), torch.zeros(1000, dtype=torch.bool))
-    memory = x._pattern.mask.data_ptr()
+    memory = x._pattern.current.data_ptr()
     for i in range(0, 1000, 100):
         x[i] = 1.0
-    assert x._pattern.mask.data_ptr() == memory
+    assert x._pattern.current.data_ptr() == memory
     assert x.sum().item() == 10
 
 

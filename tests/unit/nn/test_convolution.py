@@ -137,7 +137,7 @@ def test_rules_elsewhere() -> None:
     assert "specified='center'" in repr(layer)
     again = pickle.loads(pickle.dumps(layer))
     assert again.specified == "center"
-    assert again(mg.masked(torch.ones(1, 1, 4), torch.tensor([True, True, False, False]))).mask.tolist() == [
-        [[True, True, False, False]]
-    ]
+    assert again(
+        mg.masked(torch.ones(1, 1, 4), torch.tensor([[[True, True, False, False]]]))
+    ).mask.tolist() == [[[True, True, False, False]]]
     assert layer.load_state_dict(nn.Conv1d(1, 1, 3).state_dict())

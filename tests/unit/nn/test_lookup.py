@@ -6,6 +6,7 @@ import copy
 import gc
 import io
 import pickle
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -169,6 +170,12 @@ def test_a_copy_is_a_table_of_its_own() -> None:
     other(torch.tensor([1]))
     other.flush()
     assert torch.equal(other.weight.detach(), before)
+
+
+def test_tables_are_freed_although_graphs_find_them_by_their_numbers() -> None:
+    table = weakref.ref(mg.nn.Embedding(3, 2))
+    gc.collect()
+    assert table() is None
 
 
 def test_rows_are_up_to_date_after_the_optimizer_is_gone() -> None:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from maskgrad import optim
-from maskgrad.optim.dense import FUSED, ONE_BY_ONE
 from maskgrad.optim.optimizer import MaskedOptimizer
 from maskgrad.optim.rule import Hyperparameters
+from maskgrad.optim.torch_steps import FUSED
 from tests.unit.optim.papers import PaperLAMB, PaperLion
 
 NAN = float("nan")
@@ -89,7 +89,7 @@ def same_way(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
     """The options with which PyTorch steps some small dense parameters as we do without any."""
     if kind in PAPERS.values():
         return {}
-    return {"fused": True} if kind in FUSED else {"foreach": kind not in ONE_BY_ONE}
+    return {"fused": True} if kind in FUSED else {}
 
 
 def bits(t: Tensor) -> Tensor:

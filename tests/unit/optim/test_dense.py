@@ -6,7 +6,6 @@ import copy
 import io
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -14,9 +13,8 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import maskgrad as mg
-from maskgrad.optim import whole_groups
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.whole_groups import FUSED
+from maskgrad.optim.torch_steps import FUSED
 from tests.unit.optim.optimizers import OPTIONS, PAPERS, bits, same_way
 
 SHAPES = [(4, 3), (5,), (), (2, 3, 2), (0, 3)]
@@ -161,23 +159,6 @@ def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]
         run(a, b, mine, reference)
 
 
-@pytest.mark.parametrize("kind", ["SGD", "Adagrad", "Adam", "AdamW"])
-def test_pytorchs_kernels_are_called_directly_if_they_are_those_that_are_known(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    theirs, find = getattr(torch.optim, kind), whole_groups._kernel.__wrapped__
-    kernel = FUSED[theirs]
-    assert find(theirs, False) is kernel
-    for changes in ({"options": (*kernel.options, "new")}, {"name": "_fused_nothing_"}):
-        with mock.patch.dict(FUSED, {theirs: kernel._replace(**changes)}):
-            assert find(theirs, False) is None
-    options = {"momentum": 0.9, "lr": 0.1} if kind == "SGD" else {}
-    monkeypatch.setattr(whole_groups, "_kernel", lambda *_: None)  # as in another PyTorch
-    mine, reference = pairs()
-    a = getattr(mg.optim, kind)(mine, **options)
-    run(a, getattr(torch.optim, kind)(reference, fused=True, **options), mine, reference, 4)
-
-
 def test_counts_are_those_of_the_optimizer() -> None:
     """They are raised where they lie: who holds one of them sees it."""
     mine, reference = pairs()
@@ -280,6 +261,26 @@ def test_halves_are_rounded_once(dtype: torch.dtype) -> None:
     b.step()
     for p, q in zip(mine, wide, strict=True):
         torch.testing.assert_close(p.float(), q.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "AdamW"])
+def test_a_state_in_another_half_is_no_reason_to_stop(name: str) -> None:
+    # PyTorch's fused loops count the step, and find the dtype then
+    options: dict[str, Any] = {"lr": 0.1, **({"momentum": 0.9} if name == "SGD" else {})}
+    key = {"SGD": "momentum_buffer", "Adagrad": "sum"}.get(name, "exp_avg")
+    found = []
+    for number in (1, 6):  # one look at each, and one at all
+        params = [nn.Parameter(torch.ones(2, 2, dtype=torch.float16)) for _ in range(number)]
+        optimizer = getattr(mg.optim, name)(params, **options)
+        for step in range(2):
+            for p in params:
+                p.grad = torch.ones_like(p)
+                if step:
+                    optimizer.state[p][key] = optimizer.state[p][key].bfloat16()
+            optimizer.step()
+        found += [p.detach() for p in params]
+    assert all(torch.equal(p, found[0]) for p in found)
+    assert bool((found[0] < 0.95).all())
 
 
 def test_hooks_are_called_once_and_refusals_leave_everything() -> None:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from maskgrad.optim.adagrad import adagrad_rule_
-from maskgrad.optim.sgd import sgd_rule_
+from maskgrad.kernels.updates.formulas import adagrad_, sgd_
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -22,7 +21,7 @@ def test_adagrad_bit_for_bit(weight_decay: float, maximize: bool) -> None:
     for _ in range(5):
         q.grad = torch.randn(100)
         optimizer.step()
-        adagrad_rule_(p, q.grad, state_sum, lr=0.1, eps=1e-10, **options)
+        adagrad_(p, q.grad, state_sum, lr=0.1, eps=1e-10, **options)
     assert torch.equal(p, q.detach())
     assert torch.equal(state_sum, optimizer.state[q]["sum"])
 
@@ -39,13 +38,13 @@ def test_sgd_bit_for_bit(nesterov: bool, maximize: bool) -> None:
     for _ in range(5):
         q.grad = torch.randn(100)
         optimizer.step()
-        sgd_rule_(p, q.grad, buffer, dampening=0.0, **options)
+        sgd_(p, q.grad, buffer, dampening=0.0, **options)
     assert torch.equal(p, q.detach())
 
 
 def test_the_gradient_is_not_written() -> None:
     grad = torch.ones(3)
     options: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1, "maximize": True}
-    adagrad_rule_(torch.ones(3), grad, torch.zeros(3), eps=0.0, **options)
-    sgd_rule_(torch.ones(3), grad, torch.zeros(3), momentum=0.9, dampening=0.0, nesterov=True, **options)
+    adagrad_(torch.ones(3), grad, torch.zeros(3), eps=0.0, **options)
+    sgd_(torch.ones(3), grad, torch.zeros(3), momentum=0.9, dampening=0.0, nesterov=True, **options)
     assert grad.tolist() == [1.0] * 3

@@ -56,7 +56,7 @@ every_optimizer = pytest.mark.parametrize("build", EVERY.values(), ids=EVERY.key
 MASKS = {
     "entries": torch.tensor([[1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 1, 1]]).bool(),
     "rows": torch.tensor([[1], [0], [1]]).bool(),
-    "columns": torch.tensor([1, 0, 1, 0]).bool(),
+    "columns": torch.tensor([[1, 0, 1, 0]]).bool(),
     "nothing": torch.tensor(False),
     "everything": torch.tensor(True),
 }
@@ -281,9 +281,13 @@ def test_what_is_refused() -> None:
         (torch.ones(2, 3), TypeError, r"mask must have dtype torch\.bool .* found torch\.float32"),
         ([[True] * 3] * 2, TypeError, r"mask must be a Boolean torch\.Tensor .* found list"),
         (torch.ones(2, 3).bool().to_sparse(), TypeError, "mask must be a strided tensor"),
-        (torch.ones(2).bool(), ValueError, r"must broadcast .* \(2, 3\), found shape \(2,\)"),
-        (torch.ones(4, 2, 3).bool(), ValueError, "must broadcast"),
-        (torch.ones(1, 2, 3).bool(), ValueError, "must broadcast"),
+        (
+            torch.ones(2).bool(),
+            ValueError,
+            r"mask of shape \(2,\) for data of shape \(2, 3\); write mask\[:, None\]",
+        ),
+        (torch.ones(4, 2, 3).bool(), ValueError, "as many dimensions"),
+        (torch.ones(1, 2, 3).bool(), ValueError, "as many dimensions"),
         (torch.ones(2, 3, device="meta").bool(), ValueError, "device of the data, cpu, found meta"),
     ):
         with pytest.raises(error, match=words):

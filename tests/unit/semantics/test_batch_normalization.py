@@ -305,3 +305,14 @@ def test_a_batch_of_nothing_changes_nothing() -> None:
     assert not module.weight.grad.count_nonzero()
     assert module.running_mean.equal(before["running_mean"])
     assert module.running_var.equal(before["running_var"])
+
+
+@pytest.mark.parametrize("momentum", [1.0, None])
+def test_the_running_variance_is_exact_in_float64(momentum: float | None) -> None:
+    """n / (n - 1) of integers would be a number of float32."""
+    values = torch.randn(47, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mask = torch.rand(47, 3, generator=torch.Generator().manual_seed(1)) < 0.6
+    module = nn.BatchNorm1d(3, momentum=momentum, dtype=torch.float64)
+    module(mg.masked(torch.where(mask, values, nan), mask))
+    wanted = torch.stack([values[mask[:, channel], channel].var() for channel in range(3)])
+    torch.testing.assert_close(module.running_var, wanted, rtol=1e-14, atol=0.0)

@@ -53,7 +53,12 @@ def test_a_position_out_of_range_is_torchs_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "use", [lambda x, i: x[i], lambda x, i: x.__setitem__(i, 0.0), lambda x, i: x[0, [i]]]
+    "use",
+    [
+        lambda x, i: x[i if i.is_floating_point() or i.dtype == torch.bool else [i]],
+        lambda x, i: x.__setitem__(i, 0.0),
+        lambda x, i: x[0, [i]],
+    ],
 )
 @pytest.mark.parametrize(
     ("index", "kind", "words"),
@@ -76,6 +81,7 @@ def test_a_position_out_of_range_is_torchs_error() -> None:
     ],
 )
 def test_an_index_must_be_known(use: Any, index: Any, kind: type[Exception], words: str) -> None:
+    """Where it writes, where it selects, and in a list."""
     with pytest.raises(kind, match=words):
         use(poisoned(X), index)
 
@@ -124,9 +130,9 @@ def test_writing_converts_to_the_dtype_of_the_target() -> None:
 
 
 def test_writing_into_an_expanded_mask() -> None:
-    x = mg.masked(torch.zeros(2, 2), on(1, 0))
+    x = mg.masked(torch.zeros(2, 2), on([1, 0]))
     x[0, 0] = 1.0  # changes no mask
-    with pytest.raises(RuntimeError, match=r"several entries share one Boolean.*x\.clone\(\)"):
+    with pytest.raises(RuntimeError, match=r"several entries that share one Boolean.*x\.clone\(\)"):
         x[0] = 1.0
     assert_entries(x, [[1.0, None], [0.0, None]])
     y = x.clone()
@@ -147,7 +153,7 @@ def test_writing_into_a_view_of_some_of_the_entries_that_share_one_boolean(made:
     """It would specify the others, too, with what lay under the mask; a mask of the view alone does not tell."""
     view = made()
     mask = view.mask.clone()
-    with pytest.raises(RuntimeError, match=r"several entries share one Boolean.*x\.clone\(\)"):
+    with pytest.raises(RuntimeError, match=r"several entries that share one Boolean.*x\.clone\(\)"):
         view[1] = 5.0
     assert torch.equal(view.mask, mask)
 
@@ -180,8 +186,101 @@ def test_index_select() -> None:
         [1.0, 0.0, 2.0],
         [0.0, 0.0, 2.0],
     ]
-    with pytest.raises(TypeError, match="index must be a plain tensor"):
-        torch.index_select(x, 0, poisoned([0, None], torch.int64))
+    y = torch.index_select(x, 0, poisoned([0, None], torch.int64))
+    assert_entries(y, [[1.0, None, 3.0], [None, None, None]])
+    assert gradient(y, x).tolist() == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
+    missing = poisoned([None, 1], torch.int64)
+    assert_entries(torch.arange(4.0).reshape(2, 2).index_select(1, missing), [[None, 1.0], [None, 3.0]])
+    assert_entries(torch.tensor(3.0).index_select(0, poisoned([None], torch.int64)[0]), None)
+
+
+#: Positions, of which some are missing; what lies there names no entry.
+M = poisoned([[0, None], [2, -1]], torch.int64)
+V = poisoned([None, 1], torch.int64)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (M,),
+        (V, slice(1, None)),
+        (..., V),
+        (slice(None), V, None),
+        (None, ..., M, 0),
+        (0, M),
+        (V, slice(None), M),
+        (M, V),
+        (torch.tensor([1, 0]), V),
+        (on(0, 1, 1), V),
+        ([0, 2], V),
+        (V, slice(None, None, 2), -1),
+    ],
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_missing_position_reads_nothing(index: tuple[Any, ...], whole: bool) -> None:
+    """An entry is read at a missing position if what is read there depends on the position that is put in."""
+    x = torch.arange(1.0, 37.0, dtype=torch.float64).reshape(3, 4, 3).requires_grad_()
+    mask = torch.ones_like(x, dtype=torch.bool) if whole else (torch.arange(36) % 3 > 0).reshape(3, 4, 3)
+    places = torch.arange(36).reshape(3, 4, 3)
+    put_in = [
+        places[tuple([part.filled(place) if isinstance(part, mg.MaskedTensor) else part for part in index])]
+        for place in (0, 1)
+    ]
+    known = (put_in[0] == put_in[1]) & mask.reshape(-1)[put_in[0]]
+    y = (x if whole else mg.masked(x, mask))[index]
+    assert torch.equal(y.mask, known)
+    assert torch.equal(y.filled(0.0), torch.where(known, put_in[0] + 1.0, 0))
+    reads = torch.bincount(put_in[0][known], minlength=36).reshape(x.shape)
+    assert torch.equal(gradient(y, x), reads.double())
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")  # PyTorch looks at rows before it asks
+@pytest.mark.parametrize(
+    "layout", [torch.strided, torch.jagged, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
+)
+@pytest.mark.parametrize(
+    "read", [lambda w, at: w[at], lambda w, at: w[at,], torch.take], ids=["w[at]", "w[at,]", "take"]
+)
+def test_weights_by_masked_labels_on_every_layout(layout: torch.layout, read: Any) -> None:
+    labels = poisoned([[2, 0, None], [2, None, None]], torch.int64)
+    if layout == torch.jagged:
+        labels = labels.to_jagged()
+    elif layout != torch.strided:
+        labels = labels.to_sparse(layout=layout)
+    w = leaf(1.0, nan, 3.0)
+    y = read(w, labels)
+    assert y.layout == layout
+    assert_entries(y.to_dense(), [[3.0, 1.0, None], [3.0, None, None]])
+    assert gradient(y, w).tolist() == [1.0, 0.0, 2.0]
+    compiled = torch.compile(read, backend="eager", fullgraph=True)
+    if layout in (torch.strided, torch.jagged):
+        assert_entries(compiled(w, labels).to_dense(), [[3.0, 1.0, None], [3.0, None, None]])
+
+
+def test_rows_by_jagged_labels() -> None:
+    labels, w = poisoned([[1, 0], [1, None]], torch.int64).to_jagged(), leaf([1.0, 2.0], [3.0, 4.0])
+    y = w[labels,]
+    assert y.layout == torch.jagged
+    assert_entries(y.to_dense(), [[[3.0, 4.0], [1.0, 2.0]], [[3.0, 4.0], [None, None]]])
+    with pytest.raises(TypeError, match=r"x\[index.to_dense\(\)\]"):
+        w[labels.to_sparse(layout=torch.sparse_coo),]
+    with pytest.raises(TypeError, match=r"x.to_dense\(\).take\(index\)"):
+        torch.take(mg.masked(w).to_sparse(layout=torch.sparse_coo), torch.tensor([0]))
+
+
+def test_what_is_written_at_missing_positions_is_refused() -> None:
+    x, y, at = poisoned([1.0, 2.0]), torch.zeros(2), poisoned([None, 1], torch.int64)
+    with pytest.raises(TypeError, match=r"Use index.compressed\(\), and value\[index.mask\]"):
+        x[at] = 9.0
+    for target in (x, y):
+        with pytest.raises(TypeError, match=r"Use index.compressed\(\)"):
+            target.index_put((at,), torch.tensor(9.0))
+    with pytest.raises(mg.UnsupportedOperationError, match=r"y\[index.compressed\(\)\] = value"):
+        y[at,] = 9.0
+    x[at.compressed()] = 9.0
+    y[at.compressed()] = 9.0
+    assert_entries(x, [1.0, 9.0])
+    assert y.tolist() == [0.0, 9.0]
 
 
 class TestWhere:

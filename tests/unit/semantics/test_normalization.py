@@ -124,7 +124,7 @@ def test_a_real_nan_stays_in_its_row() -> None:
 def test_one_entry_gives_what_torch_gives_for_one_entry() -> None:
     x = torch.tensor([[nan, 5.0, nan]], requires_grad=True)
     w, b = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([10.0, 20.0, 30.0])
-    result = F.layer_norm(mg.masked(x, torch.tensor([False, True, False])), (3,), w, b)
+    result = F.layer_norm(mg.masked(x, torch.tensor([[False, True, False]])), (3,), w, b)
     assert result.tolist() == [[None, 20.0, None]]
     assert torch.autograd.grad(result.filled(0.0).sum(), x)[0].tolist() == [[0.0, 0.0, 0.0]]
 
@@ -240,6 +240,20 @@ def test_an_absent_neighbour_is_one_beyond_the_border() -> None:
     assert not torch.autograd.grad(result.filled(0.0).sum(), nothing)[0].count_nonzero()
     with pytest.raises(ValueError, match="Expected 3D"):
         F.local_response_norm(mg.masked(torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool)), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("of", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("shape", [(2, 5, 3), (2, 5, 3, 4), (2, 5, 2, 2, 2)])
+def test_neighbours_under_autocast(shape: Any, of: torch.dtype, dtype: torch.dtype) -> None:
+    """PyTorch sums the squares of images and volumes with avg_pool3d, which autocast computes in float32."""
+    x, mask = (torch.rand(shape) * 3).to(of), torch.rand(shape) > 0.3
+    with torch.autocast("cpu", dtype):
+        expected = F.local_response_norm(torch.where(mask, x, 0), 3, alpha=1.0)
+        found = F.local_response_norm(mg.masked(torch.where(mask, x, nan), mask), 3, alpha=1.0)
+    assert found.dtype == expected.dtype
+    assert found.mask.equal(mask)
+    torch.testing.assert_close(found.filled(0.0), expected, rtol=0, atol=0)
 
 
 def test_renorm_in_place() -> None:

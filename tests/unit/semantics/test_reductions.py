@@ -113,7 +113,7 @@ def test_scalars_and_empty_tensors() -> None:
 def test_halves_are_added_in_single_precision(dtype: torch.dtype) -> None:
     x = mg.masked(torch.ones(4096, dtype=dtype), torch.arange(4096) % 2 == 0)
     assert_entries(x.sum(), 2048.0, dtype=dtype)
-    big = mg.masked(torch.full((4, 3), 60000.0, dtype=torch.float16), on(1, 1, 0))
+    big = mg.masked(torch.full((4, 3), 60000.0, dtype=torch.float16), on([1, 1, 0]))
     assert_entries(big.mean(1), [60000.0] * 4, dtype=torch.float16)
 
 

@@ -113,7 +113,7 @@ def test_exclusion_is_exact_in_half_precision(dtype: torch.dtype) -> None:
 
 def test_what_torch_says_of_specified_infinities_stands() -> None:
     x = torch.tensor([[-inf, -inf, 3.0], [-inf, 1.0, 3.0], [inf, 1.0, 3.0]])
-    mask = torch.tensor([True, True, False])
+    mask = torch.tensor([[True, True, False]])
     result = mg.masked(x, mask).softmax(1)
     right = by_deletion(lambda row: row.softmax(0), x, mask.expand(3, 3))
     torch.testing.assert_close(result.filled(0.0), right, equal_nan=True)
@@ -131,7 +131,7 @@ def test_odd_shapes(shape: tuple[int, ...], dim: int) -> None:
 def test_a_transposed_view_with_a_broadcast_mask() -> None:
     x = torch.randn(4, 3).t()
     mask = torch.tensor([True, False, True, True])
-    result = mg.masked(x, mask).softmax(1)
+    result = mg.masked(x, mask[None]).softmax(1)
     torch.testing.assert_close(result.filled(0.0)[:, mask], x[:, mask].softmax(1))
 
 
@@ -183,7 +183,7 @@ def test_modules_work_unmodified() -> None:
 def test_gumbel_softmax_draws_specified_classes_only() -> None:
     mask = torch.tensor([True, False, True, False])
     x = torch.tensor([0.0, inf, 0.0, nan], requires_grad=True)
-    draws = F.gumbel_softmax(mg.masked(x.expand(400, 4), mask), hard=True)
+    draws = F.gumbel_softmax(mg.masked(x.expand(400, 4), mask[None]), hard=True)
     assert draws.mask.equal(mask.expand(400, 4))
     counts = draws.filled(0.0).sum(0)
     assert counts[mask].sum() == 400

@@ -79,7 +79,7 @@ def test_views_share_storage() -> None:
 
 
 def test_the_values_must_be_viewable_an_expanded_mask_need_not() -> None:
-    x = mg.masked(torch.arange(6.0).reshape(2, 3), on(1, 0, 1))
+    x = mg.masked(torch.arange(6.0).reshape(2, 3), on([1, 0, 1]))
     assert_entries(x.view(6), [0.0, None, 2.0, 3.0, None, 5.0])
     with pytest.raises(RuntimeError, match="view size is not compatible"):
         x.T.view(6)

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import maskgrad as mg
 from maskgrad.errors import ExaminationError
+from maskgrad.testing import fixtures
 from tests.unit.doctor.programs import batch, step_with
 
 pytest_plugins = ["maskgrad.testing.fixtures"]
@@ -45,6 +47,13 @@ def test_padding_must_be_known() -> None:
         mg.testing.assert_padding_invariant(lambda b: layer(b).mean(), batch()["x"])
 
 
+def test_watched_steps_fail_a_test_that_trains_nothing() -> None:
+    steps = fixtures.watched_steps._get_wrapped_function()()
+    next(steps)
+    with pytest.raises(pytest.fail.Exception, match="nothing was examined"):
+        next(steps)
+
+
 def test_fixtures(padding_invariant, garbage_invariant, mask_doctor, watched_steps) -> None:  # type: ignore[no-untyped-def]
     layer = nn.Linear(3, 1)
 
@@ -55,4 +64,6 @@ def test_fixtures(padding_invariant, garbage_invariant, mask_doctor, watched_ste
     padding_invariant(step, batch())
     garbage_invariant(step, batch())
     assert mask_doctor(step, batch()).ok
+    for given in DataLoader([batch()], batch_size=None):
+        step(given).backward()
     assert watched_steps.report.ok

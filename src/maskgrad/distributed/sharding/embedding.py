@@ -54,8 +54,8 @@ class ShardedEmbedding(ShardedTable):
     and gives an unspecified row. ``weight`` is (rows of this rank, embedding_dim).
 
     Gradient:
-        COO rows, each index once and in order; halves are added up in float32. There is no second derivative with
-        respect to ``weight``.
+        COO rows, each index once and in order; half precision is added up in float32. There is no second derivative
+        with respect to ``weight``.
 
     Raises:
         ValueError: ``sparse=False`` or ``scale_grad_by_freq=True``, or an argument outside its range.
@@ -105,7 +105,7 @@ class ShardedEmbedding(ShardedTable):
         process_group: torch.distributed.ProcessGroup | None = None,
         device: Any = None,
     ) -> ShardedEmbedding:
-        """A table with the rows of ``embeddings`` (N, D), of which each rank copies its own; frozen by default.
+        """A table with the rows of ``embeddings`` (N, D); each rank copies its own; frozen by default.
 
         Each rank reads its part only, so that the tensor may be mapped from a file (``torch.load(path, mmap=True)``).
         ``device`` is where the rows go; None: where ``embeddings`` are. The other arguments are those of the class.
@@ -153,7 +153,8 @@ class ShardedEmbeddingBag(ShardedTable):
     shape of the indices. Masked indices belong to no bag.
 
     Gradient:
-        COO rows with each index once, halves added up in float32; and for ``per_sample_weights``, which stays here.
+        COO rows with each index once, half precision added up in float32; and for ``per_sample_weights``, which
+        stays here.
 
     Raises:
         ValueError: as for ``torch.nn.EmbeddingBag``; on every rank, as all errors of a look-up.
@@ -212,7 +213,7 @@ class ShardedEmbeddingBag(ShardedTable):
         return self.result(rows, places, input, offsets, per_sample_weights)  # type: ignore[no-any-return]
 
     def error(self, input: Any, offsets: Any = None, per_sample_weights: Any = None) -> Exception | None:
-        """What PyTorch raises for these arguments; it is asked with a table of one zero, before anything is sent."""
+        """Error of PyTorch for these arguments, from a table of one zero, before anything is sent."""
         if not isinstance(input, Tensor | MaskedTensor) or input.dtype not in (torch.int32, torch.int64):
             return None  # the look-up says so
         with Postponed() as postponed, torch.no_grad():

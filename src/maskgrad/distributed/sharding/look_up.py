@@ -110,7 +110,7 @@ def _shaped(places: Tensor, index: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Route:
-    """Which rows a look-up in T tables wants from which rank, and which rows the others want from here.
+    """Rows that a look-up in T tables wants from each rank, and rows that others want from here.
 
     Attributes:
         ranks: who takes part.
@@ -135,7 +135,7 @@ def _find_route(
     error: Exception | None,
     what: str,
 ) -> _Route:
-    """Merge the ``indices`` (n,) of each table, and tell the ranks which rows of theirs are wanted.
+    """Merge the ``indices`` (n,) of each table, and send each rank the rows of it that are wanted.
 
     If there is an ``error`` here or on another rank, every rank raises, and nothing else is sent.
     """

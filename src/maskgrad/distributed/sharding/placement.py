@@ -1,4 +1,4 @@
-"""Where each row of a table lies: on which rank, with which first values, and how a shard is saved."""
+"""Placement of the rows of a table: their rank, their first values, and the form in which a shard is saved."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Arrangement = Literal["block", "cyclic"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the N rows of a table are, seen from rank ``rank`` of ``world_size``.
+    """Placement of the N rows of a table, seen from rank ``rank`` of ``world_size``.
 
     The table is a grid of ``grid_rows`` times ``grid_columns`` rows, in row-major order ("physical" rows). The rows of
     the grid are divided among the ranks in order, ``ceil(grid_rows / world_size)`` to each, as ``torch.chunk`` and
@@ -72,7 +72,7 @@ class Placement:
 
     @property
     def grid_columns(self) -> int:
-        """How many rows of the table lie in a row of the grid."""
+        """Number of rows of the table in a row of the grid."""
         return -(-self.rows // self.grid_rows) if self.arrangement == "cyclic" else 1
 
     def grid(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Placement:
 
     @property
     def local_rows(self) -> int:
-        """How many rows lie here."""
+        """Number of rows of this rank."""
         return self.first_row(self.rank + 1) - self.first_row(self.rank)
 
     @property
@@ -115,7 +115,7 @@ class Placement:
         return torch.where(rows < self.rows, rows, -1)
 
     def local_row(self, row: int) -> int | None:
-        """Where ``row`` lies in this rank's shard; None if it lies elsewhere."""
+        """Position of ``row`` in this rank's shard; None if it is elsewhere."""
         physical = (
             row
             if self.arrangement != "cyclic"

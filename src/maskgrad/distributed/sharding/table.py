@@ -88,7 +88,7 @@ class ShardedTable(LookupTable):
 
     @classmethod
     def _own_rows_of(cls, embeddings: Tensor, freeze: bool, device: Any, **options: Any) -> Self:
-        """A table of which this rank copies its rows of ``embeddings`` (N, D), to ``device`` or where they are."""
+        """A table with this rank's rows of ``embeddings`` (N, D), to ``device`` or where they are."""
         table = cls(*rows_and_columns(embeddings), device="meta", dtype=embeddings.dtype, **options)
         rows = table.placement.own_rows(embeddings.device)
         if table.placement.arrangement == "cyclic":

@@ -1,4 +1,4 @@
-"""Operations for which ONNX has no operator, or PyTorch's exporter no or a wrong one, in words that it knows.
+"""Operations that PyTorch's exporter cannot write, or writes wrongly, in terms of others.
 
 Each is ordinary PyTorch, of any shape, and gives what the operation gives; ``NotImplemented`` leaves a call as it is.
 """
@@ -16,7 +16,7 @@ __all__ = ["decomposed"]
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """The body of each operation, by its overloads; those that this version of PyTorch does not have are left out."""
+    """Return the implementation of each operation, by overload; overloads that this PyTorch lacks are left out."""
     found: dict[Any, Callable[..., Any]] = {}
     for module in (elementwise, layers, sorting, views):
         for names, body in module.BODIES.items():
@@ -29,6 +29,6 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """The same program without them, also where they are inside of others."""
+    """Replace the operations in a program, also inside of others."""
     found: torch.export.ExportedProgram = program.run_decompositions(table())
     return found

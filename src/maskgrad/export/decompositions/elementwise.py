@@ -143,7 +143,7 @@ def _scan(
 ) -> Tensor:
     """All entries up to each one, combined, by doubling: after k rounds an entry covers the 2ᵏ that end there.
 
-    Where the size is not known when the graph is made, each result is reduced by itself, over a triangle.
+    Where the size is not known when the graph is made, each result is reduced separately, over a triangle.
     """
     x, size = x.movedim(dim, -1), x.shape[dim]
     if isinstance(size, int):
@@ -195,7 +195,7 @@ def cummax(x: Tensor, dim: int, *, largest: bool = True) -> tuple[Tensor, Tensor
 
 
 def _over_all(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """``amax`` and ``amin`` without dimensions, which PyTorch's exporter wants to be given."""
+    """``amax`` and ``amin`` without dimensions, which PyTorch's exporter requires."""
 
     def body(x: Tensor, dim: Sequence[int] = (), keepdim: bool = False) -> Any:
         if len(dim):
@@ -238,7 +238,7 @@ def scaled_dot_product_attention(
 
 
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """Softmax of which a row of −∞ is zero."""
+    """Softmax that is zero for a row of −∞."""
     x = x if dtype is None else x.to(dtype)
     largest = x.amax(dim, keepdim=True)
     powers = torch.exp(x - torch.where(largest == float("-inf"), 0.0, largest))

@@ -50,7 +50,7 @@ def _for_each(given: Sequence[int], rank: int) -> list[int]:
 
 
 def _missing(size: Any, kernel: int, step: int, pad: int, ceil_mode: bool) -> Any:
-    """How much the last window of ``ceil_mode`` sticks out; windows that begin in the padding behind are left out."""
+    """Return the overhang of the last window of ``ceil_mode``; windows that begin in the padding are left out."""
     if not ceil_mode:
         return 0
     windows = -(-(size + 2 * pad - kernel) // step) + 1
@@ -60,7 +60,7 @@ def _missing(size: Any, kernel: int, step: int, pad: int, ceil_mode: bool) -> An
 
 
 def _windows(size: Any, number: int) -> list[tuple[int, int]]:
-    """Where the windows of adaptive pooling begin and end."""
+    """Return begin and end of the windows of adaptive pooling."""
     return [(at * size // number, -(-(at + 1) * size // number)) for at in range(number)]
 
 
@@ -93,7 +93,7 @@ def adaptive_max_pool(rank: int) -> Any:
 
 
 def _window_places(size: int, number: int, device: torch.device) -> Tensor:
-    """Which entries are in each window, its last one again where another window is longer."""
+    """Return the indices of the entries of each window; shorter windows repeat their last."""
     longest = max([end - begin for begin, end in _windows(size, number)] + [1])
     at = torch.arange(number, device=device)
     begin = torch.div(at * size, number, rounding_mode="floor")

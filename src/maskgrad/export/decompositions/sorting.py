@@ -69,7 +69,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """How many numbers are smaller, or not larger; each is compared with each."""
+    """Count the numbers that are smaller, or not larger, by comparing all pairs."""
     if sorter is not None:
         sorted_sequence = sorted_sequence.gather(-1, sorter)
     if not isinstance(values, Tensor):

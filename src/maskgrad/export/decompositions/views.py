@@ -1,4 +1,4 @@
-"""Rearrangements of entries, by place and never by multiplication, because what lies under a mask may be NaN."""
+"""Rearrangements of entries, by index and never by multiplication, because masked values may be NaN."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 import torch._refs.nn.functional
 from torch import Tensor
 
-from maskgrad.versions import is_before
+from maskgrad.versions import is_before, release
 
 __all__ = ["BODIES", "diagonal", "diagonal_places"]
 
 
 def diagonal_places(rows: Any, columns: Any, offset: int, device: torch.device) -> Tensor:
-    """Where the entries of a diagonal are in a matrix of this size, read row by row."""
+    """Return the indices of a diagonal in a matrix of this size, in row-major order."""
     first_row, first_column = max(-offset, 0), max(offset, 0)
     length = torch.sym_max(torch.sym_min(rows - first_row, columns - first_column), 0)
     places: Tensor = torch.arange(length, device=device) * (columns + 1) + (
@@ -205,5 +205,7 @@ BODIES: dict[str, Callable[..., Any]] = {
     "conv_tbc": conv_tbc,
     "einsum": einsum,
 }
-if not is_before(torch.__version__, "2.15"):  # an older one writes it itself, and takes no constant in a body
+if not is_before(
+    release(torch.__version__), "2.15"
+):  # an older one writes it itself, and takes no constant in a body
     BODIES["combinations"] = combinations

@@ -17,15 +17,12 @@ import numba
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import types
+from numba import carray, types  # type: ignore[attr-defined]
 from numba.core import caching, cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic, overload
 from torch import Tensor
 
-from maskgrad.kernels.cpu.first_calls import tell_of_compilation
-
-tell_of_compilation()
 # Numba imports its own functions on the first call. Here Ctrl-C waits for that (``selection.uninterrupted``): modules
 # that were imported by half cannot be imported again.
 cpu_target.typing_context.refresh()
@@ -105,10 +102,36 @@ def array(x: Tensor) -> Any:
     return x.view(torch.uint8).numpy() if x.dtype == torch.bool else x.numpy()
 
 
-def flat(x: Tensor) -> Any:
-    """The memory that ``x`` spans, gaps included, as a 1-D array: element (i, j, ...) is at sum(i * stride)."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    return array(x.detach().as_strided((span,), (1,)))
+#: The type in which numbers of a dtype travel, as a number.
+_KINDS = {
+    torch.bfloat16: np.uint16(0),
+    torch.float16: np.int16(0),
+    torch.bool: np.uint8(0),
+    **{
+        getattr(torch, kind.__name__): kind(0)
+        for kind in (np.float32, np.float64, np.uint8, np.int8, np.int16, np.int32, np.int64)
+    },
+}
+
+
+def flat(x: Tensor) -> tuple[int, Any]:
+    """The memory of ``x`` for a loop, which sees it by :func:`at`: element (i, j, ...) is at sum(i * stride)."""
+    return x.data_ptr(), _KINDS[x.dtype]
+
+
+def at(memory: Any) -> Any:
+    """The memory of a tensor (:func:`flat`) as a 1-D array, in compiled code, of a tensor that the caller keeps."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(at, inline="always")
+def _at(memory: Any) -> Any:
+    kind = getattr(np, str(memory.types[1]))
+
+    def array_at(memory: Any) -> Any:
+        return carray(pointer(memory[0]), (1 << 60,), kind)
+
+    return array_at
 
 
 def decode(x: Any) -> Any:

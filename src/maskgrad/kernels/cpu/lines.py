@@ -17,9 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import entrywise, place, scalars, wide, write
-from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, wide, write
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 
@@ -88,11 +87,11 @@ def sums_of_pairs(
 ) -> tuple[Tensor, Tensor]:
     """The two sums of a formula of :func:`pair_loops` over ``dim``, which are kept, in float64."""
     center = torch.zeros((), dtype=wide(x)) if center is None else center.detach().contiguous()
-    part = partition((walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE)
-    sums = [empty(part.results, torch.float64) for _ in range(2)]
+    tensors, part = partition((walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE)
+    sums = [part.empty(torch.float64) for _ in range(2)]
     run(
-        loops[part.inner is not None], *(flat(t) for t in part.tensors), *part.geometry(), scalars(x, numbers),
-        *(s.numpy() for s in sums), tasks=part.tasks, elements=x.numel() * 2,
+        loops[part.inner is not None], *[flat(t) for t in tensors], *part.geometry, scalars(x, numbers),
+        *(flat(s) for s in sums), tasks=part.tasks, elements=x.numel() * 2,
     )  # fmt: skip
     found = [part.placed(parts.sum(extra), True) for parts, extra in map(part.split, sums)]
     return found[0], found[1]
@@ -107,11 +106,12 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
         inners: Any, n: Any, sums: Any, products: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t adds piece t % pieces of row t // pieces. Values lie in steps of 1, others in steps of 0 or 1."""
+        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
         zero = n[0]
         mask = m if steps[2] else np.ones(BLOCK, np.uint8)
         others = y if steps[1] else np.full(BLOCK, y[0])
         for task in range(lo, hi):
-            row, start = task // pieces, task % pieces * piece
+            row, start = cut(task, pieces, piece)
             stop = min(start + piece, length)
             x0, y0, m0 = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)
             center, a, b = c[place(outer, row, 3)], 0.0, 0.0
@@ -137,6 +137,7 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
         inners: Any, n: Any, sums: Any, products: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t adds tile t % tiles of the columns, over one piece of the rows."""
+        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
         tiles = (width + TILE - 1) // TILE
         zero = n[0]
         a, b, center = np.full(TILE, zero), np.full(TILE, zero), np.full(TILE, zero)
@@ -145,7 +146,7 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
         for task in range(lo, hi):
             first = task % tiles * TILE
             w = np.uint64(min(TILE, width - first))
-            row, start = task // tiles // pieces, task // tiles % pieces * piece
+            row, start = cut(task // tiles, pieces, piece)
             x0, y0 = place(outer, row, 0) + first, place(outer, row, 1) + first * inners[1]
             m0, c0 = place(outer, row, 2) + first * inners[2], place(outer, row, 3) + first * inners[3]
             base = np.uint64(task // tiles * width + first)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import encode
 from maskgrad.kernels.cpu.partition import like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
@@ -21,13 +21,19 @@ from maskgrad.kernels.kernel import HALVES
 
 @formula
 def place(outer: Any, row: int, tensor: int) -> int:
-    """Where row ``row`` of a tensor begins."""
+    """Where row ``row`` of a tensor begins. Divisions are what short rows wait for: the slowest axis needs none."""
     start = 0
-    for axis in range(outer.shape[0] - 1, -1, -1):
+    for axis in range(outer.shape[0] - 1, 0, -1):
         size = outer[axis, 0]
         start += row % size * outer[axis, 1 + tensor]
         row //= size
-    return start
+    return start + row * outer[0, 1 + tensor] if outer.shape[0] else start
+
+
+@formula
+def cut(task: int, pieces: int, piece: int) -> tuple[int, int]:
+    """The row of a task, and where its piece of the row begins."""
+    return (task, 0) if pieces == 1 else (task // pieces, task % pieces * piece)
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -60,10 +66,11 @@ def entrywise(of: Any) -> Callable[..., None]:
 
         Indices without a sign make vector code without slices, which are what costs in short rows.
         """
+        out, x, y, m, a, b, c, d = at(out), at(x), at(y), at(m), at(a), at(b), at(c), at(d)
         others = y if steps[2] else np.full(min(piece, length), y[0])
         mask = m if steps[3] else np.ones(min(piece, length), np.uint8)
         for task in range(lo, hi):
-            row, start = task // pieces, task % pieces * piece
+            row, start = cut(task, pieces, piece)
             size = np.uint64(min(start + piece, length) - start)
             o0, x0 = np.uint64(place(outer, row, 0) + start), np.uint64(place(outer, row, 1) + start)
             y1, m1 = place(outer, row, 2) + start * steps[2], place(outer, row, 3) + start * steps[3]
@@ -118,9 +125,9 @@ def write(
     )
     tensors = [a.contiguous() for a in shared]
     tensors += tensors[:1] * (4 - len(tensors))
-    way = walk(out, x, x if y is None else y.detach(), mask, *tensors)
+    all_tensors, way = walk(out, x, x if y is None else y.detach(), mask, *tensors)
     run(
-        loop, *(flat(a) for a in way.tensors), *way.geometry(), scalars(x, numbers), number(x, nothing),
+        loop, *[flat(a) for a in all_tensors], *way.geometry, scalars(x, numbers), number(x, nothing),
         tasks=way.tasks, elements=out.numel() * (1 if y is None else 2),
     )  # fmt: skip
     return out

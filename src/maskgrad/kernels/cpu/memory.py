@@ -19,9 +19,12 @@ _LARGE = 1 << 22  # bytes; as in numpy
 
 def empty(size: int | Sequence[int], dtype: torch.dtype) -> Tensor:
     """As ``torch.empty`` on the CPU; large tensors ask for huge pages."""
-    out = torch.empty(size, dtype=dtype, device="cpu")
-    advise = _madvise()
-    if advise is not None and out.nbytes >= _LARGE:
+    return advised(torch.empty(size, dtype=dtype, device="cpu"))
+
+
+def advised(out: Tensor) -> Tensor:
+    """New memory, which asks for huge pages if it is large."""
+    if out.nbytes >= _LARGE and (advise := _madvise()) is not None:
         start = -(-out.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = (out.data_ptr() + out.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         advise(start, stop - start, mmap.MADV_HUGEPAGE)  # a hint: a refusal changes nothing but the time

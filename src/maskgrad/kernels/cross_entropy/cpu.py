@@ -23,7 +23,7 @@ def masked_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     dim, picked = class_dim(input), _picked(input, labels)
     parts = partition((walkable(input.detach()), mask), (dim,), loops.TILE)
-    normalizer, _, present = softmax.statistics(parts, loops.LOGSUMEXP, False)
+    normalizer, _, present = softmax.statistics(*parts, loops.LOGSUMEXP, False)
     normalizer = torch.where(normalizer == torch.inf, torch.nan, normalizer)  # inf - inf, as in torch
     loss = normalizer - picked
     if smoothing:

@@ -72,7 +72,7 @@ def table(tensors: Sequence[Tensor], dim: Sequence[int], whole: bool = False) ->
     """
     shape = tensors[0].shape
     dims = sorted({d % len(shape) for d in dim}) if len(shape) else []
-    merged, order = axes(tensors, dims)
+    merged, order = axes(tensors[0].shape, [x.stride() for x in tensors], dims)
     kept = walk([axis for axis in merged if not axis.reduced], len(tensors))
     reduced = walk([axis for axis in merged if axis.reduced], len(tensors))
     along = not merged or merged[-1].reduced
@@ -103,7 +103,7 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     if not out.numel():
         return
     every = (out, *tensors)
-    merged, _ = axes(every, ())
+    merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
     rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
     side = power_of_two(inner.number, WIDEST)
     tall, pieces = power_of_two(rows.number, ENTRIES // side), -(-inner.number // side)

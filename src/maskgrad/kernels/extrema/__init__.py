@@ -87,19 +87,21 @@ def shared_extremum(
             torch._C._are_functorch_transforms_active() or (values.requires_grad and torch.is_grad_enabled())
         )
     )
+    if direct:
+        return _extremum(values, mask, dim, largest, keepdim), any_of(mask, dim, keepdim)
     best: Tensor | None = None
-    if (
-        not direct and values.dtype not in HALVES and can_read_values(values, mask)
-    ):  # PyTorch cannot count equal halves
+    if values.dtype not in HALVES and can_read_values(values, mask):  # PyTorch cannot count equal halves
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:
-        best = (_extremum if direct else _SharedExtremum.apply)(values, mask, dim, largest)
+        best = _SharedExtremum.apply(values, mask, dim, largest)  # type: ignore[no-untyped-call]
     return best if keepdim else best.squeeze(dim), any_of(mask, dim, keepdim)
 
 
-def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+def _extremum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool, keepdim: bool = True
+) -> Tensor:
     neutral = torch.where(mask, values, lowest(values.dtype, largest))
-    return neutral.amax(dim, keepdim=True) if largest else neutral.amin(dim, keepdim=True)
+    return neutral.amax(dim, keepdim) if largest else neutral.amin(dim, keepdim)
 
 
 def _unless_filler_wins(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor | None:

@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import extrema as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, flat, formula
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
-from maskgrad.kernels.cpu.loops import entrywise, place, write
-from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, write
 from maskgrad.kernels.cpu.partition import Partition, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
@@ -78,15 +77,15 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, repeats = unrepeated(values, mask, dim)
-    parts = partition((walkable(values), mask), dim, TILE)
-    best, number = empty(parts.results, values.dtype), empty(parts.results, torch.int64)
+    tensors, parts = partition((walkable(values), mask), dim, TILE)
+    best, number = parts.empty(values.dtype), parts.empty(torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
     start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer of what never wins
     run(
-        _columns if parts.inner else _rows, *(flat(x) for x in parts.tensors), *parts.geometry(), wide(start),
-        wide(turn), position, array(best), number.numpy(), tasks=parts.tasks, elements=values.numel(),
+        _columns if parts.inner else _rows, *[flat(x) for x in tensors], *parts.geometry, wide(start),
+        wide(turn), position, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return best, number if position else number * repeats, parts
 
@@ -124,9 +123,10 @@ def _rows(
     turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats piece t % pieces of row t // pieces."""
+    v, m, out, number = at(v), at(m), at(out), at(number)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        row, begin = task // pieces, task % pieces * piece
+        row, begin = cut(task, pieces, piece)
         stop = min(begin + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         best, ties, where = start, 0, -1
@@ -174,13 +174,14 @@ def _columns(
     turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    v, m, out, number = at(v), at(m), at(out), at(number)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)
     all_best, all_numbers = np.full(TILE, start), np.full(TILE, start)
     for task in range(lo, hi):
         column = task % tiles * TILE
         w = min(TILE, width - column)
-        row, begin = task // tiles // pieces, task // tiles % pieces * piece
+        row, begin = cut(task // tiles, pieces, piece)
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         best, numbers = all_best[:w], all_numbers[:w]
         best[:] = start

@@ -27,7 +27,7 @@ def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
         return out
     bits = _BITS[table.element_size()]
     source, written = table.detach().view(bits), out.view(bits)
-    row = walk(axes((written[0], source[0]), ())[0], 2)
+    row = walk(axes(written[0].shape, [written[0].stride(), source[0].stride()], ())[0], 2)
     side = power_of_two(row.number, WIDEST)
     tall, pieces = power_of_two(len(indices), ENTRIES // side), -(-row.number // side)
     launch(

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu import segments
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import entrywise, place, write
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
@@ -36,13 +36,13 @@ def masked_prod(
         values = values.to(torch.int64)
     else:
         dtype, wide = values.dtype, torch.float32 if values.dtype in HALVES else values.dtype
-    parts = partition((walkable(values), mask), dim, TILE)
-    rest, dull = (empty(parts.results, wide) for _ in range(2))
-    zeros, count = (empty(parts.results, torch.int64) for _ in range(2))
+    tensors, parts = partition((walkable(values), mask), dim, TILE)
+    rest, dull = (parts.empty(wide) for _ in range(2))
+    zeros, count = (parts.empty(torch.int64) for _ in range(2))
     one = rest.numpy().dtype.type(1)
     run(
-        _columns if parts.inner else _rows, *(flat(x) for x in parts.tensors), *parts.geometry(), one, one - one,
-        rest.numpy(), dull.numpy(), zeros.numpy(), count.numpy(), tasks=parts.tasks, elements=values.numel(),
+        _columns if parts.inner else _rows, *[flat(x) for x in tensors], *parts.geometry, one, one - one,
+        flat(rest), flat(dull), flat(zeros), flat(count), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     if not parts.whole:
         split, merge = parts.split(rest)
@@ -85,9 +85,10 @@ def _rows(
     zero: Any, rest: Any, dull: Any, zeros: Any, count: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats piece t % pieces of row t // pieces."""
+    v, m, rest, dull, zeros, count = at(v), at(m), at(rest), at(dull), at(zeros), at(count)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        row, begin = task // pieces, task % pieces * piece
+        row, begin = cut(task, pieces, piece)
         stop = min(begin + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         rest[task], dull[task], zeros[task], count[task] = one, zero, 0, 0
@@ -123,12 +124,13 @@ def _columns(
     zero: Any, rest: Any, dull: Any, zeros: Any, count: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    v, m, rest, dull, zeros, count = at(v), at(m), at(rest), at(dull), at(zeros), at(count)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)
     for task in range(lo, hi):
         column = task % tiles * TILE
         w = min(TILE, width - column)
-        row, begin = task // tiles // pieces, task // tiles % pieces * piece
+        row, begin = cut(task // tiles, pieces, piece)
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         base = task // tiles * width + column
         p, s, z, n = (

@@ -4,7 +4,7 @@ r"""Sums, means and counts over the specified entries, in ordinary PyTorch.
           \qquad \frac{\partial\,\text{mean}}{\partial x_i} = \frac{m_i}{\max(1, \sum_i m_i)}
 
 The product :math:`m_i x_i` is a *selection*: what lies under the mask is replaced, never multiplied, because 0 * NaN is
-NaN. ``masked_fill`` does so in both directions: its backward fills the gradient, too.
+NaN. ``torch.where`` does so in both directions: its backward fills the gradient, too.
 
 ``dim`` lists every reduced dimension; the empty tuple reduces nothing (unlike in ``torch.sum``).
 """
@@ -55,13 +55,13 @@ def storable(values: Tensor, dtype: torch.dtype) -> Tensor:
     return values if exact else values.to(dtype)
 
 
-@kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, min_numel=65_536)
+@kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, min_numel=32_768)
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     """How many entries are specified (int64)."""
     return _sum(mask, dim, keepdim, torch.int64)
 
 
-@kernel(_REDUCTION, REDUCIBLE, min_numel=65_536, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=32_768, in_graphs=65_536, check=check_mask)
 def masked_sum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -70,11 +70,11 @@ def masked_sum(
     Equal to ``torch.sum(torch.where(mask, values, 0), dim, keepdim, dtype=dtype)``; dtypes are those of ``torch.sum``.
     """
     out = sum_dtype(values.dtype, dtype)
-    kept = values.to(out).masked_fill(smallest(mask).logical_not(), 0)
+    kept = torch.where(smallest(mask), values if values.dtype == out else values.to(out), 0)
     return _sum(kept, dim, keepdim, out), masked_count.reference(mask, dim, keepdim)
 
 
-@kernel(_REDUCTION, REDUCIBLE, min_numel=65_536, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=32_768, in_graphs=65_536, check=check_mask)
 def masked_mean(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -102,11 +102,11 @@ def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
 
     Backward passes may run under transforms that forward ones did not, so the body is chosen anew.
     """
-    return grad.to(dtype).expand(mask.shape).masked_fill(smallest(mask).logical_not(), 0)
+    return torch.where(smallest(mask), grad.to(dtype).expand(mask.shape), 0)
 
 
 def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:
-    return torch.sum(x, dim, keepdim, dtype=dtype) if dim else x.to(dtype)
+    return torch.sum(x, dim, keepdim, dtype=dtype) if dim else x.to(dtype).contiguous()
 
 
 def kept(x: Tensor, ndim: int, dim: list[int] | tuple[int, ...], keepdim: bool) -> Tensor:
@@ -138,8 +138,8 @@ def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     return masked_expand(share, mask, ctx.dtype), None, None, None, None
 
 
-# Measured on 2 cores, in microseconds, reference / compiled: masked_mean of 8,192 values 18 / 44, of 65,536 105 / 67,
-# with its gradient 200 / 320, of 262,144 550 / 150. An operator with a derivative written in Python is what costs.
+# Measured on a busy machine, in microseconds, reference / compiled: x.mean(1) of 8,192 values 93 / 78, with gradient
+# 278 / 413, of 32,768 158 / 91 and 467 / 451. A derivative written in Python is what costs.
 masked_sum.derive(_save_reduction, _sum_backward)
 masked_mean.derive(_save_reduction, _mean_backward)
 masked_expand.derive_through_reference()

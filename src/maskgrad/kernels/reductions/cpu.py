@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import reductions as family
-from maskgrad.kernels.cpu.compiler import decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import place
+from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.loops import cut, place
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -53,6 +53,13 @@ def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
+#: By whether floats are added, and in 32 bits: bytes of a number, 0, 1, the 0 that blocks are added to, and its dtype.
+_NUMBERS: dict[tuple[bool, bool], tuple[int, Any, Any, Any, torch.dtype]] = {
+    (True, True): (4, np.float32(0), np.float32(1), np.float64(0), torch.float64),
+    (True, False): (8, np.float64(0), np.float64(1), np.float64(0), torch.float64),
+    (False, True): (4, np.int32(0), np.int32(1), np.int64(0), torch.int64),
+    (False, False): (8, np.int64(0), np.int64(1), np.int64(0), torch.int64),
+}
 Loops = tuple[Callable[..., None], Callable[..., None]]
 
 
@@ -102,19 +109,16 @@ def _sums(
     keys: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Sums or means, and counts. ``narrow``: blocks are added in float32. ``total`` is the type of what is final."""
-    values, mask, repeats = unrepeated(values, mask, sorted(d % values.ndim for d in dim))
-    zero: Any = np.int32(0) if keys and narrow else np.int64(0)
-    more: Any = np.int64(0)
-    if values.is_floating_point() and not keys:
-        zero, more = (np.float32(0) if narrow else np.float64(0)), np.float64(0)
-    part = partition((walkable(values), mask), dim, TILE // zero.itemsize)
-    stored = torch.float64 if more.dtype.kind == "f" else torch.int64
+    values, mask, repeats = unrepeated(values, mask, dim)
+    floats = values.is_floating_point() and not keys
+    size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
+    tensors, part = partition((walkable(values), mask), dim, TILE // size)
     if total is not None and part.whole:
         stored = total
-    out, count = empty(part.results, stored), empty(part.results, torch.int64)
+    out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)
     run(
-        loops[part.inner is not None], *(flat(x) for x in part.tensors), *part.geometry(), min(part.tile, part.width),
-        zero, zero + zero.dtype.type(1), more, mean and part.whole, out.numpy(), count.numpy(), tasks=part.tasks,
+        loops[part.inner is not None], *[flat(x) for x in tensors], *part.geometry, min(part.tile, part.width),
+        zero, one, more, mean and part.whole, flat(out), flat(count), tasks=part.tasks,
         elements=values.numel() // LIGHT,
     )  # fmt: skip
     if not part.whole:
@@ -146,8 +150,9 @@ def summing(term: Any, join: Any = _plus) -> Loops:
         tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, 0 or 1 for the mask."""
+        v, m, out, count = at(v), at(m), at(out), at(count)
         for task in range(lo, hi):
-            rest, start = task // pieces, task % pieces * piece
+            rest, start = cut(task, pieces, piece)
             stop = min(start + piece, length)
             v_row, m_row = place(outer, rest, 0), place(outer, rest, 1)
             s, n = wide, 0
@@ -212,6 +217,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
         processor foresees what comes next in memory, which it does not beyond a page (1024 columns at a time, row by
         row: 9.3 ms for 4096 x 4096 entries; now 4.1; a copy of as many bytes takes 8).
         """
+        v, m, out, count = at(v), at(m), at(out), at(count)
         v_step, m_step, m_inner = steps[0], steps[1], inners[1]
         tiles = (width + tile - 1) // tile
         block_s, block_n = np.full(tile, zero), np.zeros(tile, np.uint8)
@@ -219,7 +225,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
         for task in range(lo, hi):
             first = task % tiles * tile
             w = min(tile, width - first)
-            rest, start = task // tiles // pieces, task // tiles % pieces * piece
+            rest, start = cut(task // tiles, pieces, piece)
             stop = min(start + piece, length)
             v_row, m_row = place(outer, rest, 0) + first, place(outer, rest, 1) + first * m_inner
             s[:w], n[:w] = wide, 0

@@ -18,14 +18,40 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import derive_segments, segment_expand, segment_extremum, segment_sum
-from maskgrad.kernels.smallest import any_of
+from maskgrad.kernels.selection import can_read_values, is_eager
+from maskgrad.kernels.smallest import all_of, any_of
+
+#: Rows that PyTorch's own softmax does not vectorise, and values from which one pass over memory wins.
+SHORT, MANY = 16, 262_144
+
+
+def softmax_of(values: Tensor, mask: Tensor, dim: int, logarithm: bool = False) -> Tensor:
+    """:func:`masked_softmax`; two fills and PyTorch's softmax where these take less time and no slice is empty.
+
+    Measured on one core, in microseconds, with the gradient, so / by the kernel: 256 x 256 along dim 0 351 / 611,
+    64 x 200 x 8 along dim 1 1144 / 1652, 800 x 128 408 / 433; 100 x 4,000 1149 / 814, 12,800 x 8 2990 / 1580.
+    """
+    if (
+        can_read_values(values, mask)  # asked for first, because a graph must not depend on a size
+        and masked_filling.min_numel <= values.numel() < MANY
+        and not (values.stride(dim) == 1 and values.shape[dim] < SHORT)
+        and values.is_floating_point()
+        and all_of(any_of(mask, (dim,), keepdim=True))
+    ):
+        found = masked_filling(values, mask, -torch.inf)
+        found = torch.log_softmax(found, dim) if logarithm else torch.softmax(found, dim)
+        return masked_filling(found, mask, -torch.inf if logarithm else 0)
+    return masked_softmax(values, mask, dim, logarithm)
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The values with -inf for what is unspecified, and zeros in slices of which nothing is."""
+    """The values with -inf for what is unspecified, and zeros in slices without entries: a gradient there is no NaN."""
+    if values.is_floating_point() and is_eager() and not (values.requires_grad and torch.is_grad_enabled()):
+        return torch.where(mask, values, -torch.inf)
     present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
 
@@ -65,7 +91,7 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=32_768,
+    min_numel=8_192,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -84,7 +110,7 @@ def masked_logsumexp(
 @kernel(
     "(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor",
     FLOATS,
-    min_numel=32_768,
+    min_numel=8_192,
     in_graphs=32_768,
     leading=1,
 )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu import segments
-from maskgrad.kernels.cpu.compiler import array, compiled, flat, formula
+from maskgrad.kernels.cpu.compiler import compiled, flat, formula
 from maskgrad.kernels.cpu.floating import exponential, unordered
 from maskgrad.kernels.cpu.lines import sums_of_pairs
 from maskgrad.kernels.cpu.loops import number, wide, write
@@ -29,11 +29,11 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
     values = walkable(values)
     out = like(values, values.dtype)
     mode = loops.LOGARITHM if logarithm else loops.SOFTMAX
-    parts = partition((values, mask, out), (dim,), loops.TILE)
+    tensors, parts = partition((values, mask, out), (dim,), loops.TILE)
     if parts.inner is None and parts.whole:
-        _rows(parts, mode, out)
+        _rows(tensors, parts, mode, out)
         return out
-    first, second, _ = statistics(partition((values, mask), (dim,), loops.TILE), mode, True)
+    first, second, _ = statistics(*partition((values, mask), (dim,), loops.TILE), mode, True)
     nothing = -torch.inf if logarithm else 0.0
     return write(loops.WRITE[logarithm], values, None, mask, first, second, nothing=nothing)
 
@@ -42,17 +42,17 @@ def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
     parts = partition((walkable(values), mask), dim, loops.TILE)
-    result, _, seen = statistics(parts, loops.LOGSUMEXP, keepdim)
+    result, _, seen = statistics(*parts, loops.LOGSUMEXP, keepdim)
     return result.to(values.dtype), seen
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
-    parts = partition((output, mask, grad, out), (dim,), loops.TILE)
+    tensors, parts = partition((output, mask, grad, out), (dim,), loops.TILE)
     if parts.inner is None and parts.whole:
         run(
-            loops.backward_rows, *(flat(x) for x in parts.tensors), *parts.geometry(), logarithm, number(output, 0),
+            loops.backward_rows, *[flat(x) for x in tensors], *parts.geometry, logarithm, number(output, 0),
             tasks=parts.tasks, elements=output.numel(),
         )  # fmt: skip
         return out
@@ -74,32 +74,38 @@ def _alike(grad: Tensor, output: Tensor) -> Tensor:
     return grad if same else like(output, grad.dtype).copy_(grad)
 
 
-def _rows(parts: Partition, mode: int, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    values, mask, *_ = parts.tensors
-    first, second = (empty(parts.results, wide(values)) for _ in range(2))
-    seen = empty(parts.results, torch.bool)
+def _rows(
+    tensors: Sequence[Tensor], parts: Partition, mode: int, out: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    values, mask, *_ = tensors
+    first, second = (parts.empty(wide(values)) for _ in range(2))
+    seen = parts.empty(torch.bool)
     nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
     run(
-        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry(), mode, number(values, 0), _least(values),
-        nothing, first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
+        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry, mode, number(values, 0), _least(values),
+        nothing, flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return first, second, seen
 
 
-def statistics(parts: Partition, mode: int, keepdim: bool) -> tuple[Tensor, Tensor, Tensor]:
+def statistics(
+    tensors: Sequence[Tensor], parts: Partition, mode: int, keepdim: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """What ``mode`` makes of the two statistics, and whether there was an entry, for each result of the reduction."""
-    values, mask = parts.tensors
+    values, mask = tensors
     wanted = mode if parts.whole else loops.PARTS
     if parts.inner is None:
         # To be written by ``rows``, a row must be whole; here only numbers are wanted, and ``out`` is never touched.
-        parts = partition((values, mask, values), parts.dims, parts.tile)
-        first, second, seen = _rows(parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values)
+        tensors, parts = partition((values, mask, values), parts.dims, parts.tile)
+        first, second, seen = _rows(
+            tensors, parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values
+        )
     else:
-        first, second = (empty(parts.results, wide(values)) for _ in range(2))
-        seen = empty(parts.results, torch.bool)
+        first, second = (parts.empty(wide(values)) for _ in range(2))
+        seen = parts.empty(torch.bool)
         run(
-            loops.columns, flat(values), flat(mask), *parts.geometry(), wanted, number(values, 0), _least(values),
-            first.numpy(), second.numpy(), array(seen), tasks=parts.tasks, elements=values.numel(),
+            loops.columns, flat(values), flat(mask), *parts.geometry, wanted, number(values, 0), _least(values),
+            flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),
         )  # fmt: skip
     if not parts.whole:
         first, second, seen = _merge(parts, mode, first, second, seen)

@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from maskgrad.kernels.cpu.compiler import compiled, decode, formula, reordered
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, formula, reordered
 from maskgrad.kernels.cpu.floating import encode, exponential, ordered, unordered
 from maskgrad.kernels.cpu.lines import pair_loops
-from maskgrad.kernels.cpu.loops import entrywise, place
+from maskgrad.kernels.cpu.loops import cut, entrywise, place
 
 BLOCK = 1024  # entries of a row treated together
 TILE = 512  # columns treated together
@@ -113,9 +113,10 @@ def rows(
     mode: int, zero: Any, least: Any, nothing: Any, first: Any, second: Any, seen: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats piece t % pieces of row t // pieces; a whole row, if ``mode`` says so, is written at once."""
+    v, m, out, first, second, seen = at(v), at(m), at(out), at(first), at(second), at(seen)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
+        row, start = cut(task, pieces, piece)
         stop = min(start + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         best, shift, total = least, zero, 0.0
@@ -178,6 +179,7 @@ def columns(
     mode: int, zero: Any, least: Any, first: Any, second: Any, seen: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    v, m, first, second, seen = at(v), at(m), at(first), at(second), at(seen)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)
     all_keys, all_shift = np.full(TILE, least), np.full(TILE, zero)
@@ -185,7 +187,7 @@ def columns(
     for task in range(lo, hi):
         column = task % tiles * TILE
         w = min(TILE, width - column)
-        row, start = task // tiles // pieces, task // tiles % pieces * piece
+        row, start = cut(task // tiles, pieces, piece)
         stop = min(start + piece, length)
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         keys, shift, sums, total = all_keys[:w], all_shift[:w], all_sums[:w], all_total[:w]
@@ -241,6 +243,7 @@ def backward_rows(
     inners: Any, logarithm: bool, zero: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t writes row t, which is whole."""
+    y, m, g, out = at(y), at(m), at(g), at(out)
     ones, cast = np.ones(BLOCK, np.uint8), np.full(1, zero)
     for row in range(lo, hi):
         y_row, m_row, g_row = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)

@@ -30,6 +30,7 @@ from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.kernel import FLOATS, HALVES, backend_of, kernel
 from maskgrad.kernels.selection import KERNELS
+from maskgrad.kernels.updates import formulas
 
 _ADAGRAD = (
     "(Tensor(a!) param, Tensor(b!) state_sum, Tensor indices, Tensor values, *, float lr, float weight_decay, "
@@ -71,16 +72,14 @@ def sgd_rows_(
     ``first_step`` (num_rows,), Boolean, marks the rows whose buffer has not been started: it then becomes the
     gradient itself, without dampening, as in ``torch.optim.SGD``, and the mark is cleared.
     """
-    rows, p, g = _read(param, indices, values, factor, weight_decay)
-    if momentum_buffer is not None and momentum != 0:
-        b = momentum * _taken(momentum_buffer, rows) + (1 - dampening) * g
-        if first_step is not None:
-            fresh = first_step.index_select(0, rows).view(-1, *(1 for _ in param.shape[1:]))
-            b = torch.where(fresh, g, b)
-            first_step.index_fill_(0, rows, False)
-        _put(momentum_buffer, rows, b)
-        g = g + momentum * b if nesterov else b
-    _put(param, rows, p - lr * g)
+    rows, g = _merged(param, indices, values, factor)
+    buffer = momentum_buffer if momentum != 0 else None
+    started = None
+    if buffer is not None and first_step is not None:
+        started = ~first_step.index_select(0, rows).view(-1, *(1 for _ in param.shape[1:]))
+        first_step.index_fill_(0, rows, False)
+    numbers = {"momentum": momentum, "dampening": dampening, "nesterov": nesterov}
+    _step(formulas.sgd_, rows, g, [param, buffer], started, lr=lr, weight_decay=weight_decay, **numbers)
 
 
 @kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
@@ -96,10 +95,8 @@ def adagrad_rows_(
     factor: float = 1.0,
 ) -> None:
     """One Adagrad step, in place; ``lr`` is already decayed."""
-    rows, p, g = _read(param, indices, values, factor, weight_decay)
-    s = _taken(state_sum, rows) + g * g
-    _put(state_sum, rows, s)
-    _put(param, rows, p - lr * g / (s.sqrt() + eps))
+    rows, g = _merged(param, indices, values, factor)
+    _step(formulas.adagrad_, rows, g, [param, state_sum], lr=lr, weight_decay=weight_decay, eps=eps)
 
 
 @kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
@@ -115,12 +112,10 @@ def rowwise_adagrad_rows_(
     factor: float = 1.0,
 ) -> None:
     """One Adagrad step with one state for each row, the mean of its squares; ``state_sum`` has num_rows entries."""
-    rows, p, g = _read(param, indices, values, factor, weight_decay)
-    states = state_sum.view(-1)
-    squares = g.flatten(1).square() if g.ndim > 1 else g.square().unsqueeze(1)
-    s = _taken(states, rows) + squares.mean(1)
-    _put(states, rows, s)
-    _put(param, rows, p - lr * g / (s.sqrt() + eps).view(-1, *(1 for _ in param.shape[1:])))
+    states = state_sum.view(-1, *(1 for _ in param.shape[1:]))
+    adagrad_rows_.reference(
+        param, states, indices, values, lr=lr, weight_decay=weight_decay, eps=eps, factor=factor
+    )
 
 
 @kernel(
@@ -149,18 +144,10 @@ def adam_rows_(
     factor: float = 1.0,
 ) -> None:
     """One Adam step, in place: AdamW's if ``decoupled``, AMSGrad's with ``max_exp_avg_sq``; ``step`` counts from 1."""
-    rows, p, g = _read(param, indices, values, factor, 0.0 if decoupled else weight_decay)
-    if decoupled:
-        p = p * (1 - lr * weight_decay)
-    m = _taken(exp_avg, rows).lerp(g, 1 - beta1)
-    v = beta2 * _taken(exp_avg_sq, rows) + (1 - beta2) * g * g
-    _put(exp_avg, rows, m)
-    _put(exp_avg_sq, rows, v)
-    if max_exp_avg_sq is not None:
-        v = torch.maximum(_taken(max_exp_avg_sq, rows), v)
-        _put(max_exp_avg_sq, rows, v)
-    root = v.sqrt() / math.sqrt(1 - beta2**step) + eps
-    _put(param, rows, p - lr / (1 - beta1**step) * m / root)
+    rows, g = _merged(param, indices, values, factor)
+    tables = [param, exp_avg, exp_avg_sq, max_exp_avg_sq]
+    numbers = {"step": step, "betas": (beta1, beta2), "decoupled_weight_decay": decoupled}
+    _step(formulas.adam_, rows, g, tables, lr=lr, eps=eps, weight_decay=weight_decay, **numbers)
 
 
 @kernel(
@@ -187,38 +174,32 @@ def rmsprop_rows_(
     factor: float = 1.0,
 ) -> None:
     """One RMSprop step, in place: centered with ``grad_avg``, with momentum if there is a buffer."""
-    rows, p, g = _read(param, indices, values, factor, weight_decay)
-    v = alpha * _taken(square_avg, rows) + (1 - alpha) * g * g
-    _put(square_avg, rows, v)
-    if grad_avg is not None:
-        mean = _taken(grad_avg, rows).lerp(g, 1 - alpha)
-        _put(grad_avg, rows, mean)
-        v = v - mean * mean
-    change = g / (v.sqrt() + eps)
-    if momentum_buffer is not None and momentum != 0:
-        change = momentum * _taken(momentum_buffer, rows) + change
-        _put(momentum_buffer, rows, change)
-    _put(param, rows, p - lr * change)
+    rows, g = _merged(param, indices, values, factor)
+    buffer = momentum_buffer if momentum != 0 else None
+    numbers = {
+        "alpha": alpha,
+        "momentum": 0.0 if buffer is None else momentum,
+        "centered": grad_avg is not None,
+    }
+    tables = [param, square_avg, buffer, grad_avg]
+    _step(formulas.rmsprop_, rows, g, tables, lr=lr, eps=eps, weight_decay=weight_decay, **numbers)
 
 
-def _read(
-    param: Tensor, indices: Tensor, values: Tensor, factor: float, weight_decay: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The touched rows, what the parameter holds there, and the merged gradient, decay included."""
+def _merged(param: Tensor, indices: Tensor, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
+    """The touched rows, and the merged gradient times ``factor``, in the dtype of the computation."""
     rows, g = merge_rows.reference(indices, _widened(values), param.shape[0])
-    g = g.to(torch.float32 if param.dtype in HALVES else param.dtype)
-    if factor != 1:
-        g = g * factor
-    p = _taken(param, rows)
-    return rows, p, g + weight_decay * p if weight_decay != 0 else g
+    return rows, g.to(torch.float32 if param.dtype in HALVES else param.dtype) * factor
 
 
-def _taken(table: Tensor, rows: Tensor) -> Tensor:
-    return _widened(table.index_select(0, rows))
-
-
-def _put(table: Tensor, rows: Tensor, values: Tensor) -> None:
-    table.index_copy_(0, rows, values.to(table.dtype))
+def _step(
+    formula: Any, rows: Tensor, grad: Tensor, tables: Sequence[Tensor | None], *others: Any, **numbers: Any
+) -> None:
+    """Apply a formula to the touched rows of parameter and states, which are rounded once."""
+    used = [table for table in tables if table is not None]
+    taken = [_widened(table.index_select(0, rows)) for table in used]
+    formula(taken[0], grad, *taken[1:], *others, maximize=False, **numbers)
+    for table, new in zip(used, taken, strict=True):
+        table.index_copy_(0, rows, new.to(table.dtype))
 
 
 def _widened(x: Tensor) -> Tensor:

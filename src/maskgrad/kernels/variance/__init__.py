@@ -28,7 +28,7 @@ from maskgrad.kernels.selection import can_read_values
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float correction) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    min_numel=32_768,
+    min_numel=8_192,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -56,7 +56,7 @@ def masked_variance(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor count, int[] dim, float correction)"
     " -> Tensor",
     FLOATS,
-    min_numel=32_768,
+    min_numel=8_192,
     in_graphs=32_768,
     leading=1,
 )

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
-from maskgrad.kernels.cpu.compiler import compiled, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.lines import line
-from maskgrad.kernels.cpu.loops import place, scalars, wide
+from maskgrad.kernels.cpu.loops import cut, place, scalars, wide
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
@@ -46,14 +46,14 @@ def masked_variance(
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
     number = wide(values)
-    part = partition((walkable(values), mask), dim, TILE)
+    tensors, part = partition((walkable(values), mask), dim, TILE)
     total = number if part.whole else torch.float64
-    variance, mean = empty(part.results, total), empty(part.results, total)
-    count = empty(part.results, torch.int64)
+    variance, mean = part.empty(total), part.empty(total)
+    count = part.empty(torch.int64)
     zero, one = scalars(values)
     run(
-        _columns if part.inner else _rows, *(flat(t) for t in part.tensors), *part.geometry(), zero, one,
-        *BOUNDS[number], part.whole, float(correction), variance.numpy(), mean.numpy(), count.numpy(),
+        _columns if part.inner else _rows, *[flat(t) for t in tensors], *part.geometry, zero, one,
+        *BOUNDS[number], part.whole, float(correction), flat(variance), flat(mean), flat(count),
         tasks=part.tasks, elements=values.numel(),
     )  # fmt: skip
     if not part.whole:
@@ -141,11 +141,12 @@ def _rows(
     hi: int,
 ) -> None:  # fmt: skip
     """Task t reduces piece t % pieces of row t // pieces. Values lie in steps of 1, the mask in steps of 0 or 1."""
+    v, m, variance, mean, count = at(v), at(m), at(variance), at(mean), at(count)
     m_step = steps[1]
     center = np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
-        row, start = task // pieces, task % pieces * piece
+        row, start = cut(task, pieces, piece)
         stop = min(start + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         mean_all, q_all, n_all = 0.0, 0.0, 0
@@ -232,21 +233,18 @@ def _columns(
     hi: int,
 ) -> None:  # fmt: skip
     """Task t reduces tile t % tiles of the columns, over one piece of the rows."""
+    v, m, variance, mean, count = at(v), at(m), at(variance), at(mean), at(count)
     v_step, m_step, m_inner = steps[0], steps[1], inners[1]
     tiles = (width + TILE - 1) // TILE
-    all_c, all_s, all_q, all_n = (
-        np.full(TILE, zero),
-        np.full(TILE, zero),
-        np.full(TILE, zero),
-        np.zeros(TILE, np.uint8),
-    )
+    all_c, all_s, all_q = np.full(TILE, zero), np.full(TILE, zero), np.full(TILE, zero)
+    all_n = np.zeros(TILE, np.uint8)
     all_mean, all_squares, all_count = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE, np.int64)
     all_mean_new, all_squares_new, all_odd = np.zeros(TILE), np.zeros(TILE), np.zeros(TILE, np.uint8)
     complete = np.ones(TILE, np.uint8)
     for task in range(lo, hi):
         first = task % tiles * TILE
         w = min(TILE, width - first)
-        rest, start = task // tiles // pieces, task // tiles % pieces * piece
+        rest, start = cut(task // tiles, pieces, piece)
         stop = min(start + piece, length)
         v_row, m_row = place(outer, rest, 0) + first, place(outer, rest, 1) + first * m_inner
         c, s, q, n = all_c[:w], all_s[:w], all_q[:w], all_n[:w]

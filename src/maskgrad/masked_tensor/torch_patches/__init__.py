@@ -1,1 +1,1 @@
-"""Everything that maskgrad replaces or registers inside PyTorch; ``table.py`` lists it."""
+"""Code that maskgrad replaces, completes or registers inside PyTorch; ``table.py`` lists what is replaced."""

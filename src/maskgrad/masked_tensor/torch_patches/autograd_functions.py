@@ -1,4 +1,4 @@
-"""Custom autograd functions that know nothing of MaskedTensors refuse them, and say what to do.
+"""Custom autograd functions refuse MaskedTensors, unless they are derived from ``mg.Function``.
 
 ``torch.autograd.Function.apply`` takes every argument that is no ``torch.Tensor`` for a constant. A MaskedTensor would
 go through ``forward``, outside any graph, and come out with right values and no gradient, without a word.
@@ -24,6 +24,17 @@ __all__ = ["CHECKPOINTS", "apply_on_parts", "install", "reason_and_remedy"]
 #: where PyTorch's own functions for checkpoints live
 CHECKPOINTS = "torch.utils.checkpoint"
 
+#: where PyTorch's tensors on several devices live
+TENSOR_PARALLEL = "torch.distributed.tensor"
+
+_NO_DTENSOR = (
+    "a module under parallelize_module, or distribute_tensor, distributes plain tensors only",
+    (
+        "Parallelize layers that work on each position independently, and write "
+        "y = mg.masked(module(x.filled(0.)), mask) for them, with a mask (B, T, 1) of the positions."
+    ),
+)
+
 
 def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
     def guarded(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -31,6 +42,8 @@ def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
             return apply_on_parts(apply, cls, args)
         for argument in (*args, *kwargs.values()) if kwargs else args:
             if type(argument) is MaskedTensor:
+                if cls.__module__.startswith(TENSOR_PARALLEL):
+                    raise UnsupportedOperationError("DTensor", *_NO_DTENSOR)
                 raise UnsupportedOperationError(f"{cls.__name__}.apply", reason_and_remedy(cls))
         return apply(cls, *args, **kwargs)
 
@@ -41,7 +54,7 @@ def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
 
 
 def reason_and_remedy(cls: type) -> str:
-    """Why a MaskedTensor is refused by this class, and what to do."""
+    """Return the reason for which this class refuses a MaskedTensor, and the remedy."""
     lost = "torch.autograd.Function takes it for a constant and would return a result without a gradient"
     return f"{lost}; derive {cls.__name__} from mg.Function and declare its pattern"
 
@@ -60,7 +73,7 @@ def install() -> None:
 
 
 def apply_on_parts(apply: Callable[..., Any], cls: type, args: tuple[Any, ...]) -> Any:
-    """``CheckpointFunction.apply``: gradients pass through MaskedTensors, also inside of lists, tuples and dicts.
+    """Replace ``CheckpointFunction.apply``: pass gradients through MaskedTensors, also in lists, tuples and dicts.
 
     Other classes (the one that saves the arguments of checkpoints that are not reentrant) are given what they are
     given: what is no tensor is kept as it is, and is used again.

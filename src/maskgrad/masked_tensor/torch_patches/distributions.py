@@ -1,4 +1,4 @@
-"""Values of which some are unspecified have a log-probability: what is specified must lie in the support."""
+"""Log-probabilities of MaskedTensors: their specified entries must lie in the support."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOINT = ("Beta", "Dirichlet", "Multinomial", "RelaxedOneHotCategorical", "LKJCho
 
 
 def _check(distribution: Any, value: MaskedTensor) -> None:
-    """The checks of PyTorch: the event is the last part of the shape, the rest broadcasts, and the support."""
+    """Check as PyTorch does: the shape ends with that of an event, the rest broadcasts, values are in the support."""
     shape, event = value.shape, distribution.event_shape
     expected = distribution.batch_shape + event
     if event and shape[len(shape) - len(event) :] != event:
@@ -42,8 +42,8 @@ def _check(distribution: Any, value: MaskedTensor) -> None:
         if not torch.equal(parts.any(-1), parts.all(-1)):
             raise UnsupportedOperationError(
                 f"{type(distribution).__name__}.log_prob",
-                f"some value is specified in part of its last {joint} dimension(s), which have one density together",
-                "Give values that are specified whole or not at all, or the distribution of the part that is known.",
+                f"some value is partly specified along its last {joint} dimension(s), which have a joint density",
+                "Pass values that are fully specified or fully unspecified, or the distribution of the known part.",
             )
     try:
         support = distribution.support
@@ -60,8 +60,8 @@ def install() -> None:
     for name in JOINT:
         refuse(
             f"torch.distributions.{name}.__init__",
-            "its parameters belong together, and would count as a list from which some are left out",
-            "Use the rows that are specified, parameters[rows], or x.filled(value).",
+            "its parameters form one vector, and unspecified ones would be dropped from it",
+            "Use the fully specified rows, parameters[rows], or x.filled(value).",
         )()
 
     def validate_sample(original: Callable[..., None], self: Any, value: Any) -> None:

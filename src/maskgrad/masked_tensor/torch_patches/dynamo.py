@@ -1,4 +1,4 @@
-"""Completes Dynamo for a Tensor-like that is not a Tensor.
+"""Dynamo, completed for a Tensor-like that is not a Tensor.
 
 Each function here completes one table or method of Dynamo; ``table.py`` says what would be wrong without it. They run
 when, and only when, Dynamo itself is imported.
@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from maskgrad.errors import MaskgradError
 from maskgrad.masked_tensor.dispatch import BY_FUNCTION
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.torch_patches.autograd_functions import reason_and_remedy
 from maskgrad.masked_tensor.torch_patches.patch import exchange
-from maskgrad.versions import is_before
+from maskgrad.versions import is_before, release
 
 __all__ = [
     "ask_for_more_functions",
@@ -32,13 +31,12 @@ __all__ = [
     "multiply_matrices",
     "numbers_on_the_left",
     "refuse_in_functions",
-    "report_errors",
     "start_nowhere_within",
 ]
 
 
 def _variables(kind: str) -> Any:
-    """A module of Dynamo's variables; its types are of no help to whoever replaces parts of it."""
+    """Return a module of Dynamo's variables, untyped."""
     return importlib.import_module(f"torch._dynamo.variables.{kind}")
 
 
@@ -47,7 +45,7 @@ def _exchange(path: str, function: Any) -> None:
 
 
 def multiply_matrices() -> None:
-    """Reflect ``tensor @ masked``, and let ``masked @ masked`` ask the operands as other operators do."""
+    """Reflect ``tensor @ masked``, and let ``masked @ masked`` call the operands' methods as other operators do."""
     builtin = _variables("builtin")
     for product in (operator.matmul, operator.imatmul):
         builtin.BUILTIN_TO_TENSOR_RFN_MAP[product] = torch.Tensor.__rmatmul__
@@ -58,17 +56,17 @@ def multiply_matrices() -> None:
 
 
 def knows_invert() -> bool:
-    """Whether Dynamo traces ``~object`` by itself."""
+    """Return whether Dynamo traces ``~object``."""
     return hasattr(_variables("builtin").BuiltinVariable, "call_invert")
 
 
 def is_since(version: str) -> bool:
-    """Whether Dynamo is that of this PyTorch or a later one; there is nothing else to tell them apart by."""
-    return not is_before(torch.__version__, version)
+    """Return whether Dynamo is that of this PyTorch or a later one; no attribute shows it."""
+    return not is_before(release(torch.__version__), version)
 
 
 def invert() -> None:
-    """Let ``~object`` be its method ``__invert__``; None lets Dynamo go on as before with everything else."""
+    """Let ``~object`` be its method ``__invert__``; None leaves everything else to Dynamo."""
 
     def call_invert(self: Any, tx: Any, operand: Any) -> Any:
         is_object = isinstance(operand, _variables("user_defined").UserDefinedObjectVariable)
@@ -94,7 +92,7 @@ _REFLECTED = {
 
 
 def numbers_on_the_left() -> None:
-    """Let ``number < masked`` and ``number & masked`` ask the operand, and ``number **= masked`` make a new object."""
+    """Reflect ``number < masked`` and ``number & masked``, and let ``number **= masked`` make a new object."""
     builtin = _variables("builtin")
     handlers = builtin.BuiltinVariable._binop_handlers
 
@@ -126,7 +124,7 @@ def numbers_on_the_left() -> None:
 
 
 def keep_in_place() -> None:
-    """Let ``masked += tensor`` and ``tensor += masked`` be what Python makes of them: the first one writes."""
+    """Let ``masked += tensor`` and ``tensor += masked`` do what Python does: the first one writes."""
     kind = _variables("builtin").BuiltinVariable
     usual = _variables("builtin").IN_PLACE_DESUGARING_MAP
 
@@ -153,42 +151,19 @@ def _is_masked(variable: Any) -> bool:
 
 def refuse_in_functions() -> None:
     """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
+    from torch._dynamo import exc
 
     def call_apply(apply: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         if any(_is_masked(argument) for argument in (*args, *kwargs.values())):
-            what = "MaskedTensor in a custom autograd function"
-            _refuse(what, f"{self.fn_cls.__name__}.apply", reason_and_remedy(self.fn_cls))
+            exc.unimplemented(
+                gb_type="MaskedTensor in a custom autograd function",
+                context=f"{self.fn_cls.__name__}.apply",
+                explanation=reason_and_remedy(self.fn_cls),
+                hints=[],
+            )
         return apply(self, tx, args, kwargs)
 
     _exchange("variables.misc.AutogradFunctionVariable.call_apply", call_apply)
-
-
-def _refuse(kind: str, context: str, explanation: str) -> None:
-    """Break the graph in the way of Dynamo: an error where there must be one graph, plain Python elsewhere."""
-    from torch._dynamo import exc
-
-    exc.unimplemented(gb_type=kind, context=context, explanation=explanation, hints=[])
-
-
-def report_errors() -> None:
-    """Let Dynamo pass on what our errors say, whose constructors it cannot trace."""
-
-    def call_function(call: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-        kind = self.value
-        if isinstance(kind, type) and issubclass(kind, MaskgradError):
-            _refuse(kind.__name__, kind.__name__, _words(kind, args, kwargs))
-        return call(self, tx, args, kwargs)
-
-    _exchange("variables.user_defined.UserDefinedClassVariable.call_function", call_function)
-
-
-def _words(kind: type[Exception], args: Any, kwargs: Any) -> str:
-    """The message of an error, as far as its arguments are known while a graph is traced."""
-    try:
-        known = {name: value.as_python_constant() for name, value in kwargs.items()}
-        return str(kind(*(value.as_python_constant() for value in args), **known))
-    except Exception:  # whatever Dynamo raises for what it does not know yet: the refusal itself must arrive
-        return kind.__doc__ or kind.__name__
 
 
 def find_in_tuples() -> None:
@@ -206,37 +181,44 @@ def find_in_tuples() -> None:
 
 
 def ask_for_more_functions() -> None:
-    """Let Dynamo ask Tensor-likes in every function that has a record; its set of them is made once and kept."""
+    """Let Dynamo call ``__torch_function__`` for every function that has a binding; it keeps one set of them."""
     _variables("torch").get_overridable_functions().update(
         function for function in BY_FUNCTION if callable(function)
     )
 
 
-#: Where functions of torch are passed on from one frame to the next.
-_PASSING_ON = tuple(
-    str(Path(__file__).parents[2] / folder).replace("\\", "/") + "/"
-    for folder in ("masked_tensor", "semantics")
-)
+#: This package, and where its files are.
+_NAME = __name__.partition(".")[0]
+_OURS = str(Path(__file__).parents[2]).replace("\\", "/") + "/"
 
 
 def start_nowhere_within() -> None:
-    """Let Dynamo begin no graph in the frames between a method and its rule; graphs of callers go through as before.
+    """Let Dynamo begin no graph in a frame of this package; graphs of callers go through as before.
 
-    Where a caller's graph breaks, they are called from plain Python. Dynamo would compile each of them by itself, and
-    use the graph made for ``Tensor.sub`` again for ``Tensor.add``: it has no guards on methods of Tensor
-    (https://github.com/pytorch/pytorch/issues/197811).
+    Where a caller's graph breaks, our functions are called from plain Python. Dynamo would compile each of their frames
+    separately, and use the graph of ``Tensor.sub`` again for ``Tensor.add``: it has no guards on methods of Tensor
+    (https://github.com/pytorch/pytorch/issues/197811). A function of ours that is compiled on purpose is traced into a
+    frame of Dynamo's own, as one of torch is.
     """
     rules: Any = importlib.import_module("torch._dynamo.trace_rules")
+    types: Any = importlib.import_module("torch._dynamo.types")
 
     def check_file(check: Any, filename: Any, is_inlined_call: bool = False) -> Any:
-        if not is_inlined_call and str(filename).replace("\\", "/").startswith(_PASSING_ON):
-            return rules.SkipResult(True, "a function of torch is passed on here, on which there is no guard")
+        if not is_inlined_call and str(filename).replace("\\", "/").startswith(_OURS):
+            return rules.SkipResult(True, "frames of maskgrad are not compiled separately")
         return check(filename, is_inlined_call)
 
+    def convert_frame(convert: Any, self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
+        # by the module: what dataclasses write for us has no file
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME:
+            return types.ConvertFrameReturn()
+        return convert(self, frame, cache_entry, frame_state)
+
     _exchange("trace_rules.check_file", check_file)
+    _exchange("convert_frame.CatchErrorsWrapper.__call__", convert_frame)
 
 
 def do_not_trace(reason: str) -> None:
-    """Break graphs at MaskedTensors from now on: what is not compiled is right, what is compiled half might not be."""
+    """Break graphs at MaskedTensors from now on: with part of the table, a compiled graph could be wrong."""
     methods: Any = importlib.import_module("maskgrad.masked_tensor.methods")
     methods.dispatch = torch.compiler.disable(methods.dispatch, reason=reason)

@@ -7,7 +7,7 @@ In three places they have to:
   A tangent has the pattern of the result that it belongs to.
 - ``vmap`` takes a dimension of each tensor of an argument, though offsets and indices lack those of the features.
 - ``vmap`` gives every tensor of a result a dimension of its own, also a mask that is the same for all samples, but not
-  at the place that ``out_dims`` asks for; and the sizes that a sparse layout remembers would lack that dimension.
+  at the index that ``out_dims`` requests; and the sizes of a sparse layout would lack that dimension.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["jvp_with_patterns", "process_batched_inputs", "unwrap_batched"]
 
 
 def jvp_with_patterns(jvp: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Tangents, with the pattern of their results."""
+    """Replace ``_jvp_with_argnums``: give tangents the pattern of their results."""
     found = jvp(*args, **kwargs)
     result, tangent, *rest = found
     if not holds_masked(result):
@@ -43,7 +43,7 @@ def _tangent_of(result: Any, tangent: Any) -> Any:
 def unwrap_batched(
     unwrap: Callable[..., Any], outputs: Any, out_dims: Any, level: int, batch_size: int, func: Any
 ) -> Any:
-    """Results, of which masks get the samples' dimension too."""
+    """Replace ``_unwrap_batched``: give masks of results the dimension of samples too."""
     if not torch.compiler.is_compiling() and holds_masked(outputs):
         outputs = pytree.tree_map(
             lambda leaf: _in_the_batch(leaf, level, batch_size) if is_masked(leaf) else leaf,
@@ -54,7 +54,7 @@ def unwrap_batched(
 
 
 def _in_the_batch(x: MaskedTensor, level: int, batch_size: int) -> MaskedTensor:
-    """Values and mask, both with a dimension of samples."""
+    """Return values and mask, both with a dimension of samples."""
     from torch._C import _functorch as functorch
 
     def is_batched(part: Tensor) -> bool:
@@ -79,7 +79,7 @@ def _in_the_batch(x: MaskedTensor, level: int, batch_size: int) -> MaskedTensor:
 
 
 def process_batched_inputs(process: Callable[..., Any], in_dims: Any, args: Any, func: Any) -> Any:
-    """Arguments, of which jagged ones have the samples among their features: each has the same sequences."""
+    """Replace ``_process_batched_inputs``: map over features of jagged arguments, which all have the same sequences."""
     leaves, spec = pytree.tree_flatten(args, is_leaf=is_masked)
     dims = pytree._broadcast_to_and_flatten(in_dims, spec)
     if dims is None or not any(map(_is_mapped, leaves, dims)):

@@ -1,13 +1,8 @@
-"""What ``torch.nn.Module`` does to MaskedTensors by their type: backward hooks, parameters, what is saved and loaded.
+"""Modules: backward hooks on MaskedTensors, containers of parameters, state dicts.
 
-A module looks for tensors among its inputs and outputs, and would pass over a MaskedTensor: a hook registered with
-``register_full_backward_hook`` or ``register_full_backward_pre_hook`` was never called. Here its values take its place
-for as long as torch looks. Tensors in lists or dicts are left out, as torch leaves them out, but not without a warning;
-so are inputs passed by keyword, of which a hook learns nothing.
-
-A hook of the old kind, ``register_backward_hook``, sits on the last node of the result, which torch looks for by taking
-first parts until it meets a tensor. A MaskedTensor is none: it was taken apart down to an index of a 0-dim tensor, an
-error that names neither the hook nor the module. So the result is looked at before torch does.
+A module looks for tensors among its inputs and outputs by type. It would ignore a MaskedTensor, and never call hooks of
+``register_full_backward_hook`` or ``register_full_backward_pre_hook``. Here the values replace it while torch looks.
+Tensors in lists or dicts are ignored as in torch, but with a warning; so are inputs passed by keyword.
 """
 
 from __future__ import annotations
@@ -18,10 +13,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.autograd import AS_PARAMETER, as_values
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.patch import exchange
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 from maskgrad.patterns import Pattern
 
@@ -29,25 +22,23 @@ __all__ = [
     "after_assigning",
     "before_saving",
     "load_from_state_dict",
-    "replace_full_hooks",
     "save_to_state_dict",
     "set_item",
-    "watch_legacy_hooks",
+    "set_up_inputs",
+    "set_up_outputs",
 ]
 
 Patterns = dict[int, Pattern]
 
-#: What torch says of a module that returns a MaskedTensor, and what is no longer true.
+#: Warning of torch for a module that returns a MaskedTensor, which is not true any more.
 UNTRUE = r"For backward hooks to be called, module output should be .*maskgrad\.masked_tensor\.tensor\.MaskedTensor"
-#: The name of our forward hook among those of a module, where torch has numbers.
-KEY = "maskgrad: legacy backward hooks"
 
 _COMPLETE: list[Callable[[Tensor], None]] = []
 _HAND_OVER: list[Callable[[Tensor, Tensor], None]] = []
 
 
 def _unwrapped(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Patterns]:
-    """Values in the place of MaskedTensors, and the patterns to put these together again."""
+    """Replace MaskedTensors by their values; return also their patterns."""
     patterns = {i: a._pattern for i, a in enumerate(args) if isinstance(a, MaskedTensor)}
     return tuple([a._values if isinstance(a, MaskedTensor) else a for a in args]), patterns
 
@@ -58,7 +49,7 @@ def _wrapped(parts: tuple[Any, ...], patterns: Patterns) -> tuple[Any, ...]:
 
 
 def _returned(found: Any, given: tuple[Any, ...], patterns: Patterns) -> tuple[Any, ...] | None:
-    """What a hook returned in the place of ``given``, as plain gradients."""
+    """Return what a hook returned instead of ``given``, as plain gradients."""
     if found is None:
         return None
     if not isinstance(found, (tuple, list)) or len(found) != len(given):
@@ -105,17 +96,18 @@ def _pre_with_patterns(hook: Callable[..., Any], outputs: Patterns) -> Callable[
 
 
 def _warn_of_hidden(module: Any, parts: tuple[Any, ...], what: str) -> None:
-    """Say that a MaskedTensor stands where hooks cannot see it."""
+    """Warn of a MaskedTensor that hooks do not see."""
     for part in parts:
         if isinstance(part, (list, tuple, dict)) and holds_masked(part):
             warnings.warn(
                 f"backward hooks of {type(module).__name__} do not see the MaskedTensors inside a "
-                f"{type(part).__name__} among its {what}; only what is passed by itself, by position, is seen",
+                f"{type(part).__name__} among its {what}; only positional arguments that are MaskedTensors are seen",
                 stacklevel=6,
             )
 
 
-def _set_up_inputs(setup: Callable[..., Any], self: Any, args: Any) -> Any:
+def set_up_inputs(setup: Callable[..., Any], self: Any, args: Any) -> Any:
+    """Replace ``BackwardHook.setup_input_hook``."""
     plain, self.maskgrad_inputs = _unwrapped(args)
     _warn_of_hidden(self.module, args, "inputs")
     # At every call, for filters may have been added or forgotten since (catch_warnings); one entry, whatever happens.
@@ -127,7 +119,8 @@ def _set_up_inputs(setup: Callable[..., Any], self: Any, args: Any) -> Any:
     return _wrapped(setup(self, plain), self.maskgrad_inputs)
 
 
-def _set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
+def set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
+    """Replace ``BackwardHook.setup_output_hook``."""
     inputs: Patterns = self.maskgrad_inputs
     several = isinstance(result, tuple)
     plain, outputs = _unwrapped(result if several else (result,))
@@ -143,57 +136,15 @@ def _set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
     return parts if type(result) is tuple else type(result)(*parts)
 
 
-def replace_full_hooks() -> None:
-    """Let torch's backward hooks of modules look into MaskedTensors."""
-    exchange("torch.utils.hooks.BackwardHook.setup_input_hook", _set_up_inputs, everywhere=False)
-    exchange("torch.utils.hooks.BackwardHook.setup_output_hook", _set_up_outputs, everywhere=False)
-
-
-def watch_legacy_hooks(get_backward_hooks: Callable[..., Any], self: nn.Module) -> Any:
-    """``Module._get_backward_hooks``: the result is looked at after all other forward hooks, which may exchange it."""
-    full, old = get_backward_hooks(self)
-    if old:
-        self._forward_hooks[KEY] = _refuse_masked  # type: ignore[index]
-    return full, old
-
-
-def _refuse_masked(module: nn.Module, _: Any, result: Any) -> None:
-    """Once, right before torch looks at the result."""
-    module._forward_hooks.pop(KEY, None)  # type: ignore[call-overload]
-    if _is_found_masked(result):
-        raise UnsupportedOperationError(
-            f"{type(module).__name__}.register_backward_hook",
-            "a hook of this kind sits on a plain tensor, and this module returned a MaskedTensor; use "
-            "register_full_backward_hook, which sees MaskedTensors and may return them",
-        )
-
-
-def _is_found_masked(found: Any) -> bool:
-    """Whether torch would meet a MaskedTensor where it looks for a tensor."""
-    while not isinstance(found, Tensor):
-        if isinstance(found, MaskedTensor):
-            return True
-        if isinstance(found, dict):
-            first = next((part for part in found.values() if isinstance(part, Tensor)), None)
-            if first is None:
-                return holds_masked(found)
-            found = first
-        elif isinstance(found, (tuple, list)) and found:
-            found = found[0]
-        else:
-            return False  # what torch cannot look into either
-    return False
-
-
 def set_item(assign: Callable[..., None], self: Any, key: Any, value: Any) -> None:
-    """``ParameterList`` and ``ParameterDict`` keep as an attribute nobody trains what is no tensor."""
+    """Replace ``__setitem__`` of ``ParameterList`` and ``ParameterDict``, which keep anything but tensors untrained."""
     if isinstance(value, MaskedTensor):
         raise TypeError(AS_PARAMETER)
     assign(self, key, value)
 
 
 def before_saving(complete: Callable[[Tensor], None]) -> None:
-    """Call ``complete`` with each parameter that a module is about to put into its state."""
+    """Call ``complete`` with each parameter that is about to be put into the state of a module."""
     _COMPLETE.append(complete)
 
 
@@ -203,7 +154,7 @@ def after_assigning(hand_over: Callable[[Tensor, Tensor], None]) -> None:
 
 
 def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """PyTorch has hooks for one module only, and nobody knows which module has a parameter."""
+    """Replace ``Module._save_to_state_dict``: torch has hooks for a given module, and parameters do not know theirs."""
     for param in self._parameters.values():
         if param is not None:
             for complete in _COMPLETE:
@@ -212,7 +163,7 @@ def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, *
 
 
 def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """What is assigned is another tensor, on which nothing hangs yet."""
+    """Replace ``Module._load_from_state_dict``: with ``assign=True`` parameters are replaced by others."""
     before = dict(self._parameters)
     load(self, *args, **kwargs)
     for name, old in before.items():

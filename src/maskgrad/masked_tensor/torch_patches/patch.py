@@ -1,4 +1,4 @@
-"""One thing that is replaced or registered inside PyTorch or another package: touched only if it is as expected."""
+"""Patches of PyTorch or another package, applied only where everything they need is as expected."""
 
 from __future__ import annotations
 
@@ -44,16 +44,14 @@ class Patch:
 
     Attributes:
         target: what is replaced, completed or registered, by its dotted path.
-        reason: what PyTorch does by itself.
-        without: what happens where the patch cannot be applied, and what to do; the words of the warning.
+        reason: what PyTorch does without it.
+        without: the warning where the patch cannot be applied: what happens, and what to do.
         test: fails without the patch.
         needs: dotted paths that must exist, each with the parameters that it must have (None: not looked at).
-        install: touches PyTorch; called once, after all of ``needs`` were found.
-        how: ``"replaced"``, ``"replaced while exporting"``, ``"completed"`` (a table of PyTorch's gets an entry) or
-            ``"registered"``.
+        install: touches PyTorch; called once, after all of ``needs`` were found. It may return what undoes it.
         versions: of PyTorch that need it.
         after: the module of PyTorch after whose import it is installed; empty if ``import torch`` imports it.
-        known: whether this PyTorch needs no patch; asked after ``needs`` were found.
+        known: whether this PyTorch needs no patch; called after ``needs`` were found.
         state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or what was not found.
     """
 
@@ -62,15 +60,15 @@ class Patch:
     without: str
     test: str
     needs: Mapping[str, str | None]
-    install: Callable[[], None]
-    how: str = "replaced"
+    install: Callable[[], Callable[[], None] | None]
     versions: str = "all"
     after: str = ""
     known: Callable[[], bool] = field(default=lambda: False)
     state: str = WAITS
+    _undo: Callable[[], None] | None = field(default=None, repr=False)
 
     def apply(self) -> None:
-        """Install it if all that it needs is there and as expected; remember what was not."""
+        """Install it if everything that it needs is as expected; else set the state to what is not."""
         if self.state != WAITS:
             return
         missing = next((found for path, names in self.needs.items() if (found := look_for(path, names))), "")
@@ -79,12 +77,18 @@ class Patch:
         elif self.known():
             self.state = UNNECESSARY
         else:
-            self.install()
+            self._undo = self.install()
             self.state = HOLDS
+
+    def remove(self) -> None:
+        """Put the original back."""
+        if self._undo is not None:
+            self._undo()
+        self._undo, self.state = None, WAITS
 
     @property
     def is_off(self) -> bool:
-        """Whether what it protects against is unprotected."""
+        """Whether it is needed and not applied."""
         return self.state not in (HOLDS, WAITS, UNNECESSARY)
 
 
@@ -99,15 +103,16 @@ def apply(patches: Sequence[Patch], package: str, hint: str = "") -> None:
 
 
 def look_for(path: str, parameters: str | None = None) -> str:
-    """What is wrong with ``path`` (``torch.nn.Module._get_backward_hooks``) in words; empty if it is as expected."""
+    """Return what is wrong with ``path`` (``torch.nn.Module.register_buffer``); empty if it is as expected."""
     found: Any = None
     parts = path.split(".")
     for i, part in enumerate(parts):
-        found = _module(part) if i == 0 else getattr(found, part, None)
+        name = ".".join(parts[: i + 1])  # a package may have a function under the name of one of its modules
+        found = sys.modules.get(name, getattr(found, part, None))
         if found is None:
-            found = _module(".".join(parts[: i + 1]))
+            found = _module(name)
         if found is None:
-            return f"{'.'.join(parts[: i + 1])} is not there"
+            return f"{name} is not there"
     if parameters is not None:
         try:
             names = tuple(inspect.signature(found).parameters)
@@ -126,11 +131,13 @@ def _module(name: str) -> Any:
         return None
 
 
-def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -> None:
+def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -> Callable[[], None]:
     """Let ``function(original, *args, **kwargs)`` take the calls of the function or method at ``path``.
 
-    With ``everywhere``, under all names that it has already: a package may have been imported before us, and its
-    modules then have the function under names of their own.
+    With ``everywhere``, under all names that it has in loaded modules, which import it from each other.
+
+    Returns:
+        A function that puts the original back.
     """
     parts = path.split(".")
     lengths = range(len(parts) - 1, 0, -1)
@@ -149,16 +156,32 @@ def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -
         # TorchScript compiles the source of the original, and looks for its names here
         new = FunctionType(called.__code__, original.__globals__, closure=called.__closure__)
     functools.update_wrapper(new, original)
+    before = vars(owner).get(parts[-1])  # None: inherited
     setattr(owner, parts[-1], new)
-    if everywhere and owner is module:
-        for name, other in list(sys.modules.items()):
-            if name.partition(".")[0] == parts[0]:
-                for key in [key for key, value in list(vars(other).items()) if value is original]:
-                    setattr(other, key, new)
+    all_names = everywhere and owner is module
+    if all_names:
+        _rename(original, new)
+
+    def undo() -> None:
+        if before is None:
+            delattr(owner, parts[-1])
+        else:
+            setattr(owner, parts[-1], before)
+        if all_names:
+            _rename(new, original)
+
+    return undo
+
+
+def _rename(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        if isinstance(module, ModuleType):
+            for key in [key for key, value in list(vars(module).items()) if value is old]:
+                setattr(module, key, new)
 
 
 def has_masked(given: object) -> bool:
-    """Whether there is a MaskedTensor in nested lists, tuples and dicts."""
+    """Return whether there is a MaskedTensor in nested lists, tuples and dicts."""
     if isinstance(given, (list, tuple)):
         return any(map(has_masked, given))
     if isinstance(given, dict):
@@ -166,15 +189,15 @@ def has_masked(given: object) -> bool:
     return isinstance(given, MaskedTensor)
 
 
-def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], None]:
-    """An ``install`` of a table: the function at ``path`` raises if it is given a MaskedTensor.
+def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], Callable[[], None]]:
+    """Return an ``install`` after which the function at ``path`` raises for a MaskedTensor.
 
     With ``only_with``: and if that keyword is given, and not None.
     """
 
     def guarded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        asked = not only_with or kwargs.get(only_with) is not None
-        if asked and (has_masked(args) or has_masked(kwargs)):
+        applies = not only_with or kwargs.get(only_with) is not None
+        if applies and (has_masked(args) or has_masked(kwargs)):
             raise UnsupportedOperationError(path, reason, remedy)
         return original(*args, **kwargs)
 
@@ -184,45 +207,32 @@ def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable
 def after_import(name: str, call: Callable[[], None]) -> None:
     """Call ``call`` now if the module ``name`` has been imported, else as soon as it is.
 
-    It is not imported for that: Dynamo alone would cost a second.
+    It is not imported for that: Dynamo takes a second.
     """
     if name in sys.modules:
         call()
-        return
-    if not _finder.waiting:
-        sys.meta_path.insert(0, _finder)
-    _finder.waiting.setdefault(name, []).append(call)
+    else:
+        sys.meta_path.insert(0, _Finder(name, call))
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds nothing itself: lets the others find the module, and calls what waits for it once it is executed."""
+    """A finder that waits for one module, removes itself, and calls ``call`` after the module was executed."""
 
-    def __init__(self) -> None:
-        self.waiting: dict[str, list[Callable[[], None]]] = {}
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self.name, self.call = name, call
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002  (the protocol has more arguments than are needed)
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> importlib.machinery.ModuleSpec | None:
-        calls = self.waiting.pop(fullname, None)
-        if calls is None:
+    def find_spec(self, fullname: str, *_: Any) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.name:
             return None
-        if not self.waiting:
-            sys.meta_path.remove(self)
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
-        if spec is None or spec.loader is None:
-            return spec
+        assert spec is not None
+        assert spec.loader is not None
         execute = spec.loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            for call in calls:
-                call()
+            self.call()
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
-
-
-_finder = _Finder()

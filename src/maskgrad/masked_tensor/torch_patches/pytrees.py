@@ -1,33 +1,38 @@
-"""How a MaskedTensor is taken apart and put together again: by pytrees, in files, in the batches of a DataLoader.
+"""Registries of torch: pytrees, safe globals of files, collation of batches.
 
 To transformations and graphs a MaskedTensor is a tree of plain tensors, its values and those of its pattern.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+from torch.utils.data._utils import collate
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild, rebuild_stored
 from maskgrad.patterns import Facts
 from maskgrad.patterns.conversion import pattern_of_facts
 
-__all__ = ["holds_masked", "is_masked", "let_load", "register_collation", "register_files", "register_pytree"]
+__all__ = ["holds_masked", "is_masked", "let_load", "register"]
 
-NAMES = {"strided": ("values", "mask"), "jagged": ("values", "offsets", "index", "frame")}
+NAMES = {
+    "strided": ("values", "mask"),
+    "jagged": ("values", "offsets", "index", "frame"),
+    "sparse_coo": ("values", "indices"),
+}
 
 
 def is_masked(x: object) -> bool:
-    """Where to stop in a tree."""
+    """Return whether ``x`` is a MaskedTensor; for ``is_leaf`` of pytrees."""
     return isinstance(x, MaskedTensor)
 
 
 def holds_masked(tree: Any) -> bool:
-    """Whether a leaf of a tree is a MaskedTensor."""
+    """Return whether a leaf of a tree is a MaskedTensor."""
     return any(isinstance(leaf, MaskedTensor) for leaf in pytree.tree_leaves(tree, is_masked))
 
 
@@ -37,9 +42,9 @@ def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
 
 def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], Facts]:
     leaves, facts = _flatten(x)
-    names = NAMES.get(facts.layout, ("values", "indices", "positions"))
+    names = NAMES.get(facts.layout, ("values", "pointers", "positions"))
     keyed: list[tuple[pytree.KeyEntry, Any]] = [
-        (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=False)
+        (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)
     ]
     return keyed, facts
 
@@ -51,7 +56,7 @@ def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
         mask = tensors[0]
         if mask.dtype != torch.bool or mask.shape != values.shape:
             raise ValueError(
-                "a MaskedTensor was taken apart as a pytree, and what was done to its parts does not fit together: "
+                "a function was applied to the parts of a MaskedTensor, a pytree, and the results do not fit together: "
                 f"values of shape {tuple(values.shape)}, and a mask of shape {tuple(mask.shape)} and {mask.dtype}. "
                 "Apply the function to the MaskedTensor itself, "
                 "tree_map(f, tree, is_leaf=lambda x: isinstance(x, mg.MaskedTensor)), or to x.filled(value)"
@@ -64,8 +69,8 @@ def _load(data: list[Any]) -> Facts:
     return Facts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
 
 
-def register_pytree() -> None:
-    """Register the class with torch's pytrees."""
+def register() -> None:
+    """Register the class where torch has a registry: pytrees, safe files, the batches of a DataLoader."""
     pytree.register_pytree_node(
         MaskedTensor,
         _flatten,
@@ -75,25 +80,14 @@ def register_pytree() -> None:
         to_dumpable_context=list,
         from_dumpable_context=_load,
     )
-
-
-def let_load(made_by: list[type | Callable[..., Any]]) -> None:
-    """Let files hold what these classes or functions make; where PyTorch has no list of them, it refuses such files."""
-    register = getattr(torch.serialization, "add_safe_globals", None)
-    if register is not None:
-        register(made_by)
-
-
-def register_files() -> None:
-    """Let ``torch.load(weights_only=True)`` make MaskedTensors."""
     let_load([rebuild, rebuild_stored])
+    collate.default_collate_fn_map[MaskedTensor] = _stack
 
 
-def register_collation() -> None:
-    """Let ``torch.utils.data.default_collate`` stack samples of one shape."""
-    from torch.utils.data._utils import collate as collation
+def let_load(made_by: Sequence[Callable[..., Any]]) -> None:
+    """Allow files to hold the results of these classes or functions, for ``torch.load(weights_only=True)``."""
+    torch.serialization.add_safe_globals([*made_by])
 
-    def collate(batch: list[MaskedTensor], *, collate_fn_map: Any = None) -> MaskedTensor:
-        return torch.stack(batch, 0)  # type: ignore[arg-type, return-value]
 
-    collation.default_collate_fn_map[MaskedTensor] = collate
+def _stack(batch: list[MaskedTensor], *, collate_fn_map: Any = None) -> MaskedTensor:
+    return torch.stack(batch, 0)  # type: ignore[arg-type, return-value]

@@ -1,4 +1,4 @@
-"""TorchScript refuses MaskedTensors, before a graph arises that is right for one mask only.
+"""TorchScript refuses MaskedTensors: its graphs would be right for one mask only.
 
 A trace (``torch.jit.trace``) knows tensors, constants, and what Python decided while it was taken, and says nothing
 when one of these decisions depended on the mask. A script (``torch.jit.script``) knows no types but PyTorch's own, and
@@ -30,10 +30,10 @@ _REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file,
 
 
 def refuse_trace() -> NoReturn:
-    """A MaskedTensor is made while ``torch.jit.trace`` records."""
+    """Raise: a MaskedTensor is made while ``torch.jit.trace`` records."""
     raise UnsupportedOperationError(
         "torch.jit.trace",
-        f"a trace keeps what was decided for the mask of the example, and uses it for all others; {_REMEDY}",
+        f"a trace repeats the control flow of the example's mask for all other masks; {_REMEDY}",
     )
 
 
@@ -51,7 +51,7 @@ def refuse_scripts(functions: Iterable[Any]) -> None:
                 f"torch.jit.script of maskgrad's {name}", f"TorchScript has no such type; {_REMEDY}"
             )
 
-        function.__prepare_scriptable__ = refuse  # torch asks for it by this name
+        function.__prepare_scriptable__ = refuse  # the name that torch looks for
 
 
 def _is_module(x: object) -> bool:

@@ -57,7 +57,7 @@ class LazyAverage:
                 self.done[piece] = total
 
     def _share(self, missed: Tensor) -> Tensor:
-        """What of the distance to the weight is covered, one number per row."""
+        """Covered part of the distance to the weight, one number per row."""
         share = torch.expm1(missed).neg_().to(self.values.dtype)
         return share.view(-1, *(1 for _ in self.values.shape[1:]))
 

@@ -16,6 +16,7 @@ Rows are those of the gradient: single entries if it lists single entries.
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -23,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.train_only import trained_entries
+from maskgrad.gradients.train_only import has_trained_entries, trained_entries
 from maskgrad.masked_tensor.torch_patches.modules import before_saving
 from maskgrad.optim.engine import RowAccess, computing_dtype
 from maskgrad.optim.lazy import ClosedFormTable
@@ -184,19 +185,38 @@ class LazyRows:
 
 def lazy_rows_of(param: Tensor) -> LazyRows | None:
     """Which rows of ``param`` are behind, or None: none ever was."""
-    return param.__dict__.get(_ATTRIBUTE)
+    return getattr(param, _ATTRIBUTE, None)
 
 
 def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
     """Count the steps that rows of ``param``, those of its first ``leading`` dimensions, have had."""
     lazy = LazyRows(leading)
     setattr(param, _ATTRIBUTE, lazy)
+    if isinstance(param, torch.nn.Parameter):
+        _complete_copies_of(param)
     return lazy
+
+
+def _complete_copies_of(param: torch.nn.Parameter) -> None:
+    """Let ``pickle`` and ``copy`` of ``param`` bring it up to date first, and leave out the rows and their states."""
+    known = weakref.ref(param)
+
+    def state() -> dict[str, Any]:
+        param = known()
+        assert param is not None
+        bring_up_to_date(param)
+        ours = {_ATTRIBUTE, "__getstate__"} | (set() if has_trained_entries(param) else {"__deepcopy__"})
+        return {name: held for name, held in vars(param).items() if name not in ours}
+
+    param.__getstate__ = state  # type: ignore[method-assign]
+    # Parameter.__deepcopy__ does not call __getstate__; without it, copy.deepcopy does what pickle does
+    param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
 
 
 def forget_lazy_rows(param: Tensor) -> None:
     """Count its rows as up to date, whatever steps they have missed."""
     param.__dict__.pop(_ATTRIBUTE, None)
+    param.__dict__.pop("__getstate__", None)
 
 
 def release(param: Tensor) -> None:

@@ -19,7 +19,8 @@ __all__ = ["RowsReadLate", "update_with_zeros"]
 READ_LATE = (
     'with unspecified="zero", rows of a {type} of shape {shape} were read while they were behind: their gradients are '
     "those of old values. Look them up with mg.nn.Embedding or mg.nn.EmbeddingBag, which bring rows up to date when "
-    "they are read, or call mg.optim.flush(param) before each forward pass"
+    "they are read, or call mg.optim.flush(param) before each forward pass, and before you save or "
+    "average param.detach()"
 )
 
 

@@ -11,6 +11,7 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.indexing import is_positions
 from maskgrad.semantics.jagged.features import ALONG, framed
 from maskgrad.semantics.jagged.rows import Call, is_jagged, of_lengths, rows_at
 from maskgrad.semantics.jagged.views import unsqueeze
@@ -19,7 +20,16 @@ from maskgrad.semantics.sparse.entries import SparseEntries
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["DIVIDED", "at_position", "divided", "getitem", "of_sequences", "picked", "positions_between"]
+__all__ = [
+    "DIVIDED",
+    "at_position",
+    "divided",
+    "getitem",
+    "of_sequences",
+    "picked",
+    "positions_between",
+    "take",
+]
 
 ALL = slice(None)
 
@@ -27,6 +37,9 @@ ALL = slice(None)
 def getitem(call: Call) -> Any:
     """``x[index]``: one part of the index after the other, the last first, as long as these are independent."""
     x, index = call.args
+    looked_up = index[0] if type(index) is tuple and len(index) == 1 else index
+    if isinstance(x, Tensor) and is_jagged(looked_up) and is_positions(looked_up):
+        return SparseEntries(x[looked_up.values], looked_up.pattern)
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
     if parts is None:
         return None
@@ -48,6 +61,15 @@ def getitem(call: Call) -> Any:
             at = (*[ALL] * dim, part)
             result = Entries(result.values[at], result.mask[at])
     return result
+
+
+def take(call: Call) -> Any:
+    """``torch.take`` at the specified positions, from a plain tensor."""
+    given = call.bound("input index")
+    x, index = given["input"], given["index"]
+    if not (isinstance(x, Tensor) and is_jagged(index)):
+        return None
+    return SparseEntries(x.take(index.values), index.pattern)
 
 
 def _written_out(index: Any, rank: int) -> list[Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.semantics.entries import Entries, as_entries, rearranged
+from maskgrad.semantics.entries import Entries, as_entries, is_complete, rearranged
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
@@ -24,12 +24,18 @@ __all__ = ["by_class", "by_position"]
 
 
 def _result(result: Any, pattern: JaggedPattern, partly: bool) -> Any:
-    """A number as it is; a loss for each row with the pattern of the rows, or with a Boolean mask."""
+    """A number as it is; a loss for each row with the pattern of the rows, or with a Boolean mask.
+
+    Args:
+        result: of the rows.
+        pattern: of the rows.
+        partly: some rows may be without a loss.
+    """
     if not isinstance(result, Entries) or not result.values.ndim:
         return result
     values, mask = (out_of_frame(part, pattern.at) for part in result)
     found = SparseEntries(values, pattern)
-    if not partly:
+    if not partly or is_complete(mask):
         return found
     return Entries(padded(found).values, padded(SparseEntries(mask, pattern)).values)
 
@@ -86,4 +92,4 @@ def by_class(call: Call) -> Any:
     rest = {k: v for k, v in kwargs.items() if k not in names}
     result = call.operation.body(call.function, (*rows, *args[2:]), rest)
     after = tuple([place - (place > 1) for place in at])
-    return _result(result, found.pattern.moved(after), partly)
+    return _result(result, found.pattern.moved(after), partly or labels)

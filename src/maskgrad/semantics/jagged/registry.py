@@ -32,9 +32,10 @@ Body = Callable[..., Any]
 #: What comes out on a Boolean mask: what is specified is no prefix of each sequence any more, or no sequence is left.
 _BOOLEAN = """
     flip fliplr flipud roll rot90 repeat tile repeat_interleave cat stack hstack vstack dstack column_stack where
-    masked_fill gather take_along_dim index_select select narrow chunk split split_with_sizes unsafe_chunk unsafe_split
-    unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as view_as flatten ravel
-    unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute movedim unsqueeze
+    masked_fill gather take take_along_dim index_select select narrow chunk split split_with_sizes unsafe_chunk
+    unsafe_split unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as
+    view_as flatten ravel unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute
+    movedim unsqueeze
     sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
     median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.norm linalg.vector_norm
     topk unique
@@ -202,6 +203,7 @@ SPECIAL: dict[str, Callable[[Call], Any]] = {
     "stack": views.stack,
     "where": views.where,
     "__getitem__": indexing.getitem,
+    "take": indexing.take,
 }
 
 _KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}

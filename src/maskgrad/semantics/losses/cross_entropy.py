@@ -35,14 +35,12 @@ class Labels(NamedTuple):
 
     Attributes:
         classes: the label where it counts, ``ignore_index`` elsewhere: safe to look up.
-        specified: the label, the entry of the class it points at, and the weight of that class are specified; or it is
-            ignored, at a position where something is.
-        counted: specified and not ignored: what a mean divides by.
+        counted: the label, the entry of the class it points at, and the weight of that class are specified, and the
+            label is not ignored: ``ignore_index`` is the user's own word for unspecified.
         weight: the weight of each position, None if all weigh the same.
     """
 
     classes: Tensor
-    specified: Tensor
     counted: Tensor
     weight: Tensor | None
 
@@ -64,21 +62,19 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
         F.nll_loss(values.detach(), torch.zeros_like(labels), reduction="none")
     known = mask_of(target)
     if not classes:
-        return Labels(labels, known, known, None)
+        return Labels(labels, known, None)
     if _all_name_classes(labels, classes, ignore_index):  # the ordinary case, without a look at each label
         hit = _points_at(scores, weight, labels, known)
         if isinstance(target, Entries):
             hit = known & hit
         shares = _shares(weight, labels)
-        return Labels(torch.where(hit, labels, ignore_index), hit, hit, shares)
-    ignored = labels == ignore_index
+        return Labels(torch.where(hit, labels, ignore_index), hit, shares)
     nearest = labels.clamp(0, classes - 1)
     hit = _points_at(scores, weight, nearest, known)
     # A label outside the classes hits nothing, and PyTorch must see it to refuse it.
     hit = hit | (labels != nearest)
-    counted = known & hit & ~ignored
-    specified = counted | (known & ignored & mask_of(scores).any(dim))
-    return Labels(torch.where(counted, labels, ignore_index), specified, counted, _shares(weight, nearest))
+    counted = known & hit & (labels != ignore_index)
+    return Labels(torch.where(counted, labels, ignore_index), counted, _shares(weight, nearest))
 
 
 def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
@@ -109,12 +105,10 @@ def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_i
 
 
 def reduce_labelled(loss: Tensor, labels: Labels, reduction: str) -> Operand:
-    """Reduce a loss per position; the mean leaves ignored positions out, too."""
-    if reduction != "mean":
-        return reduce_loss(Entries(loss, labels.specified), reduction)
+    """Reduce a loss per position over those that count."""
     counted = Entries(loss, labels.counted)
-    if labels.weight is None:
-        return reduce_loss(counted, "mean")
+    if reduction != "mean" or labels.weight is None:
+        return reduce_loss(counted, reduction)
     return weighted_mean(counted, labels.weight)
 
 
@@ -150,7 +144,7 @@ def cross_entropy(
     if each is not None:
         reduced = reduce_labelled(each, labels, reduction)
         return converted(reduced, values_of(input).dtype)  # type: ignore[no-any-return]
-    scores = log_probabilities(input, labels.specified)
+    scores = log_probabilities(input, labels.counted)
     loss = label_loss(scores, labels, weight, ignore_index)
     if label_smoothing > 0:
         smooth = smoothing_loss(scores, weight).values
@@ -249,7 +243,7 @@ def _binary(
 
 
 PATTERN = (
-    "per position: the label and the class it points at are specified (probabilities: one class is); "
+    "per position: the label, not ignored, and the class it points at are specified (probabilities: one class is); "
     "reduced: a plain number"
 )
 SOFTMAX = "(softmax - target) / count over the specified classes"

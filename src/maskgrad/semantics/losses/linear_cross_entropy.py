@@ -64,15 +64,14 @@ def in_chunks(
 ) -> Operand:
     """PyTorch's own chunks: a sample without features counts as one without a label, and reads zeros."""
     labels, weight = values_of(target), layer["weight"]
-    known = mask_of(target) & mask_of(input).any(-1)
-    counted = known & (labels != ignore_index)
+    counted = mask_of(target) & mask_of(input).any(-1) & (labels != ignore_index)
     index = torch.where(counted, labels, ignore_index)
-    features = torch.where(mask_of(input) & known.unsqueeze(-1), values_of(input), 0)
+    features = torch.where(mask_of(input) & counted.unsqueeze(-1), values_of(input), 0)
     loss = F.linear_cross_entropy(
         features, target=index, ignore_index=ignore_index, reduction="none", **layer
     )
     share = None if weight is None else weight[index.clamp(0, weight.shape[0] - 1)]
-    return reduce_labelled(loss, Labels(index, known, counted, share), reduction)
+    return reduce_labelled(loss, Labels(index, counted, share), reduction)
 
 
 def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand | None) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import runs_compiled
-from maskgrad.semantics.autocasting import wide
+from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
@@ -180,7 +180,7 @@ def loss_record(
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         wanted = _half(args, kwargs, has_body) if widens else None
         if wanted is not None:
-            args, kwargs = wide(args), wide(kwargs)
+            args, kwargs = cast(args, torch.float32), cast(kwargs, torch.float32)
         if function is twin:
             arguments = paired(names_of_twin, args) | kwargs
             arguments["reduction"] = REDUCTIONS[arguments.get("reduction", 1)]

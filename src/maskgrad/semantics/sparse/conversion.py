@@ -11,6 +11,7 @@ from torch import Tensor
 from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.algebra import equal
 from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.signatures import plain_arguments
@@ -139,7 +140,7 @@ def cotangent(output: SparseEntries, gradient: Any) -> Tensor:
         return at_rows(gradient, pattern)
     places = pattern.coordinates()
     if not isinstance(gradient, SparseEntries):
-        return pattern.gathered(gradient[tuple(places)])
+        return pattern.gathered(read_places(gradient, places))
     if len(gradient.sizes) != len(output.sizes):
         raise RuntimeError("the gradient must have the same dense dimensions as the output")
     entries, present = lookup(gradient, places)

@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels import sort_rows
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
+from maskgrad.patterns.stored import StoredPattern, ravel_multi_index, read_places
 from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.sparse.entries import SparseEntries, attach, flat, from_places, shape_of
@@ -50,7 +50,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEn
     # an unspecified number leaves nothing specified
     alive = all(bool(o.mask) for o in operands if isinstance(o, Entries) and not o.mask.ndim)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
-    tensors = [o for o in operands if len(shape_of(o))]
+    tensors = [o for o in operands if isinstance(o, SparseEntries) or len(shape_of(o))]
     stored = [o for o in tensors if isinstance(o, SparseEntries)]
     if alive and len(stored) == len(tensors) and same_pattern(stored):
         values = [o.values if isinstance(o, SparseEntries) else o for o in operands]
@@ -142,7 +142,7 @@ def _aligned(operand: Any, leader: SparseEntries, coordinates: Tensor) -> tuple[
             coordinates[offset + d] if size != 1 else torch.zeros_like(coordinates[0])
             for d, size in enumerate(operand.sizes)
         ]
-        return lookup(operand, torch.stack(at))
+        return lookup(operand, torch.stack(at) if at else coordinates[:0])
     if isinstance(operand, Entries):
         values, mask = operand
         present = _gathered(mask, leader, coordinates)
@@ -160,7 +160,7 @@ def _gathered(dense: Tensor, leader: SparseEntries, coordinates: Tensor) -> Tens
         coordinates[d] if dense.shape[d] != 1 else torch.zeros_like(coordinates[d])
         for d in range(len(leader.sizes))
     ]
-    return dense[tuple(at)]
+    return dense[tuple(at)] if at else read_places(dense, coordinates)
 
 
 def lookup(x: SparseEntries, places: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad.patterns import CompressedPattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
+from maskgrad.patterns.stored import write_places
 from maskgrad.semantics.entries import Entries
 
 __all__ = [
@@ -129,7 +130,7 @@ def densified(x: SparseEntries) -> Entries:
     mask = x.pattern.mask
     dense = entries.ndim - 1
     return Entries(
-        values.index_put(tuple(coordinates), entries),
+        write_places(values, coordinates, entries),
         mask.reshape(*mask.shape, *(1,) * dense).expand(x.shape) if dense else mask,
     )
 
@@ -144,7 +145,7 @@ def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
         values, mask = _padded(rows.view(SIGNED[rows.dtype]), pattern)
         return Entries(values.view(rows.dtype), mask)
     sizes, features = pattern.sizes, rows.shape[1:]
-    values = rows.new_zeros((pattern.frame.numel(), *features)).index_copy(0, pattern.index, rows)
+    values = rows.new_zeros((pattern.frame.numel(), *features)).index_put((pattern.index,), rows)
     values = values.reshape(*sizes, *features)
     mask = pattern.mask.reshape(*sizes, *(1,) * len(features)).expand(values.shape)
     if pattern.is_canonical:

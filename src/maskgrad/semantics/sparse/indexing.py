@@ -13,6 +13,7 @@ from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.indexing import is_positions
 from maskgrad.semantics.sparse.elementwise import lookup
 from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places
 from maskgrad.semantics.sparse.views import on_dense, squeeze, unsqueeze
@@ -160,9 +161,9 @@ def _part(part: Any) -> Any:
 
 def _getitem(x: Any, index: Any) -> Any:
     """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
-    _known(index)
     if not isinstance(x, SparseEntries):
-        raise TypeError("the index of a plain tensor must be plain")
+        return _looked_up(x, index[0] if type(index) is tuple and len(index) == 1 else index)
+    _known(index)
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
     takers = [p for p in parts if p is not None and p is not Ellipsis]
     taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in takers)
@@ -187,6 +188,25 @@ def _getitem(x: Any, index: Any) -> Any:
         else:
             x = _select(x, dim, part)
     return x
+
+
+def _looked_up(x: Any, index: Any) -> SparseEntries:
+    """One number of a plain vector for each stored position."""
+    if not (isinstance(x, Tensor) and x.ndim == 1 and is_positions(index)):
+        raise TypeError(
+            "an index on a sparse layout reads numbers of a plain vector by position, as in weights[labels]; write "
+            "x[index.to_dense()] for anything else"
+        )
+    return SparseEntries(x[index.values], index.pattern)
+
+
+def _take(input: Any, index: Any) -> SparseEntries:
+    """``torch.take`` at the stored positions, from a plain tensor."""
+    if not (isinstance(input, Tensor) and isinstance(index, SparseEntries)):
+        raise TypeError(
+            "take on a sparse layout reads a plain tensor at stored positions; write x.to_dense().take(index)"
+        )
+    return SparseEntries(input.take(index.values), index.pattern)
 
 
 def _sliced(x: SparseEntries, dim: int, part: slice) -> SparseEntries:
@@ -270,6 +290,7 @@ RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("select", "select_copy"), _select),
     "index_select": index_select,
     "__getitem__": _getitem,
+    "take": _take,
     **dict.fromkeys(("unbind", "unbind_copy"), _unbind),
     **{name: _divided(getattr(torch, name)) for name in _DIVIDED.split() if hasattr(torch, name)},
 }

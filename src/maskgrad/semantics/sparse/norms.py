@@ -77,7 +77,8 @@ def _normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 
     dims = as_dims(dim, len(input.shape))
     if all(d >= len(input.sizes) for d in dims):  # within dense dimensions every vector is complete
         inner = tuple(d - len(input.sizes) + 1 for d in dims)
-        entries = torch.nn.functional.normalize(input.entries, p, inner, eps)  # type: ignore[arg-type]
+        whole = input.entries if input.shape else input.entries.unsqueeze(1)
+        entries = torch.nn.functional.normalize(whole, p, inner, eps).reshape(input.entries.shape)  # type: ignore[arg-type]
         return SparseEntries(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
     divisor = groups.expand(_norm(entries, groups, float(p)).clamp_min(eps))
@@ -98,7 +99,8 @@ def _along(logarithm: bool) -> Callable[..., SparseEntries]:
         if not entries.is_floating_point():
             complete(entries, 0)  # torch says why not
         if axis >= sparse:  # every vector is complete
-            result = complete(entries, axis - sparse + 1)
+            whole = entries if input.shape else entries.unsqueeze(1)
+            result = complete(whole, axis - sparse + 1).reshape(entries.shape)
         else:
             wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
             groups = group_of(input.pattern, (axis,))

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns import CompressedPattern, CoordinatePattern
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
@@ -108,8 +107,6 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     if not isinstance(x, SparseEntries):
         return on_both(x, lambda part: part.reshape(tuple(shape)))
     sizes = shape_after(torch.reshape, x.shape, shape)
-    if not sizes:
-        raise UnsupportedLayoutError("making a number of a tensor", x.pattern.layout, tuple(x.shape))
     if sizes == x.shape:
         return x
     coordinates, entries, old = exploded(x)

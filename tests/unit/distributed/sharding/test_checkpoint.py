@@ -33,7 +33,10 @@ def make(world_size: int, state: str, rows: int = 11) -> tuple[Model, Any]:
     tables = [p for p in model.parameters() if mg.distributed.is_sharded(p)]
     others = [p for p in model.parameters() if not mg.distributed.is_sharded(p)]
     groups = [{"params": tables, "lr": 0.2}, {"params": others}]
-    return model, mg.optim.Adam(groups, lr=0.1, unspecified="zero", state=state, weight_decay=0.01)
+    options: Any = {"unspecified": "zero", "state": state}
+    if state == "counts":
+        options = {"bias_correction": "row"}
+    return model, mg.optim.Adam(groups, lr=0.1, weight_decay=0.01, **options)
 
 
 def step(model: Model, optimizer: Any, rank: int, world_size: int, seed: int) -> None:
@@ -75,7 +78,7 @@ def read(rank: int, world_size: int, folder: str, state: str) -> list[Any]:
 def test_on_another_number_of_ranks_training_goes_on(tmp_path: Path) -> None:
     torch.manual_seed(3)
     values: dict[str, list[Any]] = {}
-    for state in ("full", "row"):
+    for state in ("full", "row", "counts"):
         model, optimizer = make(1, state)
         for seed in range(4):
             step(model, optimizer, 0, 1, seed)
@@ -89,8 +92,10 @@ def test_on_another_number_of_ranks_training_goes_on(tmp_path: Path) -> None:
         (4, 2, "full"),
         (2, 1, "row"),
         (4, 4, "row"),
+        (2, 4, "counts"),
+        (2, 1, "counts"),
     ):
-        folder = str(tmp_path / f"{writers}-{readers}")
+        folder = str(tmp_path / f"{writers}-{readers}-{state}")
         if writers == 1:
             write(0, 1, folder, state)
         else:
@@ -99,6 +104,21 @@ def test_on_another_number_of_ranks_training_goes_on(tmp_path: Path) -> None:
         for found in answers:
             for value, expected in zip(found, values[state], strict=True):
                 torch.testing.assert_close(value, expected)
+
+
+def test_a_parameter_without_a_state_has_none_afterwards(tmp_path: Path) -> None:
+    """PyTorch's own functions make states to load into, and then miss them in the file."""
+    for options in ({}, {"bias_correction": "row"}):
+        folder = str(tmp_path / str(len(options)))
+        models = [torch.nn.ModuleDict({name: torch.nn.Linear(2, 2) for name in "ab"}) for _ in range(2)]
+        written, loaded = (mg.optim.AdamW(model.parameters(), **options) for model in models)  # type: ignore[arg-type]
+        models[0]["a"](torch.ones(1, 2)).sum().backward()
+        written.step()
+        save_checkpoint(folder, models[0], written)
+        load_checkpoint(folder, models[1], loaded)
+        assert [*loaded.state] == [*models[1]["a"].parameters()]
+        for name, value in written.state[models[0]["a"].weight].items():
+            assert torch.equal(loaded.state[models[1]["a"].weight][name], value)
 
 
 def test_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_every_optimizer_steps_as_in_one_process() -> None:
         for name, kind in vars(mg.optim).items()
         if inspect.isclass(kind) and hasattr(kind, "step") and not issubclass(kind, DenseOnly)
     }
-    # The length of a step of LAMB depends on the norm of the whole table; SparseAdam is Adam under another name.
+    # The length of a step of LAMB depends on the norm of the whole table; SparseAdam is Adam with another epsilon.
     assert classes - {name for name, _ in OPTIMIZERS} == {"LAMB", "SparseAdam"}
     run_on_ranks(trained_with_all, 2)
 

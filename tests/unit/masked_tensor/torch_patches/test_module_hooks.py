@@ -241,3 +241,12 @@ class TestForwardHooks:
         module.register_forward_hook(lambda m, args, out: mg.masked(out, on(1, 1, 0)))
         assert_entries(module(x), [4.0, None, None])
         assert seen == [([2.0, None, 4.0], [4.0, None, 8.0])]
+
+
+@pytest.mark.filterwarnings("ignore:Using.*non-full backward hook:FutureWarning")
+def test_hooks_of_the_old_kind_are_refused() -> None:
+    """PyTorch takes first parts of the result until it finds a tensor."""
+    layer = nn.Tanh()
+    layer.register_backward_hook(lambda *_: None)
+    with pytest.raises(IndexError, match="use register_full_backward_hook"):
+        layer(mg.from_nan(torch.randn(2, 3, requires_grad=True)))

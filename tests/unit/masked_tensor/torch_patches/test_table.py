@@ -43,7 +43,6 @@ def test_the_test_that_is_named_exists(patch: Patch) -> None:
 
 @pytest.mark.parametrize("patch", PATCHES, ids=IDS)
 def test_it_says_what_to_do_without_it(patch: Patch) -> None:
-    assert patch.how in ("replaced", "replaced while exporting", "completed", "registered")
     assert patch.reason
     assert patch.without
     assert patch.needs

@@ -74,9 +74,77 @@ def test_ignored_labels_and_masks(weight: Any) -> None:
     total = rows[0] * shares[0] + rows[1] * shares[1]
     assert_entries(F.cross_entropy(x, labels, w), total / sum(shares))
     assert_entries(F.cross_entropy(x, labels, w, reduction="sum"), total)
-    assert_entries(
-        F.cross_entropy(x, labels, w, reduction="none"), [rows[0] * shares[0], rows[1] * shares[1], 0.0, None]
-    )
+    each = [rows[0] * shares[0], rows[1] * shares[1], None, None]
+    assert_entries(F.cross_entropy(x, labels, w, reduction="none"), each)
+    scores = mg.masked(x.filled(0).log_softmax(1), x.mask)
+    assert F.nll_loss(scores, labels, w, reduction="none").mask.tolist() == [True, True, False, False]
+
+
+#: Labels with an ignored one, -100 or a class, as each kind of operand; and which operands are masked.
+IGNORING: dict[str, Any] = {
+    "masked labels": lambda x, y, known: (x, mg.masked(torch.where(known, y, 99), known)),
+    "masked scores": lambda x, y, known: (
+        mg.masked(torch.where(known[:, None], x, nan), known[:, None].expand(x.shape)),
+        y,
+    ),
+    "jagged labels": lambda x, y, known: (x, mg.from_lengths(y, known.sum(1), layout=torch.jagged)),
+    "jagged scores": lambda x, y, known: (
+        mg.from_lengths(x.movedim(1, -1), known.sum(1), layout=torch.jagged).movedim(-1, 1),
+        y,
+    ),
+    "both jagged": lambda x, y, known: (
+        mg.from_lengths(x.movedim(1, -1), known.sum(1), layout=torch.jagged).movedim(-1, 1),
+        mg.from_lengths(y, known.sum(1), layout=torch.jagged),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", IGNORING)
+@pytest.mark.parametrize(
+    ("loss", "ignore_index", "weighted", "compiled"),
+    [
+        ("cross_entropy", -100, False, False),
+        ("cross_entropy", 1, True, False),
+        ("nll_loss", -100, True, False),
+        ("nll_loss", 1, False, False),
+        ("cross_entropy", -100, True, True),
+    ],
+)
+def test_an_ignored_label_is_unspecified(
+    kind: str, loss: str, ignore_index: int, weighted: bool, compiled: bool
+) -> None:
+    torch.manual_seed(1)
+    x = torch.randn(3, 4, 5, dtype=torch.float64).log_softmax(1).requires_grad_()
+    y = torch.tensor([[ignore_index, 2, 3, 0, 0], [0, ignore_index, 0, 0, 0], [3, 2, 2, 0, ignore_index]])
+    known = torch.arange(5) < torch.tensor([3, 2, 5])[:, None]
+    w = torch.tensor([1.0, 2.0, 3.0, 4.0]).double() if weighted else None
+    here = known & (y != ignore_index)
+    function = getattr(F, loss)
+
+    def losses(scores: Any, labels: Any) -> Any:
+        return function(scores, labels, w, ignore_index=ignore_index, reduction="none")
+
+    call = torch.compile(losses, backend="aot_eager", fullgraph=True) if compiled else losses
+    found = call(*IGNORING[kind](x.detach() if compiled else x, y, known))
+    assert found.mask.tolist() == here.tolist()
+    expected = function(x.movedim(1, -1)[here], y[here], w, reduction="none")  # the others deleted
+    torch.testing.assert_close(found.compressed(), expected)
+    torch.testing.assert_close(found.mean(), expected.mean())
+    if not compiled:
+        torch.testing.assert_close(gradient(found.mean(), x), gradient(expected.mean(), x))
+
+
+def test_jagged_losses_of_labels_of_which_none_is_ignored_stay_jagged() -> None:
+    y = mg.from_lengths(torch.tensor([[0, 2, 3], [1, -1, -1]]), torch.tensor([3, 1]), layout=torch.jagged)
+    loss = F.cross_entropy(torch.randn(2, 4, 3), y, reduction="none")
+    assert loss.layout is torch.jagged
+    assert loss.lengths().tolist() == [3, 1]
+
+
+def test_plain_losses_are_pytorchs() -> None:
+    loss = F.cross_entropy(torch.zeros(2, 3), torch.tensor([0, -100]), reduction="none")
+    assert type(loss) is torch.Tensor
+    assert loss[1] == 0.0
 
 
 def test_nothing_left_is_a_number_without_a_gradient() -> None:

@@ -59,6 +59,24 @@ def test_chunks_know_weights_and_ignored_labels() -> None:
     assert_entries(chunked, F.linear_cross_entropy(**arguments, **common).item())
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_an_ignored_label_is_unspecified(chunked: bool, weighted: bool) -> None:
+    arguments = case(input=on([1, 1, 1], [0, 0, 0], [1, 1, 1], [1, 1, 1], [1, 1, 1]))
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0]).double() if weighted else None
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=2) if chunked else None
+    common = {"weight": weight, "ignore_index": 2, "reduction": "none"}
+    x = arguments["input"]
+    for target in (LABELS, mg.masked(LABELS, on(1, 1, 1, 1, 0))):
+        kept = [0, 2, 4] if target is LABELS else [0, 2]
+        found = F.linear_cross_entropy(**arguments, target=target, options=options, **common)
+        logits = x.filled(0)[kept] @ arguments["linear_weight"].T + arguments["linear_bias"]
+        expected = F.cross_entropy(logits, LABELS[kept], weight, reduction="none")
+        assert found.mask.nonzero().squeeze(1).tolist() == kept
+        torch.testing.assert_close(found.compressed(), expected)
+        torch.testing.assert_close(gradient(found.mean(), x), gradient(expected.mean(), x))
+
+
 def test_a_class_without_weights_takes_no_part() -> None:
     weight = torch.ones(4, 3).bool()
     weight[1] = False

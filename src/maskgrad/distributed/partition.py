@@ -1,0 +1,102 @@
+"""Parameters of a module: those that PyTorch reduces, those that we exchange, and those that stay local."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.distributed.all_reduction import is_distributed_tensor
+from maskgrad.distributed.sharding.shards import is_sharded
+
+__all__ = ["ParameterPartition", "check_gradient_is_dense", "partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterPartition:
+    """Parameters that need a gradient, by name; a shared one by its first name."""
+
+    dense: dict[str, Tensor] = field(default_factory=dict)
+    """For DistributedDataParallel, which adds up whole tensors in buckets."""
+    exchanged: dict[str, Tensor] = field(default_factory=dict)
+    """For our exchange, which looks at the kind of each gradient."""
+    local: dict[str, Tensor] = field(default_factory=dict)
+    """Left alone: DTensors, rows of sharded tables, and what a module says is its own."""
+
+    def described(self) -> str:
+        """A text that is the same on ranks that can train together."""
+        return "; ".join(
+            f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
+            for kind, params in (("dense", self.dense), ("exchanged", self.exchanged))
+            for name, p in params.items()
+        )
+
+
+def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
+    """Divide the parameters of ``module``.
+
+    Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
+    parameters cannot be known, so they are exchanged by what their gradients turn out to be; and so are the names,
+    parameters and modules in ``sparse``.
+    """
+    everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    chosen = _chosen(everything, sparse)
+    chosen |= {
+        id(p)
+        for owner in module.modules()
+        for p in owner.parameters(recurse=False)
+        if not _dense_by_nature(owner)
+    }
+    own: set[int] = set()
+    for prefix, owner in module.named_modules():
+        for name in getattr(owner, "_ddp_params_and_buffers_to_ignore", ()):
+            whole = f"{prefix}.{name}" if prefix else name
+            own |= {id(everything[whole])} if whole in everything else set()
+    found = ParameterPartition()
+    for name, p in module.named_parameters():
+        if id(p) in own or is_distributed_tensor(p) or is_sharded(p):
+            found.local[name] = p
+        elif p.requires_grad:
+            (found.exchanged if id(p) in chosen else found.dense)[name] = p
+    return found
+
+
+def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Module] | None) -> set[int]:
+    if isinstance(sparse, (str, Tensor, nn.Module)):
+        sparse = [sparse]
+    known = {id(p) for p in everything.values()}
+    chosen: set[int] = set()
+    for one in sparse or ():
+        if isinstance(one, nn.Module):
+            found = {id(p) for p in one.parameters()}
+        elif isinstance(one, Tensor):
+            found = {id(one)}
+        elif isinstance(one, str):
+            found = {id(p) for name, p in everything.items() if name == one or name.startswith(f"{one}.")}
+            if not found:
+                raise ValueError(f"sparse names {one!r}, but the module has no such parameter or part")
+        else:
+            raise TypeError(f"sparse must hold names, parameters or modules, found {type(one).__name__}")
+        if not found <= known:
+            raise ValueError(
+                "sparse holds a parameter that the module does not have; pass one of this module"
+            )
+        chosen |= found
+    return chosen
+
+
+def _dense_by_nature(owner: nn.Module) -> bool:
+    if getattr(owner, "sparse", False):
+        return False
+    return type(owner).__module__.startswith(("torch.nn.", "torch.ao.")) or type(owner) is nn.Module
+
+
+def check_gradient_is_dense(name: str, gradient: Tensor) -> None:
+    """RuntimeError where a parameter of DistributedDataParallel, which cannot take it, has a sparse gradient."""
+    if gradient.layout is not torch.strided:
+        raise RuntimeError(
+            f"parameter {name!r} has a gradient of layout {gradient.layout}, although its layer is one of torch.nn "
+            f"with dense gradients; declare it: mg.distributed.prepare(module, sparse=[{name!r}])"
+        )

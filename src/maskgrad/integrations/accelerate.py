@@ -1,0 +1,89 @@
+"""Accelerate: an accumulator for its loop, and refusals where it would skip a MaskedTensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from maskgrad.gradients import GradientAccumulator, clip_grad_norm_
+from maskgrad.gradients.accumulated_losses import Mean
+from maskgrad.integrations.integration import Integration, refusals
+
+__all__ = ["INTEGRATION", "AcceleratorAccumulator"]
+
+#: Values of ``accelerator.distributed_type`` for which Accelerate does not reduce or divide gradients itself.
+KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "FSDP")
+
+
+class AcceleratorAccumulator(GradientAccumulator):
+    """A :class:`maskgrad.GradientAccumulator` for an ``accelerate.Accelerator``, which knows when a step is complete.
+
+    Call ``backward`` with unreduced losses, or a mean and its count, instead of ``accelerator.backward(loss)``, which
+    divides by ``gradient_accumulation_steps``. With the last micro-batch, gradients are divided before the step.
+
+    Args:
+        accelerator: the ``Accelerator``, whose scaler is used.
+        model: the result of ``accelerator.prepare``.
+        mean: as in :class:`maskgrad.GradientAccumulator`.
+
+    Raises:
+        ValueError: the accelerator's backend reduces gradients by itself (DeepSpeed, Megatron, XLA), or
+            ``sync_each_batch`` is set.
+
+    Example:
+        >>> # with accelerator.accumulate(model):
+        >>> #     accumulator.backward(F.cross_entropy(model(x), mg.masked(y, y != -100), reduction="none"))
+        >>> #     if accelerator.sync_gradients:
+        >>> #         accumulator.clip_grad_norm_(1.0)
+        >>> #     optimizer.step()
+        >>> #     optimizer.zero_grad()
+
+    Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
+    """
+
+    def __init__(self, accelerator: Any, model: Any, *, mean: Mean = "entry") -> None:
+        kind = str(getattr(accelerator.distributed_type, "value", accelerator.distributed_type))
+        if kind not in KNOWN:
+            raise ValueError(
+                f"AcceleratorAccumulator: {kind} reduces and divides gradients by itself; supported are "
+                f"{', '.join(KNOWN)}. Call accelerator.backward(sum / count of all micro-batches) instead"
+            )
+        if accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
+            raise ValueError(
+                "AcceleratorAccumulator: sync_each_batch=True reduces gradients in each micro-batch, the accumulator "
+                "once; leave it out of GradientAccumulationPlugin"
+            )
+        super().__init__(model, scaler=accelerator.scaler, mean=mean)
+        self._accelerator, self._model = accelerator, model
+
+    def backward(self, losses: Any, count: Any = None, **options: Any) -> Any:
+        """Run the backward pass of a micro-batch; see :meth:`maskgrad.GradientAccumulator.backward`.
+
+        Returns:
+            With the last micro-batch of a step, the mean over all micro-batches and ranks; else None.
+        """
+        super().backward(losses, count, **options)
+        return self.finish() if self._accelerator.sync_gradients else None
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
+        """Clip the model's gradients, after unscaling; with ``fully_shard`` the accelerator does it."""
+        if str(getattr(self._accelerator.distributed_type, "value", "")) == "FSDP":
+            return self._accelerator.clip_grad_norm_(self._model.parameters(), max_norm, norm_type)  # type: ignore[no-any-return]
+        self._accelerator.unscale_gradients()
+        return clip_grad_norm_(self._model.parameters(), max_norm, norm_type)
+
+
+INTEGRATION = Integration(
+    "accelerate",
+    without="wrong in silence",
+    patches=(
+        *refusals(
+            "slice_tensors listify get_data_structure",
+            "accelerate leaves what is no torch.Tensor as it is",
+            "Write x[tensor_slice] or x.tolist(), or give the parts of x, mg.interop.to_tensors({'x': x}).",
+            "test_accelerate.py::test_what_leaves_masked_tensors_alone_refuses",
+            "accelerate.utils.operations:",
+        ),
+    ),
+)

@@ -1,0 +1,91 @@
+"""Installs, on request, what other people's packages need to handle MaskedTensors."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+
+from maskgrad.errors import MissingDependencyError
+from maskgrad.integrations.integration import Integration
+
+__all__ = ["KNOWN", "install", "record_of", "uninstall"]
+
+#: Packages with a file of their own here, whose ``INTEGRATION`` is the record.
+KNOWN = (
+    "accelerate",
+    "einops",
+    "ignite",
+    "opacus",
+    "pandas",
+    "polars",
+    "safetensors",
+    "skorch",
+    "tensorboard",
+    "tensordict",
+    "timm",
+    "torch_geometric",
+    "torchjd",
+    "torchmetrics",
+    "torchvision",
+    "transformers",
+)
+
+
+def record_of(package: str) -> Integration:
+    """Return the record of a known package, without importing the package."""
+    if package not in KNOWN:
+        raise ValueError(
+            f"package must be one of {', '.join(KNOWN)}, found {package!r}. Other packages need no installation, or "
+            "are not known; see the page 'With other libraries'"
+        )
+    found: Integration = importlib.import_module(f"maskgrad.integrations.{package}").INTEGRATION
+    return found
+
+
+def install(*packages: str) -> tuple[Integration, ...]:
+    """Adapt other packages to MaskedTensors, where they would be wrong or would fail with an obscure error.
+
+    Importing maskgrad changes no other package. This function replaces some functions of the packages that are named:
+    they then handle MaskedTensors, or refuse them and say what to write. It can be called in any order with the imports
+    of these packages, and does nothing the second time.
+
+    Args:
+        packages: names of packages, as they are imported. A package that has not been imported yet is imported.
+            Without names: every known package that has been imported.
+
+    Returns:
+        The records of these packages: what was replaced, why, and whether it took hold.
+
+    Raises:
+        ValueError: an unknown name; the message lists the known ones. Nothing is installed then.
+        MissingDependencyError: a package is not installed in this environment.
+
+    Dense equivalent: none; plain tensors take the same path as before.
+
+    Example:
+        >>> import maskgrad as mg
+        >>> mg.integrations.install("transformers", "torch_geometric")  # doctest: +SKIP
+    """
+    if not packages:
+        found: dict[str, Integration] = {}
+        while new := [
+            name for name in KNOWN if name in sys.modules and name not in found
+        ]:  # they import each other
+            found |= {record.package: record for record in install(*new)}
+        return tuple(found.values())
+    records = [record_of(package) for package in packages]
+    for record in records:
+        if record.package not in sys.modules and importlib.util.find_spec(record.package) is None:
+            finding = "which is not installed; leave it out, or install it with pip"
+            raise MissingDependencyError(record.package, "", f"install({record.package!r})", finding)
+    for record in records:
+        importlib.import_module(record.package)
+        record.install()
+    return tuple(records)
+
+
+def uninstall(*packages: str) -> None:
+    """Undo :func:`install`, for the packages that are named or for all of them."""
+    for package in packages or KNOWN:
+        record_of(package).uninstall()

@@ -1,0 +1,45 @@
+"""torchmetrics: its metrics refuse MaskedTensors until they are wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from maskgrad.integrations.integration import Integration, exchanged, refusals
+from maskgrad.integrations.unwrapped_metrics import HAND_ON, guarded
+
+__all__ = ["INTEGRATION"]
+
+
+def _guard(wrap_update: Callable[..., Any], self: Any, update: Any) -> Any:
+    """Each metric makes its ``update`` with a method of the base class; wrappers, ours among them, have another."""
+    made, name = wrap_update(self, update), type(self).__name__
+    is_theirs = update.__module__.partition(".")[0] == "torchmetrics"
+    return guarded(name, made) if is_theirs and name not in HAND_ON else made
+
+
+INTEGRATION = Integration(
+    "torchmetrics",
+    without="wrong in silence",
+    patches=(
+        exchanged(
+            "torchmetrics.metric",
+            "Metric._wrap_update",
+            "self update",
+            _guard,
+            reason="metrics divide by the number of all entries",
+            without="metrics of torchmetrics count unspecified entries; use mg.metrics.wrap(metric)",
+            test="test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
+        ),
+        *refusals(
+            "utilities.checks:_check_same_shape utilities.checks:_check_retrieval_functional_inputs "
+            "functional.classification.stat_scores:_multiclass_stat_scores_format "
+            "functional.classification.confusion_matrix:_multiclass_confusion_matrix_format"
+            " functional.classification.precision_recall_curve:_multiclass_precision_recall_curve_format",
+            "the functions of torchmetrics divide by the number of all entries",
+            "Write function(*mg.align(prediction, target)).",
+            "test_torchmetrics.py::test_functions_refuse",
+            "torchmetrics.",
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Importing maskgrad changes no other package; what would be wrong without an error draws a warning."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from maskgrad.masked_tensor.other_packages import WRONG_IN_SILENCE
+from tests.project_file import ROOT
+
+PACKAGES = [
+    "numpy",
+    "pandas",
+    "scipy",
+    "einops",
+    "safetensors",
+    "safetensors.torch",
+    "polars",
+    "pyarrow",
+    "tensordict",
+    "torchvision",
+    "torchmetrics",
+    "ignite",
+    "ignite.metrics",
+    "transformers",
+    "transformers.generation.utils",
+    "transformers.models.mixtral.modeling_mixtral",
+    "accelerate",
+    "torch_geometric",
+    "torch_geometric.nn",
+    "lightning",
+    "torchvision.transforms.v2",
+    "torchjd",
+    "opacus",
+    "timm",
+]
+
+#: Names of other packages behind which there is code of ours.
+OURS = """
+import importlib, json, sys, types
+finders = list(sys.meta_path)
+import torch, maskgrad as mg
+for name in {packages!r}:
+    importlib.import_module(name)
+x = mg.masked(torch.ones(1), torch.ones(1, dtype=bool))
+
+def ours(value):
+    while isinstance(value, types.FunctionType):
+        if "/maskgrad/" in value.__code__.co_filename.replace("\\\\", "/"):
+            return True
+        value = value.__dict__.get("__wrapped__")
+
+found = []
+roots = {{name.partition(".")[0] for name in {packages!r}}}
+for name, module in list(sys.modules.items()):
+    if name.partition(".")[0] in roots:
+        for key, value in list(vars(module).items()):
+            inner = vars(value).items() if isinstance(value, type) and value.__module__ == name else ()
+            found += [f"{{name}}.{{key}}" for k, v in [(key, value), *inner] if ours(v)]
+import torch._dynamo, torch.distributed.fsdp
+ours_too = [str(finder) for finder in sys.meta_path if "maskgrad" in type(finder).__module__]
+print(json.dumps([found, ours_too]))
+"""
+
+
+def run(code: str, *options: str) -> str:
+    code = f"import tests.ecosystem\n{code}"  # torchvision can be imported then
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_no_function_of_another_package_is_ours() -> None:
+    assert json.loads(run(OURS.format(packages=PACKAGES), "-W", "ignore")) == [[], []]
+
+
+@pytest.mark.parametrize("package", sorted(WRONG_IN_SILENCE))
+def test_a_package_that_would_be_wrong_in_silence_is_warned_of(package: str) -> None:
+    code = f"""
+import warnings, torch, maskgrad as mg, {package}
+def make():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        mg.masked(torch.ones(1), torch.ones(1, dtype=bool))
+    return [str(w.message) for w in caught if w.category is mg.errors.IntegrationWarning]
+first, second = make(), make()
+assert len(first) == 1 and '"{package}"' in first[0] and not second, (first, second)
+mg.integrations.install()
+assert not make()
+"""
+    run(code, "-W", "ignore")

@@ -1,0 +1,190 @@
+"""``maskgrad doctor``: exit codes and messages."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from maskgrad.cli.main import app
+
+SCRIPT = """
+import sys, torch
+layer = torch.nn.Linear(3, 1)
+data = [{"x": torch.ones(4, 3), "mask": torch.arange(4) < n, "other": torch.ones(3) > 0,
+         "count": torch.tensor([n, 1, 1, 1])} for n in (4, 2, 3, 1)]
+for batch in torch.utils.data.DataLoader(data, batch_size=2):
+    h = layer(batch["x"])
+    if "--right" in sys.argv:
+        h = h[batch["mask"]]
+    if "--exit" in sys.argv:
+        sys.exit("the script's last words")
+    if "--fail" in sys.argv:
+        raise RuntimeError("the script's own")
+    if "--interrupt" in sys.argv:
+        raise KeyboardInterrupt
+    if "--idle" in sys.argv:
+        continue
+    h.square().mean().backward()
+"""
+
+
+LEAK, LINE = "1 finding", "h.square().mean().backward()"
+
+#: options, arguments of the script, exit status, words of the output; a report is written iff the script ran
+CASES: list[tuple[list[str], list[str], int, str]] = [
+    ([], [], 1, LINE),
+    (["--quick"], [], 1, LEAK),
+    (["--stop"], [], 1, LEAK),
+    (["--padding", "x=mask"], [], 1, LEAK),
+    (["--padding", "x=mask", "--steps", "1"], ["--right"], 0, "0 findings"),
+    ([], ["--right"], 0, "0 findings"),
+    # nothing can be said
+    ([], ["--idle"], 2, "nothing was examined: steps: no backward pass"),
+    ([], ["--idle"], 2, "the script ended without a backward pass"),
+    (["--padding", "absent=mask"], ["--right"], 2, "nothing was examined: padding: none was recognised"),
+    (["--padding", "absent=mask"], ["--right"], 2, "name it with --padding KEY=MASK"),
+    ([], ["--fail"], 2, "the script's own"),
+    ([], ["--fail"], 2, "the script failed; until then:"),
+    ([], ["--exit"], 2, "the script's last words"),
+]
+#: options, and words of the refusal; no report is written
+REFUSED: list[tuple[list[str], str]] = [
+    (["--padding", "x=other"], "a mask of shape (2, 3) does not fit"),
+    (["--padding", "x=count"], "lengths make one"),
+    (["--padding", "x=nothing"], "expected a Boolean tensor or the key of one"),
+    (["--padding", "x=0"], "expected a Boolean tensor or the key of one"),
+    (["--padding", "x"], "expected KEY=MASK, found 'x'"),
+    (["--padding", "=mask"], "expected KEY=MASK, found '=mask'"),
+    (["--padding", "x="], "expected KEY=MASK, found 'x='"),
+    (["--steps", "0"], "Invalid value for '--steps'"),
+    (["--steps", "few"], "Invalid value for '--steps'"),
+]
+
+
+@pytest.mark.parametrize(("options", "arguments", "status", "words"), CASES)
+def test_a_script_that_runs(
+    tmp_path: Path, options: list[str], arguments: list[str], status: int, words: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    out = [tmp_path / "report.json", tmp_path / "report.html"]
+    files = ["--json", str(out[0]), "--html", str(out[1])]
+    done = CliRunner().invoke(app, ["doctor", *files, *options, str(script), *arguments])
+    assert done.exit_code == status, done.output
+    assert words in done.output
+    assert status == 0 or "0 findings" not in done.output
+    report = json.loads(out[0].read_text(encoding="utf-8"))
+    assert report["ok"] is (status == 0)
+    assert ("nothing was examined" in out[1].read_text(encoding="utf-8")) == bool(report["unexamined"])
+
+
+def test_ctrl_c_is_neither_of_these(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    assert CliRunner().invoke(app, ["doctor", str(script), "--interrupt"]).exit_code == 130
+
+
+def _refused(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(app, ["doctor", *arguments])
+    assert done.exit_code == 2, done.output
+    assert words in " ".join(done.output.replace("│", " ").split())  # a box around lines of a terminal
+    assert "finding" not in done.output
+    assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize(("options", "words"), REFUSED)
+def test_bad_options(tmp_path: Path, options: list[str], words: str) -> None:
+    script, out = tmp_path / "train.py", tmp_path / "report.json"
+    script.write_text(SCRIPT, encoding="utf-8")
+    _refused(["--json", str(out), *options, str(script)], words)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Missing argument"),
+        (["absent.py"], "there is no file 'absent.py'"),
+        (["."], "there is no file '.'"),
+        (["data.json"], "expected a Python script, found 'data.json'; write maskgrad doctor train.py"),
+        (
+            ["--json", "absent/report.json", "train.py"],
+            "there is no folder 'absent'; write --json report.json",
+        ),
+        (
+            ["--html", "absent/report.html", "train.py"],
+            "there is no folder 'absent'; write --html report.html",
+        ),
+        (["--json", ".", "train.py"], "'.' is a folder"),
+        (["--json", "other.py", "train.py"], "'other.py' is the name of a script"),
+    ],
+)
+def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "other.py", "data.json"):
+        Path(name).write_text("open('ran', 'w')", encoding="utf-8")
+    _refused(arguments, words)
+    assert not Path("ran").exists()
+
+
+def test_a_script_that_fails_says_what_it_says_without_us_and_then_what_was_seen(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        SCRIPT.replace('if "--fail" in sys.argv:', 'if batch["mask"].sum() == 4:'), encoding="utf-8"
+    )
+    alone, ours = (
+        subprocess.run(
+            [sys.executable, *command, str(script)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for command in ([], ["-m", "maskgrad.cli.main", "doctor"])
+    )
+    assert (alone.returncode, ours.returncode) == (1, 2)
+    assert "the script's own" in alone.stderr
+    assert ours.stderr == alone.stderr
+    # in the step before it failed
+    assert ours.stdout.splitlines()[1] == "the script failed; until then:"
+    assert "padding-leak" in ours.stdout
+    assert "h.square().mean().backward()" in ours.stdout
+
+
+@pytest.mark.parametrize(
+    ("terminal", "arguments", "bar"),
+    [(True, [], True), (True, ["--json"], False), (False, [], False)],
+)
+def test_a_bar_where_somebody_looks_at_it(
+    tmp_path: Path, terminal: bool, arguments: list[str], bar: bool
+) -> None:
+    pty = pytest.importorskip("pty", reason="terminals are others on Windows")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    given = [*arguments, str(tmp_path / "report.json")] if arguments else []
+    done = subprocess.run(
+        [sys.executable, "-m", "maskgrad.cli.main", "doctor", *given, str(script), "--right"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        check=False,
+        env={**os.environ, "TERM": "xterm", "OMP_NUM_THREADS": "1"},
+    )
+    os.close(theirs)
+    told = b""
+    with contextlib.suppress(OSError):  # the end of a terminal is an error
+        while part := os.read(ours, 4096):
+            told += part
+    os.close(ours)
+    assert done.returncode == 0, told
+    assert "0 findings" in done.stdout
+    assert "padding-leak: numbers" not in done.stdout
+    assert (b"padding-leak: numbers in x" in told) == bar, told

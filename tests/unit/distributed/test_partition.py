@@ -1,0 +1,85 @@
+"""Which parameters DistributedDataParallel reduces, which are exchanged, and which are left alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import maskgrad as mg
+from maskgrad.distributed.partition import partition
+
+
+class Own(nn.Module):
+    """A class from elsewhere, with layers of torch.nn inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(3, 2))
+        self.layer = nn.Linear(2, 2)
+        self.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+
+
+def model() -> nn.Module:
+    net = nn.Module()
+    net.own = Own()
+    net.table = nn.Embedding(4, 2, sparse=True)
+    net.dense_table = nn.Embedding(4, 2)
+    net.bag = mg.nn.EmbeddingBag(4, 2)
+    net.sharded = mg.distributed.ShardedEmbedding(4, 2)
+    net.tied = nn.Linear(2, 4, bias=False)
+    net.tied.weight = net.table.weight
+    net.head = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
+    return net
+
+
+DENSE = {
+    "own.layer.weight", "own.layer.bias", "dense_table.weight",
+    "head.0.weight", "head.0.bias", "head.1.weight", "head.1.bias",
+}  # fmt: skip
+EXCHANGED = {"own.rows", "table.weight", "bag.weight"}
+
+
+def test_what_gradients_are_known_to_be() -> None:
+    found = partition(model(), None)
+    assert set(found.dense) == DENSE
+    assert set(found.exchanged) == EXCHANGED
+    assert set(found.local) == {"sharded.weight"}
+
+
+def test_what_is_named_is_exchanged() -> None:
+    net: Any = model()
+    for named in (["head.0", "own.layer.bias"], [net.head[0], net.own.layer.bias]):
+        found = partition(net, named)
+        assert set(found.exchanged) == EXCHANGED | {"head.0.weight", "head.0.bias", "own.layer.bias"}
+    assert set(partition(net, "head").exchanged) == EXCHANGED | {
+        name for name in DENSE if name.startswith("head")
+    }
+
+
+def test_what_a_module_says_is_its_own() -> None:
+    net: Any = model()
+    net.own._ddp_params_and_buffers_to_ignore = ["layer.weight"]
+    assert set(partition(net, None).local) == {"sharded.weight", "own.layer.weight"}
+
+
+def test_all_ranks_describe_the_same_in_the_same_words() -> None:
+    assert partition(model(), None).described() == partition(model(), None).described()
+    assert (
+        "parameter 'table.weight' of shape (4, 2) and torch.float32" in partition(model(), None).described()
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "kind", "words"),
+    [
+        (["hea"], ValueError, "'hea'"),
+        ([nn.Parameter(torch.zeros(1))], ValueError, "does not have"),
+        ([3], TypeError, "found int"),
+    ],
+)
+def test_names_are_checked(named: list[Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        partition(model(), named)

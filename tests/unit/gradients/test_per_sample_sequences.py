@@ -1,0 +1,232 @@
+"""Masked and jagged batches, by the rules of padded ones: each sample against PyTorch on its own positions alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+D = torch.float64
+LENGTHS = torch.tensor([6, 2, 4, 1])
+PRESENT = torch.arange(6) < LENGTHS[:, None]
+LAYOUTS = pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+TARGETS = torch.randn(4, 2, dtype=D, generator=torch.Generator().manual_seed(1))
+
+
+class Pooled(nn.Module):
+    """Layers, and the mean over the positions of what they give."""
+
+    def __init__(self, inner: nn.Module, width: int) -> None:
+        super().__init__()
+        self.inner, self.last = inner, nn.Linear(width, 2)
+
+    def forward(self, x: Any) -> Any:
+        """The outputs of all positions, or the first of several outputs."""
+        y = self.inner(x)
+        y = y[0] if isinstance(y, tuple) else y
+        return self.last(y.mean(1) if y.ndim == 3 else y)
+
+
+class FinalState(nn.Module):
+    """The last state of a recurrent layer, of both directions."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.last = inner, nn.Linear(10, 2)
+
+    def forward(self, x: Any) -> Any:
+        """One row for each sequence."""
+        state = self.inner(x)[1]
+        state = state[0] if isinstance(state, tuple) else state
+        return self.last(torch.cat([state[-2], state[-1]], -1))
+
+
+def rnn(kind: Any, **options: Any) -> nn.Module:
+    return kind(4, 5, batch_first=True, **options)  # type: ignore[no-any-return]
+
+
+VECTORS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: Pooled(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4)), 4),
+    "attention": lambda: Pooled(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 4),
+    "gru": lambda: Pooled(rnn(nn.GRU), 5),
+    "lstm": lambda: Pooled(rnn(nn.LSTM, num_layers=2, bidirectional=True), 10),
+    "projected": lambda: Pooled(rnn(nn.LSTM, proj_size=3), 3),
+    "rnn": lambda: Pooled(rnn(nn.RNN, nonlinearity="relu", bias=False), 5),
+    "state of a gru": lambda: FinalState(rnn(nn.GRU, bidirectional=True)),
+    "state of an lstm": lambda: FinalState(rnn(nn.LSTM, bidirectional=True)),
+    "state of an rnn": lambda: FinalState(rnn(nn.RNN, num_layers=2, bidirectional=True)),
+}
+WORDS: dict[str, Callable[[], nn.Module]] = {
+    "table": lambda: Pooled(nn.Embedding(7, 4), 4),
+    "table, sparse": lambda: Pooled(nn.Embedding(7, 4, sparse=True, padding_idx=3), 4),
+    "table, by frequency": lambda: Pooled(nn.Embedding(7, 4, scale_grad_by_freq=True), 4),
+    "table of ours": lambda: Pooled(mg.nn.Embedding(7, 4), 4),
+    "mean": lambda: Pooled(nn.EmbeddingBag(7, 4, padding_idx=3), 4),
+    "sum, sparse": lambda: Pooled(nn.EmbeddingBag(7, 4, mode="sum", sparse=True), 4),
+    "max": lambda: Pooled(nn.EmbeddingBag(7, 4, mode="max"), 4),
+    "bag of ours": lambda: Pooled(mg.nn.EmbeddingBag(7, 4, sparse=True), 4),
+}
+MODELS = pytest.mark.parametrize("name", [*VECTORS, *WORDS])
+
+
+def given(name: str, layout: torch.layout, garbage: float) -> tuple[nn.Module, Tensor, mg.MaskedTensor]:
+    """A model, its inputs, and the same as a batch with garbage in the padding."""
+    if name in WORDS:
+        model, x = WORDS[name](), torch.randint(0, 7, (4, 6))
+        return model.double(), x, mg.from_lengths(x.masked_fill(~PRESENT, 99), LENGTHS, layout=layout)
+    model, x = VECTORS[name](), torch.randn(4, 6, 4, dtype=D)
+    padded = x.masked_fill(~PRESENT[..., None], garbage)
+    return model.double(), x, mg.from_lengths(padded, LENGTHS, layout=layout)
+
+
+def alone(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
+    """The gradients of the samples, one by one, each without its padding."""
+    rows = []
+    for i, length in enumerate(LENGTHS):
+        loss = F.mse_loss(model(x[i : i + 1, :length]), TARGETS[i : i + 1])
+        rows.append([g.to_dense() for g in torch.autograd.grad(loss, list(model.parameters()))])
+    names = [name for name, _ in model.named_parameters()]
+    return {name: torch.stack(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+@MODELS
+@LAYOUTS
+@pytest.mark.parametrize("garbage", [float("nan"), 1e38])
+def test_samples_of_all_lengths_at_once(name: str, layout: torch.layout, garbage: float) -> None:
+    model, x, batch = given(name, layout, garbage)
+    expected = alone(model, x)
+    found = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method="batched")
+    for parameter, gradient in found.items():
+        torch.testing.assert_close(gradient.to_dense(), expected[parameter])
+    in_parts = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method="batched", chunk_size=3)
+    one_by_one = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method="loop")
+    for parameter, gradient in expected.items():
+        torch.testing.assert_close(in_parts[parameter].to_dense(), gradient)
+        torch.testing.assert_close(one_by_one[parameter].to_dense(), gradient)
+
+
+@MODELS
+@LAYOUTS
+def test_norms_and_clipped_sums(name: str, layout: torch.layout) -> None:
+    model, x, batch = given(name, layout, float("inf"))
+    expected = alone(model, x)
+    norms = torch.stack([g.flatten(1).square().sum(1) for g in expected.values()]).sum(0).sqrt()
+    torch.testing.assert_close(
+        mg.per_sample_grad_norms(model, F.mse_loss, batch, TARGETS, method="batched"), norms
+    )
+    limit = float(norms.median())
+    mg.clipped_backward(model, F.mse_loss, batch, TARGETS, max_norm=limit, reduction="sum", method="batched")
+    weights = (limit / (norms + 1e-6)).clamp(max=1)
+    for parameter, p in model.named_parameters():
+        assert p.grad is not None
+        total = torch.einsum("b,b...->...", weights, expected[parameter])
+        torch.testing.assert_close(p.grad.to_dense(), total)
+
+
+@LAYOUTS
+@pytest.mark.parametrize("sparse", ["table, sparse", "sum, sparse"])
+def test_only_rows_that_were_looked_up_are_listed(layout: torch.layout, sparse: str) -> None:
+    model, x, batch = given(sparse, layout, 0.0)
+    found = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method="batched")["inner.weight"]
+    padding = 3 if sparse == "table, sparse" else None
+    looked_up = {
+        (i, word)
+        for i, length in enumerate(LENGTHS.tolist())
+        for word in x[i, :length].tolist()
+        if word != padding
+    }
+    assert set(map(tuple, found.indices().T.tolist())) == looked_up
+
+
+@pytest.mark.parametrize("name", ["gru", "state of an lstm", "rnn"])
+@LAYOUTS
+def test_second_derivatives(name: str, layout: torch.layout) -> None:
+    model, x, batch = given(name, layout, float("nan"))
+    norms = mg.per_sample_grad_norms(model, F.mse_loss, batch, TARGETS, create_graph=True, method="batched")
+    found = torch.autograd.grad(norms.square().sum(), list(model.parameters()))
+    total = torch.zeros((), dtype=D)
+    for i, length in enumerate(LENGTHS):
+        loss = F.mse_loss(model(x[i : i + 1, :length]), TARGETS[i : i + 1])
+        gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
+        total = total + sum(g.square().sum() for g in gradients)
+    expected = torch.autograd.grad(total, list(model.parameters()))
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_bags_with_weights_and_bags_of_nothing() -> None:
+    ids, weights = torch.tensor([[5, 1, 1], [2, 0, 6]]), torch.randn(2, 3, dtype=D)
+    mask = torch.tensor([[True, False, True], [False, False, False]])
+    for options in ({}, {"sparse": True}, {"padding_idx": 5}):
+        model = nn.EmbeddingBag(7, 2, mode="sum", **options).double()
+        batch = mg.masked(ids.masked_fill(~mask, 99), mask), None, weights.masked_fill(~mask, float("nan"))
+        found = mg.per_sample_grad(model, lambda y: y.square().sum(), batch, method="batched")["weight"]
+        expected = torch.zeros(2, 7, 2, dtype=D)
+        bag = model(ids[:1, [0, 2]], None, weights[:1, [0, 2]])
+        expected[0] = torch.autograd.grad(bag.square().sum(), model.weight)[0].to_dense()
+        torch.testing.assert_close(found.to_dense(), expected)
+
+
+def test_a_masked_table_goes_the_general_way() -> None:
+    weight = torch.randn(5, 3, dtype=D)
+
+    class Looked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(weight)
+
+        def forward(self, ids: Any) -> Any:
+            return F.embedding(ids, mg.masked(self.weight, torch.arange(3)[None] < 2))
+
+    ids = torch.tensor([[0, 4], [1, 1]])
+    mask = torch.tensor([[True, True], [True, False]])
+    found = mg.per_sample_grad(Looked(), lambda y: y.sum(), mg.masked(ids, mask), method="batched")["weight"]
+    expected = torch.zeros(2, 5, 3, dtype=D)
+    expected[0, 0, :2] = expected[0, 4, :2] = expected[1, 1, :2] = 1
+    torch.testing.assert_close(found, expected)
+
+
+class TestOtherForms:
+    """What holds sequences in other ways is refused; the messages name what to write, and that is done here."""
+
+    def test_offsets_of_bags(self) -> None:
+        bag = nn.EmbeddingBag(7, 2, mode="sum").double()
+        ids, offsets = torch.tensor([1, 2, 3, 1, 5, 6]), torch.tensor([0, 2, 3])
+        with pytest.raises(
+            ValueError, match=r"mg.from_offsets\(rows, .*pad\(offsets, \(0, 1\), value=len\(rows\)\)"
+        ):
+            mg.per_sample_grad(bag, F.mse_loss, (ids, offsets), TARGETS[:3])
+        batch = mg.from_offsets(ids, torch.nn.functional.pad(offsets, (0, 1), value=len(ids)))
+        found = mg.per_sample_grad(bag, F.mse_loss, batch, TARGETS[:3], method="batched")["weight"]
+        for i, part in enumerate([ids[:2], ids[2:3], ids[3:]]):
+            loss = F.mse_loss(bag(part, torch.tensor([0])), TARGETS[i : i + 1])
+            torch.testing.assert_close(found[i], torch.autograd.grad(loss, bag.weight)[0])
+
+    def test_packed_sequences(self) -> None:
+        model = Pooled(rnn(nn.GRU), 5).double()
+        x = torch.randn(4, 6, 4, dtype=D)
+        packed = nn.utils.rnn.pack_padded_sequence(x, LENGTHS, batch_first=True, enforce_sorted=False)
+        for inputs in (packed, (packed,), {"x": packed}):
+            with pytest.raises(TypeError, match=r"mg.interop.from_packed\(packed\), and batch_first=True"):
+                mg.per_sample_grad(model, F.mse_loss, inputs, TARGETS)
+        batch = mg.interop.from_packed(packed)
+        expected = alone(model, x)
+        for name, g in mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method="batched").items():
+            torch.testing.assert_close(g, expected[name])
+
+    def test_layouts_of_torch(self) -> None:
+        model, eye = nn.Linear(3, 1, bias=False).double(), torch.eye(3, dtype=D)
+        nested = torch.nested.nested_tensor([eye, eye[:1]], layout=torch.jagged)
+        for x, way in ((nested, "nested"), (eye.to_sparse_csr(), "sparse")):
+            with pytest.raises(TypeError, match=rf"inputs must be .*; write mg.from_{way}\(x\)"):
+                mg.per_sample_grad(model, lambda y: y.sum(), x)
+        found = mg.per_sample_grad(model, lambda y: y.sum(), mg.from_nested(nested))["weight"]
+        torch.testing.assert_close(found, torch.tensor([[[1, 1, 1]], [[1, 0, 0]]], dtype=D))
+        with pytest.warns(UserWarning, match=r"layout torch.sparse_csr.*pass x.to_dense\(\)"):
+            mg.per_sample_grad(model, lambda y: y.sum(), mg.from_sparse(eye.to_sparse_csr()))

@@ -1,0 +1,148 @@
+"""``bias_correction="row"``: a row is stepped by the number of steps that it has had itself."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+NAMES = ["Adam", "AdamW", "NAdam", "RAdam", "Adamax"]
+every_name = pytest.mark.parametrize("name", NAMES)
+ROW: dict[str, Any] = {"bias_correction": "row"}
+
+
+def rows(index: list[int], values: Tensor, height: int) -> Tensor:
+    return torch.sparse_coo_tensor([index], values, (height, *values.shape[1:]), check_invariants=True)
+
+
+def test_the_first_step_of_a_row_after_a_thousand_of_others() -> None:
+    """Adam's step is lr * sign(g) at first; with m = 0.1 g and v = 0.001 g^2 uncorrected, 0.1 / sqrt(0.001) times."""
+    for how, expected in (("steps", -0.1 * 0.1 / (0.001 / (1 - 0.999**1001)) ** 0.5), ("row", -0.1)):
+        p = nn.Parameter(torch.zeros(2, 1))
+        optimizer = mg.optim.Adam([p], lr=0.1, bias_correction=how)  # type: ignore[arg-type]
+        for _ in range(1000):
+            p.grad = rows([0], torch.ones(1, 1), 2)
+            optimizer.step()
+        p.grad = rows([1], torch.ones(1, 1), 2)
+        optimizer.step()
+        assert p[1].item() == pytest.approx(expected, rel=1e-5)
+    assert optimizer.state[p]["step"].tolist() == [[1000.0], [1.0]]
+    assert round(-0.1 * 0.1 / (0.001 / (1 - 0.999**1001)) ** 0.5, 3) == -0.252
+
+
+@every_name
+@pytest.mark.parametrize("row", [(), (3,), (2, 2)])
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (kind, dtype)
+        for kind in ("rows", "masked", "padded", "dense")
+        for dtype in (torch.float32, torch.float64, torch.complex64)
+        if not (kind == "padded" and dtype.is_complex)  # padded rows are real
+    ],
+)
+def test_each_row_is_as_if_it_were_alone(
+    name: str, dtype: torch.dtype, row: tuple[int, ...], kind: str
+) -> None:
+    """A parameter for each row, each stepped by PyTorch when that row has a gradient."""
+    start = torch.randn(5, *row).to(dtype)
+    p = nn.Parameter(start.clone())
+    alone = [nn.Parameter(t.clone()) for t in start]
+    options = {"lr": 0.1, "weight_decay": 0.1, "betas": (0.8, 0.9)}
+    optimizer = getattr(mg.optim, name)([p], **options, **ROW)
+    theirs = [getattr(torch.optim, name)([q], **options) for q in alone]
+    for step in range(14):
+        index = [step % 5, (step * step) % 5] if kind != "dense" else [*range(5)]
+        values = torch.randn(len(index), *row).to(dtype)
+        grad = torch.zeros(5, *row, dtype=dtype).index_add(0, torch.tensor(index), values)
+        mask = torch.zeros(5, dtype=torch.bool).index_fill(0, torch.tensor(index), True)
+        if kind == "rows":
+            p.grad = torch.sparse_coo_tensor([index], values, p.shape, check_invariants=True)
+        elif kind == "dense":
+            p.grad = grad
+        elif kind == "padded":
+            padded = mg.PaddedRows(
+                torch.tensor([*index, 5]), torch.cat([values, values[:1] * float("nan")]), p.shape
+            )
+            mg.attach_gradient(p, padded)
+        else:
+            whole = mask.view(-1, *(1 for _ in row)).expand(p.shape)
+            mg.attach_gradient(p, mg.masked(torch.where(whole, grad, float("nan")), whole))
+        optimizer.step()
+        for i in set(index):
+            alone[i].grad = grad[i]
+            theirs[i].step()
+        torch.testing.assert_close(p.detach(), torch.stack([q.detach() for q in alone]), rtol=1e-4, atol=1e-5)
+    counts = optimizer.state[p]["step"].real.flatten().tolist()
+    assert counts == [float(t.state[q]["step"]) for t, q in zip(theirs, alone, strict=True)]
+
+
+@every_name
+def test_single_entries_count_for_their_row(name: str) -> None:
+    p = nn.Parameter(torch.ones(4, 3))
+    optimizer = getattr(mg.optim, name)([p], lr=0.1, **ROW)
+    for index in ([[1, 1], [0, 2]], [[1], [1]], [[3], [0]]):
+        p.grad = torch.sparse_coo_tensor(index, torch.ones(len(index[0])), (4, 3), check_invariants=True)
+        optimizer.step()
+    assert optimizer.state[p]["step"].flatten().tolist() == [0, 2, 0, 1]
+
+
+@every_name
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_counts_are_saved_and_loaded(name: str, dtype: torch.dtype) -> None:
+    def train(optimizer: Any, p: Tensor, steps: range) -> None:
+        for step in steps:
+            p.grad = rows([step % 3, 3], torch.full((2, 2), 0.5 + step, dtype=dtype), 4)
+            optimizer.step()
+
+    p = nn.Parameter(torch.ones(4, 2, dtype=dtype))
+    optimizer = getattr(mg.optim, name)([p], lr=0.1, **ROW)
+    train(optimizer, p, range(300))
+    q = nn.Parameter(p.detach().clone())
+    again = getattr(mg.optim, name)([q], lr=0.1, **ROW)
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert again.state[q]["step"].flatten().tolist() == [100, 100, 100, 300]
+    if dtype is torch.float32:
+        train(optimizer, p, range(4))
+        train(again, q, range(4))
+        assert torch.equal(p, q)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    p = nn.Parameter(torch.ones(4, 2))
+    with pytest.raises(
+        ValueError, match=r"bias_correction must be 'steps'.*got 'rows'; write bias_correction='steps'"
+    ):
+        mg.optim.Adam([p], bias_correction="rows")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match=r"not available with unspecified='zero'.*use bias_correction='steps'"
+    ):
+        mg.optim.Adam([p], bias_correction="row", unspecified="zero")
+    by_row, by_steps = mg.optim.Adam([p], bias_correction="row"), mg.optim.Adam([p])
+    p.grad = torch.ones(4, 2)
+    for optimizer in (by_row, by_steps):
+        optimizer.step()
+    with pytest.raises(ValueError, match="build the optimizer with bias_correction='row' to load it"):
+        by_steps.load_state_dict(by_row.state_dict())
+    theirs = torch.optim.Adam([p])
+    theirs.step()
+    with pytest.raises(ValueError, match=r"state 'step'.*shape \(\).*needs a state of shape \(4, 1\)"):
+        by_row.load_state_dict(theirs.state_dict())
+    assert by_row.state[p]["step"].tolist() == [[1.0]] * 4
+
+
+def test_second_moments_of_rows_too() -> None:
+    p = nn.Parameter(torch.zeros(3, 4))
+    optimizer = mg.optim.Adam([p], lr=0.1, state="row", bias_correction="row")
+    for row in (0, 0, 0, 2):
+        p.grad = rows([row], torch.full((1, 4), 3.0), 3)
+        optimizer.step()
+    torch.testing.assert_close(p[2].detach(), torch.full((4,), -0.1))
+    assert {name: tuple(t.shape) for name, t in optimizer.state[p].items()} == {
+        "step": (3, 1), "exp_avg": (3, 4), "exp_avg_sq": (3, 1),
+    }  # fmt: skip

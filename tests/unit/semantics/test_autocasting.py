@@ -1,0 +1,91 @@
+"""Composite functions and stored entries under torch.autocast: PyTorch's dtypes, and its numbers on full input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import maskgrad as mg
+
+HALVES = [torch.bfloat16, torch.float16]
+DTYPES = [torch.float32, *HALVES]
+VOLUME, MATRIX, ROWS = (2, 4, 6, 5, 4), (3, 6), (2, 3, 6)
+#: Called with an operand, a weight for its last dimension and a bias.
+COMPOSITES: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
+    "lp_pool3d": (VOLUME, lambda x, w, b: F.lp_pool3d(x.abs() + 1, 2.0, 2)),
+    "interpolate": (VOLUME, lambda x, w, b: F.interpolate(x, scale_factor=2.0, mode="area")),
+    "local_response_norm": (VOLUME, lambda x, w, b: F.local_response_norm(x, 3)),
+    "instance_norm": (VOLUME, lambda x, w, b: F.instance_norm(x)),
+    "cosine_similarity": (ROWS, lambda x, w, b: F.cosine_similarity(x, x + 1, dim=-1)),
+    "triplet_margin_with_distance_loss": (
+        MATRIX,
+        lambda x, w, b: F.triplet_margin_with_distance_loss(x, x + 1, x - 1),
+    ),
+}
+STORED = {
+    "linear": (ROWS, F.linear),
+    "matmul": (ROWS, lambda x, w, b: x @ w.mT),
+    "mm": (MATRIX, lambda x, w, b: torch.mm(x, w.mT)),
+    "addmm": (MATRIX, lambda x, w, b: torch.addmm(b, x, w.mT)),
+    "baddbmm": (ROWS, lambda x, w, b: torch.baddbmm(b, x, w.mT.expand(2, 6, 4))),
+    "inner": (MATRIX, lambda x, w, b: torch.inner(x, w)),
+    "vecdot": (MATRIX, lambda x, w, b: torch.linalg.vecdot(x, x)),
+    "prelu": (MATRIX, lambda x, w, b: F.prelu(x, b[:1].abs())),
+    "sum": (MATRIX, lambda x, w, b: x.sum(1)),
+}
+
+
+def compare(
+    call: Any, make: Callable[[Tensor], Any], shape: tuple[int, ...], of: torch.dtype, to: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(shape).to(of), torch.randn(4, 6).to(of), torch.randn(4).to(of)
+    with torch.autocast("cpu", to):
+        expected, found = call(x, weight, bias), call(make(x), weight, bias)
+    if isinstance(found, mg.MaskedTensor):
+        assert found.mask.all()
+        found = found.filled(0.0)
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
+
+
+@pytest.mark.parametrize("to", HALVES)
+@pytest.mark.parametrize("of", DTYPES)
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composite_functions(name: str, of: torch.dtype, to: torch.dtype) -> None:
+    shape, call = COMPOSITES[name]
+    compare(call, lambda x: mg.masked(x, torch.ones(shape, dtype=torch.bool)), shape, of, to)
+
+
+@pytest.mark.parametrize("to", HALVES)
+@pytest.mark.parametrize("of", DTYPES)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("name", STORED)
+def test_stored_entries(name: str, layout: torch.layout, of: torch.dtype, to: torch.dtype) -> None:
+    shape, call = STORED[name]
+    if len(shape) > 2 and layout is not torch.sparse_coo:
+        shape = (1, *shape[1:])
+        if name == "baddbmm":
+            return
+    mask = torch.ones(shape, dtype=torch.bool)
+    compare(call, lambda x: mg.masked(x, mask).to_sparse(layout=layout), shape, of, to)
+
+
+@pytest.mark.parametrize("to", HALVES)
+def test_another_half_precision(to: torch.dtype) -> None:
+    """torch.cat and index_copy refuse it under autocast; what is no cat for the user must not."""
+    of = HALVES[1 - HALVES.index(to)]
+    rows, there = torch.randn(2, 3, 4).to(of), torch.arange(3) < torch.tensor([[3], [1]])
+    index = mg.masked(torch.tensor([0, 9]), torch.tensor([True, False]))
+    with torch.autocast("cpu", to):
+        padded = mg.from_lengths(rows, torch.tensor([3, 1]), layout=torch.jagged).to_dense()
+        added = torch.index_add(torch.zeros(2, 3, 4).to(of), 0, index, rows)
+    assert padded.mask.equal(there[..., None].expand(2, 3, 4))
+    assert padded.filled(0.0).equal(torch.where(there[..., None], rows, 0))
+    added = added.filled(0.0) if isinstance(added, mg.MaskedTensor) else added
+    assert added.equal(torch.stack([rows[0], torch.zeros_like(rows[0])]))
