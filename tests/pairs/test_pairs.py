@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from itertools import combinations
 
 import pytest
+import torch
 
 from tests.pairs.features import MODULES, WAYS
 from tests.pairs.programs import Program, check
@@ -16,6 +17,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 COMPILED = WAYS[0]
+
+
+@pytest.fixture(autouse=True)
+def _pytorchs_own_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """oneDNN, which has no LSTM in bfloat16 where the processor has no AVX-512, stays out of it."""
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
 
 
 def hold(programs: Iterable[Program]) -> None:
