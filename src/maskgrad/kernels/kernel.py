@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, cast
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import KERNELS, is_stacked, runs_compiled, triton_works, uninterrupted
+from maskgrad.kernels.selection import KERNELS, explain, is_small, is_stacked, triton_works, uninterrupted
 
 #: the dtypes whose sums are taken in float32
 HALVES = (torch.float16, torch.bfloat16)
@@ -118,10 +118,9 @@ class Kernel(Generic[P, R]):
     def is_compiled_for(self, *args: Any) -> bool:
         """Whether a compiled body runs on these arguments."""
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
-        if self.when is not None and not self.when(*args):
+        if is_small(leading, self.min_numel) or (self.when is not None and not self.when(*args)):
             return False
-        others = [x for x in args if isinstance(x, Tensor) and x is not leading]
-        return runs_compiled(self.name, leading, *others)
+        return explain(self.name, leading, *[x for x in args if isinstance(x, Tensor) and x is not leading]) == ""
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled body for the tensors' device.

@@ -44,6 +44,7 @@ __all__ = [
     "explain",
     "is_eager",
     "is_plain",
+    "is_small",
     "is_stacked",
     "is_transformed",
     "kernels_in_use",
@@ -60,6 +61,7 @@ KERNELS: dict[str, Kernel[..., Any]] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 PLAIN = (Tensor, torch.nn.Parameter)
+_STRIDED = torch.strided
 # Asked for in every operation: bound once, because four chains of attributes cost as much as the answers.
 _transforms_are_active = torch._C._are_functorch_transforms_active
 _number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -69,10 +71,12 @@ _forward_ad = torch.autograd.forward_ad
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
-    # small tensors, whose calls count, are not told why
-    if not torch.compiler.is_compiling() and values.numel() < KERNELS[kernel].min_numel and _forced() is None:
-        return False
-    return explain(kernel, values, *others) == ""
+    return not is_small(values, KERNELS[kernel].min_numel) and explain(kernel, values, *others) == ""
+
+
+def is_small(values: Tensor, least: int) -> bool:
+    """Whether there are fewer than ``least`` values, for which no body is forced; small tensors are not told why."""
+    return not torch.compiler.is_compiling() and values.numel() < least and _forced() is None
 
 
 is_stacked = torch._C._functorch.is_legacy_batchedtensor
@@ -149,7 +153,7 @@ def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor |
 
 def is_plain(x: Tensor) -> bool:
     """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
-    return type(x) in PLAIN and x.is_cpu and x.layout == torch.strided and not (x.is_conj() or x.is_neg())
+    return type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not (x.is_conj() or x.is_neg())
 
 
 def can_read_values(*tensors: Tensor) -> bool:

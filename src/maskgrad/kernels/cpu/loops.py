@@ -36,6 +36,25 @@ def cut(task: int, pieces: int, piece: int) -> tuple[int, int]:
     return (task, 0) if pieces == 1 else (task // pieces, task % pieces * piece)
 
 
+@formula
+def run_of(m: Any, m_row: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
+    """The next entries of a row, from ``start`` on, that are specified or, with a step of 1, may be; and their place.
+
+    A ``step`` of 0: one place of the mask stands for the row; of ``-n``: for n entries.
+    """
+    if step > 0:
+        return start, stop, m_row + start
+    if step == 0:
+        return (start, stop, m_row) if m[m_row] != 0 else (stop, stop, m_row)
+    place, last = m_row + start // -step, m_row + stop // -step
+    while place < last and m[place] == 0:
+        place += 1
+    first = place
+    while place < last and m[place] != 0:
+        place += 1
+    return (first - m_row) * -step, (place - m_row) * -step, first
+
+
 def wide(x: Tensor) -> torch.dtype:
     """The type that the entries of ``x`` are computed in."""
     return torch.float32 if x.dtype in HALVES else x.dtype

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 _LARGE = 1 << 22  # bytes; as in numpy
+_CPU = torch.device("cpu")
 
 
 def empty(size: int | Sequence[int], dtype: torch.dtype) -> Tensor:
     """As ``torch.empty`` on the CPU; large tensors ask for huge pages."""
-    return advised(torch.empty(size, dtype=dtype, device="cpu"))
+    return advised(torch.empty(size, dtype=dtype, device=_CPU))
 
 
 def advised(out: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class Partition:
         number = len(self.copied)
         return (
             _table(self.outer, number), self.summed.strides, self.summed.size, self.pieces,
-            -(-self.summed.size // self.pieces), self.width, self.inner.strides if self.inner else (0,) * number,
+            _piece(self.summed, self.pieces), self.width, self.inner.strides if self.inner else (0,) * number,
         )  # fmt: skip
 
     def split(self, results: Tensor) -> tuple[Tensor, list[int]]:
@@ -168,14 +168,17 @@ def _shape_and_strides(tensors: Sequence[Tensor]) -> tuple[torch.Size, Strides]:
 
 
 def partition(
-    tensors: Sequence[Tensor], dims: Sequence[int], tile: int
+    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, runs: bool = False
 ) -> tuple[tuple[Tensor, ...], Partition]:
     """Cut the reduction of ``tensors`` (the first of them :func:`walkable`; all not empty) over ``dims``.
+
+    With ``runs``, rows for which one place of the mask stands (features under padding) are joined to one row where they
+    are reduced together: its step in the mask is ``-n``, where each place stands for n entries (see ``loops.run_of``).
 
     Returns:
         The tensors, copied where they could not be walked beside the first, and the cut.
     """
-    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile)
+    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, runs)
     return _copied(tensors, cut.copied), cut
 
 
@@ -188,7 +191,9 @@ def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor
 
 
 @functools.lru_cache(KEPT)
-def _partition(shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int) -> Partition:
+def _partition(
+    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, runs: bool
+) -> Partition:
     chosen = tuple(sorted(d % len(shape) for d in dims))
     strides, copied = _aligned(shape, strides)
     merged, order = axes(shape, strides, chosen)
@@ -196,14 +201,24 @@ def _partition(shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile:
         # reduced dimensions of size 1 only: groups of one entry each
         merged.append(Axis(1, True, (1,) * len(strides)))
     outer, summed, inner = nest(merged)
+    if runs and inner is None and outer and outer[-1].reduced:
+        if outer[-1].strides == (summed.size, 1) and summed.strides == (1, 0):
+            each = summed.size
+            outer, summed = outer[:-1], Axis(outer[-1].size * each, True, (1, -each))
     rows = math.prod(axis.size for axis in outer)
     tiles = -(-inner.size // tile) if inner else 1
     pieces = 1
     if rows * tiles < MIN_TASKS:
         piece = PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)
         pieces = -(-summed.size // piece)
-        pieces = -(-summed.size // -(-summed.size // pieces))  # none is empty
+        pieces = -(-summed.size // _piece(summed, pieces))  # none is empty
     return Partition(shape, chosen, order, outer, summed, inner, pieces, tile, copied)
+
+
+def _piece(summed: Axis, pieces: int) -> int:
+    """The length of a piece, in whole places of the mask."""
+    each = max(-min(summed.strides), 1)
+    return -(-summed.size // (pieces * each)) * each
 
 
 @dataclass(frozen=True)

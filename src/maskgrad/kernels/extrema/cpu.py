@@ -17,12 +17,13 @@ from torch import Tensor
 from maskgrad.kernels import extrema as family
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, write
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, run_of, write
 from maskgrad.kernels.cpu.partition import Partition, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
 
 BLOCK = 1024  # entries of a row treated together
+FEW = 8  # entries of a row that are looked at one by one
 TILE = 1024  # columns treated together
 
 NARROW = (torch.int8, torch.int16)  # int16 is how float16 travels
@@ -77,7 +78,7 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, repeats = unrepeated(values, mask, dim)
-    tensors, parts = partition((walkable(values), mask), dim, TILE)
+    tensors, parts = partition((walkable(values), mask), dim, TILE, runs=True)
     best, number = parts.empty(values.dtype), parts.empty(torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
@@ -129,11 +130,22 @@ def _rows(
         row, begin = cut(task, pieces, piece)
         stop = min(begin + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
-        best, ties, where = start, 0, -1
-        if steps[1] or m[m_row] != 0:
-            for r in range(begin, stop, BLOCK):
-                end = min(r + BLOCK, stop)
-                mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
+        best, ties, where, last = start, 0, -1, begin
+        if steps[1] > 0 and length <= FEW:
+            v0, m0, last = np.uint64(v_row), np.uint64(m_row), stop
+            for k in range(np.uint64(length)):  # without a branch
+                specified, key = m[m0 + k], ordered(decode(v[v0 + k]), turn)
+                best = max(best, key if specified else start)
+            for k in range(np.uint64(length)):
+                hit = np.int64(ordered(decode(v[v0 + k]), turn) == best) & np.int64(m[m0 + k] != 0)
+                where += (np.int64(k) - where) * (hit & (ties == 0))
+                ties += hit
+        while last < stop:
+            first, last, m_first = run_of(m, m_row, last, stop, steps[1])
+            for r in range(first, last, BLOCK):
+                end = min(r + BLOCK, last)
+                m0 = m_first + r - first
+                mask = m[m0 : m0 + end - r] if steps[1] > 0 else ones[: end - r]
                 block = v[v_row + r : v_row + end]
                 key = _best(block, mask, start, turn)
                 if key > best:
@@ -142,7 +154,7 @@ def _rows(
                     ties += _ties(block, mask, best, turn)
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
                     where = r
-        if position and where >= 0:  # so far, the block
+        if position and where >= 0 and (steps[1] <= 0 or length > FEW):  # so far, the block
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
             where += _first(v[v_row + where : v_row + end], mask, best, turn)

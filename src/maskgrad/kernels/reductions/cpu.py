@@ -18,7 +18,7 @@ from torch import Tensor
 
 from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import cut, place
+from maskgrad.kernels.cpu.loops import cut, place, run_of
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -27,6 +27,7 @@ from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
+FEW = 8  # entries of a row that one vector of the processor holds
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
 TILE = 16384  # bytes of the sums of columns summed together: they stay in the first-level cache
 
@@ -79,8 +80,10 @@ def _reduce(
     total = torch.float32 if narrow and values.is_floating_point() else None
     if values.dtype in (torch.int8, torch.int16):
         values = values.to(torch.int32)  # int16 is how float16 travels
-    out, count = _sums(loops, storable(values, dtype), mask, dim, keepdim, mean, narrow, total)
-    return out.to(dtype), count
+    if values.dtype is not dtype:
+        values = storable(values, dtype)
+    out, count = _sums(loops, values, mask, dim, keepdim, mean, narrow, total)
+    return out if out.dtype is dtype else out.to(dtype), count
 
 
 def sum_of(
@@ -112,7 +115,7 @@ def _sums(
     values, mask, repeats = unrepeated(values, mask, dim)
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
-    tensors, part = partition((walkable(values), mask), dim, TILE // size)
+    tensors, part = partition((walkable(values), mask), dim, TILE // size, runs=True)
     if total is not None and part.whole:
         stored = total
     out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)
@@ -149,36 +152,43 @@ def summing(term: Any, join: Any = _plus) -> Loops:
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
         tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, 0 or 1 for the mask."""
+        """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, for the mask see :func:`run_of`."""
         v, m, out, count = at(v), at(m), at(out), at(count)
         for task in range(lo, hi):
             rest, start = cut(task, pieces, piece)
             stop = min(start + piece, length)
             v_row, m_row = place(outer, rest, 0), place(outer, rest, 1)
-            s, n = wide, 0
-            if steps[1] == 0:  # the whole row is specified, or none of it
-                if m[m_row] != 0 and start < stop:
-                    n = stop - start
-                else:
-                    stop = start
-            for r in range(start, stop, BLOCK):
-                size, a, b = np.uint64(min(BLOCK, stop - r)), np.uint64(v_row + r), np.uint64(m_row + r)
-                block_s, block_n = zero, zero
-                if steps[1] == 0:
-                    for u in range(size):
-                        block_s = join(block_s, term(decode(v[a + u]), zero, one))
-                elif apart:  # what is no sum becomes vector code by itself only
-                    for u in range(size):
-                        block_s = join(block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero)
-                    for u in range(size):
-                        block_n += one if m[b + u] != 0 else zero
-                else:
-                    for u in range(size):  # sum and count in one type: both then have vectors of one length
-                        specified = m[b + u] != 0
-                        block_s = join(block_s, term(decode(v[a + u]), zero, one) if specified else zero)
-                        block_n += one if specified else zero
-                s = join(s, block_s)
-                n += int(block_n)
+            s, n, end = wide, 0, start
+            while end < stop:
+                begin, end, m_begin = run_of(m, m_row, end, stop, steps[1])
+                if steps[1] <= 0:
+                    n += end - begin
+                for r in range(begin, end, BLOCK):
+                    size, a = np.uint64(min(BLOCK, end - r)), np.uint64(v_row + r)
+                    block_s = zero
+                    if steps[1] <= 0:
+                        for u in range(size):
+                            block_s = join(block_s, term(decode(v[a + u]), zero, one))
+                        s = join(s, block_s)
+                        continue
+                    block_n, b = zero, np.uint64(m_begin + r - begin)
+                    if size < FEW:  # too few for a vector, so all are read: a read that may be left out is a branch
+                        for u in range(size):
+                            entry, specified = term(decode(v[a + u]), zero, one), m[b + u] != 0
+                            block_s = join(block_s, entry if specified else zero)
+                            n += specified
+                    elif apart:  # what is no sum becomes vector code by itself only
+                        for u in range(size):
+                            block_s = join(block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero)
+                        for u in range(size):
+                            block_n += one if m[b + u] != 0 else zero
+                    else:
+                        for u in range(size):  # sum and count in one type: both then have vectors of one length
+                            specified = m[b + u] != 0
+                            block_s = join(block_s, term(decode(v[a + u]), zero, one) if specified else zero)
+                            block_n += one if specified else zero
+                    s = join(s, block_s)
+                    n += int(block_n)
             if mean:
                 out[task] = s / max(n, 1)
             else:
