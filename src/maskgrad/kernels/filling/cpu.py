@@ -141,7 +141,20 @@ def _loop(keeps: bool) -> Any:
     ) -> None:  # fmt: skip
         """Task t writes piece t % pieces of row t // pieces; no division for each of many short rows."""
         out, values, mask = at(out), at(values), at(mask)
-        if pieces == 1:
+        o_row, v_row, m_row = fast_by
+        rows_follow = steps[0] == 1 and o_row == inners and v_row == inners * steps[1] and v_row >= 0
+        if pieces == 1 and rows_follow and steps[2] == 0:
+            for slow in range(lo // fasts, -(-hi // fasts)):
+                first = slow * fasts
+                o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
+                fast, last = max(lo - first, 0), min(hi - first, fasts)
+                while fast < last:  # rows that are alike are one
+                    start, known = fast, mask[m + fast * m_row] != 0
+                    while fast < last and (mask[m + fast * m_row] != 0) == known:
+                        fast += 1
+                    o0, v0, size = o + start * o_row, v + start * v_row, (fast - start) * inners
+                    line(out, values, mask, filler, o0, v0, m + start * m_row, size, steps)
+        elif pieces == 1:
             for slow in range(lo // fasts, -(-hi // fasts)):
                 first = slow * fasts
                 o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
