@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, wide, write
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 
@@ -87,7 +87,9 @@ def sums_of_pairs(
 ) -> tuple[Tensor, Tensor]:
     """The two sums of a formula of :func:`pair_loops` over ``dim``, which are kept, in float64."""
     center = torch.zeros((), dtype=wide(x)) if center is None else center.detach().contiguous()
-    tensors, part = partition((walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE)
+    tensors, part = partition(
+        (walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE, mask=2
+    )
     sums = [part.empty(torch.float64) for _ in range(2)]
     run(
         loops[part.inner is not None], *[flat(t) for t in tensors], *part.geometry, scalars(x, numbers),
@@ -105,30 +107,33 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
         x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
         inners: Any, n: Any, sums: Any, products: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        """Task t adds piece t % pieces of row t // pieces. Values lie in steps of 1, others in steps of 0 or 1."""
+        """Task t adds piece t % pieces of row t // pieces. Steps: of ``x`` 1, of the mask see :func:`stretch`."""
         x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
         zero = n[0]
-        mask = m if steps[2] else np.ones(BLOCK, np.uint8)
+        mask = m if steps[2] > 0 else np.ones(BLOCK, np.uint8)
         others = y if steps[1] else np.full(BLOCK, y[0])
         for task in range(lo, hi):
-            row, start = cut(task, pieces, piece)
-            stop = min(start + piece, length)
-            x0, y0, m0 = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)
+            row, end = cut(task, pieces, piece)
+            stop = min(end + piece, length)
+            x0, y0, m_row = place(outer, row, 0), place(outer, row, 1), place(outer, row, 2)
             center, a, b = c[place(outer, row, 3)], 0.0, 0.0
             if steps[1] == 0:
                 others[:] = y[y0]
-            if steps[2] == 0 and m[m0] == 0:
-                stop = start
-            for r in range(start, stop, BLOCK):
-                first, second = zero, zero
-                xr, yr = np.uint64(x0 + r), np.uint64(y0 + r if steps[1] else 0)
-                mr = np.uint64(m0 + r if steps[2] else 0)
-                for u in range(np.uint64(min(BLOCK, stop - r))):
-                    p, q = of(decode(x[xr + u]), decode(others[yr + u]), center, n)
-                    first += p if mask[mr + u] != 0 else zero
-                    second += q if mask[mr + u] != 0 else zero
-                a += first
-                b += second
+            while end < stop:
+                start = end
+                end, there, m0 = stretch(m, m_row, start, stop, steps[2])
+                if not there:
+                    continue
+                for r in range(start, end, BLOCK):
+                    first, second = zero, zero
+                    xr, yr = np.uint64(x0 + r), np.uint64(y0 + r if steps[1] else 0)
+                    mr = np.uint64(m0 + r - start if steps[2] > 0 else 0)
+                    for u in range(np.uint64(min(BLOCK, end - r))):
+                        p, q = of(decode(x[xr + u]), decode(others[yr + u]), center, n)
+                        first += p if mask[mr + u] != 0 else zero
+                        second += q if mask[mr + u] != 0 else zero
+                    a += first
+                    b += second
             sums[task], products[task] = a, b
 
     @reordered

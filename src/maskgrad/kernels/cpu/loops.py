@@ -37,22 +37,21 @@ def cut(task: int, pieces: int, piece: int) -> tuple[int, int]:
 
 
 @formula
-def run_of(m: Any, m_row: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
-    """The next entries of a row, from ``start`` on, that are specified or, with a step of 1, may be; and their place.
+def stretch(m: Any, m_row: int, start: int, stop: int, step: int) -> tuple[int, bool, int]:
+    """Where the entries of a row end that are alike from ``start`` on, whether they may be specified, and their place.
 
-    A ``step`` of 0: one place of the mask stands for the row; of ``-n``: for n entries.
+    With a ``step`` of 1 each entry has its place in the mask; of 0, one place stands for the row; of ``-n``, for n
+    entries.
     """
     if step > 0:
-        return start, stop, m_row + start
+        return stop, True, m_row + start
     if step == 0:
-        return (start, stop, m_row) if m[m_row] != 0 else (stop, stop, m_row)
-    place, last = m_row + start // -step, m_row + stop // -step
-    while place < last and m[place] == 0:
+        return stop, m[m_row] != 0, m_row
+    first, last = m_row + start // -step, m_row + stop // -step
+    place, there = first + 1, m[first] != 0
+    while place < last and (m[place] != 0) == there:
         place += 1
-    first = place
-    while place < last and m[place] != 0:
-        place += 1
-    return (first - m_row) * -step, (place - m_row) * -step, first
+    return (place - m_row) * -step, there, first
 
 
 def wide(x: Tensor) -> torch.dtype:
@@ -81,40 +80,51 @@ def entrywise(of: Any) -> Callable[..., None]:
         out: Any, x: Any, y: Any, m: Any, a: Any, b: Any, c: Any, d: Any, outer: Any, length: int, steps: Any,
         pieces: int, piece: int, n: Any, nothing: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        """Task t writes piece t % pieces of row t // pieces. Steps are 1 for ``out`` and ``x``, else 0 or 1.
+        """Task t writes piece t % pieces of row t // pieces.
 
+        Steps are 1 for ``out`` and ``x``, else 0 or 1; for the mask see :func:`stretch`.
         Indices without a sign make vector code without slices, which are what costs in short rows.
         """
         out, x, y, m, a, b, c, d = at(out), at(x), at(y), at(m), at(a), at(b), at(c), at(d)
         others = y if steps[2] else np.full(min(piece, length), y[0])
-        mask = m if steps[3] else np.ones(min(piece, length), np.uint8)
+        mask = m if steps[3] > 0 else np.ones(min(piece, length), np.uint8)
         for task in range(lo, hi):
-            row, start = cut(task, pieces, piece)
-            size = np.uint64(min(start + piece, length) - start)
-            o0, x0 = np.uint64(place(outer, row, 0) + start), np.uint64(place(outer, row, 1) + start)
-            y1, m1 = place(outer, row, 2) + start * steps[2], place(outer, row, 3) + start * steps[3]
-            if steps[3] == 0 and m[m1] == 0:
-                value = encode(nothing, out[0])
-                for k in range(size):
-                    out[o0 + k] = value
-                continue
-            if steps[2] == 0:
-                same = y[y1]
-                for k in range(size):
-                    others[k] = same
-            y0, m0 = np.uint64(y1 if steps[2] else 0), np.uint64(m1 if steps[3] else 0)
-            i = np.uint64(place(outer, row, 4) + start * steps[4])
-            if steps[4] == 0:
-                a0, b0, c0, d0 = a[i], b[i], c[i], d[i]
-                for k in range(size):
-                    result = of(decode(x[x0 + k]), decode(others[y0 + k]), a0, b0, c0, d0, n)
-                    out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
-            else:
-                for k in range(size):
-                    result = of(
-                        decode(x[x0 + k]), decode(others[y0 + k]), a[i + k], b[i + k], c[i + k], d[i + k], n
-                    )
-                    out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
+            row, end = cut(task, pieces, piece)
+            stop, m_row = min(end + piece, length), place(outer, row, 3)
+            while end < stop:
+                start = end
+                end, there, m1 = stretch(m, m_row, start, stop, steps[3])
+                size = np.uint64(end - start)
+                o0, x0 = np.uint64(place(outer, row, 0) + start), np.uint64(place(outer, row, 1) + start)
+                y1 = place(outer, row, 2) + start * steps[2]
+                if not there:
+                    value = encode(nothing, out[0])
+                    for k in range(size):
+                        out[o0 + k] = value
+                    continue
+                if steps[2] == 0:
+                    same = y[y1]
+                    for k in range(size):
+                        others[k] = same
+                y0, m0 = np.uint64(y1 if steps[2] else 0), np.uint64(m1 if steps[3] > 0 else 0)
+                i = np.uint64(place(outer, row, 4) + start * steps[4])
+                if steps[4] == 0:
+                    a0, b0, c0, d0 = a[i], b[i], c[i], d[i]
+                    for k in range(size):
+                        result = of(decode(x[x0 + k]), decode(others[y0 + k]), a0, b0, c0, d0, n)
+                        out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
+                else:
+                    for k in range(size):
+                        result = of(
+                            decode(x[x0 + k]),
+                            decode(others[y0 + k]),
+                            a[i + k],
+                            b[i + k],
+                            c[i + k],
+                            d[i + k],
+                            n,
+                        )
+                        out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
 
     return loop
 
@@ -144,7 +154,7 @@ def write(
     )
     tensors = [a.contiguous() for a in shared]
     tensors += tensors[:1] * (4 - len(tensors))
-    all_tensors, way = walk(out, x, x if y is None else y.detach(), mask, *tensors)
+    all_tensors, way = walk(out, x, x if y is None else y.detach(), mask, *tensors, mask=3)
     run(
         loop, *[flat(a) for a in all_tensors], *way.geometry, scalars(x, numbers), number(x, nothing),
         tasks=way.tasks, elements=out.numel() * (1 if y is None else 2),

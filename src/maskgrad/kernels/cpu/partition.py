@@ -168,17 +168,17 @@ def _shape_and_strides(tensors: Sequence[Tensor]) -> tuple[torch.Size, Strides]:
 
 
 def partition(
-    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, runs: bool = False
+    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, mask: int | None = None
 ) -> tuple[tuple[Tensor, ...], Partition]:
     """Cut the reduction of ``tensors`` (the first of them :func:`walkable`; all not empty) over ``dims``.
 
-    With ``runs``, rows for which one place of the mask stands (features under padding) are joined to one row where they
-    are reduced together: its step in the mask is ``-n``, where each place stands for n entries (see ``loops.run_of``).
+    With ``mask``, the place of the mask among the tensors, rows for which one place of it stands (features under
+    padding) are one row where they are reduced together: see :func:`_joined`.
 
     Returns:
         The tensors, copied where they could not be walked beside the first, and the cut.
     """
-    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, runs)
+    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, mask)
     return _copied(tensors, cut.copied), cut
 
 
@@ -192,7 +192,7 @@ def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor
 
 @functools.lru_cache(KEPT)
 def _partition(
-    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, runs: bool
+    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, mask: int | None
 ) -> Partition:
     chosen = tuple(sorted(d % len(shape) for d in dims))
     strides, copied = _aligned(shape, strides)
@@ -201,10 +201,8 @@ def _partition(
         # reduced dimensions of size 1 only: groups of one entry each
         merged.append(Axis(1, True, (1,) * len(strides)))
     outer, summed, inner = nest(merged)
-    if runs and inner is None and outer and outer[-1].reduced:
-        if outer[-1].strides == (summed.size, 1) and summed.strides == (1, 0):
-            each = summed.size
-            outer, summed = outer[:-1], Axis(outer[-1].size * each, True, (1, -each))
+    if mask is not None and inner is None and outer and outer[-1].reduced:
+        outer, summed = _joined(outer, summed, mask)
     rows = math.prod(axis.size for axis in outer)
     tiles = -(-inner.size // tile) if inner else 1
     pieces = 1
@@ -213,6 +211,17 @@ def _partition(
         pieces = -(-summed.size // piece)
         pieces = -(-summed.size // _piece(summed, pieces))  # none is empty
     return Partition(shape, chosen, order, outer, summed, inner, pieces, tile, copied)
+
+
+def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:
+    """Rows that follow each other, as one, if each has one place in a mask: its step is ``-n``, for n entries."""
+    steps = list(outer[-1].strides)
+    if steps.pop(mask) != 1 or steps != [row.size * s for i, s in enumerate(row.strides) if i != mask]:
+        return outer, row
+    if row.size == 1 or row.strides[mask] != 0:
+        return outer, row
+    strides = tuple([-row.size if i == mask else s for i, s in enumerate(row.strides)])
+    return outer[:-1], Axis(outer[-1].size * row.size, row.reduced, strides)
 
 
 def _piece(summed: Axis, pieces: int) -> int:
@@ -228,7 +237,7 @@ class Walk:
     Attributes:
         tasks: how many there are.
         geometry: the arguments ``outer, length, steps, pieces, piece`` of a loop; the innermost stride is 1 in the
-            first tensor, 0 or 1 in the others.
+            first tensor, 0 or 1 in the others, and may be negative in a mask.
         copied: as in :class:`Partition`.
     """
 
@@ -237,23 +246,28 @@ class Walk:
     copied: tuple[bool, ...]
 
 
-def walk(out: Tensor, *others: Tensor) -> tuple[tuple[Tensor, ...], Walk]:
+def walk(out: Tensor, *others: Tensor, mask: int | None = None) -> tuple[tuple[Tensor, ...], Walk]:
     """Cut a pass that writes ``out`` (without gaps, not empty), reading ``others``, broadcast to its shape.
+
+    ``mask`` is the place of a mask among all of them, as in :func:`partition`.
 
     Returns:
         All tensors, copied where they could not be walked beside ``out``, and the cut.
     """
     shape = out.shape
     tensors = (out, *[x if x.shape == shape else x.expand(shape) for x in others])
-    way = _walk(*_shape_and_strides(tensors))
+    way = _walk(*_shape_and_strides(tensors), mask)
     return _copied(tensors, way.copied), way
 
 
 @functools.lru_cache(KEPT)
-def _walk(shape: torch.Size, strides: Strides) -> Walk:
+def _walk(shape: torch.Size, strides: Strides, mask: int | None) -> Walk:
     strides, copied = _aligned(shape, strides)
     merged, _ = axes(shape, strides, ())
     inner = merged.pop() if merged else Axis(1, False, (1,) + (0,) * (len(strides) - 1))
-    pieces = -(-inner.size // PIECE)
+    if mask is not None and merged:
+        merged, inner = _joined(merged, inner, mask)
+    piece = _piece(inner, -(-inner.size // PIECE))
+    pieces = -(-inner.size // piece)
     tasks = math.prod(axis.size for axis in merged) * pieces
-    return Walk(tasks, (_table(merged, len(strides)), inner.size, inner.strides, pieces, PIECE), copied)
+    return Walk(tasks, (_table(merged, len(strides)), inner.size, inner.strides, pieces, piece), copied)

@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad.kernels import extrema as family
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, run_of, write
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
 from maskgrad.kernels.cpu.partition import Partition, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
@@ -78,7 +78,7 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, repeats = unrepeated(values, mask, dim)
-    tensors, parts = partition((walkable(values), mask), dim, TILE, runs=True)
+    tensors, parts = partition((walkable(values), mask), dim, TILE, mask=1)
     best, number = parts.empty(values.dtype), parts.empty(torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
@@ -118,30 +118,52 @@ def _first(v: Any, m: Any, best: Any, turn: Any) -> Any:
     return first
 
 
+@formula
+def _of_few(v: Any, v0: Any, length: Any, start: Any, turn: Any) -> Any:
+    """Extremum, ties and position of the first in a row of a few specified entries, without a branch."""
+    best, ties, where = start, np.int64(0), np.int64(-1)
+    for k in range(length):
+        best = max(best, ordered(decode(v[v0 + k]), turn))
+    for k in range(length):
+        hit = np.int64(ordered(decode(v[v0 + k]), turn) == best)
+        where += (np.int64(k) - where) * (hit & np.int64(ties == 0))
+        ties += hit
+    return best, ties, where
+
+
 @compiled
 def _rows(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
     turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats piece t % pieces of row t // pieces."""
+    """Task t treats piece t % pieces of row t // pieces; for the steps of the mask see :func:`stretch`."""
     v, m, out, number = at(v), at(m), at(out), at(number)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
         row, begin = cut(task, pieces, piece)
         stop = min(begin + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
-        best, ties, where, last = start, 0, -1, begin
-        if steps[1] > 0 and length <= FEW:
-            v0, m0, last = np.uint64(v_row), np.uint64(m_row), stop
-            for k in range(np.uint64(length)):  # without a branch
-                specified, key = m[m0 + k], ordered(decode(v[v0 + k]), turn)
-                best = max(best, key if specified else start)
-            for k in range(np.uint64(length)):
-                hit = np.int64(ordered(decode(v[v0 + k]), turn) == best) & np.int64(m[m0 + k] != 0)
-                where += (np.int64(k) - where) * (hit & (ties == 0))
-                ties += hit
+        best, last, sure = start, begin, stop
+        ties: Any = 0
+        where: Any = -1
+        if length <= FEW and steps[1] >= 0:
+            last, v0, few = stop, np.uint64(v_row), np.uint64(length)
+            if steps[1] > 0:
+                first_m = np.uint64(m_row)
+                for k in range(few):  # written out: as a function it takes twice the time
+                    specified, key = m[first_m + k], ordered(decode(v[v0 + k]), turn)
+                    best = max(best, key if specified else start)
+                for k in range(few):
+                    hit = np.int64(ordered(decode(v[v0 + k]), turn) == best) & np.int64(m[first_m + k] != 0)
+                    where += (np.int64(k) - where) * (hit & np.int64(ties == 0))
+                    ties += hit
+            elif m[m_row] != 0:
+                best, ties, where = _of_few(v, v0, few, start, turn)
         while last < stop:
-            first, last, m_first = run_of(m, m_row, last, stop, steps[1])
+            first = last
+            last, there, m_first = stretch(m, m_row, first, stop, steps[1])
+            if not there:
+                continue
             for r in range(first, last, BLOCK):
                 end = min(r + BLOCK, last)
                 m0 = m_first + r - first
@@ -149,15 +171,14 @@ def _rows(
                 block = v[v_row + r : v_row + end]
                 key = _best(block, mask, start, turn)
                 if key > best:
-                    best, ties, where = key, 0, r
+                    best, ties, where, sure = key, 0, r, end
                 if key == best and not position:
                     ties += _ties(block, mask, best, turn)
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
-                    where = r
-        if position and where >= 0 and (steps[1] <= 0 or length > FEW):  # so far, the block
-            end = min(where + BLOCK, stop)
-            mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
-            where += _first(v[v_row + where : v_row + end], mask, best, turn)
+                    where, sure = r, end
+        if position and where >= 0 and (steps[1] < 0 or length > FEW):  # so far, the block
+            mask = m[m_row + where : m_row + sure] if steps[1] > 0 else ones[: sure - where]
+            where += _first(v[v_row + where : v_row + sure], mask, best, turn)
         out[task] = restored(best, turn, out[0])
         number[task] = where if position else ties
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import cut, place, run_of
+from maskgrad.kernels.cpu.loops import cut, place, stretch
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import LIGHT, run
@@ -115,7 +115,7 @@ def _sums(
     values, mask, repeats = unrepeated(values, mask, dim)
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
-    tensors, part = partition((walkable(values), mask), dim, TILE // size, runs=True)
+    tensors, part = partition((walkable(values), mask), dim, TILE // size, mask=1)
     if total is not None and part.whole:
         stored = total
     out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)
@@ -152,7 +152,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
         tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
-        """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, for the mask see :func:`run_of`."""
+        """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, for the mask see :func:`stretch`."""
         v, m, out, count = at(v), at(m), at(out), at(count)
         for task in range(lo, hi):
             rest, start = cut(task, pieces, piece)
@@ -160,7 +160,10 @@ def summing(term: Any, join: Any = _plus) -> Loops:
             v_row, m_row = place(outer, rest, 0), place(outer, rest, 1)
             s, n, end = wide, 0, start
             while end < stop:
-                begin, end, m_begin = run_of(m, m_row, end, stop, steps[1])
+                begin = end
+                end, there, m_begin = stretch(m, m_row, begin, stop, steps[1])
+                if not there:
+                    continue
                 if steps[1] <= 0:
                     n += end - begin
                 for r in range(begin, end, BLOCK):
@@ -172,18 +175,24 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                         s = join(s, block_s)
                         continue
                     block_n, b = zero, np.uint64(m_begin + r - begin)
-                    if size < FEW:  # too few for a vector, so all are read: a read that may be left out is a branch
+                    if (
+                        size < FEW
+                    ):  # too few for a vector, so all are read: a read that may be left out is a branch
                         for u in range(size):
                             entry, specified = term(decode(v[a + u]), zero, one), m[b + u] != 0
                             block_s = join(block_s, entry if specified else zero)
                             n += specified
                     elif apart:  # what is no sum becomes vector code by itself only
                         for u in range(size):
-                            block_s = join(block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero)
+                            block_s = join(
+                                block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero
+                            )
                         for u in range(size):
                             block_n += one if m[b + u] != 0 else zero
                     else:
-                        for u in range(size):  # sum and count in one type: both then have vectors of one length
+                        for u in range(
+                            size
+                        ):  # sum and count in one type: both then have vectors of one length
                             specified = m[b + u] != 0
                             block_s = join(block_s, term(decode(v[a + u]), zero, one) if specified else zero)
                             block_n += one if specified else zero

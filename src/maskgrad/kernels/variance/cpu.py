@@ -26,7 +26,7 @@ from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.lines import line
-from maskgrad.kernels.cpu.loops import cut, place, run_of, scalars, wide
+from maskgrad.kernels.cpu.loops import cut, place, scalars, stretch, wide
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
@@ -46,7 +46,7 @@ def masked_variance(
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
     number = wide(values)
-    tensors, part = partition((walkable(values), mask), dim, TILE, runs=True)
+    tensors, part = partition((walkable(values), mask), dim, TILE, mask=1)
     total = number if part.whole else torch.float64
     variance, mean = part.empty(total), part.empty(total)
     count = part.empty(torch.int64)
@@ -140,7 +140,7 @@ def _rows(
     one: Any, least: float, most: float, done: bool, correction: float, variance: Any, mean: Any, count: Any, lo: int,
     hi: int,
 ) -> None:  # fmt: skip
-    """Task t reduces piece t % pieces of row t // pieces. Values lie in steps of 1; for the mask see :func:`run_of`."""
+    """Task t reduces piece t % pieces of row t // pieces. Steps: of values 1, of the mask see :func:`stretch`."""
     v, m, variance, mean, count = at(v), at(m), at(variance), at(mean), at(count)
     m_step = steps[1]
     center = np.full(1, zero)
@@ -151,7 +151,10 @@ def _rows(
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
         mean_all, q_all, n_all, last = 0.0, 0.0, 0, start
         while last < stop:
-            first, last, m_first = run_of(m, m_row, last, stop, m_step)
+            first = last
+            last, there, m_first = stretch(m, m_row, first, stop, m_step)
+            if not there:
+                continue
             for r in range(first, last, BLOCK):
                 end = min(r + BLOCK, last)
                 m0 = m_first + r - first if m_step > 0 else m_first
@@ -166,9 +169,7 @@ def _rows(
                     guess = float(first_s) / max(float(first_n), 1.0)
                 center[0] = guess if np.isfinite(guess) else 0.0
                 c = center[0]
-                narrow_s, narrow_q, narrow_n = _add_block(
-                    v[v_row + r : v_row + end], specified, c, zero, one
-                )
+                narrow_s, narrow_q, narrow_n = _add_block(v[v_row + r : v_row + end], specified, c, zero, one)
                 n = int(narrow_n)
                 if n == 0:
                     continue
@@ -178,9 +179,7 @@ def _rows(
                 # The error of q is relative to q: it must not be much larger than the result.
                 inside = least < q < most and q <= 4 * q_new
                 if not inside and not (q == 0 and s == 0):
-                    mean_block, q_block, n = _add_exactly(
-                        v, m, v_row + r, 1, m0, max(m_step, 0), end - r
-                    )
+                    mean_block, q_block, n = _add_exactly(v, m, v_row + r, 1, m0, max(m_step, 0), end - r)
                     mean_new, q_new = _merge(mean_all, q_all, n_all, mean_block, q_block, n)
                 mean_all, q_all = mean_new, q_new
                 n_all += n
