@@ -143,7 +143,7 @@ def _rows(
         row, begin = cut(task, pieces, piece)
         stop = min(begin + piece, length)
         v_row, m_row = place(outer, row, 0), place(outer, row, 1)
-        best, last, sure = start, begin, stop
+        best, last = start, begin
         ties: Any = 0
         where: Any = -1
         if length <= FEW and steps[1] >= 0:
@@ -171,14 +171,17 @@ def _rows(
                 block = v[v_row + r : v_row + end]
                 key = _best(block, mask, start, turn)
                 if key > best:
-                    best, ties, where, sure = key, 0, r, end
+                    best, ties, where = key, 0, r
                 if key == best and not position:
                     ties += _ties(block, mask, best, turn)
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
-                    where, sure = r, end
-        if position and where >= 0 and (steps[1] < 0 or length > FEW):  # so far, the block
-            mask = m[m_row + where : m_row + sure] if steps[1] > 0 else ones[: sure - where]
-            where += _first(v[v_row + where : v_row + sure], mask, best, turn)
+                    where = r
+        if (
+            position and where >= 0 and length > FEW
+        ):  # so far, the block; one dimension is one row, never joined
+            end = min(where + BLOCK, stop)
+            mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
+            where += _first(v[v_row + where : v_row + end], mask, best, turn)
         out[task] = restored(best, turn, out[0])
         number[task] = where if position else ties
 
