@@ -120,10 +120,8 @@ class Kernel(Generic[P, R]):
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
         if is_small(leading, self.min_numel) or (self.when is not None and not self.when(*args)):
             return False
-        return (
-            explain(self.name, leading, *[x for x in args if isinstance(x, Tensor) and x is not leading])
-            == ""
-        )
+        others = [x for x in args if isinstance(x, Tensor) and x is not leading]
+        return explain(self.name, leading, *others) == ""
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled body for the tensors' device.

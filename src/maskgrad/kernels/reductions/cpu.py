@@ -175,24 +175,21 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                         s = join(s, block_s)
                         continue
                     block_n, b = zero, np.uint64(m_begin + r - begin)
-                    if (
-                        size < FEW
-                    ):  # too few for a vector, so all are read: a read that may be left out is a branch
+                    if size < FEW:
+                        # too few for a vector, so all are read: a read that may be left out is a branch
                         for u in range(size):
                             entry, specified = term(decode(v[a + u]), zero, one), m[b + u] != 0
                             block_s = join(block_s, entry if specified else zero)
                             n += specified
                     elif apart:  # what is no sum becomes vector code by itself only
                         for u in range(size):
-                            block_s = join(
-                                block_s, term(decode(v[a + u]), zero, one) if m[b + u] != 0 else zero
-                            )
+                            entry = term(decode(v[a + u]), zero, one)
+                            block_s = join(block_s, entry if m[b + u] != 0 else zero)
                         for u in range(size):
                             block_n += one if m[b + u] != 0 else zero
                     else:
-                        for u in range(
-                            size
-                        ):  # sum and count in one type: both then have vectors of one length
+                        # sum and count in one type: both then have vectors of one length
+                        for u in range(size):
                             specified = m[b + u] != 0
                             block_s = join(block_s, term(decode(v[a + u]), zero, one) if specified else zero)
                             block_n += one if specified else zero

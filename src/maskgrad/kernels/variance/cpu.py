@@ -142,8 +142,7 @@ def _rows(
 ) -> None:  # fmt: skip
     """Task t reduces piece t % pieces of row t // pieces. Steps: of values 1, of the mask see :func:`stretch`."""
     v, m, variance, mean, count = at(v), at(m), at(variance), at(mean), at(count)
-    m_step = steps[1]
-    center = np.full(1, zero)
+    m_step, center = steps[1], np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
         row, start = cut(task, pieces, piece)
