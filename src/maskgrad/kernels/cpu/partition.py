@@ -28,6 +28,8 @@ from maskgrad.kernels.layout import Axis, axes, nest
 
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
+MANY_ROWS = 8192  # from so many on, narrow ones are joined
+WIDE = 256  # entries of rows that are joined
 KEPT = 1024  # cuts, of some 2 KiB each
 
 Strides = tuple[tuple[int, ...], ...]
@@ -42,6 +44,7 @@ class Partition:
         dims: those that are reduced, in ascending order.
         order: the dimensions as they follow each other in memory.
         outer: see the head of this file, as for ``summed`` and ``inner``.
+        joined: how many narrow rows make one of ``inner``, where columns are reduced: see :func:`_widened`.
         pieces: into which the summed axis is cut.
         tile: how many columns make a task.
         copied: which tensors must be copied into the order of the first before they can be walked with it.
@@ -53,6 +56,7 @@ class Partition:
     outer: list[Axis]
     summed: Axis
     inner: Axis | None
+    joined: int
     pieces: int
     tile: int
     copied: tuple[bool, ...]
@@ -80,7 +84,7 @@ class Partition:
     @cached_property
     def whole(self) -> bool:
         """Whether a result of the loops is one of the reduction; otherwise several are to be merged."""
-        return self.pieces == 1 and not any(axis.reduced for axis in self.outer)
+        return self.pieces == self.joined == 1 and not any(axis.reduced for axis in self.outer)
 
     @cached_property
     def geometry(self) -> tuple[Any, ...]:
@@ -93,8 +97,8 @@ class Partition:
 
     def split(self, results: Tensor) -> tuple[Tensor, list[int]]:
         """The loops' results with a dimension for each axis left, and which of these are to be merged."""
-        left = [*self.outer, Axis(self.pieces, True, ())]
-        sizes = [*(axis.size for axis in left), self.width]
+        left = [*self.outer, Axis(self.pieces, True, ()), Axis(self.joined, True, ())]
+        sizes = [*(axis.size for axis in left), self.width // self.joined]
         return results.view(sizes), [i for i, axis in enumerate(left) if axis.reduced]
 
     @cached_property
@@ -204,13 +208,29 @@ def _partition(
     if mask is not None and inner is None and outer and outer[-1].reduced:
         outer, summed = _joined(outer, summed, mask)
     rows = math.prod(axis.size for axis in outer)
+    summed, inner, joined = _widened(rows, summed, inner)
     tiles = -(-inner.size // tile) if inner else 1
     pieces = 1
     if rows * tiles < MIN_TASKS:
         piece = PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)
         pieces = -(-summed.size // piece)
         pieces = -(-summed.size // _piece(summed, pieces))  # none is empty
-    return Partition(shape, chosen, order, outer, summed, inner, pieces, tile, copied)
+    return Partition(shape, chosen, order, outer, summed, inner, joined, pieces, tile, copied)
+
+
+def _widened(rows: int, summed: Axis, inner: Axis | None) -> tuple[Axis, Axis | None, int]:
+    """Narrow rows that follow each other in every tensor, so many as one: short loops cost as much as long ones.
+
+    What is joined is merged with the pieces, so it must be little beside the rows.
+    """
+    if inner is None or rows * summed.size < MANY_ROWS:
+        return summed, inner, 1
+    if summed.strides != tuple([inner.size * s for s in inner.strides]):
+        return summed, inner, 1
+    most = min(WIDE // inner.size, summed.size // 32)
+    joined = next((n for n in range(most, 1, -1) if summed.size % n == 0), 1)
+    summed = Axis(summed.size // joined, True, tuple([joined * s for s in summed.strides]))
+    return summed, Axis(joined * inner.size, False, inner.strides), joined
 
 
 def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:

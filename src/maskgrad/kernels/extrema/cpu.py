@@ -51,6 +51,9 @@ def masked_position(
         split, merge = parts.split(best)
         best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
         index, nowhere = parts.split(index)[0], torch.iinfo(torch.int64).max
+        if parts.joined > 1:
+            place = torch.arange(parts.joined)[:, None]
+            index = torch.where(index >= 0, index * parts.joined + place, -1)
         first = (index >= 0) & ((split == best) | (split != split))
         index = torch.where(first, index, nowhere).amin(merge)
         index = torch.where(index == nowhere, -1, index)
@@ -186,20 +189,22 @@ def _rows(
         number[task] = where if position else ties
 
 
-@compiled
-def _tie_columns(v: Any, m: Any, best: Any, ties: Any, turn: Any) -> None:
-    for k in range(v.size):
-        key = ordered(decode(v[k]), turn)
+@formula
+def _tie_columns(v: Any, m: Any, v0: Any, m0: Any, w: Any, best: Any, ties: Any, turn: Any) -> None:
+    for k in range(w):
+        key, specified = ordered(decode(v[v0 + k]), turn), m[m0 + k] != 0
         new = 1 if key > best[k] else ties[k] + (key == best[k])
-        ties[k] = new if m[k] != 0 else ties[k]
-        best[k] = max(key, best[k]) if m[k] != 0 else best[k]
+        ties[k] = new if specified else ties[k]
+        best[k] = max(key, best[k]) if specified else best[k]
 
 
-@compiled
-def _first_columns(v: Any, m: Any, best: Any, index: Any, turn: Any, r: Any) -> None:
-    for k in range(v.size):
-        key = ordered(decode(v[k]), turn)
-        wins = (m[k] != 0) & ((key > best[k]) | ((key == best[k]) & (index[k] < 0)))
+@formula
+def _first_columns(
+    v: Any, m: Any, v0: Any, m0: Any, w: Any, best: Any, index: Any, turn: Any, r: Any
+) -> None:
+    for k in range(w):
+        key = ordered(decode(v[v0 + k]), turn)
+        wins = (m[m0 + k] != 0) & ((key > best[k]) | ((key == best[k]) & (index[k] < 0)))
         index[k] = r if wins else index[k]
         best[k] = key if wins else best[k]
 
@@ -213,24 +218,25 @@ def _columns(
     v, m, out, number = at(v), at(m), at(out), at(number)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)
-    all_best, all_numbers = np.full(TILE, start), np.full(TILE, start)
+    best, numbers = np.full(TILE, start), np.full(TILE, start)
+    mask = m if inners[1] else ones
     for task in range(lo, hi):
         column = task % tiles * TILE
-        w = min(TILE, width - column)
+        w = np.uint64(min(TILE, width - column))
         row, begin = cut(task // tiles, pieces, piece)
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
-        best, numbers = all_best[:w], all_numbers[:w]
-        best[:] = start
-        numbers[:] = -1 if position else 0
+        for k in range(w):
+            best[k] = start
+            numbers[k] = -1 if position else 0
         for r in range(begin, min(begin + piece, length)):
-            v0, m0 = v_row + r * steps[0], m_row + r * steps[1]
-            if inners[1] or m[m0] != 0:
-                mask = m[m0 : m0 + w] if inners[1] else ones[:w]
+            v0, m_place = np.uint64(v_row + r * steps[0]), m_row + r * steps[1]
+            if inners[1] or m[m_place] != 0:
+                m0 = np.uint64(m_place if inners[1] else 0)
                 if position:
-                    _first_columns(v[v0 : v0 + w], mask, best, numbers, turn, r)
+                    _first_columns(v, mask, v0, m0, w, best, numbers, turn, r)
                 else:
-                    _tie_columns(v[v0 : v0 + w], mask, best, numbers, turn)
-        base = task // tiles * width + column
+                    _tie_columns(v, mask, v0, m0, w, best, numbers, turn)
+        base = np.uint64(task // tiles * width + column)
         for k in range(w):
             out[base + k] = restored(best[k], turn, out[0])
             number[base + k] = numbers[k]

@@ -142,18 +142,26 @@ def _loop(keeps: bool) -> Any:
         """Task t writes piece t % pieces of row t // pieces; no division for each of many short rows."""
         out, values, mask = at(out), at(values), at(mask)
         o_row, v_row, m_row = fast_by
-        rows_follow = steps[0] == 1 and o_row == inners and v_row == inners * steps[1] and v_row >= 0
-        if pieces == 1 and rows_follow and steps[2] == 0:
+        repeats = v_row == 0 and steps[1] == 1 and inners > 1
+        follow = repeats or (v_row == inners * steps[1] and v_row >= 0)
+        if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners and follow:
             for slow in range(lo // fasts, -(-hi // fasts)):
-                first = slow * fasts
+                row = slow * fasts
                 o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
-                fast, last = max(lo - first, 0), min(hi - first, fasts)
+                fast, last = max(lo - row, 0), min(hi - row, fasts)
                 while fast < last:  # rows that are alike are one
                     start, known = fast, mask[m + fast * m_row] != 0
                     while fast < last and (mask[m + fast * m_row] != 0) == known:
                         fast += 1
                     o0, v0, size = o + start * o_row, v + start * v_row, (fast - start) * inners
-                    line(out, values, mask, filler, o0, v0, m + start * m_row, size, steps)
+                    first = min(inners, size) if repeats and known else size
+                    line(out, values, mask, filler, o0, v0, m + start * m_row, first, steps)
+                    done = np.uint64(first)
+                    while done < np.uint64(size):  # a row that repeats: what is written is copied
+                        more = min(done, np.uint64(size) - done, np.uint64(PIECE))
+                        for k in range(more):
+                            out[np.uint64(o0) + done + k] = out[np.uint64(o0) + k]
+                        done += more
         elif pieces == 1:
             for slow in range(lo // fasts, -(-hi // fasts)):
                 first = slow * fasts
