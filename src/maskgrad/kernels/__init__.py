@@ -33,7 +33,7 @@ from maskgrad.kernels.segments import (
     sort_rows,
 )
 from maskgrad.kernels.selection import KERNELS, explain, kernels_in_use, use_kernels
-from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax, segment_logsumexp, softmax_of
+from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax, segment_logsumexp
 from maskgrad.kernels.updates import (
     adagrad_rows_,
     adam_rows_,
@@ -89,7 +89,6 @@ __all__ = [
     "select_together",
     "served_rows",
     "sgd_rows_",
-    "softmax_of",
     "sort_rows",
     "update_tables_",
     "use_kernels",

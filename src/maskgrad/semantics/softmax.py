@@ -27,13 +27,13 @@ def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
 def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
     values, mask = _as(input, dtype)
-    return Entries(kernels.softmax_of(values, mask, as_dim(dim, mask.ndim)), mask)
+    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim)), mask)
 
 
 def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
     values, mask = _as(input, dtype)
-    return Entries(kernels.softmax_of(values, mask, as_dim(dim, mask.ndim), True), mask)
+    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim), True), mask)
 
 
 def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:

@@ -35,7 +35,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=32_768,
+    min_numel=8_192,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
@@ -49,7 +49,7 @@ def masked_extremum(
 
 
 @kernel(
-    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, min_numel=32_768, leading=1
+    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, min_numel=8_192, leading=1
 )
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
     """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values."""
@@ -60,7 +60,7 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=32_768,
+    min_numel=8_192,
     check=check_mask,
 )
 def masked_position(

@@ -61,7 +61,7 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     return _sum(mask, dim, keepdim, torch.int64)
 
 
-@kernel(_REDUCTION, REDUCIBLE, min_numel=32_768, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=8_192, in_graphs=65_536, check=check_mask)
 def masked_sum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -74,7 +74,7 @@ def masked_sum(
     return _sum(kept, dim, keepdim, out), masked_count.reference(mask, dim, keepdim)
 
 
-@kernel(_REDUCTION, REDUCIBLE, min_numel=32_768, in_graphs=65_536, check=check_mask)
+@kernel(_REDUCTION, REDUCIBLE, min_numel=8_192, in_graphs=65_536, check=check_mask)
 def masked_mean(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -93,7 +93,7 @@ def _spread_out(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
 @kernel(
     "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
     FLOATS,
-    min_numel=32_768,
+    min_numel=8_192,
     in_graphs=65_536,
     leading=_spread_out,
 )

@@ -18,39 +18,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import derive_segments, segment_expand, segment_extremum, segment_sum
-from maskgrad.kernels.selection import can_read_values, is_eager
-from maskgrad.kernels.smallest import all_of, any_of
-
-#: Values from which one pass over memory wins.
-MANY = 524_288
-
-
-def softmax_of(values: Tensor, mask: Tensor, dim: int, logarithm: bool = False) -> Tensor:
-    """:func:`masked_softmax`; a fill and PyTorch's softmax of columns, where these take less time and none is empty.
-
-    Measured on one core, in microseconds, with the gradient, so / by the kernel: 256 x 256 along dim 0 351 / 611,
-    64 x 200 x 8 along dim 1 1144 / 1652; the rows of 100 x 4,000 1149 / 814, of 12,800 x 8 2990 / 1580.
-    """
-    if (
-        can_read_values(values, mask)  # asked for first, because a graph must not depend on a size
-        and masked_filling.min_numel <= values.numel() <= MANY
-        and values.stride(dim) != 1
-        and values.is_floating_point()
-    ):
-        alike = mask.stride(dim) == 0  # a slice is there or is not
-        if alike or all_of(any_of(mask, (dim,), keepdim=True)):
-            found = masked_filling(values, mask, 0 if alike else -torch.inf)
-            found = torch.log_softmax(found, dim) if logarithm else torch.softmax(found, dim)
-            if alike:
-                return masked_filling(found, mask, -torch.inf if logarithm else 0)
-            if found.requires_grad:
-                found.register_hook(lambda grad: masked_filling(grad, mask, 0))
-            return found
-    return masked_softmax(values, mask, dim, logarithm)
+from maskgrad.kernels.selection import is_eager
+from maskgrad.kernels.smallest import any_of
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
@@ -64,7 +36,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool logarithm) -> Tensor",
     FLOATS,
-    min_numel=32_768,
+    min_numel=2_048,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -79,7 +51,7 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = Fal
 @kernel(
     "(Tensor grad, Tensor output, Tensor mask, int dim, bool logarithm) -> Tensor",
     FLOATS,
-    min_numel=32_768,
+    min_numel=2_048,
     in_graphs=32_768,
     leading=1,
 )

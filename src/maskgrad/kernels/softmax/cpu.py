@@ -21,11 +21,19 @@ from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.filling.cpu import masked_filling
 from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.softmax import cpu_loops as loops
 
+#: Values from which one pass wins for rows, and for columns; columns whose sums PyTorch rounds visibly.
+FEW, MANY, LONG = 32_768, 524_288, 4096
+
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if _is_composed(values, dim):
+        found = _composed(values.detach(), mask, dim, logarithm)
+        if found is not None:
+            return found
     values = walkable(values)
     out = like(values, values.dtype)
     mode = loops.LOGARITHM if logarithm else loops.SOFTMAX
@@ -47,6 +55,13 @@ def masked_logsumexp(
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    if _is_composed(output, dim):
+        grad, alike = grad.detach().to(output.dtype), mask.stride(dim) == 0
+        if not alike:  # otherwise a slice of garbage gives garbage to itself only
+            grad = _filled(grad, mask, 0)
+        out: Tensor = _DERIVATIVES[logarithm](grad, output.detach(), dim, output.dtype)
+        # where nothing was specified, the output is 0 (the logarithm's exponential), and that times a finite sum
+        return out if not alike and math.isfinite(out.sum().item()) else _filled(out, mask, 0)
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
     tensors, parts = partition((output, mask, grad, out), (dim,), loops.TILE)
@@ -62,6 +77,36 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
     return write(loops.WRITE[False], values, None, mask, result, grad)
+
+
+#: ``torch.softmax`` and ``torch.log_softmax`` and their derivatives.
+_FUNCTIONS = (torch.softmax, torch.log_softmax)
+_DERIVATIVES = (torch._softmax_backward_data, torch._log_softmax_backward_data)
+
+
+def _is_composed(values: Tensor, dim: int) -> bool:
+    """Whether PyTorch's softmax, with a fill, takes less time than the loops: for few values, and along columns.
+
+    Measured on one core, in microseconds, with the gradient, composed / loops: 256 x 256 along dim 0 351 / 611,
+    64 x 200 x 8 along dim 1 1144 / 1652; the rows of 100 x 4,000 1149 / 814, of 12,800 x 8 2990 / 1580.
+    """
+    if values.numel() < FEW:
+        return True
+    return values.numel() <= MANY and values.stride(dim) != 1 and values.shape[dim] <= LONG
+
+
+def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor | None:
+    """PyTorch's softmax and one fill; None if a slice is without entries, or a NaN is among them."""
+    if mask.stride(dim) == 0:  # a slice is there or is not
+        return _filled(_FUNCTIONS[logarithm](values, dim), mask, -torch.inf if logarithm else 0)
+    found: Tensor = _FUNCTIONS[logarithm](_filled(values, mask, -torch.inf), dim)
+    return None if math.isnan(found.sum().item()) else found
+
+
+def _filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
+    return (
+        torch.where(mask, values, filler) if values.numel() < 8192 else masked_filling(values, mask, filler)
+    )
 
 
 def _least(x: Tensor) -> Any:
