@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 
 import pytest
@@ -20,9 +20,11 @@ COMPILED = WAYS[0]
 
 
 @pytest.fixture(autouse=True)
-def _pytorchs_own_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+def _pytorchs_own_loops() -> Iterator[None]:
     """oneDNN, which has no LSTM in bfloat16 where the processor has no AVX-512, stays out of it."""
-    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    # no assignment to ``enabled``, which PyTorch's own test utilities forbid once they are imported
+    with torch.backends.mkldnn.flags(enabled=False):
+        yield
 
 
 def hold(programs: Iterable[Program]) -> None:

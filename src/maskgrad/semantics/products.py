@@ -157,17 +157,45 @@ def contracted(
         else:
             parts.append(fill(factor, factor.mask, 0))
     result = function(*parts)
-    if eager and is_plain(result) and not adds_up_to_finite(result):
+    one = masked[0] if len(masked) == 1 else -1
+    mask = factors[one].mask if one >= 0 else None  # type: ignore[union-attr]
+    in_rows = (
+        left_alone
+        and mask is not None
+        and equation.is_straight[one]
+        and equation.summed[one] == (mask.ndim - 1,)
+        and mask.shape[-1] > 0
+        and mask.shape[:-1] == result.shape[:-1]
+    )
+    if eager and is_plain(result) and not _is_harmless(result, parts, -1 if left_alone else one, in_rows):
         if left_alone:
             parts = [safe(factor) for factor in factors]
             result = function(*parts)
         result = _with_nonfinite_fixed(function, factors, parts, result, pure)
-    if left_alone and len(masked) == 1 and equation.is_straight[masked[0]]:
-        mask = factors[masked[0]].mask  # type: ignore[union-attr]
-        last = equation.summed[masked[0]] == (mask.ndim - 1,)
-        if last and mask.shape[-1] and mask.shape[:-1] == result.shape[:-1]:
-            return Entries(result, mask.as_strided(result.shape, (*mask.stride()[:-1], 0)))
+    if in_rows and mask is not None:
+        return Entries(result, mask.as_strided(result.shape, (*mask.stride()[:-1], 0)))
     return Entries(result, any_product(equation, factors, result.shape))
+
+
+def _is_harmless(result: Tensor, parts: Sequence[Operand], filled: int, in_rows: bool) -> bool:
+    """Whether no number that is not finite has got where it does not belong; a look at the fewest that tell.
+
+    What a whole row leaves alone shows in each of its results, so one column of them is enough. What was filled with 0
+    meets nothing but its partner: if that is finite, and the smaller one, the results need no look.
+
+    Args:
+        result: the sums of products.
+        parts: the factors, as they went into it.
+        filled: which of them was filled, if it is the only one that is masked.
+        in_rows: whether that was left as it is, and each row of it gives the results of one row.
+    """
+    if in_rows:
+        return result.numel() == 0 or adds_up_to_finite(result.select(-1, 0))
+    if filled >= 0 and len(parts) == 2:
+        partner = parts[1 - filled]
+        if isinstance(partner, Tensor) and partner.numel() < result.numel() and is_plain(partner):
+            return adds_up_to_finite(partner) or adds_up_to_finite(result)
+    return adds_up_to_finite(result)
 
 
 def sum_of_products(

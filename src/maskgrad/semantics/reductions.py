@@ -60,7 +60,7 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
-    if runs_compiled("masked_mean", values, mask):
+    if runs_compiled("masked_mean" if power is None else "masked_loss", values, mask):
         return None
     few = smallest(mask)
     count = few.sum().item() * (mask.numel() // max(few.numel(), 1))
