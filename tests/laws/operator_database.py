@@ -29,7 +29,7 @@ DUNDER = "__"
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 #: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
-#: deviations as small as the root of eps, chains of matrices, covariances and distances by products subtract large ones.
+#: deviations as small as the root of eps; chains of matrices, covariances and distances by products subtract large ones.
 PRECISE = (
     "attention",
     "normalization",
