@@ -28,8 +28,9 @@ DUNDER = "__"
 #: Which dtype an entry is tested with: the first of these that it knows.
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
-#: Families and operations tested in double precision, because they amplify rounding: normalisation divides by deviations
-#: as small as the root of eps; chains of matrices, covariances and distances by products subtract large numbers.
+#: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
+#: deviations as small as the root of eps; chains of matrices, covariances and distances by products subtract
+#: large numbers.
 PRECISE = (
     "attention",
     "normalization",
