@@ -22,9 +22,12 @@ COMPILED = WAYS[0]
 @pytest.fixture(autouse=True)
 def _pytorchs_own_loops() -> Iterator[None]:
     """oneDNN, which has no LSTM in bfloat16 where the processor has no AVX-512, stays out of it."""
-    # no assignment to ``enabled``, which PyTorch's own test utilities forbid once they are imported
-    with torch.backends.mkldnn.flags(enabled=False):
-        yield
+    # not ``torch.backends.mkldnn.enabled``, which PyTorch's own test utilities forbid to set once they are imported,
+    # nor ``flags``, which warns of GPUs
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    yield
+    torch._C._set_mkldnn_enabled(before)
 
 
 def hold(programs: Iterable[Program]) -> None:
