@@ -328,3 +328,30 @@ def test_gradients_pass_by_a_broken_product_that_is_absent() -> None:
     result.sum(0)[1].filled(0).backward()
     assert a.grad is not None
     assert a.grad[0, 1] == 0
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), -float("inf"), 1e38])
+@pytest.mark.parametrize("weight", ["zeros", "huge", "usual"])
+def test_garbage_in_whole_rows_shows_in_one_column(garbage: float, weight: str) -> None:
+    kept = torch.tensor([True, False, True, False])[:, None].expand(4, 3)
+    x = torch.where(kept, torch.arange(12.0).view(4, 3), garbage)
+    w = torch.randn(5, 3)
+    w[0] = {"zeros": 0.0, "huge": 1e38, "usual": 1.0}[weight]
+    leaf = w.clone().requires_grad_()
+    found = torch.nn.functional.linear(mg.masked(x, kept), leaf)
+    known = x[kept[:, 0]]
+    assert torch.equal(found.mask, kept[:, :1].expand(4, 5))
+    torch.testing.assert_close(found.filled(0.0)[kept[:, 0]], known @ w.mT)
+    found.filled(0.0).sum().backward()
+    torch.testing.assert_close(leaf.grad, known.sum(0).expand(5, 3))
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_meets_what_is_specified_only(number: float) -> None:
+    mask = torch.rand(40, 3, generator=torch.Generator().manual_seed(0)) < 0.5
+    x = torch.where(mask, torch.ones(40, 3), float("nan"))
+    w = torch.ones(5, 3)
+    w[2, 1] = number
+    found = torch.nn.functional.linear(mg.masked(x, mask), w)
+    expected = torch.where(mask[:, None], x[:, None] * w, 0).sum(-1)
+    torch.testing.assert_close(found.filled(0.0), expected, equal_nan=True)
