@@ -167,7 +167,7 @@ def contracted(
         and mask.shape[-1] > 0
         and mask.shape[:-1] == result.shape[:-1]
     )
-    if eager and is_plain(result) and not _is_harmless(result, parts, -1 if left_alone else one, in_rows):
+    if eager and is_plain(result) and not _is_harmless(result, parts, one, left_alone, in_rows):
         if left_alone:
             parts = [safe(factor) for factor in factors]
             result = function(*parts)
@@ -177,24 +177,25 @@ def contracted(
     return Entries(result, any_product(equation, factors, result.shape))
 
 
-def _is_harmless(result: Tensor, parts: Sequence[Operand], filled: int, in_rows: bool) -> bool:
+def _is_harmless(result: Tensor, parts: Sequence[Operand], one: int, left_alone: bool, in_rows: bool) -> bool:
     """Whether no number that is not finite has got where it does not belong; a look at the fewest that tell.
 
-    What a whole row leaves alone shows in each of its results, so one column of them is enough. What was filled with 0
-    meets nothing but its partner: if that is finite, and the smaller one, the results need no look.
+    What was filled with 0 meets nothing but its partners: if these are finite, and smaller, the results need no look.
+    A whole row that was left alone shows in each of its results, so one column of them is enough; its partners must be
+    finite, too, because in the backward pass they meet gradients of 0.
 
     Args:
         result: the sums of products.
         parts: the factors, as they went into it.
-        filled: which of them was filled, if it is the only one that is masked.
-        in_rows: whether that was left as it is, and each row of it gives the results of one row.
+        one: which of them is masked, if it is the only one.
+        left_alone: whether any was left as it is.
+        in_rows: whether that was the only one that is masked, and each row of it gives the results of one row.
     """
-    if in_rows:
-        return result.numel() == 0 or adds_up_to_finite(result.select(-1, 0))
-    if filled >= 0 and len(parts) == 2:
-        partner = parts[1 - filled]
-        if isinstance(partner, Tensor) and partner.numel() < result.numel() and is_plain(partner):
-            return adds_up_to_finite(partner) or adds_up_to_finite(result)
+    if one >= 0 and (in_rows or not left_alone):
+        partners = [part for i, part in enumerate(parts) if i != one and isinstance(part, Tensor)]
+        few = sum(partner.numel() for partner in partners) < result.numel()
+        if few and all(is_plain(partner) and adds_up_to_finite(partner) for partner in partners):
+            return not in_rows or adds_up_to_finite(result.select(-1, 0))
     return adds_up_to_finite(result)
 
 

@@ -355,3 +355,12 @@ def test_a_weight_that_is_not_finite_meets_what_is_specified_only(number: float)
     found = torch.nn.functional.linear(mg.masked(x, mask), w)
     expected = torch.where(mask[:, None], x[:, None] * w, 0).sum(-1)
     torch.testing.assert_close(found.filled(0.0), expected, equal_nan=True)
+
+
+def test_a_gradient_beside_a_weight_that_is_not_finite_is_none_in_rows_that_are_not_there() -> None:
+    kept = torch.tensor([True, False, True, False])[:, None].expand(4, 3)
+    x, w = torch.randn(4, 3).requires_grad_(), torch.randn(5, 3)
+    w[2, 1] = inf  # in no result of the first column
+    F.linear(mg.masked(x, kept), w).filled(0.0).sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad[~kept[:, 0]], torch.zeros(2, 3))

@@ -138,8 +138,8 @@ def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     return masked_expand(share, mask, ctx.dtype), None, None, None, None
 
 
-# Measured on a busy machine, in microseconds, reference / compiled: x.mean(1) of 8,192 values 93 / 78, with gradient
-# 278 / 413, of 32,768 158 / 91 and 467 / 451. A derivative written in Python is what costs.
+# Measured on one core, in microseconds, reference / compiled: x.mean(1) of 12,800 values 77 / 45, with the gradient
+# 223 / 208, x.sum(1) 64 / 44 and 191 / 194. A derivative written in Python is what costs.
 masked_sum.derive(_save_reduction, _sum_backward)
 masked_mean.derive(_save_reduction, _mean_backward)
 masked_expand.derive_through_reference()

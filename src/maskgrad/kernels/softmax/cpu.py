@@ -21,7 +21,7 @@ from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.filling.cpu import masked_filling
+from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.softmax import cpu_loops as loops
 
@@ -58,10 +58,10 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
     if _is_composed(output, dim):
         grad, alike = grad.detach().to(output.dtype), mask.stride(dim) == 0
         if not alike:  # otherwise a slice of garbage gives garbage to itself only
-            grad = _filled(grad, mask, 0)
+            grad = masked_filling(grad, mask, 0)
         out: Tensor = _DERIVATIVES[logarithm](grad, output.detach(), dim, output.dtype)
         # where nothing was specified, the output is 0 (the logarithm's exponential), and that times a finite sum
-        return out if not alike and math.isfinite(out.sum().item()) else _filled(out, mask, 0)
+        return out if not alike and math.isfinite(out.sum().item()) else masked_filling(out, mask, 0)
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
     tensors, parts = partition((output, mask, grad, out), (dim,), loops.TILE)
@@ -98,15 +98,9 @@ def _is_composed(values: Tensor, dim: int) -> bool:
 def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor | None:
     """PyTorch's softmax and one fill; None if a slice is without entries, or a NaN is among them."""
     if mask.stride(dim) == 0:  # a slice is there or is not
-        return _filled(_FUNCTIONS[logarithm](values, dim), mask, -torch.inf if logarithm else 0)
-    found: Tensor = _FUNCTIONS[logarithm](_filled(values, mask, -torch.inf), dim)
+        return masked_filling(_FUNCTIONS[logarithm](values, dim), mask, -torch.inf if logarithm else 0)
+    found: Tensor = _FUNCTIONS[logarithm](masked_filling(values, mask, -torch.inf), dim)
     return None if math.isnan(found.sum().item()) else found
-
-
-def _filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    return (
-        torch.where(mask, values, filler) if values.numel() < 8192 else masked_filling(values, mask, filler)
-    )
 
 
 def _least(x: Tensor) -> Any:
