@@ -115,15 +115,8 @@ def entrywise(of: Any) -> Callable[..., None]:
                         out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
                 else:
                     for k in range(size):
-                        result = of(
-                            decode(x[x0 + k]),
-                            decode(others[y0 + k]),
-                            a[i + k],
-                            b[i + k],
-                            c[i + k],
-                            d[i + k],
-                            n,
-                        )
+                        first, second = decode(x[x0 + k]), decode(others[y0 + k])
+                        result = of(first, second, a[i + k], b[i + k], c[i + k], d[i + k], n)
                         out[o0 + k] = encode(result if mask[m0 + k] != 0 else nothing, out[0])
 
     return loop
