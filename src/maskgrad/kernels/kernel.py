@@ -7,12 +7,19 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import KERNELS, explain, is_small, is_stacked, triton_works, uninterrupted
+from maskgrad.kernels.selection import (
+    KERNELS,
+    explain,
+    gradients_are_stacked,
+    is_small,
+    triton_works,
+    uninterrupted,
+)
 
 #: the dtypes whose sums are taken in float32
 HALVES = (torch.float16, torch.bfloat16)
@@ -121,7 +128,9 @@ class Kernel(Generic[P, R]):
         if is_small(leading, self.min_numel) or (self.when is not None and not self.when(*args)):
             return False
         others = [x for x in args if isinstance(x, Tensor) and x is not leading]
-        return explain(self.name, leading, *others) == ""
+        if explain(self.name, leading, *others) != "":
+            return False
+        return torch.compiler.is_dynamo_compiling() or not self.is_trivial(args)
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled body for the tensors' device.
@@ -129,21 +138,17 @@ class Kernel(Generic[P, R]):
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
         gradients that ``is_grads_batched`` stacks.
         """
-        if self.writes or torch.compiler.is_compiling():
-            return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
-        records, recorded, device = torch.is_grad_enabled(), False, "cpu"
+        operator = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked()
+        records, recorded, device = not operator and torch.is_grad_enabled(), False, "cpu"
         for x in args:
             if isinstance(x, Tensor):
                 recorded = recorded or (records and x.requires_grad)
-                if is_stacked(x) or (
-                    recorded and self.backward is None
-                ):  # the operator says that it has no derivative
-                    return cast("R", getattr(torch.ops.maskgrad, self.name)(*args, **kwargs))
                 if x.is_cuda:
                     device = "cuda"
-        if recorded:
-            return cast("R", self._recorded(device)(*args, **kwargs))
-        return cast("R", self.backend(device)(*args, **kwargs))
+        if operator or (recorded and self.backward is None):  # it says that it has no derivative
+            return getattr(torch.ops.maskgrad, self.name)(*args, **kwargs)  # type: ignore[no-any-return]
+        body = self._recorded(device) if recorded else self.backend(device)
+        return body(*args, **kwargs)  # type: ignore[no-any-return]
 
     def _recorded(self, device: str) -> Callable[..., Any]:
         """Return ``apply`` of the ``torch.autograd.Function`` for a device."""
@@ -165,19 +170,13 @@ class Kernel(Generic[P, R]):
         return found
 
     def backend(self, device: str) -> Callable[..., Any]:
-        """The compiled body for a device, and the reference where that has nothing to compute; imports its compiler."""
+        """The compiled body for a device; imports its compiler."""
         if device not in self._bodies:
-            body = backend_of(self.backends[device], self.name)
-
-            @functools.wraps(body)
-            def guarded(*args: Any, **kwargs: Any) -> Any:
-                return (self.reference if self._is_trivial(args) else body)(*args, **kwargs)
-
-            self._bodies[device] = guarded
+            self._bodies[device] = backend_of(self.backends[device], self.name)
         return self._bodies[device]
 
-    def _is_trivial(self, args: tuple[Any, ...]) -> bool:
-        """No value, a single number, or no dimension to reduce."""
+    def is_trivial(self, args: tuple[Any, ...]) -> bool:
+        """Whether there is no value, a single number, or no dimension to reduce: only the reference knows these."""
         first = args[self.leading if isinstance(self.leading, int) else 0]
         dim = args[self._dim] if self._dim < len(args) else None
         return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)
@@ -210,7 +209,8 @@ class Kernel(Generic[P, R]):
         first = self.leading if isinstance(self.leading, int) else 0
 
         def body(*args: Any, **kwargs: Any) -> Any:
-            if args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works()):
+            unknown = args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works())
+            if unknown or self.is_trivial(args):
                 return _without_base(self.reference(*args, **kwargs))
             result = self.backend(device)(*args, **kwargs)
             # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.

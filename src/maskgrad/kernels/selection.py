@@ -42,10 +42,10 @@ __all__ = [
     "KERNELS",
     "can_read_values",
     "explain",
+    "gradients_are_stacked",
     "is_eager",
     "is_plain",
     "is_small",
-    "is_stacked",
     "is_transformed",
     "kernels_in_use",
     "reference_is_forced",
@@ -67,6 +67,8 @@ _transforms_are_active = torch._C._are_functorch_transforms_active
 _number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
 _forward_ad = torch.autograd.forward_ad
+_is_in_dispatch = torch._C._dispatch_tls_is_dispatch_key_included
+_STACKING = torch._C._dispatch_key_parse("VmapMode")
 
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
@@ -76,18 +78,21 @@ def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
 
 def is_small(values: Tensor, least: int) -> bool:
     """Whether there are fewer than ``least`` values, for which no body is forced; small tensors are not told why."""
+    # first: a graph must not depend on a size
     return not torch.compiler.is_compiling() and values.numel() < least and _forced() is None
 
 
-is_stacked = torch._C._functorch.is_legacy_batchedtensor
+def gradients_are_stacked() -> bool:
+    """Whether ``torch.autograd.grad(…, is_grads_batched=True)`` is at work, whose tensors look like ordinary ones."""
+    return _is_in_dispatch(_STACKING)
 
 
 def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     """Why ``kernel`` would run its reference on these tensors; the empty string if the compiled body runs."""
     # First, because what follows cannot be traced.
-    if torch.compiler.is_compiling() or torch.compiler.is_exporting():
+    if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return _why_not_in_a_graph(kernel, values, *others)
-    forced = _forced()
+    forced = _block_choice.get() or _environment()
     if forced == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
     record = KERNELS[kernel]
@@ -163,13 +168,23 @@ def can_read_values(*tensors: Tensor) -> bool:
     a check of input or a shortcut, not the meaning of a result; the one exception is written down in
     docs/decisions/0004-nonfinite-factors-without-a-partner.md.
     """
-    return is_eager() and all(map(is_plain, tensors))
+    if not is_eager():
+        return False
+    for x in tensors:  # noqa: SIM110 (a generator costs what the answer costs)
+        if not is_plain(x):
+            return False
+    return True
 
 
 def is_eager() -> bool:
-    """Whether no compilation, export or transformation is at work."""
-    # first, because what follows cannot be traced
-    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting() or is_transformed())
+    """Whether no compilation, export or transformation is at work; an export runs under a dispatch mode."""
+    return not (
+        torch.compiler.is_dynamo_compiling()  # first, because what follows cannot be traced
+        or _transforms_are_active()
+        or _forward_ad._current_level >= 0
+        or _number_of_dispatch_modes() > 0
+        or _tracing_state() is not None
+    )
 
 
 def runs_eagerly(kernel: str, number_of_values: int) -> bool:

@@ -98,6 +98,8 @@ BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
 MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
+#: The types of arguments that are, or may hold, masked operands.
+HOLD_OPERANDS = (MaskedTensor, list, tuple)
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
@@ -153,7 +155,11 @@ def call(
     if kwargs:
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")
-        kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
+        kwargs = {
+            k: unwrap(v) if type(v) in HOLD_OPERANDS else v
+            for k, v in kwargs.items()
+            if k not in ("inplace", "out")
+        }
     if out_of_place is not None:
         function = out_of_place
     if in_place:
@@ -165,8 +171,11 @@ def call(
             argument = _unwrapped(argument)  # noqa: PLW2901
             stored = stored or type(argument) is SparseEntries
         elif kind is list or kind is tuple:
-            argument = unwrap(argument)  # noqa: PLW2901
-            stored = stored or holds_stored(argument)
+            for part in argument:
+                if type(part) is not int:  # sizes, strides, dimensions
+                    argument = unwrap(argument)  # noqa: PLW2901
+                    stored = stored or holds_stored(argument)
+                    break
         parts.append(argument)
     plain, body = tuple(parts), operation.body
     if stored:
@@ -176,7 +185,10 @@ def call(
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
-    records = torch.is_grad_enabled() and (_is_recorded(result) or (in_place and _requires_grad(given[0])))
+    records = torch.is_grad_enabled() and (
+        (result.values.requires_grad if type(result) is Entries else _is_recorded(result))
+        or (in_place and _requires_grad(given[0]))
+    )
     if records and not makes_views(operation, args):
         keep_masks((*args, *named))
     if in_place or out is not None:
@@ -247,7 +259,9 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     if operation.family == "elementwise":
         is_new = operation.name not in VIEWS_OF_NUMBERS
     else:  # values that are detached are no view
-        moves = operation.family in ("views", "indexing", "conversion") or torch.compiler.is_compiling()
+        moves = (
+            operation.family in ("views", "indexing", "conversion") or torch.compiler.is_dynamo_compiling()
+        )
         is_new = not moves and not values._is_view()
     if is_new:
         for argument in args:
@@ -257,7 +271,9 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
             if type(pattern) is not BooleanPattern:
                 continue
             if pattern._mask is mask or (
-                not torch.compiler.is_compiling() and mask._is_view() and same_memory(mask, pattern._mask)
+                not torch.compiler.is_dynamo_compiling()
+                and mask._is_view()
+                and same_memory(mask, pattern._mask)
             ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
                 if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
                     return pattern.of_view(mask)

@@ -110,7 +110,9 @@ class BooleanPattern(Pattern):
         A graph of ``torch.compile`` saves what it needs. Under a transform of ``torch.func`` a mask that views see
         cannot move; there PyTorch raises in the backward pass.
         """
-        if not (torch.compiler.is_compiling() or (is_transformed() and self.is_seen)):
+        if torch.compiler.is_compiling() or (self._home is not None and self._home.lent):
+            return
+        if not (is_transformed() and self.is_seen):
             self.lend()
 
     @property

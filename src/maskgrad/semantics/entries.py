@@ -27,7 +27,7 @@ Filler = float | int | bool
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 #: Entries from which the compiled selection is worth a question; small tensors, whose calls count, are not asked.
-LARGE = 32_768
+LARGE = masked_filling.min_numel
 
 
 class Entries(NamedTuple):
@@ -144,7 +144,7 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
             return values
     else:
         return operand
-    constant = filler_as(values.dtype, filler)
+    constant = filler if values.dtype.is_floating_point else filler_as(values.dtype, filler)
     if torch.compiler.is_compiling():  # asked for first, because a graph must not depend on a size
         if values.shape == mask.shape:
             return masked_filling(values, mask, constant)

@@ -145,36 +145,41 @@ def contracted(
         pure: the same without a bias, if ``function`` adds one.
     """
     eager = is_eager()
-    parts, masked, left_alone = [], [], False
+    parts: list[Operand] = []
+    number, one, left_alone = 0, -1, False
     for i, factor in enumerate(factors):
-        if not isinstance(factor, Entries):
-            parts.append(factor)
-            continue
-        masked.append(i)
-        if eager and _in_rows(factor.mask, equation.summed[i]) and is_plain(factor.values):
-            parts.append(factor.values)
-            left_alone = True
+        if isinstance(factor, Entries):
+            number, one = number + 1, i
+            values, mask = factor
+            if eager and _in_rows(mask, equation.summed[i]) and is_plain(values):
+                left_alone = True
+            else:
+                values = fill(factor, mask, 0)
+            parts.append(values)
         else:
-            parts.append(fill(factor, factor.mask, 0))
+            parts.append(factor)
     result = function(*parts)
-    one = masked[0] if len(masked) == 1 else -1
-    mask = factors[one].mask if one >= 0 else None  # type: ignore[union-attr]
-    in_rows = (
-        left_alone
-        and mask is not None
-        and equation.is_straight[one]
-        and equation.summed[one] == (mask.ndim - 1,)
-        and mask.shape[-1] > 0
-        and mask.shape[:-1] == result.shape[:-1]
-    )
+    one = one if number == 1 else -1
+    in_rows = one >= 0 and left_alone and _gives_rows(factors[one].mask, equation, one, result)  # type: ignore[union-attr]
     if eager and is_plain(result) and not _is_harmless(result, parts, one, left_alone, in_rows):
         if left_alone:
             parts = [safe(factor) for factor in factors]
             result = function(*parts)
         result = _with_nonfinite_fixed(function, factors, parts, result, pure)
-    if in_rows and mask is not None:
+    if in_rows:
+        mask = factors[one].mask  # type: ignore[union-attr]
         return Entries(result, mask.as_strided(result.shape, (*mask.stride()[:-1], 0)))
     return Entries(result, any_product(equation, factors, result.shape))
+
+
+def _gives_rows(mask: Tensor, equation: Equation, one: int, result: Tensor) -> bool:
+    """Whether the last dimension of the only masked factor is summed, and its rows are those of the result."""
+    return (
+        equation.is_straight[one]
+        and equation.summed[one] == (mask.ndim - 1,)
+        and mask.shape[-1] > 0
+        and mask.shape[:-1] == result.shape[:-1]
+    )
 
 
 def _is_harmless(result: Tensor, parts: Sequence[Operand], one: int, left_alone: bool, in_rows: bool) -> bool:
@@ -191,10 +196,14 @@ def _is_harmless(result: Tensor, parts: Sequence[Operand], one: int, left_alone:
         left_alone: whether any was left as it is.
         in_rows: whether that was the only one that is masked, and each row of it gives the results of one row.
     """
-    if one >= 0 and (in_rows or not left_alone):
-        partners = [part for i, part in enumerate(parts) if i != one and isinstance(part, Tensor)]
-        few = sum(partner.numel() for partner in partners) < result.numel()
-        if few and all(is_plain(partner) and adds_up_to_finite(partner) for partner in partners):
+    if one >= 0 and len(parts) == 2 and (in_rows or not left_alone):
+        partner = parts[1 - one]
+        if (
+            isinstance(partner, Tensor)
+            and partner.numel() < result.numel()
+            and is_plain(partner)
+            and adds_up_to_finite(partner)
+        ):
             return not in_rows or adds_up_to_finite(result.select(-1, 0))
     return adds_up_to_finite(result)
 
@@ -235,7 +244,10 @@ def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
     if summed is None:
         return False
     shape, strides = mask.shape, mask.stride()
-    return all(i < len(shape) and (strides[i] == 0 or shape[i] == 1) for i in summed)
+    for i in summed:  # noqa: SIM110 (a generator costs what the answer costs)
+        if i >= len(shape) or not (strides[i] == 0 or shape[i] == 1):
+            return False
+    return True
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
@@ -249,13 +261,14 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
         factors: at most all of them masked.
         shape: of the result.
     """
-    if not all(values_of(factor).numel() for factor in factors):  # no product, or no result
-        return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
     parts, at = [], -1
     for i, factor in enumerate(factors):
-        if isinstance(factor, Entries):
+        masked = isinstance(factor, Entries)
+        if not (factor.mask if masked else factor).numel():  # type: ignore[union-attr]  # no product, or no result
+            return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
+        if masked:
             # a letter that is there twice names a diagonal, which a dimension of size 1 has not
-            few = factor.mask if equation.summed[i] is None else smallest(factor.mask)
+            few = factor.mask if equation.summed[i] is None else smallest(factor.mask)  # type: ignore[union-attr]
             parts.append((few, equation.terms[i]))
             at = i
     if not parts:

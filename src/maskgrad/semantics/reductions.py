@@ -23,6 +23,7 @@ from maskgrad.semantics.entries import (
     HALVES,
     Entries,
     Operand,
+    fill,
     filled,
     filler_as,
     mask_of,
@@ -60,14 +61,14 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
-    if runs_compiled("masked_mean" if power is None else "masked_loss", values, mask):
+    if power is None and runs_compiled("masked_mean", values, mask):
         return None
     few = smallest(mask)
     count = few.sum().item() * (mask.numel() // max(few.numel(), 1))
     if not count:
         return None
     note(None)
-    known = values if count == mask.numel() else torch.where(mask, values, 0)
+    known = values if count == mask.numel() else fill(input, mask, 0)
     total = (known if power is None else power(known)).sum()
     return total / count if average else total
 

@@ -20,7 +20,12 @@ class Bodies:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in KERNELS or (self._device is not None and self._device not in KERNELS[name].backends):
             raise AttributeError(name)
-        return KERNELS[name].reference if self._device is None else KERNELS[name].backend(self._device)
+        kernel, device = KERNELS[name], self._device
+        if device is None:
+            return kernel.reference
+        return lambda *args, **options: (
+            kernel.reference if kernel.is_trivial(args) else kernel.backend(device)
+        )(*args, **options)
 
 
 cpu, cuda, reference = Bodies("cpu"), Bodies("cuda"), Bodies(None)

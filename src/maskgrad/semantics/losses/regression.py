@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.selection import KERNELS, is_small
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import can_read_values, is_eager
+from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import (
     Entries,
@@ -79,7 +80,7 @@ def pointwise(function: Callable[..., Tensor], operands: str, filler: float = 1)
 def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
     """Operands of one shape, with PyTorch's warning if the first two had different ones."""
     shapes = [values_of(operand).shape for operand in operands]
-    if all(shape == shapes[0] for shape in shapes):
+    if shapes.count(shapes[0]) == len(shapes):
         return operands
     if shapes[0] != shapes[1]:
         warnings.warn(
@@ -108,10 +109,10 @@ def of_difference(
         if weight is not None:
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
         input, target = _broadcast(input, target)
-        distance = numbers(**options)
-        found = fused("distance", input, target, reduction, distance)
-        if found is None and reduction != "none" and distance in POWERS and is_eager() and not adds_up():
-            # a small tensor in the fewest calls
+        distance, found = numbers(**options), None
+        if not is_small(values_of(input), KERNELS["masked_loss"].min_numel):
+            found = fused("distance", input, target, reduction, distance)
+        elif reduction != "none" and distance in POWERS and not adds_up():  # in the fewest calls
             difference = Entries(values_of(input) - values_of(target), all_specified(input, target))
             found = over_all(difference, reduction == "mean", POWERS[distance])
         if found is not None:
