@@ -145,7 +145,7 @@ def contracted(
         pure: the same without a bias, if ``function`` adds one.
     """
     eager = is_eager()
-    parts: list[Operand] = []
+    parts: list[Any] = []
     number, one, left_alone = 0, -1, False
     for i, factor in enumerate(factors):
         if isinstance(factor, Entries):
