@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.gradients.backward_passes import BackwardPasses, nodes_between
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.coupling import COUPLING, directions, require_independent
+from maskgrad.gradients.coupling import COUPLING, directions, quick_cotangent, require_independent
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "require_used"]
@@ -217,11 +217,21 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
 
     if coupling == "exact" and samples > 1:
         return passes.diagonal_blocks(unit_vectors, number)
-    rows = passes.all(unit_vectors, number)
-    if coupling == "check" and samples > 1:
-        mixture = directions(number, output)
-        combined = [None if row is None else _weighted(mixture, row.detach()) for row in rows]
-        require_independent(passes, combined, mixture.reshape(features), _REMEDY)
+    if coupling != "check" or samples == 1:
+        return passes.all(unit_vectors, number)
+    mixture = directions(number, output)
+    checked = quick_cotangent(passes, mixture.reshape(features))
+
+    def with_check(start: int, stop: int) -> Tensor:
+        """The unit vectors, and the cotangent of the check behind them."""
+        found = unit_vectors(start, min(stop, number))
+        return found if stop <= number or checked is None else torch.cat([found, checked[None]])
+
+    rows = passes.all(with_check, number + (checked is not None))
+    weighted = None if checked is None else [None if row is None else row[number].detach() for row in rows]
+    rows = [None if row is None else row[:number] for row in rows]
+    combined = [None if row is None else _weighted(mixture, row.detach()) for row in rows]
+    require_independent(passes, _REMEDY, mixture.reshape(features), combined, weighted)
     return rows
 
 

@@ -164,7 +164,7 @@ def _products(output: Node, inputs: list[Node], cotangents: Tensor, mode: Mode) 
     if mode.coupling == "exact" and output.shape[0] > 1:
         return passes.diagonal_blocks(lambda start, stop: cotangents[start:stop], number)
     if mode.coupling == "check":
-        require_independent(passes, None, None, _REMEDY)
+        require_independent(passes, _REMEDY)
     return passes.all(lambda start, stop: cotangents[start:stop], number)
 
 
@@ -174,7 +174,7 @@ def _forward(
     """Return Jacobians times tangents (N, B, *I), (N, B, *O)."""
     passes = mode.passes(output, inputs)
     if mode.coupling == "check":
-        require_independent(passes, None, None, _REMEDY)
+        require_independent(passes, _REMEDY)
     if mode.coupling != "exact":
         with contextlib.suppress(Exception):  # a node without second derivative; the Jacobian needs none
             found = _twice_backward(output, inputs, tangents, mode, used)

@@ -1,4 +1,4 @@
-r"""Checks with one more backward pass, or a few, whether samples of a batch influence each other.
+r"""Checks with one more cotangent, or a few backward passes, whether samples of a batch influence each other.
 
 If samples are independent, a cotangent that is multiplied by a number for each sample gives gradients multiplied by the
 same numbers. Two tests use this:
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from torch import Tensor
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.backward_passes import BackwardPasses
 
-__all__ = ["COUPLING", "coupled_input", "directions", "require_independent"]
+__all__ = ["COUPLING", "coupled_input", "directions", "quick_cotangent", "require_independent"]
 
 #: values of the argument ``coupling``
 COUPLING = ("check", "exact", "independent")
@@ -45,14 +46,23 @@ def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor
     return signed.to(device, dtype)
 
 
-def require_independent(
-    passes: BackwardPasses, combined: list[Tensor | None] | None, combination: Tensor | None, remedy: str
-) -> None:
+def quick_cotangent(passes: BackwardPasses, combination: Tensor) -> Tensor | None:
+    """Return the cotangent (B, *O) of the quick test, a weight for each sample times ``combination`` (*O).
+
+    None where rounding is too coarse for it.
+    """
+    if _precision(passes) > torch.finfo(torch.float32).eps:
+        return None
+    output = passes.output
+    return _times(combination.to(output.dtype).expand(output.shape), directions(output.shape[0], output))
+
+
+def require_independent(passes: BackwardPasses, remedy: str, *known: Any) -> None:
     """Raise CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
 
-    ``combined`` are the gradients (B, *I) of the cotangent ``combination`` (*O), the same for all samples, if known.
+    ``known`` is what the caller has already of the arguments of :func:`coupled_input`.
     """
-    found = coupled_input(passes, combined, combination)
+    found = coupled_input(passes, *known)
     if found is not None:
         raise CoupledSamplesError(
             f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
@@ -62,9 +72,19 @@ def require_independent(
 
 
 def coupled_input(
-    passes: BackwardPasses, combined: list[Tensor | None] | None = None, combination: Tensor | None = None
+    passes: BackwardPasses,
+    combination: Tensor | None = None,
+    combined: list[Tensor | None] | None = None,
+    weighted: list[Tensor | None] | None = None,
 ) -> str | None:
-    """Return the name of an input through which a sample influences others; None: samples are independent."""
+    """Return the name of an input through which a sample influences others; None: samples are independent.
+
+    Args:
+        passes: through the graph.
+        combination: a cotangent (*O), the same for all samples.
+        combined: the gradients (B, *I) of that cotangent, if they are known.
+        weighted: those of :func:`quick_cotangent`, if they are known.
+    """
     output = passes.output
     samples = output.shape[0]
     if samples < 2 or not output.numel():
@@ -72,11 +92,13 @@ def coupled_input(
     if combination is None:
         combination = directions(output[0].numel(), output).reshape(output.shape[1:])
     cotangent = combination.to(output.dtype).expand(output.shape)
-    if _precision(passes) <= torch.finfo(torch.float32).eps:
+    quick = quick_cotangent(passes, combination)
+    if quick is not None:
         if combined is None:
             combined = passes.one(cotangent)
-        weight = directions(samples, output)
-        if _differing(passes, combined, passes.one(_times(cotangent, weight)), weight) is None:
+        if weighted is None:
+            weighted = passes.one(quick)
+        if _differing(passes, combined, weighted, directions(samples, output)) is None:
             return None
     return _coupled_exactly(passes, cotangent)
 

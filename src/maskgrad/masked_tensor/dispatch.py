@@ -14,10 +14,18 @@ from torch._ops import HigherOrderOperator
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
-from maskgrad.masked_tensor.instead import instead_of
+from maskgrad.masked_tensor.instead import instead_of, name_of
 from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.writing import VIEWS_OF_NUMBERS, makes_views, pattern_of_result, write_entries
+from maskgrad.masked_tensor.writing import (
+    VIEWS_OF_NUMBERS,
+    keep_masks,
+    makes_views,
+    pattern_of_result,
+    recorded,
+    requires_grad,
+    write_result,
+)
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
@@ -28,7 +36,7 @@ from maskgrad.semantics.jagged import registry as jagged
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import registry as listed
-from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
+from maskgrad.semantics.sparse.entries import SparseEntries
 
 __all__ = ["Binding", "binding_of", "call", "dispatch"]
 
@@ -126,8 +134,8 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             return _with_operands_inside(function, args, kwargs)
         refusal = REFUSED.get(function)
         if refusal is not None:
-            raise UndefinedOnMaskedError(_name(function), refusal.reason, refusal.remedy)
-        name = _name(function)
+            raise UndefinedOnMaskedError(name_of(function), refusal.reason, refusal.remedy)
+        name = name_of(function)
         raise UnsupportedOperationError(name, instead=instead_of(function, name))
     return call(binding, function, args, kwargs)
 
@@ -187,13 +195,13 @@ def call(
         result = operation.number.of(result, plain, kwargs)
     records = torch.is_grad_enabled() and (
         (result.values.requires_grad if type(result) is Entries else _is_recorded(result))
-        or (in_place and _requires_grad(given[0]))
+        or (in_place and requires_grad(given[0]))
     )
     if records and not makes_views(operation, args):
         keep_masks((*args, *named))
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
-        return _write(given[0] if in_place else out, result, function, reshapes)
+        return write_result(given[0] if in_place else out, result, function, reshapes)
     if type(result) is Entries:
         return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
     return wrap(result, lambda v, m: masked_tensor.MaskedTensor(v, _pattern_of(operation, args, v, m)))
@@ -213,7 +221,7 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
     are_jagged = [type(operand.pattern) is JaggedPattern for operand in operands]
     rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
     if rule is None:
-        raise UnsupportedLayoutError(_name(function), operands[0].pattern.layout)
+        raise UnsupportedLayoutError(name_of(function), operands[0].pattern.layout)
     return jagged.beside_other_layouts(rule) if any(are_jagged) and not all(are_jagged) else rule
 
 
@@ -311,103 +319,4 @@ def _is_recorded(result: Any) -> bool:
     return isinstance(result, (tuple, list)) and any(map(_is_recorded, result))
 
 
-def keep_masks(arguments: tuple[Any, ...]) -> None:
-    """Let later writes copy the masks of the operands, which the graph may have saved. Views save none."""
-    for argument in arguments:
-        kind = type(argument)
-        if kind is list or kind is tuple:
-            keep_masks(argument)
-        elif kind is masked_tensor.MaskedTensor and type(argument._pattern) is BooleanPattern:
-            pattern = argument._pattern
-            if pattern._home is not None or pattern._source is not None:  # else its first write copies it
-                pattern.keep()
-
-
-def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the operands of an operation in place; the graph saves a copy of the target."""
-    target = args[0]
-    if type(target) is not masked_tensor.MaskedTensor or not torch.is_grad_enabled():
-        return args
-    if not any(_requires_grad(operand) for operand in (*args, *kwargs.values())):
-        return args
-    return (masked_tensor.MaskedTensor(target._values.clone(), target._pattern), *args[1:])
-
-
-def _requires_grad(operand: Any) -> bool:
-    if type(operand) is masked_tensor.MaskedTensor:
-        return operand._values.requires_grad
-    return isinstance(operand, Tensor) and operand.requires_grad
-
-
 callbacks.provide(wrap, unwrap)
-
-
-def _name(function: Any) -> str:
-    if torch.compiler.is_compiling():  # resolve_name cannot be traced
-        return str(getattr(function, "__qualname__", function))
-    for name, known in vars(torch.sparse).items():  # under names of their own there
-        if known is function:
-            return f"torch.sparse.{name}"
-    return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))
-
-
-def _write(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTensor | Tensor:
-    """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
-    if not isinstance(target, masked_tensor.MaskedTensor):
-        if isinstance(result, Tensor):  # a number
-            if _category(result.dtype) <= _category(target.dtype):  # else torch says that it cannot be cast
-                result = result.to(target.dtype)
-            return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
-        words = (
-            f"{_name(function)} cannot write a masked result into a plain tensor: nothing would say which entries are "
-            "specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
-        )
-        # after a TypeError Python would try target = target + masked, which other names of the target do not see
-        raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
-    if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
-        result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
-    if not isinstance(result, (Entries, SparseEntries)):
-        raise TypeError(
-            f"{_name(function)} has several results; out= takes one MaskedTensor. Call it without out="
-        )
-    values = target._values
-    if values.requires_grad and values.is_leaf and torch.is_grad_enabled():
-        raise RuntimeError(
-            "a leaf MaskedTensor that requires grad is being used in an in-place operation; "
-            "use the out-of-place form, or torch.no_grad()"
-        )
-    shape = shape_of(result)
-    before = values.shape if isinstance(target._pattern, BooleanPattern) else target.shape
-    if shape != before and not reshapes:
-        raise RuntimeError(
-            f"{_name(function)} in place: the result has shape {tuple(shape)}, the target "
-            f"{tuple(before)}; broadcasting cannot enlarge the target"
-        )
-    # float_power alone does not round its double result to the target
-    too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
-    if too_wide or _category(result.values.dtype) > _category(values.dtype):
-        raise RuntimeError(
-            f"{_name(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
-        )
-    leaf = values.requires_grad and values.is_leaf
-    if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
-        write_entries(target, *result)
-    elif isinstance(result, SparseEntries) and result.pattern is target._pattern:
-        values.copy_(result.values)
-    elif leaf:
-        raise RuntimeError(
-            f"{_name(function)} in place would replace a leaf that requires grad, and its .grad; "
-            "write x = function(x).detach().requires_grad_()"
-        )
-    elif isinstance(result, SparseEntries):
-        target._rebind(result.values.to(values.dtype), result.pattern)
-    else:
-        old, mask = target._pattern, result.mask
-        new = old.alias(mask) if isinstance(old, BooleanPattern) else BooleanPattern(mask)
-        target._rebind(result.values, new)
-    return target
-
-
-def _category(dtype: torch.dtype) -> int:
-    # torch.can_cast, which torch.compile cannot trace
-    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1

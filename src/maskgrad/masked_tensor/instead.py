@@ -1,4 +1,4 @@
-"""Lines to write instead of methods and functions of PyTorch that MaskedTensors do not have."""
+"""Names of functions in messages, and lines to write instead of what MaskedTensors do not have."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["instead_of"]
+__all__ = ["instead_of", "name_of"]
 
 #: Name, as a message calls it: what to write.
 BY_NAME = {
@@ -52,3 +52,13 @@ def instead_of(function: Any, name: str) -> str:
             return f"Write mg.distributed.{name}(x)."
         return COLLECTIVE.format(name=name)
     return ""
+
+
+def name_of(function: Any) -> str:
+    """Return the public name of a function of torch, as messages call it."""
+    if torch.compiler.is_compiling():  # resolve_name cannot be traced
+        return str(getattr(function, "__qualname__", function))
+    for name, known in vars(torch.sparse).items():  # under names of their own there
+        if known is function:
+            return f"torch.sparse.{name}"
+    return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))

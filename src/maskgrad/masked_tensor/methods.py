@@ -13,11 +13,11 @@ from torch import Tensor
 from maskgrad.errors import UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.masked_tensor import autograd, completeness, printing, sequences, storage
 from maskgrad.masked_tensor.creation import from_numpy
-from maskgrad.masked_tensor.dispatch import dispatch, keep_masks, unwrap
+from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
 from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import TAKEN_APART, MaskedTensor, stored_of
-from maskgrad.masked_tensor.writing import write_mask
+from maskgrad.masked_tensor.writing import keep_masks, write_mask
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.indexing import assigned
 from maskgrad.semantics.refusals import REFUSALS

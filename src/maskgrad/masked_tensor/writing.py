@@ -18,21 +18,27 @@ from torch.utils.weak import WeakIdRef
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
+from maskgrad.masked_tensor.instead import name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, is_expanded, same_memory, sharers
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
 
 __all__ = [
     "VIEWS_OF_NUMBERS",
+    "keep_masks",
     "makes_views",
     "own_home",
     "pattern_of_result",
+    "recorded",
+    "requires_grad",
     "writable_mask",
     "write_entries",
     "write_mask",
+    "write_result",
 ]
 
 #: The elementwise operations whose results share memory with an operand, though they are other tensors.
@@ -203,3 +209,94 @@ def _is_whole(target: MaskedTensor, home: Home, wanted: Tensor | None) -> bool:
         return False
     one = _narrowed(wanted, smallest(mask))
     return home.sharers == sharers(mask, mask.numel()) and torch.equal(one.expand_as(wanted), wanted)
+
+
+def keep_masks(arguments: tuple[Any, ...]) -> None:
+    """Let later writes copy the masks of the operands, which the graph may have saved. Views save none."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is list or kind is tuple:
+            keep_masks(argument)
+        elif kind is MaskedTensor and type(argument._pattern) is BooleanPattern:
+            pattern = argument._pattern
+            if pattern._home is not None or pattern._source is not None:  # else its first write copies it
+                pattern.keep()
+
+
+def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the operands of an operation in place; the graph saves a copy of the target."""
+    target = args[0]
+    if type(target) is not MaskedTensor or not torch.is_grad_enabled():
+        return args
+    if not any(requires_grad(operand) for operand in (*args, *kwargs.values())):
+        return args
+    return (MaskedTensor(target._values.clone(), target._pattern), *args[1:])
+
+
+def requires_grad(operand: Any) -> bool:
+    """Return whether a gradient of a masked or plain operand is recorded."""
+    if type(operand) is MaskedTensor:
+        return operand._values.requires_grad
+    return isinstance(operand, Tensor) and operand.requires_grad
+
+
+def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> MaskedTensor | Tensor:
+    """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
+    if not isinstance(target, MaskedTensor):
+        if isinstance(result, Tensor):  # a number
+            if _category(result.dtype) <= _category(target.dtype):  # else torch says that it cannot be cast
+                result = result.to(target.dtype)
+            return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
+        words = (
+            f"{name_of(function)} cannot write a masked result into a plain tensor: nothing would say which entries "
+            "are specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
+        )
+        # after a TypeError Python would try target = target + masked, which other names of the target do not see
+        raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
+    if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
+        result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
+    if not isinstance(result, (Entries, SparseEntries)):
+        raise TypeError(
+            f"{name_of(function)} has several results; out= takes one MaskedTensor. Call it without out="
+        )
+    values = target._values
+    if values.requires_grad and values.is_leaf and torch.is_grad_enabled():
+        raise RuntimeError(
+            "a leaf MaskedTensor that requires grad is being used in an in-place operation; "
+            "use the out-of-place form, or torch.no_grad()"
+        )
+    shape = shape_of(result)
+    before = values.shape if isinstance(target._pattern, BooleanPattern) else target.shape
+    if shape != before and not reshapes:
+        raise RuntimeError(
+            f"{name_of(function)} in place: the result has shape {tuple(shape)}, the target "
+            f"{tuple(before)}; broadcasting cannot enlarge the target"
+        )
+    # float_power alone does not round its double result to the target
+    too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
+    if too_wide or _category(result.values.dtype) > _category(values.dtype):
+        raise RuntimeError(
+            f"{name_of(function)} in place: result type {result.values.dtype} cannot be cast to {values.dtype}"
+        )
+    leaf = values.requires_grad and values.is_leaf
+    if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
+        write_entries(target, *result)
+    elif isinstance(result, SparseEntries) and result.pattern is target._pattern:
+        values.copy_(result.values)
+    elif leaf:
+        raise RuntimeError(
+            f"{name_of(function)} in place would replace a leaf that requires grad, and its .grad; "
+            "write x = function(x).detach().requires_grad_()"
+        )
+    elif isinstance(result, SparseEntries):
+        target._rebind(result.values.to(values.dtype), result.pattern)
+    else:
+        old, mask = target._pattern, result.mask
+        new = old.alias(mask) if isinstance(old, BooleanPattern) else BooleanPattern(mask)
+        target._rebind(result.values, new)
+    return target
+
+
+def _category(dtype: torch.dtype) -> int:
+    # torch.can_cast, which torch.compile cannot trace
+    return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype == torch.bool else 1

@@ -120,7 +120,8 @@ def test_frozen_entries_and_other_gradients_in_turns() -> None:
     assert torch.equal(params[0], params[1])
 
 
-def test_plain_sgd_is_an_addition_unless_rows_are_many() -> None:
+def test_plain_sgd_is_an_addition_unless_rows_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskgrad.optim.rows.ADDED", 1 << 17)
     for width, ways in ((4, {True}), (20_000, {True, False})):
         params, optimizers = pair("SGD", (50, width), {"maximize": True})
         found = set()
