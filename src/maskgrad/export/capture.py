@@ -19,6 +19,7 @@ from maskgrad.export.ports import TENSOR, Ports, pack, unpack
 from maskgrad.export.translation import causes, right_shapes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
+from maskgrad.masked_tensor.instead import name_of
 
 __all__ = ["Plain", "captured", "evaluating", "quiet"]
 
@@ -115,7 +116,7 @@ def _blamed(error: BaseException) -> tuple[str, str]:
 
 def _operation(frame: FrameType, code: CodeType) -> str:
     if code is dispatch.call.__code__:
-        return dispatch._name(frame.f_locals["function"])
+        return name_of(frame.f_locals["function"])
     owner = frame.f_locals.get("self")
     if isinstance(owner, MaskedTensor) and getattr(MaskedTensor, code.co_name, None) is not None:
         return f"MaskedTensor.{code.co_name}"
