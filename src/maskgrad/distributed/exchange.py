@@ -21,7 +21,7 @@ from maskgrad import kernels
 from maskgrad.distributed.agreement import Postponed, check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from maskgrad.distributed.reduction_plan import (
-    Facts,
+    GradientFacts,
     LocalGradient,
     ReductionPlan,
     local_gradient,
@@ -89,9 +89,9 @@ class Exchange:
         self._works: list[Any] = []
         self._sent: list[_DenseTransfer | _SparseTransfer] = []
         numbers = [n for part in self.parts for n in part.facts]
-        first = numbers[: _FIRST * len(Facts._fields)]
+        first = numbers[: _FIRST * len(GradientFacts._fields)]
         head = [int(self._error is not None), digest(self._plan), int(away), len(gradients)]
-        padding = [0] * (_FIRST * len(Facts._fields) - len(first))
+        padding = [0] * (_FIRST * len(GradientFacts._fields) - len(first))
         message = torch.tensor(head + first + padding, dtype=torch.int64, device=group.device)
         self._rest = numbers[len(first) :]
         self._gathered = group.gather(message, self._works)
@@ -108,12 +108,12 @@ class Exchange:
             numbers = [
                 row + more for row, more in zip(numbers, self.group.gather(rest).tolist(), strict=True)
             ]
-        width, present = len(Facts._fields), self.group.size
+        width, present = len(GradientFacts._fields), self.group.size
         if self._divide_by_present:
             present -= sum(row[2] for row in gathered)
         self.reduction_plans = [
             reduction_plan(
-                [Facts(*row[i * width : (i + 1) * width]) for row in numbers],
+                [GradientFacts(*row[i * width : (i + 1) * width]) for row in numbers],
                 gradient.shape,
                 self.op,
                 self.transport,

@@ -31,7 +31,7 @@ from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS
 from maskgrad.sparse import prod
 
-__all__ = ["Facts", "LocalGradient", "ReductionPlan", "local_gradient", "reduction_plan"]
+__all__ = ["GradientFacts", "LocalGradient", "ReductionPlan", "local_gradient", "reduction_plan"]
 
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.complex32,
@@ -39,7 +39,7 @@ _DTYPES = (
 )  # fmt: skip
 
 
-class Facts(NamedTuple):
+class GradientFacts(NamedTuple):
     """Description of a gradient, which other ranks need before they can receive it: plain integers."""
 
     present: int = 0
@@ -64,7 +64,7 @@ class LocalGradient:
     """The gradient of one rank; see the table above for what is None when."""
 
     shape: torch.Size
-    facts: Facts = Facts()  # noqa: RUF009  (a tuple never changes)
+    facts: GradientFacts = GradientFacts()  # noqa: RUF009  (a tuple never changes)
     values: Tensor | None = None
     mask: Tensor | None = None
     rows: Tensor | None = None
@@ -119,7 +119,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
     found = read(gradient, name)
     found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
     rows, dtype = 0 if found.rows is None else len(found.rows), _DTYPES.index(gradient.dtype)
-    facts = Facts(present=1, dtype=dtype, leading=found.leading, rows=rows)
+    facts = GradientFacts(present=1, dtype=dtype, leading=found.leading, rows=rows)
     if isinstance(gradient, PaddedRows):
         sparse = LAYOUTS.index(torch.sparse_coo)
         facts = facts._replace(masked=2, layout=sparse, capacity=gradient.capacity)
@@ -203,9 +203,9 @@ class ReductionPlan(NamedTuple):
 
 
 def reduction_plan(
-    facts: list[Facts], shape: torch.Size, op: str, transport: str, present: int
+    facts: list[GradientFacts], shape: torch.Size, op: str, transport: str, present: int
 ) -> ReductionPlan | None:
-    """The plan for one gradient, from the :class:`Facts` of each rank; None if no rank has any.
+    """The plan for one gradient, from the :class:`GradientFacts` of each rank; None if no rank has any.
 
     The gradients decide, not what was declared: one dense contribution makes the result dense, a Boolean mask makes it
     masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` transports fewer bytes.

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor.operations import Call, Facts, mapped, tensors_in
+from maskgrad.doctor.operations import Operated, OperationFacts, mapped, tensors_in
 from maskgrad.doctor.state import random_state, set_random_state
 
 __all__ = ["outside"]
@@ -105,9 +105,9 @@ class _Boxes:
                 return [tensors[n] for n in changed or range(len(tensors))]
 
             name = f"the kernel {getattr(kernel, '__name__', 'of Triton')}"
-            facts = Facts(name, writes=tuple(range(len(pointers))))
+            facts = OperationFacts(name, writes=tuple(range(len(pointers))))
             with _disable_current_modes():
-                self._mode.operation(Call(launch, facts, tuple(pointers), {}))
+                self._mode.operation(Operated(launch, facts, tuple(pointers), {}))
             return returned[0]
 
         return launched
@@ -216,7 +216,7 @@ class _Boxes:
             return twins[1]
 
         with _disable_current_modes(), torch.no_grad():
-            self._mode.black_box(Call(replayed, Facts(name), args, kwargs))
+            self._mode.black_box(Operated(replayed, OperationFacts(name), args, kwargs))
         return twins
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskgrad.doctor.black_boxes import outside
 from maskgrad.doctor.frames import BOUNDARY, Place, here
-from maskgrad.doctor.operations import EMPTY, Call, facts_of, key_of, on, tensors_in
+from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 
 __all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "module_calls"]
@@ -75,9 +75,9 @@ class Guarded(TorchDispatchMode):
                 args, kwargs = waited_for(types, args, kwargs)
         elif self.sends_nothing:
             args = with_fake_group(func, args)
-        return self.operation(Call(func, facts, args, kwargs))
+        return self.operation(Operated(func, facts, args, kwargs))
 
-    def operation(self, call: Call) -> Any:
+    def operation(self, call: Operated) -> Any:
         """Run an operation, and remember the memory that it writes or makes."""
         if call.facts.writes:
             for tensor in call.written:
@@ -90,7 +90,7 @@ class Guarded(TorchDispatchMode):
                     self._made.add(key)
         return result
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation itself; subclasses do more."""
         return call()
 
@@ -129,7 +129,7 @@ class WithoutDropout(Guarded):
         #: where the program itself draws numbers, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         name, args, kwargs = call.facts.name, call.args, call.kwargs
         if not call.facts.random and name != "_cudnn_rnn":
@@ -180,7 +180,7 @@ class OperationLog(WithoutDropout):
         super().__init__()
         self.entries: list[LoggedOperation] = []
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         result = super().run(call)
         if call.facts.view or call.facts.name in EMPTY or torch._C._current_autograd_node() is not None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Call", "Facts", "any_key", "dense", "differing",
+    "COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Operated", "OperationFacts", "any_key", "dense", "differing",
     "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
 ]  # fmt: skip
 
@@ -168,7 +168,7 @@ COPIES = {
 
 
 @dataclass(frozen=True)
-class Facts:
+class OperationFacts:
     """What the doctor asks of an operation before it runs."""
 
     name: str
@@ -184,7 +184,7 @@ class Facts:
 
 
 @functools.cache
-def facts_of(func: Any) -> Facts:
+def facts_of(func: Any) -> OperationFacts:
     """All facts about one overload."""
     namespace, _, name = str(func._schema.name).partition("::")  # aten::add, without the overload
     arguments = func._schema.arguments
@@ -194,7 +194,7 @@ def facts_of(func: Any) -> Facts:
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
     view = func.is_view or name in _VIEWS
-    return Facts(
+    return OperationFacts(
         name=name,
         view=view,
         writes=() if view else (*written, *_WRITES.get(name, ())),
@@ -207,11 +207,11 @@ def facts_of(func: Any) -> Facts:
 
 
 @dataclass
-class Call:
+class Operated:
     """An operation of PyTorch, or whatever else reads and writes tensors, with its arguments."""
 
     func: Callable[..., Any]
-    facts: Facts
+    facts: OperationFacts
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from maskgrad.distributed.accumulation import imported, replicating, sharding
-from maskgrad.doctor.operations import Facts
+from maskgrad.doctor.operations import OperationFacts
 from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
@@ -115,7 +115,7 @@ def check_examinable(module: nn.Module) -> None:
         )
 
 
-def passes_on(facts: Facts, args: Any) -> bool:
+def passes_on(facts: OperationFacts, args: Any) -> bool:
     """Whether what a rank gives to an exchange is part of what it gets where it gave it."""
     if facts.name.startswith("broadcast"):
         groups = [a for a in args if isinstance(a, torch.ScriptObject)]

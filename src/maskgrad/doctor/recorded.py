@@ -15,7 +15,7 @@ from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import Call, key_of, tensors_in
+from maskgrad.doctor.operations import Operated, key_of, tensors_in
 from maskgrad.doctor.trial import Outcome
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
@@ -40,7 +40,7 @@ class _Step(Guarded):
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         self._nodes.note()
         result = call()
         if call.facts.view:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from maskgrad.doctor.frames import Lines, Place
 from maskgrad.doctor.modes import Guarded, module_calls
-from maskgrad.doctor.operations import EMPTY, Call, any_key, differing, key_of, tensors_in
+from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.twins import Twins
 
@@ -53,7 +53,7 @@ class Origins(Guarded):
         self._given: set[int] = set()
         self._nodes = Lines()
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation, and whose mark its results have."""
         self._nodes.note()
         backward = torch._C._current_autograd_node() is not None
@@ -202,18 +202,18 @@ class Recorder(Twins):
 
     # operations
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation on both; which line it belongs to is noted for the backward pass."""
         self._nodes.note()
         return super().run(call)
 
-    def before(self, call: Call) -> Any:
+    def before(self, call: Operated) -> Any:
         """Which inputs are bad, before a write in place changes them."""
         with_twin = [tensor for tensor in call.inputs if self.twin(tensor) is not None]
         bad = [tensor for tensor in with_twin if self.is_bad(tensor)]
         return self._who_wrote(bad or with_twin), bool(bad), tuple(tuple(t.shape) for t in call.inputs)
 
-    def twinned(self, call: Call, result: Any, before: Any) -> None:
+    def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
         causes, bad_before, shapes = before
         shadows, outputs = self.shadows.of_result(call, result), tensors_in(result)
@@ -236,7 +236,7 @@ class Recorder(Twins):
             event.mixes = event.bad and not bad_before
             self._add(event, outputs, keep=bool(call.written))
 
-    def _event(self, call: Call, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
+    def _event(self, call: Operated, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
         module = self._stack[-1] if self._stack else ""
         backward = torch._C._current_autograd_node() is not None
         return Event(call.facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
@@ -266,7 +266,7 @@ class Recorder(Twins):
         """What comes back depends on who wrote what was sent."""
         self._writers[any_key(target)] = known
 
-    def _follow(self, call: Call, result: Any) -> None:
+    def _follow(self, call: Operated, result: Any) -> None:
         super()._follow(call, result)
         inputs, name = call.inputs, call.facts.name
         if not inputs or key_of(inputs[0]) is None or self.twin(inputs[0]) is None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from maskgrad.doctor.operations import COPIES, Call, expanded, key_of, mapped, tensors_in
+from maskgrad.doctor.operations import COPIES, Operated, expanded, key_of, mapped, tensors_in
 
 __all__ = ["Shadows", "distinct"]
 
@@ -128,7 +128,7 @@ class Shadows:
 
     # what operations make
 
-    def of_result(self, call: Call, result: Any) -> list[Tensor | None]:
+    def of_result(self, call: Operated, result: Any) -> list[Tensor | None]:
         """The shadow of each tensor that an operation made, None where all is real."""
         name, args, outputs = call.facts.name, call.args, tensors_in(result)
         shadows = [self.get(tensor) for tensor in call.inputs]
@@ -144,7 +144,7 @@ class Shadows:
             return [call.func(shadows[0].float(), *rest)[0] > 0, None]
         return [self._of_one(call, shadows, output) for output in outputs]
 
-    def _of_one(self, call: Call, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
+    def _of_one(self, call: Operated, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
         name, args, inputs = call.facts.name, call.args, call.inputs
         if call.facts.pointwise or name == "masked_fill":
             own = self._at_its_positions(shadows, output.shape)
@@ -219,7 +219,7 @@ class Shadows:
         shadow = self.get(tensor)
         return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
 
-    def _copied(self, call: Call) -> list[Tensor | None] | None:
+    def _copied(self, call: Operated) -> list[Tensor | None] | None:
         """Run a copy on the shadows: constants are real, indices stay what they are."""
         args, kwargs = call.args, call.kwargs
         if call.facts.name == "copy_":
@@ -267,7 +267,7 @@ def _taken_over(shadow: Tensor, output: Tensor) -> Tensor | None:
     return expanded(shadow, output.shape)
 
 
-def _reduced(call: Call, shadow: Tensor | None, output: Tensor) -> Tensor | None:
+def _reduced(call: Operated, shadow: Tensor | None, output: Tensor) -> Tensor | None:
     if shadow is None or output.ndim == 0:
         return None
     place = 2 if call.facts.name in _SECOND_ARGUMENT else 1

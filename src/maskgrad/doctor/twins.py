@@ -17,7 +17,7 @@ from maskgrad.doctor.operations import (
     COPIES,
     EMPTY,
     SEES_NAN,
-    Call,
+    Operated,
     flat,
     key_of,
     mapped,
@@ -111,7 +111,7 @@ class Twins(Guarded):
 
     # operations
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: Operated) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
         if call.facts.collective:
             return self._send(call)
@@ -134,7 +134,7 @@ class Twins(Guarded):
         """The twins of tensors that have one, by the ``id`` of the tensor."""
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
-    def _send(self, call: Call) -> Any:
+    def _send(self, call: Operated) -> Any:
         """An exchange between ranks, once.
 
         A second one would find nobody, and a result is not there yet when the operation returns. So the difference
@@ -163,7 +163,7 @@ class Twins(Guarded):
                 self.note_not_followed(call.facts.name, why)
         return result
 
-    def black_box(self, call: Call) -> None:
+    def black_box(self, call: Operated) -> None:
         """A function that is run once more, whether or not an argument has a twin."""
         self._run_both(call, self._twins_of(call.inputs))
 
@@ -178,7 +178,7 @@ class Twins(Guarded):
         twin = self.twin(tensor)
         return tensor if twin is None else twin
 
-    def _run_both(self, call: Call, twins: dict[int, Tensor]) -> Any:
+    def _run_both(self, call: Operated, twins: dict[int, Tensor]) -> Any:
         facts, written = call.facts, call.written if call.facts.writes else []
         fresh = [tensor for tensor in written if id(tensor) not in twins and key_of(tensor) is not None]
         with_twin = [tensor for tensor in call.inputs if id(tensor) in twins]
@@ -228,7 +228,7 @@ class Twins(Guarded):
         return result
 
     def _seen(
-        self, call: Call, with_twin: list[Tensor], twins: dict[int, Tensor]
+        self, call: Operated, with_twin: list[Tensor], twins: dict[int, Tensor]
     ) -> Callable[[Tensor], Tensor]:
         """What the second run is given for each tensor; tests of a marker see the marker."""
         name = call.facts.name
@@ -267,11 +267,11 @@ class Twins(Guarded):
 
     # what recorders add
 
-    def before(self, call: Call) -> Any:  # noqa: ARG002
+    def before(self, call: Operated) -> Any:  # noqa: ARG002
         """Called before both runs of an operation; the result is passed on to :meth:`twinned`."""
         return None
 
-    def twinned(self, call: Call, result: Any, before: Any) -> None:
+    def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """An operation ran twice."""
 
     def sent(self, tensor: Tensor) -> Any:  # noqa: ARG002
@@ -287,10 +287,10 @@ class Twins(Guarded):
         if note not in self.not_followed:
             self.not_followed.append(note)
 
-    def _note_shape(self, call: Call, output: Tensor) -> None:
+    def _note_shape(self, call: Operated, output: Tensor) -> None:
         self.note_not_followed(call.facts.name, f"the shape {tuple(output.shape)} depends on the padding")
 
-    def _follow(self, call: Call, result: Any) -> None:
+    def _follow(self, call: Operated, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         if not any(key_of(tensor) is None and tensor in self._others for tensor in call.inputs):
             return

@@ -25,8 +25,8 @@ from maskgrad.masked_tensor.torch_patches.pytrees import is_masked
 __all__ = [
     "TENSOR",
     "Given",
-    "Place",
     "Ports",
+    "TensorPlace",
     "argument_names",
     "argument_of",
     "input_names_of",
@@ -50,7 +50,7 @@ Given = Sequence[str | Sequence[str]] | None
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """A tensor or MaskedTensor among arguments or results.
 
     Attributes:
@@ -76,7 +76,7 @@ class Place:
 class Ports:
     """Structure of arguments or results, for taking them apart into plain tensors and putting them together."""
 
-    places: tuple[Place, ...]
+    places: tuple[TensorPlace, ...]
     leaves: tuple[Any, ...]
     structure: pytree.TreeSpec
 
@@ -94,7 +94,7 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
     """
     is_result = what == "output"
     structure = pytree.tree_map(lambda leaf: _in_a_file(leaf, is_result), structure, is_leaf=is_masked)
-    places: list[Place] = []
+    places: list[TensorPlace] = []
     leaves: list[Any] = []
     tensors: list[Tensor] = []
     for path, leaf in pytree.tree_flatten_with_path(structure, is_leaf=is_masked)[0]:
@@ -104,7 +104,7 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
         keys, parts = zip(*pytree.tree_flatten_with_path(leaf)[0], strict=True)
         _check(leaf, parts[0], what, path)
         roles = tuple([pytree.keystr(key).removeprefix(".") for key in keys])
-        places.append(Place(path, ("", "mask") if roles == ("values", "mask") else roles))
+        places.append(TensorPlace(path, ("", "mask") if roles == ("values", "mask") else roles))
         leaves += [TENSOR] * len(parts)
         tensors += parts
     return Ports(tuple(places), tuple(leaves), pytree.tree_structure(structure)), tensors
@@ -201,7 +201,7 @@ def _free(name: str, taken: set[str]) -> str:
     return candidate
 
 
-def _given(places: Sequence[Place], given: Any, argument: str, taken: set[str]) -> tuple[str, ...]:
+def _given(places: Sequence[TensorPlace], given: Any, argument: str, taken: set[str]) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise TypeError(f"{argument} must be a sequence of names, found {given!r}; write [{given!r}]")
     if len(given) != len(places):

@@ -83,7 +83,7 @@ def coupled_backward(
     ranks = found_ranks(model, params, group)
     sums = None
     try:
-        batch = _Batch(model, parts, None if targets is None else list(targets), ranks)
+        batch = _Parts(model, parts, None if targets is None else list(targets), ranks)
         whole = batch.loss_of_all(loss, params)
         sums = GradientSums(params)
         name = (
@@ -115,7 +115,7 @@ class _Structure(NamedTuple):
     spec: pytree.TreeSpec
 
 
-class _Batch:
+class _Parts:
     """The parts of this rank, their outputs in the first pass, and the state in which each was computed."""
 
     def __init__(self, model: nn.Module, parts: list[Any], targets: list[Any] | None, ranks: Alone) -> None:

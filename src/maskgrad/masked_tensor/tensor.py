@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
-from maskgrad.patterns import BooleanPattern, Facts, JaggedPattern, Pattern, StoredPattern
+from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
 from maskgrad.patterns.boolean import Home, check_mask, sharers
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import LAYOUTS, pattern_of_facts
@@ -292,7 +292,7 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
         raise ValueError(
             f"a stored MaskedTensor has a layout among {', '.join(known)} and tensors, found {name!r}"
         )
-    parts = Facts(
+    parts = PatternFacts(
         name,
         tuple(int(s) for s in sizes),
         None if blocksize is None else (int(blocksize[0]), int(blocksize[1])),

@@ -33,7 +33,7 @@ class Dense(NamedTuple):
     """Places of which some classes are specified and some are not."""
 
 
-class Listed(NamedTuple):
+class ListedOperand(NamedTuple):
     """An operand that lists its places: their ascending row-major numbers (n,), and values (n,) or (n, C)."""
 
     keys: Tensor
@@ -97,7 +97,7 @@ def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]
     if found is not None:
         return found
     read = [_read(x, dim if place == 0 else None, _called(place)) for place, x in enumerate(tensors)]
-    listed = [one for one in read if isinstance(one, Listed)]
+    listed = [one for one in read if isinstance(one, ListedOperand)]
     known = _common(one.known for one in read if isinstance(one, Dense))
     if listed:
         keys = listed[0].keys
@@ -139,8 +139,8 @@ def _places(known: Tensor) -> Tensor:
     return torch.from_numpy(known.numpy().nonzero()[0])
 
 
-def _at(one: Dense | Listed, keys: Tensor) -> Tensor:
-    if isinstance(one, Listed):
+def _at(one: Dense | ListedOperand, keys: Tensor) -> Tensor:
+    if isinstance(one, ListedOperand):
         if one.keys is keys:
             return one.values
         return one.values.index_select(0, find(keys, one.keys)[1]) if keys.numel() else one.values[:0]
@@ -168,7 +168,7 @@ def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, .
     return (values if dim is not None else values.reshape(-1), *rest)
 
 
-def _read(x: Operand, dim: int | None, name: str) -> Dense | Listed:
+def _read(x: Operand, dim: int | None, name: str) -> Dense | ListedOperand:
     if not isinstance(x, MaskedTensor):
         return Dense(_flat(x, dim), None)
     pattern = x._pattern
@@ -181,15 +181,15 @@ def _read(x: Operand, dim: int | None, name: str) -> Dense | Listed:
         keys = ravel_multi_index(coordinates, sizes)
         if bool((keys[1:] <= keys[:-1]).any()):
             order = torch.argsort(keys)
-            return Listed(keys[order], entries[order])
-        return Listed(keys, entries)
+            return ListedOperand(keys[order], entries[order])
+        return ListedOperand(keys, entries)
     if not isinstance(pattern, JaggedPattern):
         raise TypeError(
             f"{name} has scores stored as {x.layout}, which list each class on its own; write "
             "mg.align(scores.to_dense(), labels)"
         )
     if pattern.is_canonical and x._values.ndim == 2 and dim not in pattern.at:
-        return Listed(pattern.index, x._values)
+        return ListedOperand(pattern.index, x._values)
     return _as_dense(*x._dense(), dim)
 
 

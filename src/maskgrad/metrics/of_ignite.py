@@ -8,10 +8,10 @@ from ignite.metrics import Metric
 
 from maskgrad.metrics.wrapping import FUNCTION, aligned_arguments
 
-__all__ = ["MaskedMetric", "wrap_metric"]
+__all__ = ["MaskedIgniteMetric", "wrap_metric"]
 
 
-class MaskedMetric(Metric):  # type: ignore[misc]
+class MaskedIgniteMetric(Metric):  # type: ignore[misc]
     """A metric of ignite over what all tensors of an output have in common; state and exchange are ``metric``'s."""
 
     def __init__(self, metric: Any, class_dim: int | None = None) -> None:
@@ -55,7 +55,7 @@ SHAPED = ("HSIC", "MaximumMeanDiscrepancy", "MeanPairwiseDistance", "PSNR", "SSI
 SHAPED_MODULES = tuple(f"ignite.metrics.{name}" for name in ("gan", "nlp", "rec_sys", "vision"))
 
 
-def wrap_metric(metric: Any, class_dim: int | None) -> MaskedMetric:
+def wrap_metric(metric: Any, class_dim: int | None) -> MaskedIgniteMetric:
     """``metric`` with an ``update`` that aligns."""
     own = type(metric)
     if own.attach is not Metric.attach or own.iteration_completed is not Metric.iteration_completed:
@@ -70,4 +70,4 @@ def wrap_metric(metric: Any, class_dim: int | None) -> MaskedMetric:
             f"{FUNCTION}: {own.__name__} reads {'samples' if samples else 'columns'}, and aligned tensors are flat "
             "(K,); wrap one metric for each column, or update it sample by sample with mg.align(y_pred[i], y[i])"
         )
-    return MaskedMetric(metric, class_dim)
+    return MaskedIgniteMetric(metric, class_dim)

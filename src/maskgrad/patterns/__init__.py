@@ -3,15 +3,15 @@
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import CompressedPattern
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.patterns.pattern import Facts, Pattern
+from maskgrad.patterns.pattern import Pattern, PatternFacts
 from maskgrad.patterns.stored import CoordinatePattern, StoredPattern
 
 __all__ = [
     "BooleanPattern",
     "CompressedPattern",
     "CoordinatePattern",
-    "Facts",
     "JaggedPattern",
     "Pattern",
+    "PatternFacts",
     "StoredPattern",
 ]

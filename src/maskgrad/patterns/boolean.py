@@ -10,7 +10,7 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
-from maskgrad.patterns.pattern import Facts, Pattern
+from maskgrad.patterns.pattern import Pattern, PatternFacts
 
 __all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "same_memory", "sharers"]
 
@@ -190,9 +190,9 @@ class BooleanPattern(Pattern):
         """The mask."""
         return (self.lend(),)
 
-    def facts(self) -> Facts:
+    def facts(self) -> PatternFacts:
         """Nothing but the layout: the mask has its own shape."""
-        return Facts("strided")
+        return PatternFacts("strided")
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> BooleanPattern:
         """Around another mask."""

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.pattern import Facts
+from maskgrad.patterns.pattern import PatternFacts
 from maskgrad.patterns.stored import StoredPattern, unravel_index
 
 __all__ = ["BLOCKED", "BY_ROW", "TRANSPOSED", "CompressedPattern", "lines_of"]
@@ -60,9 +60,9 @@ class CompressedPattern(StoredPattern):
         """Pointers and positions."""
         return self.pointers, self.positions
 
-    def facts(self) -> Facts:
+    def facts(self) -> PatternFacts:
         """Layout, sizes and block size."""
-        return Facts(str(self._layout).removeprefix("torch."), self.sizes, self.blocksize)
+        return PatternFacts(str(self._layout).removeprefix("torch."), self.sizes, self.blocksize)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> CompressedPattern:
         """The same facts around other index tensors."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import BLOCKED, BY_ROW, TRANSPOSED, CompressedPattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
-from maskgrad.patterns.pattern import Facts, Pattern
+from maskgrad.patterns.pattern import Pattern, PatternFacts
 from maskgrad.patterns.stored import CoordinatePattern, StoredPattern, ravel_multi_index, unravel_index
 
 __all__ = ["BLOCKED", "LAYOUTS", "pattern_of_facts", "pattern_of_places"]
@@ -22,7 +22,7 @@ __all__ = ["BLOCKED", "LAYOUTS", "pattern_of_facts", "pattern_of_places"]
 LAYOUTS = (torch.strided, torch.sparse_coo, *TRANSPOSED)
 
 
-def pattern_of_facts(facts: Facts, tensors: tuple[Any, ...]) -> Pattern:
+def pattern_of_facts(facts: PatternFacts, tensors: tuple[Any, ...]) -> Pattern:
     """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
     layout = getattr(torch, facts.layout)
     number = {torch.strided: 1, torch.sparse_coo: 1, torch.jagged: 3}.get(layout, 2)

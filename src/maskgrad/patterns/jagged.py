@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.pattern import Facts
+from maskgrad.patterns.pattern import PatternFacts
 from maskgrad.patterns.stored import StoredPattern, unravel_index
 
 __all__ = ["JaggedPattern", "jagged_pattern", "same_lengths"]
@@ -74,9 +74,9 @@ class JaggedPattern(StoredPattern):
         """Offsets, places and frame."""
         return self.offsets, self.index, self.frame
 
-    def facts(self) -> Facts:
+    def facts(self) -> PatternFacts:
         """Where the batch dimensions and the ragged one stand; sizes are the frame's."""
-        return Facts("jagged", self.at)
+        return PatternFacts("jagged", self.at)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> JaggedPattern:
         """The same places around other tensors."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Facts", "Pattern"]
+__all__ = ["Pattern", "PatternFacts"]
 
 
-class Facts(NamedTuple):
+class PatternFacts(NamedTuple):
     """A pattern without its tensors: plain data that can be compared, hashed and written to a file."""
 
     layout: str
@@ -40,7 +40,7 @@ class Pattern(abc.ABC):
         """The tensors that store the pattern: with the values, the leaves of the pytree."""
 
     @abc.abstractmethod
-    def facts(self) -> Facts:
+    def facts(self) -> PatternFacts:
         """What is known without looking at numbers."""
 
     @abc.abstractmethod

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.pattern import Facts, Pattern
+from maskgrad.patterns.pattern import Pattern, PatternFacts
 
 __all__ = [
     "CoordinatePattern",
@@ -115,9 +115,9 @@ class CoordinatePattern(StoredPattern):
         """The coordinates."""
         return (self.indices,)
 
-    def facts(self) -> Facts:
+    def facts(self) -> PatternFacts:
         """The sizes of the sparse dimensions."""
-        return Facts("sparse_coo", self.sizes)
+        return PatternFacts("sparse_coo", self.sizes)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> CoordinatePattern:
         """The same sizes around other coordinates."""

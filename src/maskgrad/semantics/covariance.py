@@ -27,7 +27,7 @@ PATTERN = (
 GRADIENT = "torch's, over the observations that have both variables"
 
 
-class Moments(NamedTuple):
+class PairMoments(NamedTuple):
     """Of each pair of variables, over the observations that have both: (variables, variables)."""
 
     #: P, the centred sum of products.
@@ -40,7 +40,7 @@ class Moments(NamedTuple):
     weight: Tensor
 
 
-def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> Moments:
+def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> PairMoments:
     """The sums of which all coefficients are made, from (variables, observations), weights (observations,)."""
     # Any constant may be taken from a variable; its own mean keeps the differences of squares accurate. No gradient
     # flows through it, and one infinite entry must not reach pairs in which it takes no part.
@@ -62,7 +62,7 @@ def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> Moments:
     squares = plain_squares - (totals * totals.conj()).real / divisor
     # a single observation is its own mean, exactly
     alone = count <= 1
-    return Moments(
+    return PairMoments(
         torch.where(alone, 0, products), torch.where(alone, 0, squares), plain_squares, count, weight
     )
 

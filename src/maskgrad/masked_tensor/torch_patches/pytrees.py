@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data._utils import collate
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild, rebuild_stored
-from maskgrad.patterns import Facts
+from maskgrad.patterns import PatternFacts
 from maskgrad.patterns.conversion import pattern_of_facts
 
 __all__ = ["holds_masked", "is_masked", "let_load", "register"]
@@ -36,11 +36,11 @@ def holds_masked(tree: Any) -> bool:
     return any(isinstance(leaf, MaskedTensor) for leaf in pytree.tree_leaves(tree, is_masked))
 
 
-def _flatten(x: MaskedTensor) -> tuple[list[Any], Facts]:
+def _flatten(x: MaskedTensor) -> tuple[list[Any], PatternFacts]:
     return [x._values, *x._pattern.tensors()], x._pattern.facts()
 
 
-def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], Facts]:
+def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], PatternFacts]:
     leaves, facts = _flatten(x)
     names = NAMES.get(facts.layout, ("values", "pointers", "positions"))
     keyed: list[tuple[pytree.KeyEntry, Any]] = [
@@ -49,7 +49,7 @@ def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any
     return keyed, facts
 
 
-def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
+def _unflatten(leaves: Any, facts: PatternFacts) -> MaskedTensor:
     values, *tensors = leaves
     # Leaves of any other type are placeholders, while a transformation is under way.
     if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
@@ -64,9 +64,9 @@ def _unflatten(leaves: Any, facts: Facts) -> MaskedTensor:
     return MaskedTensor(values, pattern_of_facts(facts, tuple(tensors)))
 
 
-def _load(data: list[Any]) -> Facts:
+def _load(data: list[Any]) -> PatternFacts:
     layout, sizes, blocksize = data
-    return Facts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
+    return PatternFacts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
 
 
 def register() -> None:
