@@ -103,14 +103,20 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     if not out.numel():
         return
     every = (out, *tensors)
-    merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
-    rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
-    side = power_of_two(inner.number, WIDEST)
-    tall, pieces = power_of_two(rows.number, ENTRIES // side), -(-inner.number // side)
+    rows, inner, tall, side, pieces = cut(*every)
     launch(
         kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, *rows.strides, inner.number,
         inner.sizes, *inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
     )  # fmt: skip
+
+
+def cut(*every: Tensor) -> tuple[Walk, Walk, int, int, int]:
+    """The outer and the inner counter of tensors of one shape, the sides of a tile, and how many lie side by side."""
+    merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
+    rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
+    side = power_of_two(inner.number, WIDEST)
+    tall = power_of_two(rows.number, ENTRIES // side)
+    return rows, inner, tall, side, -(-inner.number // side)
 
 
 def reduction(
@@ -141,13 +147,17 @@ def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
 
 
 @compiled
-def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor) -> tl.tensor:
-    """Where the entries that a counter calls ``i`` lie in memory."""
+def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor, TENSOR: tl.constexpr = 0) -> tl.tensor:
+    """Where the entries that a counter calls ``i`` lie in memory; ``strides`` are those of several tensors in a row.
+
+    Tuples of tuples would say the same, but Triton 3.5 loses the ones among their numbers.
+    """
     offset = i * 0
+    first: tl.constexpr = TENSOR * len(sizes)
     for axis in tl.static_range(len(sizes) - 1):
-        offset += i % sizes[axis] * strides[axis]
+        offset += i % sizes[axis] * strides[first + axis]
         i = i // sizes[axis]
-    return offset + i * strides[len(sizes) - 1]
+    return offset + i * strides[first + len(sizes) - 1]
 
 
 @compiled
@@ -164,7 +174,9 @@ def tile(
 @compiled
 def tile_place(
     row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor, sizes: tl.tensor,
-    strides: tl.tensor,
+    strides: tl.tensor, TENSOR: tl.constexpr = 0,
 ) -> tl.tensor:  # fmt: skip
     """Where the entries of a tile lie in the memory of one operand."""
-    return place(row, row_sizes, row_strides)[:, None] + place(column, sizes, strides)[None, :]
+    return (
+        place(row, row_sizes, row_strides, TENSOR)[:, None] + place(column, sizes, strides, TENSOR)[None, :]
+    )
