@@ -120,21 +120,19 @@ def cut(*every: Tensor) -> tuple[Walk, Walk, int, int, int]:
 
 
 def reduction(
-    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], *numbers: float,
-    walked: int | None = None, **constants: Any,
-) -> None:  # fmt: skip
+    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], **constants: Any
+) -> None:
     """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` have no place in it.
 
     Its arguments are these; number, sizes and, tensor by tensor, strides of the kept counter; the same of the reduced
-    one, but strides of the first ``walked`` tensors alone; the length of a piece and the number of pieces, unless all
-    is ``whole``; and ``numbers``.
+    one; the length of a piece and the number of pieces, unless all is ``whole``.
     """
     kept, reduced, tile = view.kept, view.reduced, view.tile
     pieces = () if view.whole else (tile.piece, tile.pieces)
     launch(
         kernel, -(-kept.number // tile.kept) * tile.pieces, *tensors, *results, kept.number, kept.sizes, *kept.strides,
-        reduced.number, reduced.sizes, *reduced.strides[:walked], *pieces, *numbers, INDEX=index_type(*tensors),
-        KEPT=tile.kept, REDUCED=tile.reduced, **constants,
+        reduced.number, reduced.sizes, *reduced.strides, *pieces, INDEX=index_type(*tensors), KEPT=tile.kept,
+        REDUCED=tile.reduced, **constants,
     )  # fmt: skip
 
 
