@@ -118,8 +118,16 @@ def adding(term: Any) -> tuple[Any, Any, Any]:
 
 
 def summing(term: Any) -> Loops:
-    """Loops that sum ``term(x, 0)`` of the entries of each segment, in the type of ``wide``."""
-    _, add, add_vectors = adding(term)
+    """Loops that sum ``term(x, zero, one)`` of the entries of each segment, in the type of ``wide``.
+
+    So one formula serves the sums of rows, of columns (``reductions/cpu.py``) and of segments.
+    """
+
+    @formula
+    def of(x: Any, zero: Any) -> Any:
+        return term(x, zero, zero + 1)
+
+    _, add, add_vectors = adding(of)
 
     @compiled
     def numbers(
@@ -154,7 +162,7 @@ def summing(term: Any) -> Loops:
 
 
 def extremes(of: Any) -> tuple[Any, Loops]:
-    """A function that finds, and loops that write, the largest ``of(x, 0)`` of a segment (turned: the smallest).
+    """A function that finds, and loops that write, the largest ``of(x, 0, 1)`` of a segment (turned: the smallest).
 
     NaN wins. Entries are brought together, and compared as integers of the same order: the loop is vector code.
     """
@@ -162,9 +170,9 @@ def extremes(of: Any) -> tuple[Any, Loops]:
     @formula
     def best(v: Any, start: int, stop: int, turn: int) -> Any:
         first = np.uint64(start)
-        found = ordered(of(decode(v[first]), 0), turn)
+        found = ordered(of(decode(v[first]), 0, 1), turn)
         for u in range(np.uint64(stop - start)):
-            key = ordered(of(decode(v[first + u]), 0), turn)
+            key = ordered(of(decode(v[first + u]), 0, 1), turn)
             found = key if key > found else found
         return found
 
@@ -188,7 +196,7 @@ def extremes(of: Any) -> tuple[Any, Loops]:
     def vectors(
         v: Any, pointers: Any, order: Any, has_order: bool, width: int, turn: int, out: Any, lo: int, hi: int
     ) -> None:
-        keys = np.full(width, ordered(of(decode(v[0]), 0), turn))
+        keys = np.full(width, ordered(of(decode(v[0]), 0, 1), turn))
         for k in range(lo, hi):
             start, stop, result = pointers[k], pointers[k + 1], out[k * width : (k + 1) * width]
             result[:] = 0
@@ -196,7 +204,7 @@ def extremes(of: Any) -> tuple[Any, Loops]:
                 at = (order[i] if has_order else i) * width
                 row = v[at : at + width]
                 for j in range(width):
-                    key = ordered(of(decode(row[j]), 0), turn)
+                    key = ordered(of(decode(row[j]), 0, 1), turn)
                     keys[j] = key if (i == start) | (key > keys[j]) else keys[j]
             if start < stop:
                 for j in range(width):
@@ -212,7 +220,7 @@ def writing(of: Any, hit: Any = None, together: bool = False) -> Loops:
     ``together`` are brought together first, if the formula (of x alone) is to be vector code.
     """
     shared = hit is not None
-    _, add, add_vectors = adding(hit if shared else itself)
+    _, add, add_vectors = adding(hit if shared else alone)
 
     @compiled
     def write_slice(out: Any, x: Any, a: Any, b: Any) -> None:
@@ -287,6 +295,12 @@ def longest(pointers: Any, lo: int, hi: int) -> int:
 
 
 @formula
-def itself(x: Any, center: Any) -> Any:
+def itself(x: Any, zero: Any, one: Any) -> Any:
     """The term of a sum."""
+    return x
+
+
+@formula
+def alone(x: Any, center: Any) -> Any:
+    """The same of :func:`adding`."""
     return x

@@ -58,9 +58,3 @@ def run_sum(
         # A run goes on if all of this step belonged to it.
         more = tl.max((tl.sum(same.to(tl.int32), axis=1) == STEP).to(tl.int32), axis=0)
     return tl.sum(total, axis=1)
-
-
-@compiled
-def number_of(x: tl.float64, ACC: tl.constexpr) -> tl.tensor:
-    """A number of the rule in the type that is calculated in; what else makes a tensor of it goes through float32."""
-    return tl.full((1,), x, ACC)

@@ -103,32 +103,36 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
     if not out.numel():
         return
     every = (out, *tensors)
-    merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
-    rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
-    side = power_of_two(inner.number, WIDEST)
-    tall, pieces = power_of_two(rows.number, ENTRIES // side), -(-inner.number // side)
+    rows, inner, tall, side, pieces = cut(*every)
     launch(
         kernel, -(-rows.number // tall) * pieces, *every, rows.number, rows.sizes, *rows.strides, inner.number,
         inner.sizes, *inner.strides, pieces, INDEX=index_type(*every), TALL=tall, WIDE=side, **constants,
     )  # fmt: skip
 
 
+def cut(*every: Tensor) -> tuple[Walk, Walk, int, int, int]:
+    """The outer and the inner counter of tensors of one shape, the sides of a tile, and how many lie side by side."""
+    merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
+    rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
+    side = power_of_two(inner.number, WIDEST)
+    tall = power_of_two(rows.number, ENTRIES // side)
+    return rows, inner, tall, side, -(-inner.number // side)
+
+
 def reduction(
-    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], *numbers: float,
-    walked: int | None = None, **constants: Any,
-) -> None:  # fmt: skip
+    kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], **constants: Any
+) -> None:
     """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` have no place in it.
 
     Its arguments are these; number, sizes and, tensor by tensor, strides of the kept counter; the same of the reduced
-    one, but strides of the first ``walked`` tensors alone; the length of a piece and the number of pieces, unless all
-    is ``whole``; and ``numbers``.
+    one; the length of a piece and the number of pieces, unless all is ``whole``.
     """
     kept, reduced, tile = view.kept, view.reduced, view.tile
     pieces = () if view.whole else (tile.piece, tile.pieces)
     launch(
         kernel, -(-kept.number // tile.kept) * tile.pieces, *tensors, *results, kept.number, kept.sizes, *kept.strides,
-        reduced.number, reduced.sizes, *reduced.strides[:walked], *pieces, *numbers, INDEX=index_type(*tensors),
-        KEPT=tile.kept, REDUCED=tile.reduced, **constants,
+        reduced.number, reduced.sizes, *reduced.strides, *pieces, INDEX=index_type(*tensors), KEPT=tile.kept,
+        REDUCED=tile.reduced, **constants,
     )  # fmt: skip
 
 
@@ -141,13 +145,17 @@ def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
 
 
 @compiled
-def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor) -> tl.tensor:
-    """Where the entries that a counter calls ``i`` lie in memory."""
+def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor, TENSOR: tl.constexpr = 0) -> tl.tensor:
+    """Where the entries that a counter calls ``i`` lie in memory; ``strides`` are those of several tensors in a row.
+
+    Tuples of tuples would say the same, but Triton 3.5 loses the ones among their numbers.
+    """
     offset = i * 0
+    first: tl.constexpr = TENSOR * len(sizes)
     for axis in tl.static_range(len(sizes) - 1):
-        offset += i % sizes[axis] * strides[axis]
+        offset += i % sizes[axis] * strides[first + axis]
         i = i // sizes[axis]
-    return offset + i * strides[len(sizes) - 1]
+    return offset + i * strides[first + len(sizes) - 1]
 
 
 @compiled
@@ -164,7 +172,9 @@ def tile(
 @compiled
 def tile_place(
     row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor, sizes: tl.tensor,
-    strides: tl.tensor,
+    strides: tl.tensor, TENSOR: tl.constexpr = 0,
 ) -> tl.tensor:  # fmt: skip
     """Where the entries of a tile lie in the memory of one operand."""
-    return place(row, row_sizes, row_strides)[:, None] + place(column, sizes, strides)[None, :]
+    return (
+        place(row, row_sizes, row_strides, TENSOR)[:, None] + place(column, sizes, strides, TENSOR)[None, :]
+    )

@@ -1,14 +1,8 @@
 r"""Standardizing the specified entries of each row: one program takes whole rows.
 
-.. math:: y_i = (x_i - \bar x) s w_i + b_i, \qquad
-          \frac{\partial L}{\partial x_i} = w_i s\,g_i - (x_i - \bar x)\, \frac{s^3}{n} \sum w g (x - \bar x)
-          - \frac sn \sum w g
-
 A row is walked twice, for its sums and its results; what it holds is still near after the first walk. Where rows are
 so few and long that whole ones would leave the device idle, the sums are made of pieces, and results are written in
 a pass of their own. The gradients of weight and bias are sums over the rows: one more pass.
-
-Legend: v values, g gradient, m mask, w weight, b bias; c the place of a row among mean, scale and count.
 """
 
 from __future__ import annotations
@@ -18,12 +12,12 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import normalization as family
-from maskgrad.kernels.cuda.compiler import compiled, precision
-from maskgrad.kernels.cuda.lines import blend, line, pair_sums, spread_over
-from maskgrad.kernels.cuda.runs import number_of
-from maskgrad.kernels.cuda.tiles import place, reduction, table
+from maskgrad.kernels.cuda.compiler import compiled
+from maskgrad.kernels.cuda.lines import blend, finish_sums, line, pair_sums, start_sums
+from maskgrad.kernels.cuda.loops import Accumulator, reduce
+from maskgrad.kernels.cuda.tiles import restored, table
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.variance.cuda import central_squares, moments_of
+from maskgrad.kernels.variance.cuda import MOMENTS, central_squares, moments
 
 
 def masked_layer_norm(
@@ -45,20 +39,12 @@ def masked_layer_norm(
         mean = mean.to(wide)
         return line(values, mask, mean, scale, weight, bias), mean, scale, count
     out = torch.empty_like(values, requires_grad=False)
-    kept = (*values.shape[: values.ndim - dims], *(1,) * dims)
-    mean, scale, count = (
-        torch.empty(kept, dtype=dtype, device=values.device) for dtype in (wide, wide, torch.int64)
-    )
-    tensors = (
-        values.detach(),
-        out,
-        mask.view(torch.int8),
-        *(spread_over(x, values) for x in (weight, bias, mean)),
-    )
-    reduction(
-        _standardize, table(tensors, row, whole=True), tensors, (scale, count), float(eps), walked=5,
-        CENTERED=centered, WEIGHTED=weight is not None, BIASED=bias is not None, ACC=precision(values.dtype),
+    found, view = reduce(
+        _STANDARDIZE, mask, (values, *(x.expand(values.shape) for x in (weight, bias) if x is not None)), row,
+        (wide, wide, torch.int64), out=out, of=_standardized, numbers=(eps,), whole=True,
+        kind=centered + 2 * (weight is not None) + 4 * (bias is not None),
     )  # fmt: skip
+    mean, scale, count = (restored(x, view, True) for x in found)
     return out, mean, scale, count
 
 
@@ -79,7 +65,6 @@ def masked_layer_norm_backward(
             grad, values, mask, mean, scale, count, dims, weight, eps, centered
         )
     row = range(values.ndim - dims, values.ndim)
-    mean, scale = mean.detach(), scale.detach()
     of_bias, of_weight = (
         x.view(values.shape[values.ndim - dims :])
         for x in pair_sums(grad, values, mask, mean, range(values.ndim - dims), scale)
@@ -91,13 +76,10 @@ def masked_layer_norm_backward(
         result = blend(grad, values, mask, mean, scale, weight, -(scale**3) * (products / number), offset)
         return result, of_weight, of_bias
     out = torch.empty_like(values, requires_grad=False)
-    statistics = mean.contiguous(), scale.contiguous(), count.contiguous()
-    tensors = (
-        values.detach(), out, mask.view(torch.int8), *(spread_over(x, values) for x in (grad, weight, statistics[0]))
-    )  # fmt: skip
-    reduction(
-        _standardize_backward, table(tensors, row, whole=True), tensors, statistics[1:], walked=5, CENTERED=centered,
-        WEIGHTED=weight is not None, ACC=precision(values.dtype),
+    operands = (values, *(x.expand(values.shape) for x in (grad, weight) if x is not None))
+    reduce(
+        _BACKWARD, mask, operands, row, (), few=(mean, scale, count), out=out, of=_backward, whole=True,
+        kind=centered + 2 * (weight is not None),
     )  # fmt: skip
     return out, of_weight, of_bias
 
@@ -108,100 +90,51 @@ def _in_pieces(values: Tensor, mask: Tensor, row: range) -> bool:
 
 
 @compiled
-def _standardize(
-    values: tl.tensor, out: tl.tensor, mask: tl.tensor, weight: tl.tensor, bias: tl.tensor, mean: tl.tensor,
-    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor, o_kept: tl.tensor,
-    m_kept: tl.tensor, w_kept: tl.tensor, b_kept: tl.tensor, c_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
-    v_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, w_steps: tl.tensor, b_steps: tl.tensor,
-    eps: tl.float64, CENTERED: tl.constexpr, WEIGHTED: tl.constexpr, BIASED: tl.constexpr, ACC: tl.constexpr,
-    INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
-) -> None:  # fmt: skip
-    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
-    v_row = place(k, kept_sizes, v_kept)[:, None]
-    m_row = place(k, kept_sizes, m_kept)[:, None]
-    o_row = place(k, kept_sizes, o_kept)[:, None]
-    c_row = place(k, kept_sizes, c_kept)
-    inside_row = (k < kept)[:, None]
-    found = moments_of(
-        values, mask, v_row, m_row, inside_row, 0, reduced, sizes, v_steps, m_steps, CENTERED, ACC, KEPT, REDUCED
-    )  # fmt: skip
-    # A row of nothing has the scale 1, and eps may be 0.
-    variance = found[2] / tl.maximum(found[0], 1.0) + number_of(eps, tl.float64)
-    root = tl.sqrt(tl.where(found[0] > 0, variance, 1.0))
-    c = found[1].to(ACC)
-    s = (1.0 / root).to(ACC)
-    tl.store(mean + c_row, c, mask=k < kept)
-    tl.store(scale + c_row, s, mask=k < kept)
-    tl.store(count + c_row, found[0].to(tl.int64), mask=k < kept)
-    for first in range(0, reduced, REDUCED):
-        r = first + tl.arange(0, REDUCED)
-        inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
-        y = (v - c[:, None]) * s[:, None]
-        # Parameters are those of an entry of the row, whichever row it is.
-        if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
-            y = y * w[None, :]
-        if BIASED:
-            b = tl.load(bias + place(r, sizes, b_steps), mask=r < reduced, other=0).to(ACC)
-            y = y + b[None, :]
-        tl.store(
-            out + o_row + place(r, sizes, o_steps)[None, :],
-            tl.where(m, y, 0).to(out.dtype.element_ty),
-            mask=inside,
-        )
+def _finish(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """Mean, scale and number. A row of nothing has the scale 1, and eps may be 0."""
+    squares, mean, count = moments(state, n, KIND)
+    variance = squares / tl.maximum(count, 1.0) + n[0].to(tl.float64)
+    return mean, 1.0 / tl.sqrt(tl.where(count > 0, variance, 1.0)), count
 
 
 @compiled
-def _standardize_backward(
-    values: tl.tensor, out: tl.tensor, mask: tl.tensor, grad: tl.tensor, weight: tl.tensor, mean: tl.tensor,
-    scale: tl.tensor, count: tl.tensor, kept: tl.tensor, kept_sizes: tl.tensor, v_kept: tl.tensor, o_kept: tl.tensor,
-    m_kept: tl.tensor, g_kept: tl.tensor, w_kept: tl.tensor, c_kept: tl.tensor, reduced: tl.tensor, sizes: tl.tensor,
-    v_steps: tl.tensor, o_steps: tl.tensor, m_steps: tl.tensor, g_steps: tl.tensor, w_steps: tl.tensor,
-    CENTERED: tl.constexpr, WEIGHTED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr,
-    REDUCED: tl.constexpr,
-) -> None:  # fmt: skip
-    k = tl.program_id(0).to(INDEX) * KEPT + tl.arange(0, KEPT)
-    v_row = place(k, kept_sizes, v_kept)[:, None]
-    g_row = place(k, kept_sizes, g_kept)[:, None]
-    m_row = place(k, kept_sizes, m_kept)[:, None]
-    o_row = place(k, kept_sizes, o_kept)[:, None]
-    c_row = place(k, kept_sizes, c_kept)
-    inside_row = (k < kept)[:, None]
-    c = tl.load(mean + c_row, mask=k < kept, other=0).to(ACC)[:, None]
-    s = tl.load(scale + c_row, mask=k < kept, other=0).to(ACC)
-    n = tl.maximum(tl.load(count + c_row, mask=k < kept, other=0).to(tl.float64), 1.0)
-    total = tl.zeros((KEPT, REDUCED), ACC)
-    product = tl.zeros((KEPT, REDUCED), ACC)
-    for first in range(0, reduced, REDUCED):
-        r = first + tl.arange(0, REDUCED)
-        inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
-        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
-        if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
-            g = g * w[None, :]
-        total += tl.where(m, g, 0)
-        product += tl.where(m, g * (v - c), 0)
-    wide = s.to(tl.float64)
-    slope = (wide * wide * wide * tl.sum(product.to(tl.float64), axis=1) / n).to(ACC)[:, None]
-    offset = (wide * tl.sum(total.to(tl.float64), axis=1) / n).to(ACC)[:, None]
-    for first in range(0, reduced, REDUCED):
-        r = first + tl.arange(0, REDUCED)
-        inside = inside_row & (r < reduced)[None, :]
-        m = tl.load(mask + m_row + place(r, sizes, m_steps)[None, :], mask=inside, other=0) != 0
-        v = tl.load(values + v_row + place(r, sizes, v_steps)[None, :], mask=inside, other=0).to(ACC)
-        g = tl.load(grad + g_row + place(r, sizes, g_steps)[None, :], mask=inside, other=0).to(ACC)
-        if WEIGHTED:
-            w = tl.load(weight + place(r, sizes, w_steps), mask=r < reduced, other=0).to(ACC)
-            g = g * w[None, :]
-        result = g * s[:, None] - (v - c) * slope
-        if CENTERED:
-            result = result - offset
-        tl.store(
-            out + o_row + place(r, sizes, o_steps)[None, :],
-            tl.where(m, result, 0).to(out.dtype.element_ty),
-            mask=inside,
-        )
+def _standardized(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """Of v, w and b where they are there, and what was found."""
+    found: tl.constexpr = len(x) - 3
+    y = (x[0] - x[found]) * x[found + 1]
+    if KIND & 2:
+        y = y * x[1]
+    if KIND & 4:
+        y = y + x[found - 1]
+    return y
+
+
+@compiled
+def _step(
+    state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr
+) -> tl.tensor:
+    """Of v, g, w where it is there, and the row's mean, scale and number."""
+    g = x[1]
+    if KIND & 2:
+        g = g * x[2]
+    return state[0] + tl.where(there, g, 0), state[1] + tl.where(there, g * (x[0] - x[len(x) - 3]), 0)
+
+
+@compiled
+def _backward(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """Of the same, and what was found."""
+    row: tl.constexpr = len(x) - 5
+    g = x[1]
+    if KIND & 2:
+        g = g * x[2]
+    wide = x[row + 1].to(tl.float64)
+    number = tl.maximum(x[row + 2].to(tl.float64), 1.0)
+    slope = (wide * wide * wide * x[row + 4] / number).to(g.dtype)
+    result = g * x[row + 1] - (x[0] - x[row]) * slope
+    if KIND & 1:
+        result = result - (wide * x[row + 3] / number).to(g.dtype)
+    return result
+
+
+_STANDARDIZE = Accumulator(MOMENTS.start, MOMENTS.step, _finish)
+_BACKWARD = Accumulator(start_sums, _step, finish_sums)

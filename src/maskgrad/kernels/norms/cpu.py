@@ -168,25 +168,11 @@ def _by_attained(x: Any, power: Any, share: Any, norm: Any) -> Any:
 
 
 @formula
-def _wide_nonzero(x: Any, center: Any) -> Any:
-    return 1.0 if x != 0 else 0.0
-
-
-@formula
-def _wide_size(x: Any, center: Any) -> Any:
-    return abs(x)
-
-
-@formula
-def _wide_square(x: Any, center: Any) -> Any:
+def _wide_square(x: Any, zero: Any, one: Any) -> Any:
     return np.float64(x) * np.float64(x)
 
 
-_, _SEGMENT_SIZES = segments.extremes(_wide_size)
-_SEGMENT_TERMS = {
-    0: segments.summing(_wide_nonzero),
-    1: segments.summing(_wide_size),
-    2: segments.summing(_wide_square),
-}
+_, _SEGMENT_SIZES = segments.extremes(_size)
+_SEGMENT_TERMS = {kind: segments.summing(term) for kind, term in enumerate((_nonzero, _size, _wide_square))}
 _SCALED = {0: segments.writing(_by_power), 1: segments.writing(_by_sign), 2: segments.writing(_by_entry)}
 _SHARED = segments.writing(_by_attained, _attains)

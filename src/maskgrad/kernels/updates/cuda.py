@@ -21,7 +21,8 @@ from torch import Tensor
 
 from maskgrad.kernels import updates as family
 from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two, precision
-from maskgrad.kernels.cuda.runs import is_first, number_of, refuse_outside, run_sum
+from maskgrad.kernels.cuda.loops import number_of
+from maskgrad.kernels.cuda.runs import is_first, refuse_outside, run_sum
 
 LANES = 128
 STEP = 8  # entries of a run added at a time; most runs are shorter
@@ -38,10 +39,9 @@ def sgd_rows_(
         family.sgd_rows_.reference(param, momentum_buffer, indices, values, first_step=first_step, **numbers)
         return
     marks = indices if fresh is None else fresh.view(torch.int8)
-    _start(
-        _sgd, param, (buffer, marks), indices, values, family.scalars("sgd_rows_", numbers), BUFFERED=buffered,
-        NESTEROV=bool(numbers.get("nesterov")), MARKED=fresh is not None,
-    )  # fmt: skip
+    kind = buffered + 2 * bool(numbers.get("nesterov")) + 4 * (fresh is not None)
+    scalars = family.scalars("sgd_rows_", numbers)
+    _start(_rows, param, (buffer,) if buffered else (), indices, values, scalars, kind, OF=_sgd, marks=marks)
     if fresh is not None:  # only now: programs that share a row all ask for its mark
         fresh.index_fill_(0, indices, False)
 
@@ -50,7 +50,8 @@ def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Ten
     if not _fusable(param, state_sum):
         family.adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
         return
-    _start(_adagrad, param, (state_sum,), indices, values, family.scalars("adagrad_rows_", numbers))
+    scalars = family.scalars("adagrad_rows_", numbers)
+    _start(_rows, param, (state_sum,), indices, values, scalars, OF=_adagrad)
 
 
 def rowwise_adagrad_rows_(
@@ -72,11 +73,9 @@ def adam_rows_(
         family.adam_rows_.reference(param, exp_avg, exp_avg_sq, max_exp_avg_sq, indices, values, **numbers)
         return
     factor, decay, rate, *betas, root, eps, shrink = family.scalars("adam_rows_", numbers)
-    largest = exp_avg_sq if max_exp_avg_sq is None else max_exp_avg_sq
-    _start(
-        _adam, param, (exp_avg, exp_avg_sq, largest), indices, values,
-        (factor, decay, shrink, *betas, 1 / root, eps, rate), AMSGRAD=max_exp_avg_sq is not None,
-    )  # fmt: skip
+    states = (exp_avg, exp_avg_sq) if max_exp_avg_sq is None else (exp_avg, exp_avg_sq, max_exp_avg_sq)
+    scalars = (factor, decay, shrink, *betas, 1 / root, eps, rate)
+    _start(_rows, param, states, indices, values, scalars, len(states), OF=_adam)
 
 
 def rmsprop_rows_(
@@ -89,11 +88,9 @@ def rmsprop_rows_(
             param, square_avg, grad_avg, momentum_buffer, indices, values, **numbers
         )
         return
-    states = (square_avg, *(square_avg if x is None else x for x in (grad_avg, buffer)))
-    _start(
-        _rmsprop, param, states, indices, values, family.scalars("rmsprop_rows_", numbers),
-        CENTERED=grad_avg is not None, BUFFERED=buffer is not None,
-    )  # fmt: skip
+    states = (square_avg, *(x for x in (grad_avg, buffer) if x is not None))
+    kind = (grad_avg is not None) + 2 * (buffer is not None)
+    _start(_rows, param, states, indices, values, family.scalars("rmsprop_rows_", numbers), kind, OF=_rmsprop)
 
 
 def _fusable(param: Tensor, *states: Tensor | None) -> bool:
@@ -104,7 +101,8 @@ def _fusable(param: Tensor, *states: Tensor | None) -> bool:
 
 def _start(
     kernel: object, param: Tensor, states: tuple[Tensor, ...], indices: Tensor, values: Tensor,
-    scalars: Sequence[float], whole_rows: bool = False, **constants: object,
+    scalars: Sequence[float], kind: int = 0, whole_rows: bool = False, marks: Tensor | None = None,
+    **constants: object,
 ) -> None:  # fmt: skip
     refuse_outside(indices, param.shape[0])
     width = math.prod(param.shape[1:])
@@ -113,21 +111,23 @@ def _start(
         return
     ascending, order = torch.sort(indices, stable=True)
     lanes = power_of_two(width, 512) if whole_rows else LANES
+    numbers = tuple(float(x) for x in (*scalars, *(0,) * 9)[:9])
     launch(
-        kernel, indices.shape[0] if whole_rows else -(-number // lanes), param.detach(), *states,
-        values.detach().contiguous(), ascending, order, indices.shape[0], width, param.shape[0],
-        *map(float, scalars), ACC=precision(param.dtype), INDEX=index_type(param, values), LANES=lanes, STEP=STEP,
-        **constants,
+        kernel, indices.shape[0] if whole_rows else -(-number // lanes), param.detach(), states,
+        indices if marks is None else marks, values.detach().contiguous(), ascending, order, indices.shape[0], width,
+        param.shape[0], *numbers, KIND=kind, ACC=precision(param.dtype), INDEX=index_type(param, values), LANES=lanes,
+        STEP=STEP, **constants,
     )  # fmt: skip
 
 
 @compiled
-def _sgd(
-    param: tl.tensor, buffer: tl.tensor, fresh: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor,
-    number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64,
-    momentum: tl.float64, undamped: tl.float64, BUFFERED: tl.constexpr, NESTEROV: tl.constexpr,
-    MARKED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
+def _rows(
+    param: tl.tensor, states: tl.tensor, marks: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, a: tl.float64,
+    b: tl.float64, c: tl.float64, d: tl.float64, e: tl.float64, f: tl.float64, g: tl.float64, OF: tl.constexpr,
+    KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
+    """The rule ``OF`` gives what parameter and states become, from what they are and the gradient."""
     lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
     entry = lane // width
     column = lane % width
@@ -136,43 +136,78 @@ def _sgd(
     row = tl.load(ascending + entry, mask=first, other=0).to(INDEX)
     place = row * width + column
     p = tl.load(param + place, mask=first, other=0).to(ACC)
-    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-    if BUFFERED:
-        b = tl.load(buffer + place, mask=first, other=0).to(ACC)
-        b = number_of(momentum, ACC) * b + number_of(undamped, ACC) * g
-        if MARKED:
-            b = tl.where(tl.load(fresh + row, mask=first, other=0) != 0, g, b)
-        tl.store(buffer + place, b.to(buffer.dtype.element_ty), mask=first)
-        g = g + number_of(momentum, ACC) * b if NESTEROV else b
-    tl.store(param + place, (p - number_of(lr, ACC) * g).to(param.dtype.element_ty), mask=first)
+    gradient = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
+    n = (
+        number_of(a, ACC), number_of(b, ACC), number_of(c, ACC), number_of(d, ACC), number_of(e, ACC),
+        number_of(f, ACC), number_of(g, ACC),
+    )  # fmt: skip
+    old = ()
+    for i in tl.static_range(len(states)):
+        old = old + (tl.load(states[i] + place, mask=first, other=0).to(ACC),)
+    if KIND & 4:
+        old = old + (tl.load(marks + row, mask=first, other=0) != 0,)
+    new = OF(p, gradient, old, n, KIND)
+    for i in tl.static_range(len(states)):
+        tl.store(states[i] + place, new[1 + i].to(states[i].dtype.element_ty), mask=first)
+    tl.store(param + place, new[0].to(param.dtype.element_ty), mask=first)
 
 
 @compiled
-def _adagrad(
-    param: tl.tensor, state: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor, number: tl.tensor,
-    width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64, eps: tl.float64,
-    ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
-) -> None:  # fmt: skip
-    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
-    entry = lane // width
-    column = lane % width
-    first = is_first(ascending, entry, number, rows)
-    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
-    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
-    p = tl.load(param + place, mask=first, other=0).to(ACC)
-    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-    s = tl.load(state + place, mask=first, other=0).to(ACC) + g * g
-    p = p - number_of(lr, ACC) * g / (tl.sqrt(s) + number_of(eps, ACC))
-    tl.store(state + place, s.to(state.dtype.element_ty), mask=first)
-    tl.store(param + place, p.to(param.dtype.element_ty), mask=first)
+def _sgd(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """``n``: learning rate, momentum, what is left of 1 by the dampening. Bits: momentum, Nesterov's, marked rows."""
+    states = ()
+    if KIND & 1:
+        buffer = n[1] * old[0] + n[2] * g
+        if KIND & 4:
+            buffer = tl.where(old[1], g, buffer)
+        g = g + n[1] * buffer if KIND & 2 else buffer
+        states = (buffer,)
+    return (p - n[0] * g,) + states
+
+
+@compiled
+def _adagrad(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """``n``: learning rate and epsilon."""
+    s = old[0] + g * g
+    return p - n[0] * g / (tl.sqrt(s) + n[1]), s
+
+
+@compiled
+def _adam(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, STATES: tl.constexpr) -> tl.tensor:
+    """``n``: shrinkage, 1 less beta 1, beta 2, 1 less that, correction, epsilon, rate. AMSGrad has three states."""
+    m = old[0] + n[1] * (g - old[0])
+    v = old[1] * n[2] + n[3] * g * g
+    states = (m, v)
+    if STATES == 3:
+        v = tl.where((v > old[2]) | (v != v), v, old[2])
+        states = states + (v,)
+    return (p * n[0] - n[6] * m / (tl.sqrt(v) * n[4] + n[5]),) + states
+
+
+@compiled
+def _rmsprop(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
+    """``n``: learning rate, alpha, 1 less that, epsilon, momentum. Bits: centered, momentum; states in this order."""
+    v = old[0] * n[1] + n[2] * g * g
+    states = (v,)
+    if KIND & 1:
+        mean = old[1] + n[2] * (g - old[1])
+        states = states + (mean,)
+        v = v - mean * mean
+    change = g / (tl.sqrt(v) + n[3])
+    if KIND & 2:
+        change = old[len(old) - 1] * n[4] + change
+        states = states + (change,)
+    return (p - n[0] * change,) + states
 
 
 @compiled
 def _rowwise_adagrad(
-    param: tl.tensor, state: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor, number: tl.tensor,
-    width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, lr: tl.float64, eps: tl.float64,
+    param: tl.tensor, states: tl.tensor, marks: tl.tensor, values: tl.tensor, ascending: tl.tensor, order: tl.tensor,
+    number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64, decay: tl.float64, a: tl.float64,
+    b: tl.float64, c: tl.float64, d: tl.float64, e: tl.float64, f: tl.float64, g: tl.float64, KIND: tl.constexpr,
     ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
+    state = states[0]
     entry = tl.program_id(0).to(INDEX) + tl.zeros((LANES,), INDEX)
     begins = is_first(ascending, entry, number, rows)
     row = tl.load(ascending + entry, mask=begins, other=0).to(INDEX)
@@ -183,81 +218,15 @@ def _rowwise_adagrad(
         first = begins & (column < width)
         added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
         p = tl.load(param + row * width + column, mask=first, other=0).to(ACC)
-        g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-        squares += tl.where(first, (g * g).to(tl.float64), 0)
+        gradient = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
+        squares += tl.where(first, (gradient * gradient).to(tl.float64), 0)
     s = tl.load(state + row, mask=begins, other=0).to(ACC) + (tl.sum(squares, axis=0) / width).to(ACC)
     for done in range(0, stop, LANES):
         column = done + tl.arange(0, LANES)
         first = begins & (column < width)
         added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
         p = tl.load(param + row * width + column, mask=first, other=0).to(ACC)
-        g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-        p = p - number_of(lr, ACC) * g / (tl.sqrt(s) + number_of(eps, ACC))
+        gradient = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
+        p = p - number_of(a, ACC) * gradient / (tl.sqrt(s) + number_of(b, ACC))
         tl.store(param + row * width + column, p.to(param.dtype.element_ty), mask=first)
     tl.store(state + row, s.to(state.dtype.element_ty), mask=begins & (tl.arange(0, LANES) == 0))
-
-
-@compiled
-def _adam(
-    param: tl.tensor, averages: tl.tensor, squares: tl.tensor, largest: tl.tensor, values: tl.tensor,
-    ascending: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64,
-    decay: tl.float64, shrink: tl.float64, new1: tl.float64, beta2: tl.float64, new2: tl.float64,
-    correction: tl.float64, eps: tl.float64, rate: tl.float64, AMSGRAD: tl.constexpr, ACC: tl.constexpr,
-    INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
-) -> None:  # fmt: skip
-    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
-    entry = lane // width
-    column = lane % width
-    first = is_first(ascending, entry, number, rows)
-    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
-    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
-    p = tl.load(param + place, mask=first, other=0).to(ACC)
-    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-    p = p * number_of(shrink, ACC)
-    m = tl.load(averages + place, mask=first, other=0).to(ACC)
-    m = m + number_of(new1, ACC) * (g - m)
-    v = (
-        tl.load(squares + place, mask=first, other=0).to(ACC) * number_of(beta2, ACC)
-        + number_of(new2, ACC) * g * g
-    )
-    tl.store(averages + place, m.to(averages.dtype.element_ty), mask=first)
-    tl.store(squares + place, v.to(squares.dtype.element_ty), mask=first)
-    if AMSGRAD:
-        best = tl.load(largest + place, mask=first, other=0).to(ACC)
-        v = tl.where((v > best) | (v != v), v, best)
-        tl.store(largest + place, v.to(largest.dtype.element_ty), mask=first)
-    root = tl.sqrt(v) * number_of(correction, ACC) + number_of(eps, ACC)
-    tl.store(param + place, (p - number_of(rate, ACC) * m / root).to(param.dtype.element_ty), mask=first)
-
-
-@compiled
-def _rmsprop(
-    param: tl.tensor, squares: tl.tensor, averages: tl.tensor, buffer: tl.tensor, values: tl.tensor,
-    ascending: tl.tensor, order: tl.tensor, number: tl.tensor, width: tl.tensor, rows: tl.tensor, factor: tl.float64,
-    decay: tl.float64, lr: tl.float64, alpha: tl.float64, new: tl.float64, eps: tl.float64, momentum: tl.float64,
-    CENTERED: tl.constexpr, BUFFERED: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr,
-    STEP: tl.constexpr,
-) -> None:  # fmt: skip
-    lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
-    entry = lane // width
-    column = lane % width
-    first = is_first(ascending, entry, number, rows)
-    added = run_sum(values, ascending, order, entry, column, first, number, width, INDEX, LANES, STEP)
-    place = tl.load(ascending + entry, mask=first, other=0).to(INDEX) * width + column
-    p = tl.load(param + place, mask=first, other=0).to(ACC)
-    g = added.to(ACC) * number_of(factor, ACC) + p * number_of(decay, ACC)
-    v = (
-        tl.load(squares + place, mask=first, other=0).to(ACC) * number_of(alpha, ACC)
-        + number_of(new, ACC) * g * g
-    )
-    tl.store(squares + place, v.to(squares.dtype.element_ty), mask=first)
-    if CENTERED:
-        mean = tl.load(averages + place, mask=first, other=0).to(ACC)
-        mean = mean + number_of(new, ACC) * (g - mean)
-        tl.store(averages + place, mean.to(averages.dtype.element_ty), mask=first)
-        v = v - mean * mean
-    change = g / (tl.sqrt(v) + number_of(eps, ACC))
-    if BUFFERED:
-        change = tl.load(buffer + place, mask=first, other=0).to(ACC) * number_of(momentum, ACC) + change
-        tl.store(buffer + place, change.to(buffer.dtype.element_ty), mask=first)
-    tl.store(param + place, (p - number_of(lr, ACC) * change).to(param.dtype.element_ty), mask=first)

@@ -342,7 +342,7 @@ def _square(x: Any, mean: Any) -> Any:
 
 
 _DEVIATE = segments.writing(_deviation)
-_add, _, _add_vectors = segments.adding(segments.itself)
+_add, _, _add_vectors = segments.adding(segments.alone)
 _add_differences, _, _add_vector_differences = segments.adding(_difference)
 _add_squares, _, _add_vector_squares = segments.adding(_square)
 

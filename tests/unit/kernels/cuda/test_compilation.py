@@ -42,7 +42,9 @@ run, seen = JITFunction.run, set()
 
 def compile_only(self, *args, grid, warmup, **kwargs):
     assert "ptx" in run(self, *args, grid=grid, warmup=True, **kwargs).asm
-    seen.add(self.fn.__qualname__)
+    for of in (self, *kwargs.values()):
+        if isinstance(of, JITFunction):
+            seen.add(f"{of.fn.__module__}.{of.fn.__qualname__}".removeprefix("maskgrad.kernels."))
 
 
 JITFunction.run = compile_only
@@ -65,6 +67,18 @@ values, labels = torch.zeros(40, 24, dtype=torch.float64), torch.zeros(40, dtype
 cuda.masked_layer_norm(values, mask, 1, values[0], values[0], 1e-5, True)
 cuda.masked_cross_entropy(values, mask, labels, 0.1)
 cuda.masked_loss_sum(values.t(), values.t(), mask.t(), "logits", ())
+pointers, floats = torch.tensor([0, 10, 40]), torch.zeros(40, 24, dtype=torch.float16)
+for ord in (0.0, 1.0, 2.0, 3.0, float("inf"), -float("inf")):
+    norm = cuda.segment_norm(floats, pointers, None, ord)
+    cuda.segment_norm_backward(norm, floats, norm, pointers, None, ord)
+    if ord in (0.0, 1.0, 2.0, float("inf")):
+        norm, _ = cuda.masked_norm(floats, mask, (0,), True, ord)
+        cuda.masked_norm_backward(norm, floats, mask, norm, ord)
+for largest in (False, True):
+    cuda.masked_extremum(torch.zeros(40, 24, dtype=torch.int32), mask, (0,), True, largest)
+    cuda.masked_position(floats, mask, 0, True, largest)
+    cuda.segment_softmax(floats, pointers, None, largest)
+    cuda.segment_softmax_backward(floats, floats, pointers, None, largest)
 print(sorted(seen))
 """
 
@@ -79,22 +93,42 @@ def test_every_kernel_compiles(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for kernel in (
-        "_sums",
-        "_select",
-        "_merge",
-        "_spread",
-        "_softmax",
-        "_adagrad",
-        "_rowwise_adagrad",
-        "_moments",
-        "_norms",
-        "_products",
-        "_logsumexp",
-        "_standardize",
-        "_pair_sums",
-        "_losses",
-        "_cross_entropy",
-        "_copy",
+        "reductions.cuda._sums",
+        "filling.cuda._select",
+        "softmax.cuda._softmax",
+        "softmax.cuda._logsumexp",
+        "lookup.cuda._copy",
+        "updates.cuda._rowwise_adagrad",
+        "cuda.loops._each",
+        "cuda.loops._over_table",
+        "cuda.loops._over_segments",
+        "cuda.lines._line",
+        "cuda.lines._blend",
+        "cuda.lines._step",
+        "segments.cuda._step",
+        "segments.cuda._first",
+        "segments.cuda._softmax",
+        "segments.cuda._softmax_backward",
+        "updates.cuda._sgd",
+        "updates.cuda._adagrad",
+        "updates.cuda._adam",
+        "updates.cuda._rmsprop",
+        "variance.cuda._step",
+        "variance.cuda._deviation",
+        "norms.cuda._step",
+        "norms.cuda._slope",
+        "prod.cuda._step",
+        "prod.cuda._others",
+        "extrema.cuda._step",
+        "extrema.cuda._step_position",
+        "extrema.cuda._spread",
+        "normalization.cuda._standardized",
+        "normalization.cuda._backward",
+        "losses.cuda._loss",
+        "losses.cuda._step",
+        "losses.cuda._gradient",
+        "cross_entropy.cuda._step",
+        "cross_entropy.cuda._gradient",
     ):
         assert f"'{kernel}'" in done.stdout
 
