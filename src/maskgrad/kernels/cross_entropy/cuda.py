@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cross_entropy import class_dim
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import NOTHING, Accumulator, reduce
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, reduce
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
@@ -41,7 +41,7 @@ def masked_cross_entropy_gradient(
     if smoothing:
         few.append(smoothing / masked_count(mask, (dim,), False).clamp(min=1).to(normalizer.dtype))
     reduce(
-        NOTHING, mask, (input,), (dim,), (), few=[x.unsqueeze(dim) for x in few], out=out, of=_gradient,
+        WRITES, mask, (input,), (dim,), (), few=[x.unsqueeze(dim) for x in few], out=out, of=_gradient,
         kind=smoothing != 0, numbers=(smoothing,),
     )  # fmt: skip
     return out

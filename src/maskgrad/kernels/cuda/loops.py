@@ -32,7 +32,7 @@ class Accumulator(NamedTuple):
     finish: Any
 
 
-NOTHING = Accumulator(None, None, None)
+WRITES = Accumulator(None, None, None)
 
 
 def write(
@@ -68,10 +68,12 @@ def reduce(
     kind: float = 0,
     numbers: Sequence[float] = (),
     whole: bool = False,
+    nothing: float = 0.0,
 ) -> tuple[list[Tensor], Table]:
     """Reduce specified entries over ``dim``: results of :func:`pieces_of`, to be put together, and their table.
 
-    ``few`` are numbers of whole rows; all tensors have one shape. With ``of``, ``out`` is written, row by row.
+    ``few`` are numbers of whole rows; all tensors have one shape. With ``of``, ``out`` is written, row by row, and
+    ``nothing`` where the mask does not hold.
     """
     bits = mask.view(torch.int8)
     read = tuple(x.detach() for x in entries)
@@ -88,6 +90,7 @@ def reduce(
         kept.sizes, sum(kept.strides, ()), reduced.number, reduced.sizes, sum(reduced.strides, ()), tile.piece,
         tile.pieces, *_four(numbers), START=accumulator.start, STEP=accumulator.step, FINISH=accumulator.finish, OF=of,
         KIND=kind, ACC=precision(read[0].dtype), INDEX=index_type(*every), KEPT=tile.kept, REDUCED=tile.reduced,
+        NOTHING=nothing,
     )  # fmt: skip
     return [x.view(-1, tile.pieces) for x in found], view
 
@@ -199,7 +202,7 @@ def _over_table(
     kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, steps: tl.tensor,
     piece: tl.tensor, pieces: tl.tensor, a: tl.float64, b: tl.float64, c: tl.float64, d: tl.float64,
     START: tl.constexpr, STEP: tl.constexpr, FINISH: tl.constexpr, OF: tl.constexpr, KIND: tl.constexpr,
-    ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr,
+    ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr, NOTHING: tl.constexpr,
 ) -> None:  # fmt: skip
     """Program p treats piece p % pieces of the rows KEPT * (p // pieces), ... ."""
     program = tl.program_id(0).to(INDEX)
@@ -245,7 +248,7 @@ def _over_table(
                 != 0
             )
             x = _row(entries, rows, r, inside, sizes, steps, ACC)
-            result = tl.where(m, OF(x + known, r[None, :], n, KIND), 0)
+            result = tl.where(m, OF(x + known, r[None, :], n, KIND), NOTHING)
             to = out[0] + rows[last][:, None] + place(r, sizes, steps, last)[None, :]
             tl.store(to, narrowed(result, out[0].dtype.element_ty), mask=inside)
 

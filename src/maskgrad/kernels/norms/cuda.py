@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels import norms as family
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import NOTHING, Accumulator, over_segments, reduce, write
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, reduce, write
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
@@ -84,7 +84,7 @@ def segment_norm_backward(
     if kind == 3:
         entries = (values, (values.float() if values.dtype in HALVES else values).abs().pow_(ord - 1))
     over_segments(
-        _TIES if kind > 3 else NOTHING,
+        _TIES if kind > 3 else WRITES,
         pointers,
         order,
         entries,

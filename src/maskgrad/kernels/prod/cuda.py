@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import NOTHING, Accumulator, over_segments, reduce, totals, write
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, reduce, totals, write
 from maskgrad.kernels.kernel import HALVES
 
 
@@ -48,7 +48,7 @@ def segment_prod_backward(
     grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, pointers: Tensor, order: Tensor | None
 ) -> Tensor:
     out = torch.empty_like(values, requires_grad=False, memory_format=torch.contiguous_format)
-    over_segments(NOTHING, pointers, order, (values,), few=(rest, grad, zeros), out=out, of=_others)
+    over_segments(WRITES, pointers, order, (values,), few=(rest, grad, zeros), out=out, of=_others)
     return out
 
 

@@ -6,15 +6,13 @@ together). Sums are added in float64 (integers in int64). Sorting is PyTorch's.
 
 from __future__ import annotations
 
-import math
-
 import torch
 import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels import segments as family
-from maskgrad.kernels.cuda.compiler import compiled, index_type, launch, power_of_two
-from maskgrad.kernels.cuda.loops import ENTRIES, NOTHING, Accumulator, over_segments
+from maskgrad.kernels.cuda.compiler import compiled
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments
 from maskgrad.kernels.cuda.runs import name_outside
 from maskgrad.kernels.extrema.cuda import EXTREMUM, readable
 from maskgrad.kernels.kernel import HALVES
@@ -57,14 +55,14 @@ def merged(values: Tensor, pointers: Tensor, order: Tensor | None, reduce: str, 
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     out = values.new_empty((number, *values.shape[1:]))
     if out.numel():
-        over_segments(NOTHING, pointers, order, (), few=(values,), out=out, of=_first, exact=False)
+        over_segments(WRITES, pointers, order, (), few=(values,), out=out, of=_first, exact=False)
     return out
 
 
 def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool) -> Tensor:
     out = torch.empty_like(values, requires_grad=False, memory_format=torch.contiguous_format)
     if out.numel():
-        over_segments(POWERS, pointers, order, (values,), out=out, of=_softmax, kind=logarithm, exact=False)
+        over_segments(POWERS, pointers, order, (values,), out=out, of=softmax_of, kind=logarithm, exact=False)
     return out
 
 
@@ -76,44 +74,16 @@ def segment_softmax_backward(
     out = torch.empty_like(output, requires_grad=False, memory_format=torch.contiguous_format)
     if out.numel():
         over_segments(
-            _PRODUCTS,
+            PRODUCTS,
             pointers,
             order,
             (grad, output),
             out=out,
-            of=_softmax_backward,
+            of=softmax_slope,
             kind=logarithm,
             exact=False,
         )
     return out
-
-
-def walk_segments(
-    kernel: object, entries: Tensor, pointers: Tensor, order: Tensor | None, number: int,
-    tensors: tuple[Tensor, ...], **constants: object,
-) -> None:  # fmt: skip
-    """Run ``kernel`` on tiles of lanes; ``entries`` (number, *dense) is one of ``tensors``."""
-    segments, width = pointers.shape[0] - 1, math.prod(entries.shape[1:])
-    mean_length = max(number // max(segments, 1), 1)
-    step = power_of_two(mean_length, ENTRIES if width < 16 else 32)
-    lanes = power_of_two(segments * width, ENTRIES // step)
-    launch(
-        kernel, -(-segments * width // lanes), *tensors, pointers.contiguous(),
-        pointers if order is None else order.contiguous(), segments * width, width, ORDERED=order is not None,
-        INDEX=index_type(*tensors), LANES=lanes, STEP=step, **constants,
-    )  # fmt: skip
-
-
-@compiled
-def places_of(
-    order: tl.tensor, entry: tl.tensor, stop: tl.tensor, width: tl.tensor, column: tl.tensor,
-    ORDERED: tl.constexpr, INDEX: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """Where the entries (lanes, step) lie; one that is past the end of its segment is somewhere, and not read."""
-    at = entry
-    if ORDERED:
-        at = tl.load(order + entry, mask=entry < stop[:, None], other=0).to(INDEX)
-    return at * width + column[:, None]
 
 
 @compiled
@@ -157,11 +127,13 @@ def start_powers(
 def step_powers(
     state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr
 ) -> tl.tensor:
-    """A NaN is never the largest, and spoils the sum; so does inf, less itself."""
+    """A NaN is never the largest, and spoils the sum; so does inf, less itself, unless ``KIND`` is 2 (logsumexp)."""
     best, total = state
     v = tl.where(there, x[0], float("-inf"))
     now = tl.where(v > best, v, best)
     from_ = tl.where(now == float("-inf"), 0, now)
+    if KIND == 2:
+        from_ = tl.where(now == float("inf"), 0, from_)
     # where nothing was larger the factor is 1: inf less itself has none
     total = tl.where(now == best, total, total * tl.exp(best - from_).to(tl.float64))
     return now, total + tl.where(there, tl.exp(v - from_).to(tl.float64), 0)
@@ -173,6 +145,8 @@ def finish_powers(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tens
     largest = tl.max(best, axis=1)
     same = best == largest[:, None]
     total = tl.where(same, total, total * tl.exp(best - largest[:, None]).to(tl.float64))
+    if KIND == 2:
+        largest = tl.where(tl.abs(largest) == float("inf"), 0, largest)
     return largest, tl.sum(total, axis=1)
 
 
@@ -180,7 +154,8 @@ POWERS = Accumulator(start_powers, step_powers, finish_powers)
 
 
 @compiled
-def _softmax(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
+def softmax_of(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
+    """Of an entry, and what :data:`POWERS` found."""
     v, largest, total = x
     return (v - largest) - tl.log(total) if LOGARITHM else tl.exp(v - largest) / total
 
@@ -207,10 +182,10 @@ def _finish_products(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.t
     return (tl.sum(state[0], axis=1),)
 
 
-_PRODUCTS = Accumulator(_start_products, _step_products, _finish_products)
+PRODUCTS = Accumulator(_start_products, _step_products, _finish_products)
 
 
 @compiled
-def _softmax_backward(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
+def softmax_slope(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
     grad, soft, added = x
     return grad - tl.exp(soft) * added if LOGARITHM else soft * (grad - added)

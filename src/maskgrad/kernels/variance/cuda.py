@@ -18,7 +18,7 @@ from torch import Tensor
 
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import NOTHING, Accumulator, over_segments, reduce, write
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, reduce, write
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cuda import merged
@@ -86,7 +86,7 @@ def segment_variance_backward(
     enough = number > max(correction, 0)
     share = 2 * grad / torch.where(enough, number - correction, 1)
     out = torch.empty_like(values, requires_grad=False, memory_format=torch.contiguous_format)
-    over_segments(NOTHING, pointers, order, (values,), few=(share, mean), out=out, of=_deviation)
+    over_segments(WRITES, pointers, order, (values,), few=(share, mean), out=out, of=_deviation)
     return family.without_estimates_of_short(out, enough, pointers, order)
 
 
