@@ -9,15 +9,18 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, converted
+from maskgrad.semantics.entries import Entries, adds_up_to_finite, converted
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
 
 PATTERN = "that of the input: nothing is added or lost"
 GRADIENT = "torch's, over the specified entries"
+#: Of slices that PyTorch's softmax treats well; from the second on, the kernel wins, which leaves out absent ones.
+LENGTHS = 16, 512
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -26,14 +29,23 @@ def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
 
 def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
-    values, mask = _as(input, dtype)
-    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim)), mask)
+    return _softmax(_as(input, dtype), dim, False)
 
 
 def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
-    values, mask = _as(input, dtype)
-    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim), True), mask)
+    return _softmax(_as(input, dtype), dim, True)
+
+
+def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
+    values, mask = input
+    dim = as_dim(dim, mask.ndim)
+    if 1 < values.ndim and LENGTHS[0] <= values.shape[dim] <= LENGTHS[1] and can_read_values(values, mask):
+        if mask.stride(dim) == 0:  # a slice is there or is not, and then disturbs nobody, unless 0 times it is NaN
+            found = torch.log_softmax(values, dim) if logarithm else torch.softmax(values, dim)
+            if not found.requires_grad or adds_up_to_finite(found):
+                return Entries(found, mask)
+    return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
 
 
 def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
