@@ -73,7 +73,7 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
 
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where there was an entry; along a dimension that is left, and in which the mask repeats, in the smallest shape."""
+    """Where there was an entry; along dimensions that are left and in which the mask repeats, in the smallest shape."""
     few = count
     if repeats(mask):
         left = [d for d in range(mask.ndim) if keepdim or d not in dims]

@@ -40,8 +40,10 @@ def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> E
 def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
     values, mask = input
     dim = as_dim(dim, mask.ndim)
-    if 1 < values.ndim and LENGTHS[0] <= values.shape[dim] <= LENGTHS[1] and can_read_values(values, mask):
-        if mask.stride(dim) == 0:  # a slice is there or is not, and then disturbs nobody, unless 0 times it is NaN
+    if can_read_values(values, mask) and values.ndim and mask.stride(dim) == 0:
+        shortest, longest = LENGTHS
+        if shortest <= values.shape[dim] <= longest:
+            # a slice is there or is not, and one that is not disturbs nobody, unless 0 times its numbers is NaN
             found = torch.log_softmax(values, dim) if logarithm else torch.softmax(values, dim)
             if not found.requires_grad or adds_up_to_finite(found):
                 return Entries(found, mask)
