@@ -93,6 +93,7 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "products", both(*along("prod", dims=(0, 1)))
     yield "norms", both(*norms(0, 1, (0, 1)))
     yield "softmax", both(*along("softmax", "log_softmax", "logsumexp", dims=(0, 1)))
+    yield "running sums", both(*along("cumsum", dims=(0, 1)))
     yield "layer normalisation", both(lambda x: F.layer_norm(x, (11,)))
     yield "batch normalisation", both(lambda x: F.batch_norm(x, None, None, training=True))
     yield "losses", both(*(partial(loss, function, each) for function in losses for each in how))

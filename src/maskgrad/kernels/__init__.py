@@ -24,6 +24,7 @@ from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm, segment_norm
 from maskgrad.kernels.prod import product, segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
+from maskgrad.kernels.scans import masked_cumsum
 from maskgrad.kernels.segments import (
     segment_expand,
     segment_extremum,
@@ -56,6 +57,7 @@ __all__ = [
     "masked_count",
     "masked_cross_entropy",
     "masked_cross_entropy_gradient",
+    "masked_cumsum",
     "masked_filling",
     "masked_layer_norm",
     "masked_logsumexp",

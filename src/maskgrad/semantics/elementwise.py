@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from maskgrad.kernels.selection import is_transformed
+from maskgrad.kernels.selection import can_read_values, is_transformed
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import (
     Entries,
@@ -37,7 +37,10 @@ GRADIENT = "zero at unspecified entries"
 
 
 def elementwise(
-    filler: float | None, looks: bool = False, linear: tuple[int, ...] = (), tame: bool = False
+    filler: float | None,
+    looks: bool = False,
+    linear: tuple[int, ...] = (),
+    harmless: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> Callable[..., Any]:
     """The rule of the family: make the operands safe, apply the very function that was called.
 
@@ -45,7 +48,7 @@ def elementwise(
         filler: the number that replaces what is under the mask; None if nothing needs to be replaced.
         looks: the function refuses some numbers, so it must not see what is under the mask at all.
         linear: positions of operands that do not occur in their own derivatives.
-        tame: the first two derivatives are finite wherever the operands are moderate.
+        harmless: looks whether the first two derivatives are finite at all numbers of these operands.
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -58,7 +61,7 @@ def elementwise(
         derivatives = None
         if filler is not None and not looks:
             derivatives = _derivatives((*args, *kwargs.values()) if kwargs else args)
-        if filler is None or derivatives == 0 or (tame and derivatives and _are_moderate(args, kwargs)):
+        if filler is None or derivatives == 0 or (harmless and derivatives and harmless(args, kwargs)):
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:
                 kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
@@ -110,6 +113,15 @@ def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         elif isinstance(operand, float) and operand and not 1e-9 < abs(operand) < 1e9:
             return False  # a slope of inf, a temperature of 1e-40
     return is_moderate(*tensors)
+
+
+def _are_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """The same for exponentials, which are no larger than their derivatives: NaN is not low either."""
+    tensors = [values_of(operand) for operand in (*args, *kwargs.values())]
+    return can_read_values(*tensors) and all(
+        x.dtype in (torch.float32, torch.float64) and x.numel() > 0 and x.detach().amax().item() < LOW
+        for x in tensors
+    )
 
 
 def _alone(operands: tuple[Any, ...]) -> bool:
@@ -178,6 +190,10 @@ TAME = """
     celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid selu silu softplus softsign tanhshrink
     addcmul lerp mul|multiply
 """
+
+#: Exponentials: what is below LOW has finite derivatives.
+RISING = "exp exp2 expm1"
+LOW = 80.0
 
 #: Operations whose domain, or a pole of whose derivative, excludes 1.
 ELSEWHERE: dict[str, float] = {
@@ -259,7 +275,10 @@ def _row(spellings: str, filler: float | None) -> Operation:
         extra.append(torch.Tensor.__div__)
         reflected.append((torch.Tensor.__rdiv__, operator.truediv))
         in_place.append(torch.Tensor.__idiv__)
-    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), spellings in TAME.split())
+    harmless = (
+        _are_moderate if spellings in TAME.split() else _are_low if spellings in RISING.split() else None
+    )
+    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), harmless)
     found = record(
         " ".join(plain),
         "elementwise",

@@ -74,8 +74,16 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
 
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it."""
-    return any_of(mask, dims, keepdim) if repeats(mask) else count > 0
+    """Where there was an entry; along dimensions that are left and in which the mask repeats, in the smallest shape."""
+    few = count
+    if repeats(mask):
+        left = [d for d in range(mask.ndim) if keepdim or d not in dims]
+        for place, d in enumerate(left):
+            size, stride = count.shape[place], mask.stride(d)
+            if type(size) is int and type(stride) is int and stride == 0 and size > 1:
+                few = few.narrow(place, 0, 1)
+    some = few > 0
+    return some if few is count else some.expand(count.shape)
 
 
 def without_nan(input: Entries) -> Entries:

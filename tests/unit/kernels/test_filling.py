@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import maskgrad as mg
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from maskgrad.semantics.entries import LARGE, Entries, fill
@@ -220,3 +221,18 @@ def test_writing_is_seen_by_autograd_and_refused_where_entries_share_memory():
     memory = torch.arange(301.0)
     with pytest.raises(RuntimeError, match="some elements of the input tensor"):
         kernels.write_where_(memory[1:], memory[:-1], mask)
+
+
+@pytest.mark.parametrize("width", [2, 3, 768, 4_097, 16_383])
+def test_a_row_that_repeats_through_a_long_run(width):
+    """It is copied piece by piece, and a piece holds whole rows."""
+    rows = 120_000 // width
+    values, mask = torch.randn(2, 1, width).expand(2, rows, width), torch.ones(2, rows, 1, dtype=torch.bool)
+    mask[1, rows // 2] = False
+    same(
+        cpu.masked_filling(values, mask.expand(2, rows, width), 0),
+        torch.where(mask, values, 0),
+    )
+    leaf, weight = torch.randn(2, rows, width, requires_grad=True), torch.randn(2, width)
+    mg.masked(leaf, mask).sum(1).backward(weight)
+    assert torch.equal(leaf.grad, torch.where(mask, weight[:, None], 0).expand(2, rows, width))

@@ -49,6 +49,8 @@ def samples():
         ("masked_filling", (values, mask, 1.0), {}),
         ("masked_filling", (values.detach().bfloat16().permute(2, 0, 1), mask.permute(2, 0, 1), 0), {}),
         ("masked_filling", (torch.arange(6), torch.rand(6) < 0.5, 7), {}),
+        ("masked_cumsum", (values, mask, 1, False), {}),
+        ("masked_cumsum", (values.detach().bfloat16().permute(2, 0, 1), mask.permute(2, 0, 1), -1, True), {}),
         ("masked_select", (values, mask), {}),
         ("masked_select", (values.detach().half().permute(2, 0, 1), mask.permute(2, 0, 1)), {}),
         ("masked_scatter", (torch.randn(int(mask.sum()), requires_grad=True), mask), {}),

@@ -127,6 +127,27 @@ def test_cut_into_pieces_and_over_threads(shape):
         torch.testing.assert_close(result.double(), exact, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("length", [40, 300, 1500], ids=["composed", "one block", "two blocks"])
+@pytest.mark.parametrize("garbage", [nan, inf, 1e4])
+def test_rows_of_any_length(length, dtype, garbage):
+    rows = 40_000 // length
+    mask = torch.rand(rows, length) < 0.6
+    mask[3] = False
+    values = torch.randn(rows, length).mul(4).to(dtype)
+    values[5, :2], mask[5, :2] = -inf, True
+    values, grad = (oracles.soiled(x, mask, garbage) for x in (values, torch.randn(rows, length).to(dtype)))
+    for logarithm in (False, True):
+        soft = cpu.masked_softmax(values, mask, 1, logarithm)
+        tolerance = 4 * ROUNDING[dtype]
+        expected = reference.masked_softmax(values, mask, 1, logarithm)
+        torch.testing.assert_close(soft, expected, rtol=tolerance, atol=tolerance)
+        found = masked_softmax_backward.backend("cpu")(grad, soft, mask, 1, logarithm)
+        expected = reference.masked_softmax_backward(grad, soft, mask, 1, logarithm)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=20 * tolerance)
+        assert not found[~mask].count_nonzero()
+
+
 SPECIAL = [
     (-inf, -inf), (inf, 1.0), (1.0, inf), (nan, 1.0), (1.0, nan), (inf, nan), (inf, inf), (-inf, 1.0), (-inf, nan),
     (-inf, -inf, inf), (3e4, -3e4), (-6e4, -6e4),

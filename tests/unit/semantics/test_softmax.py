@@ -64,6 +64,32 @@ def test_rows_are_normalized_without_their_unspecified_entries(name: str, garbag
     assert not found[~MASK].count_nonzero()
 
 
+@pytest.mark.parametrize("garbage", GARBAGE)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_slices_that_are_there_or_not(name: str, dtype: torch.dtype, garbage: float) -> None:
+    mask = torch.tensor([True, False, True, False])[:, None].expand(4, 20)
+    weights = torch.randn(4, 20, dtype=dtype)
+    clean, dirty = leaf(0.0, mask, dtype), leaf(garbage, mask, dtype)
+    for specified in (0.5, -inf):
+        with torch.no_grad():
+            clean[0, 3] = dirty[0, 3] = specified
+        result = getattr(mg.masked(dirty, mask), name)(1)
+        weight = torch.where(result.filled(0.0).isfinite(), weights, 0)
+        first = torch.autograd.grad((result**2 * weight).filled(0.0).sum(), dirty, create_graph=True)[0]
+        right = getattr(clean, name)(1)
+        wanted = torch.autograd.grad((right**2 * weight * mask).sum(), clean, create_graph=True)[0]
+        torch.testing.assert_close(result.filled(0.0), torch.where(mask, right, 0))
+        torch.testing.assert_close(first, wanted, equal_nan=True)
+        assert not first[~mask].count_nonzero()
+        if specified == 0.5:
+            second, expected = (
+                torch.autograd.grad(g.sum(), x)[0] for g, x in ((first, dirty), (wanted, clean))
+            )
+            torch.testing.assert_close(second, expected)
+            assert not second[~mask].count_nonzero()
+
+
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
 def test_every_spelling(name: str) -> None:
     x = mg.masked(leaf(dtype=torch.float32), MASK)

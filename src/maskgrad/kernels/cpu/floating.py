@@ -157,7 +157,8 @@ _LN2_LOW_32 = np.float32(0.6931471805599453 - 0.693359375)
 
 
 def _exponential32(x: Any) -> Any:
-    x = np.float32(-104) if x < np.float32(-104) else x  # so written, NaN passes
+    nothing = x < np.float32(-104)  # NaN is not
+    x = np.float32(0) if nothing else x  # a product too small for a number would take a hundred cycles
     x = np.float32(89) if x > np.float32(89) else x
     shifted = np.float32(x * _PER_LN2_32 + _SHIFT32)
     n = np.float32(shifted - _SHIFT32)
@@ -174,7 +175,7 @@ def _exponential32(x: Any) -> Any:
     half = np.int32(whole >> np.int32(1))
     first = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
     second = np.int32((whole - half + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32(np.float32(p * first) * second)
+    return np.float32(0) if nothing else np.float32(np.float32(p * first) * second)
 
 
 _SHIFT64 = np.float64(1.5 * 2**52)
@@ -183,7 +184,8 @@ _LN2_LOW_64 = np.float64(1.9082149292705877e-10)
 
 
 def _exponential64(x: Any) -> Any:
-    x = -746.0 if x < -746.0 else x
+    nothing = x < -746.0
+    x = 0.0 if nothing else x
     x = 710.0 if x > 710.0 else x
     shifted = np.float64(x * 1.4426950408889634 + _SHIFT64)
     n = shifted - _SHIFT64
@@ -203,4 +205,4 @@ def _exponential64(x: Any) -> Any:
     half = np.int64(whole >> np.int64(1))
     first = np.int64((half + np.int64(1023)) << np.int64(52)).view(np.float64)
     second = np.int64((whole - half + np.int64(1023)) << np.int64(52)).view(np.float64)
-    return p * first * second
+    return 0.0 if nothing else p * first * second

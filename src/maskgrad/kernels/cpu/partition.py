@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.memory import empty
+from maskgrad.kernels.cpu.threads import SERIAL
 from maskgrad.kernels.layout import Axis, axes, nest
 
 PIECE = 16384  # entries of a long row that make one task
@@ -172,17 +173,19 @@ def _shape_and_strides(tensors: Sequence[Tensor]) -> tuple[torch.Size, Strides]:
 
 
 def partition(
-    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, mask: int | None = None
+    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, mask: int | None = None, light: int | None = 1
 ) -> tuple[tuple[Tensor, ...], Partition]:
     """Cut the reduction of ``tensors`` (the first of them :func:`walkable`; all not empty) over ``dims``.
 
     With ``mask``, the place of the mask among the tensors, rows for which one place of it stands (features under
-    padding) are one row where they are reduced together: see :func:`_joined`.
+    padding) are one row where they are reduced together: see :func:`_joined`. ``light`` of the entries take the time of
+    one: what one thread reduces anyway is not cut into pieces, which Python would have to merge. None: neither is what
+    several do, and no rows are joined.
 
     Returns:
         The tensors, copied where they could not be walked beside the first, and the cut.
     """
-    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, mask)
+    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, mask, light)
     return _copied(tensors, cut.copied), cut
 
 
@@ -196,7 +199,7 @@ def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor
 
 @functools.lru_cache(KEPT)
 def _partition(
-    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, mask: int | None
+    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, mask: int | None, light: int | None
 ) -> Partition:
     chosen = tuple(sorted(d % len(shape) for d in dims))
     strides, copied = _aligned(shape, strides)
@@ -208,10 +211,11 @@ def _partition(
     if mask is not None and inner is None and outer and outer[-1].reduced:
         outer, summed = _joined(outer, summed, mask)
     rows = math.prod(axis.size for axis in outer)
-    summed, inner, joined = _widened(rows, summed, inner)
+    joined, pieces = 1, 1
+    if light is not None:
+        summed, inner, joined = _widened(rows, summed, inner)
     tiles = -(-inner.size // tile) if inner else 1
-    pieces = 1
-    if rows * tiles < MIN_TASKS:
+    if light is not None and rows * tiles < MIN_TASKS and math.prod(shape) >= SERIAL * light:
         piece = PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)
         pieces = -(-summed.size // piece)
         pieces = -(-summed.size // _piece(summed, pieces))  # none is empty

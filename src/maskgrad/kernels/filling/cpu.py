@@ -143,6 +143,7 @@ def _loop(keeps: bool) -> Any:
         out, values, mask = at(out), at(values), at(mask)
         o_row, v_row, m_row = fast_by
         repeats = v_row == 0 and steps[1] == 1 and inners > 1
+        copied = np.uint64(PIECE // inners * inners)  # whole rows
         follow = repeats or (v_row == inners * steps[1] and v_row >= 0)
         if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners and follow:
             for slow in range(lo // fasts, -(-hi // fasts)):
@@ -158,7 +159,7 @@ def _loop(keeps: bool) -> Any:
                     line(out, values, mask, filler, o0, v0, m + start * m_row, first, steps)
                     done = np.uint64(first)
                     while done < np.uint64(size):  # a row that repeats: what is written is copied
-                        more = min(done, np.uint64(size) - done, np.uint64(PIECE))
+                        more = min(done, np.uint64(size) - done, copied)
                         for k in range(more):
                             out[np.uint64(o0) + done + k] = out[np.uint64(o0) + k]
                         done += more

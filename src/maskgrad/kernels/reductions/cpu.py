@@ -115,7 +115,7 @@ def _sums(
     values, mask, repeats = unrepeated(values, mask, dim)
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
-    tensors, part = partition((walkable(values), mask), dim, TILE // size, mask=1)
+    tensors, part = partition((walkable(values), mask), dim, TILE // size, mask=1, light=LIGHT)
     if total is not None and part.whole:
         stored = total
     out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)

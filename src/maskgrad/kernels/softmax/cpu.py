@@ -25,8 +25,9 @@ from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.softmax import cpu_loops as loops
 
-#: Values from which one pass wins for rows, and for columns; columns whose sums PyTorch rounds visibly.
-FEW, MANY, LONG = 32_768, 524_288, 4096
+#: Values from which one pass wins for long and for short rows, and for columns; columns whose sums PyTorch rounds
+#: visibly; rows that PyTorch treats well and the loops do not.
+FEW, MANY, LONG, SHORT = 32_768, 524_288, 4096, range(16, 128)
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
@@ -57,11 +58,15 @@ def masked_logsumexp(
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
     if _is_composed(output, dim):
         grad, alike = grad.detach().to(output.dtype), mask.stride(dim) == 0
-        if not alike:  # otherwise a slice of garbage gives garbage to itself only
+        if logarithm and not alike:  # otherwise a slice of garbage gives garbage to itself only
             grad = masked_filling(grad, mask, 0)
         out: Tensor = _DERIVATIVES[logarithm](grad, output.detach(), dim, output.dtype)
         # where nothing was specified, the output is 0 (the logarithm's exponential), and that times a finite sum
-        return out if not alike and math.isfinite(out.sum().item()) else masked_filling(out, mask, 0)
+        if not (logarithm and alike) and math.isfinite(out.sum().item()):
+            return out
+        if not logarithm:  # the output is 0, but what comes under the mask may be infinite
+            out = _DERIVATIVES[logarithm](masked_filling(grad, mask, 0), output.detach(), dim, output.dtype)
+        return masked_filling(out, mask, 0)
     output = walkable(output)
     out, grad = like(output, output.dtype), _alike(grad.to(output.dtype), output)
     tensors, parts = partition((output, mask, grad, out), (dim,), loops.TILE)
@@ -88,11 +93,13 @@ def _is_composed(values: Tensor, dim: int) -> bool:
     """Whether PyTorch's softmax, with a fill, takes less time than the loops: for few values, and along columns.
 
     Measured on one core, in microseconds, with the gradient, composed / loops: 256 x 256 along dim 0 351 / 611,
-    64 x 200 x 8 along dim 1 1144 / 1652; the rows of 100 x 4,000 1149 / 814, of 12,800 x 8 2990 / 1580.
+    64 x 200 x 8 along dim 1 1144 / 1652; the rows of 1024 x 64 159 / 191, of 8192 x 32 739 / 1042, of 256 x 256
+    137 / 128, of 12,800 x 8 2990 / 1580.
     """
     if values.numel() < FEW:
         return True
-    return values.numel() <= MANY and values.stride(dim) != 1 and values.shape[dim] <= LONG
+    length = values.shape[dim]
+    return values.numel() <= MANY and (length in SHORT if values.stride(dim) == 1 else length <= LONG)
 
 
 def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor | None:

@@ -40,10 +40,11 @@ def _largest(v: Any, m: Any, least: Any) -> Any:
 
 
 @reordered
-def _add_powers(v: Any, m: Any, shift: Any, zero: Any) -> Any:
+def _add_powers(v: Any, m: Any, shift: Any, zero: Any, powers: Any) -> Any:
     total = zero
     for r in range(v.size):
         power = exponential(decode(v[r]) - shift)
+        powers[r] = power
         total += power if m[r] != 0 else zero
     return total
 
@@ -107,6 +108,12 @@ def _write(out: Any, v: Any, m: Any, first: Any, second: Any, logarithm: bool, n
             out[k] = encode(exponential(decode(v[k]) - first) * second if m[k] != 0 else nothing, out[k])
 
 
+@compiled
+def _scale(out: Any, powers: Any, m: Any, factor: Any, nothing: Any) -> None:
+    for k in range(out.size):
+        out[k] = encode(powers[k] * factor if m[k] != 0 else nothing, out[k])
+
+
 @reordered
 def rows(
     v: Any, m: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
@@ -114,7 +121,7 @@ def rows(
 ) -> None:  # fmt: skip
     """Task t treats piece t % pieces of row t // pieces; a whole row, if ``mode`` says so, is written at once."""
     v, m, out, first, second, seen = at(v), at(m), at(out), at(first), at(second), at(seen)
-    ones = np.ones(BLOCK, np.uint8)
+    ones, powers = np.ones(BLOCK, np.uint8), np.full(BLOCK, zero)
     for task in range(lo, hi):
         row, start = cut(task, pieces, piece)
         stop = min(start + piece, length)
@@ -133,7 +140,7 @@ def rows(
                     if total != 0:
                         total *= math.exp(np.float64(before) - np.float64(shift))
                 if best > least:
-                    total += _add_powers(block, mask, shift, zero)
+                    total += _add_powers(block, mask, shift, zero, powers)
         seen[task] = best > least
         top = unordered(best) if best > least else np.float64(-np.inf)
         first[task], second[task] = _finish(mode, top, total)
@@ -146,6 +153,9 @@ def rows(
                     written[:] = encode(nothing, out[0])
                 else:
                     mask = m[m_row + r : m_row + end] if steps[1] else ones[: end - r]
+                    if mode == SOFTMAX and length <= BLOCK:
+                        _scale(written, powers, mask, b, nothing)
+                        continue
                     _write(written, v[v_row + r : v_row + end], mask, a, b, mode == LOGARITHM, nothing)
 
 
