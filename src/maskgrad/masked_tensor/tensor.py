@@ -15,7 +15,7 @@ from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
 from maskgrad.patterns.boolean import Home, check_mask, sharers
 from maskgrad.patterns.checks import check_pattern
-from maskgrad.patterns.conversion import LAYOUTS, pattern_of_facts
+from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
 from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
 
@@ -287,7 +287,7 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     if not isinstance(facts, (tuple, list)) or len(facts) != 3 or not isinstance(tensors, (tuple, list)):
         raise ValueError(f"a stored MaskedTensor has a layout, sizes and a block size, found {facts!r}")
     name, sizes, blocksize = facts
-    known = [str(layout).removeprefix("torch.") for layout in (*LAYOUTS[1:], torch.jagged)]
+    known = [layout for layout in STORAGES if layout != "strided"]
     if name not in known or not all(isinstance(t, Tensor) for t in (values, *tensors)):
         raise ValueError(
             f"a stored MaskedTensor has a layout among {', '.join(known)} and tensors, found {name!r}"

@@ -61,6 +61,10 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         _check_coordinates(pattern, values)
     elif isinstance(pattern, CompressedPattern):
         _check_lines(pattern, values)
+    else:
+        raise TypeError(
+            f"{type(pattern).__name__} has no check of what files hold: write one in patterns/checks.py"
+        )
 
 
 def check_offsets(offsets: Tensor, number: int) -> None:

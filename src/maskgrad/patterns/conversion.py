@@ -6,7 +6,8 @@ A conversion goes by the pattern, never by the values: a stored zero stays an en
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,27 +18,36 @@ from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 from maskgrad.patterns.stored import CoordinatePattern, StoredPattern, ravel_multi_index, unravel_index
 
-__all__ = ["BLOCKED", "LAYOUTS", "pattern_of_facts", "pattern_of_places"]
+__all__ = ["BLOCKED", "LAYOUTS", "STORAGES", "Storage", "pattern_of_facts", "pattern_of_places"]
 
 LAYOUTS = (torch.strided, torch.sparse_coo, *TRANSPOSED)
 
 
+class Storage(NamedTuple):
+    """How a layout stores a pattern: one record for each, by the name of the layout in ``torch``.
+
+    Attributes:
+        tensors: the names of :meth:`Pattern.tensors`, as the keys of a pytree.
+        made: puts a pattern together from its facts and these tensors.
+        of_places: makes a pattern of places (s, n), their sizes, the layout and a block size, and gives the order in
+            which entries at these places are stored; None: no pattern is made of places.
+    """
+
+    tensors: tuple[str, ...]
+    made: Callable[..., Pattern]
+    of_places: Callable[..., tuple[StoredPattern, Tensor]] | None
+
+
 def pattern_of_facts(facts: PatternFacts, tensors: tuple[Any, ...]) -> Pattern:
     """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
-    layout = getattr(torch, facts.layout)
-    number = {torch.strided: 1, torch.sparse_coo: 1, torch.jagged: 3}.get(layout, 2)
-    if len(tensors) != number or (facts.blocksize is None) == (layout in BLOCKED):
+    storage = STORAGES[facts.layout]
+    number, blocked = len(storage.tensors), facts.layout in BLOCKED_NAMES
+    if len(tensors) != number or (facts.blocksize is None) == blocked:
         raise ValueError(
-            f"a pattern of layout {layout} has {number} tensors, found {len(tensors)}, and a block size if it has "
-            f"blocks, found {facts.blocksize}"
+            f"a pattern of layout torch.{facts.layout} has {number} tensors, found {len(tensors)}, and a block size if "
+            f"it has blocks, found {facts.blocksize}"
         )
-    if layout == torch.strided:
-        return BooleanPattern(tensors[0])
-    if layout == torch.sparse_coo:
-        return CoordinatePattern(tensors[0], facts.sizes)
-    if layout == torch.jagged:
-        return JaggedPattern(tensors[0], tensors[1], tensors[2], facts.sizes)
-    return CompressedPattern(layout, tensors[0], tensors[1], facts.sizes, facts.blocksize)
+    return storage.made(facts, *tensors)
 
 
 def pattern_of_places(
@@ -59,17 +69,28 @@ def pattern_of_places(
             the sizes or is not wanted, a block is specified only in part, batches differ in their number of entries, or
             a sequence has a gap.
     """
-    if layout == torch.jagged:
-        return _sequences(coordinates, sizes)
-    if layout not in LAYOUTS or layout == torch.strided:
-        known = ", ".join(map(str, (*LAYOUTS, torch.jagged)))
+    storage = STORAGES.get(_name(layout))
+    if storage is None or storage.of_places is None:
+        known = ", ".join(f"torch.{name}" for name, kind in STORAGES.items() if kind.of_places is not None)
         raise ValueError(f"layout must be one of {known}, found {layout}")
     if (blocksize is None) == (layout in BLOCKED):
         wanted = "two positive numbers" if layout in BLOCKED else "None"
         raise ValueError(f"blocksize must be {wanted} for layout {layout}, found {blocksize}")
-    if layout == torch.sparse_coo:
-        order = torch.argsort(ravel_multi_index(coordinates, sizes))
-        return CoordinatePattern(coordinates[:, order], sizes), order
+    return storage.of_places(coordinates, sizes, layout, blocksize)
+
+
+def _name(layout: torch.layout) -> str:
+    return str(layout).removeprefix("torch.")
+
+
+def _listed(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[StoredPattern, Tensor]:
+    order = torch.argsort(ravel_multi_index(coordinates, sizes))
+    return CoordinatePattern(coordinates[:, order], sizes), order
+
+
+def _compressed(
+    coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout, blocksize: tuple[int, int] | None
+) -> tuple[StoredPattern, Tensor]:
     if len(sizes) < 2:
         raise ValueError(
             f"layout {layout} needs at least 2 sparse dimensions, found shape {sizes}; use torch.sparse_coo"
@@ -80,7 +101,7 @@ def pattern_of_places(
     return CompressedPattern(layout, pointers, positions, sizes), order
 
 
-def _sequences(coordinates: Tensor, sizes: tuple[int, ...]) -> tuple[StoredPattern, Tensor]:
+def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[StoredPattern, Tensor]:
     """Each sequence must be specified in its first positions."""
     if len(sizes) < 2:
         raise ValueError(
@@ -152,3 +173,27 @@ def _blocks(
     inside = (row % height) * width + column % width
     stored = torch.argsort(rank[torch.searchsorted(distinct, block)] * (height * width) + inside)
     return CompressedPattern(layout, pointers, positions, sizes, blocksize), stored
+
+
+BLOCKED_NAMES = frozenset(map(_name, BLOCKED))
+STORAGES: dict[str, Storage] = {
+    "strided": Storage(("mask",), lambda _, mask: BooleanPattern(mask), None),
+    "sparse_coo": Storage(
+        ("indices",), lambda facts, indices: CoordinatePattern(indices, facts.sizes), _listed
+    ),
+    **{
+        _name(layout): Storage(
+            ("pointers", "positions"),
+            lambda facts, pointers, positions: CompressedPattern(
+                getattr(torch, facts.layout), pointers, positions, facts.sizes, facts.blocksize
+            ),
+            _compressed,
+        )
+        for layout in TRANSPOSED
+    },
+    "jagged": Storage(
+        ("offsets", "index", "frame"),
+        lambda facts, offsets, index, frame: JaggedPattern(offsets, index, frame, facts.sizes),
+        _sequences,
+    ),
+}

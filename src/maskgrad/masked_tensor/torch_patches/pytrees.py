@@ -15,15 +15,9 @@ from torch.utils.data._utils import collate
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild, rebuild_stored
 from maskgrad.patterns import PatternFacts
-from maskgrad.patterns.conversion import pattern_of_facts
+from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 
 __all__ = ["holds_masked", "is_masked", "let_load", "register"]
-
-NAMES = {
-    "strided": ("values", "mask"),
-    "jagged": ("values", "offsets", "index", "frame"),
-    "sparse_coo": ("values", "indices"),
-}
 
 
 def is_masked(x: object) -> bool:
@@ -42,7 +36,7 @@ def _flatten(x: MaskedTensor) -> tuple[list[Any], PatternFacts]:
 
 def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], PatternFacts]:
     leaves, facts = _flatten(x)
-    names = NAMES.get(facts.layout, ("values", "pointers", "positions"))
+    names = ("values", *STORAGES[facts.layout].tensors)
     keyed: list[tuple[pytree.KeyEntry, Any]] = [
         (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)
     ]
