@@ -26,9 +26,11 @@ from maskgrad.semantics.entries import (
     filled,
     intersection,
     is_moderate,
+    is_position_by_position,
     mask_of,
     specified,
     values_of,
+    with_gradient_at,
 )
 from maskgrad.semantics.facts import Operation, record
 
@@ -57,7 +59,12 @@ def elementwise(
             return function(*args, **kwargs)
         derivatives = None
         if filler is not None and not looks:
-            derivatives = _derivatives((*args, *kwargs.values()) if kwargs else args)
+            operands = (*args, *kwargs.values()) if kwargs else args
+            if torch.compiler.is_compiling() and is_position_by_position(mask, operands):
+                args = tuple([with_gradient_at(mask, a) for a in args])
+                kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
+                return specified(function(*args, **kwargs), mask)
+            derivatives = _derivatives(operands)
         if filler is None or derivatives == 0 or (tame and derivatives and _are_moderate(args, kwargs)):
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:

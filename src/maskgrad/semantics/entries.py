@@ -156,6 +156,46 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     return torch.where(mask, values, constant)
 
 
+class _WithGradientAt(torch.autograd.Function):
+    """The identity, whose gradient is selected."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return values.clone()  # fused away
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (mask,) = ctx.saved_tensors
+        return torch.where(mask, grad, 0), None
+
+
+def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
+    """Whether each number of the operands of an elementwise function in a graph meets those of its own position only.
+
+    Its gradient can be selected after the function then, instead of the number before it: no other gradient is
+    computed from it. Exported graphs and transforms, for which Dynamo has no rule, take what they always do.
+    """
+    if torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active():
+        return False
+    for operand in operands:
+        if isinstance(operand, (Entries, torch.Tensor)):
+            values = values_of(operand)
+            if not values.is_floating_point() or values.shape != mask.shape:
+                return False
+    return True
+
+
+def with_gradient_at(mask: Tensor, operand: Any) -> Any:
+    """The operand's values as they are, with gradients exactly where ``mask`` holds."""
+    if not isinstance(operand, (Entries, torch.Tensor)):
+        return operand
+    values = values_of(operand)
+    if not (values.requires_grad and torch.is_grad_enabled()):
+        return values
+    return _WithGradientAt.apply(values, mask)  # type: ignore[no-untyped-call]
+
+
 def specified(values: Any, mask: Tensor) -> Any:
     """Attach ``mask`` to one result, or to each of a tuple of results."""
     if isinstance(values, torch.Tensor):

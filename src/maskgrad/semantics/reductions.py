@@ -73,8 +73,11 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
 
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it."""
-    return any_of(mask, dims, keepdim) if repeats(mask) else count > 0
+    """Where there was an entry; a mask that repeats is asked in its smallest shape, and stays in it.
+
+    A graph has the count anyway, of the smallest shape, and need not read the mask once more.
+    """
+    return count > 0 if torch.compiler.is_compiling() or not repeats(mask) else any_of(mask, dims, keepdim)
 
 
 def without_nan(input: Entries) -> Entries:
