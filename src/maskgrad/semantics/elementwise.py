@@ -3,7 +3,8 @@
 Each row of the tables is one operation: torch's names for it and the filler that keeps it, and its
 first two derivatives, finite. A filler of None says that neither the function nor its gradient can
 be disturbed by what is under the mask, so nothing needs to be filled. Nor does anything where no
-derivative can ever be asked for: what is computed under the mask is not read by anyone.
+derivative can ever be asked for: what is computed under the mask is not read by anyone. In a graph gradients are
+selected afterwards where that is the same: docs/decisions/0039-compiled-lines.md.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def elementwise(
         derivatives = None
         if filler is not None and not looks:
             operands = (*args, *kwargs.values()) if kwargs else args
-            if torch.compiler.is_compiling() and is_position_by_position(mask, operands):
+            if is_position_by_position(mask, operands):
                 args = tuple([with_gradient_at(mask, a) for a in args])
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)

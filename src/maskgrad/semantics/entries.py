@@ -156,27 +156,22 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     return torch.where(mask, values, constant)
 
 
-class _WithGradientAt(torch.autograd.Function):
-    """The identity, whose gradient is selected."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
-        ctx.save_for_backward(mask)
-        return values.clone()  # fused away
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return torch.where(mask, grad, 0), None
+def in_a_graph() -> bool:
+    """Whether torch.compile traces, and neither exports nor transforms."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
+        and not torch._C._are_functorch_transforms_active()
+    )
 
 
 def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
-    """Whether each number of the operands of an elementwise function in a graph meets those of its own position only.
+    """Whether each number of the operands of an elementwise function meets those of its own position only, in a graph.
 
     Its gradient can be selected after the function then, instead of the number before it: no other gradient is
-    computed from it. Exported graphs and transforms, for which Dynamo has no rule, take what they always do.
+    computed from it.
     """
-    if torch.compiler.is_exporting() or torch._C._are_functorch_transforms_active():
+    if not in_a_graph():
         return False
     for operand in operands:
         if isinstance(operand, (Entries, torch.Tensor)):
@@ -193,7 +188,7 @@ def with_gradient_at(mask: Tensor, operand: Any) -> Any:
     values = values_of(operand)
     if not (values.requires_grad and torch.is_grad_enabled()):
         return values
-    return _WithGradientAt.apply(values, mask)  # type: ignore[no-untyped-call]
+    return torch.ops.maskgrad.with_gradient_at(values, mask)
 
 
 def specified(values: Any, mask: Tensor) -> Any:

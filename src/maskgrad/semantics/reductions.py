@@ -77,7 +77,9 @@ def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> 
 
     A graph has the count anyway, of the smallest shape, and need not read the mask once more.
     """
-    return count > 0 if torch.compiler.is_compiling() or not repeats(mask) else any_of(mask, dims, keepdim)
+    if torch.compiler.is_compiling():
+        return (smallest(count) > 0).expand(count.shape)
+    return any_of(mask, dims, keepdim) if repeats(mask) else count > 0
 
 
 def without_nan(input: Entries) -> Entries:

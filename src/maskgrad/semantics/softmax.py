@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, converted
+from maskgrad.semantics.entries import Entries, converted, in_a_graph, with_gradient_at
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
@@ -27,18 +28,27 @@ def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
 def softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``exp(x) / sum(exp(x))`` over the specified entries of ``dim``."""
     values, mask = _as(input, dtype)
-    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim)), mask)
+    return Entries(_softmax(values, mask, as_dim(dim, mask.ndim), False), mask)
 
 
 def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """``x - log(sum(exp(x)))`` over the specified entries of ``dim``."""
     values, mask = _as(input, dtype)
-    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim), True), mask)
+    return Entries(_softmax(values, mask, as_dim(dim, mask.ndim), True), mask)
 
 
 def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
     """The softmax of the negated entries."""
     return softmax(Entries(-input.values, input.mask), dim, dtype)
+
+
+def _softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
+    """Softmax, or its logarithm, along ``dim``; a graph of formulas leaves what it finds at unspecified entries."""
+    if not in_a_graph() or kernels.masked_softmax.is_compiled_for(values, mask, dim, logarithm):
+        return kernels.masked_softmax(values, mask, dim, logarithm)
+    rows_are_whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
+    safe = with_gradient_at(mask, values) if rows_are_whole else absent(values, mask, (dim,))
+    return (torch.log_softmax if logarithm else torch.softmax)(safe, dim)
 
 
 def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:

@@ -64,7 +64,8 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
     if few is mask or not dim:
         return count
     for d in dim:
-        count = count * (mask.shape[d] if few.shape[d] == 1 else 1)
+        if few.shape[d] != mask.shape[d]:
+            count = count * mask.shape[d]
     return count.expand(kept_shape(mask.shape, dim, keepdim))
 
 

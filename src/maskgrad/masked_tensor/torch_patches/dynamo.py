@@ -236,7 +236,9 @@ def _is_fixed(source: Any) -> bool:
     while (base := getattr(source, "base", None)) is not None:
         path.append(source)
         source = base
-    alias = str(getattr(source, "global_name", ""))  # what Dynamo calls a module whose functions it has traced into
+    alias = str(
+        getattr(source, "global_name", "")
+    )  # what Dynamo calls a module whose functions it has traced into
     if not alias.startswith(f"__import_{_NAME}") or not path:
         return alias.startswith(f"__import_{_NAME}")
     module = sys.modules.get(alias.removeprefix("__import_").replace("_dot_", "."))
