@@ -3,7 +3,8 @@
 Each row of the tables is one operation: torch's names for it and the filler that keeps it, and its
 first two derivatives, finite. A filler of None says that neither the function nor its gradient can
 be disturbed by what is under the mask, so nothing needs to be filled. Nor does anything where no
-derivative can ever be asked for: what is computed under the mask is not read by anyone.
+derivative can ever be asked for: what is computed under the mask is not read by anyone. In a graph gradients are
+selected afterwards where that is the same: docs/decisions/0039-compiled-lines.md.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ from maskgrad.semantics.entries import (
     filled,
     intersection,
     is_moderate,
+    is_position_by_position,
     mask_of,
     specified,
     values_of,
+    with_gradient_at,
 )
 from maskgrad.semantics.facts import Operation, record
 
@@ -60,7 +63,12 @@ def elementwise(
             return function(*args, **kwargs)
         derivatives = None
         if filler is not None and not looks:
-            derivatives = _derivatives((*args, *kwargs.values()) if kwargs else args)
+            operands = (*args, *kwargs.values()) if kwargs else args
+            if is_position_by_position(mask, operands):
+                args = tuple([with_gradient_at(mask, a) for a in args])
+                kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
+                return specified(function(*args, **kwargs), mask)
+            derivatives = _derivatives(operands)
         if filler is None or derivatives == 0 or (harmless and derivatives and harmless(args, kwargs)):
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:

@@ -156,6 +156,41 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     return torch.where(mask, values, constant)
 
 
+def in_a_graph() -> bool:
+    """Whether torch.compile traces, and neither exports nor transforms."""
+    return (
+        torch.compiler.is_compiling()
+        and not torch.compiler.is_exporting()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
+def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
+    """Whether each number of the operands of an elementwise function meets those of its own position only, in a graph.
+
+    Its gradient can be selected after the function then, instead of the number before it: no other gradient is
+    computed from it.
+    """
+    if not in_a_graph():
+        return False
+    for operand in operands:
+        if isinstance(operand, (Entries, torch.Tensor)):
+            values = values_of(operand)
+            if not values.is_floating_point() or values.shape != mask.shape:
+                return False
+    return True
+
+
+def with_gradient_at(mask: Tensor, operand: Any) -> Any:
+    """The operand's values as they are, with gradients exactly where ``mask`` holds."""
+    if not isinstance(operand, (Entries, torch.Tensor)):
+        return operand
+    values = values_of(operand)
+    if not (values.requires_grad and torch.is_grad_enabled()):
+        return values
+    return torch.ops.maskgrad.with_gradient_at(values, mask)
+
+
 def specified(values: Any, mask: Tensor) -> Any:
     """Attach ``mask`` to one result, or to each of a tuple of results."""
     if isinstance(values, torch.Tensor):

@@ -13,7 +13,14 @@ from maskgrad import kernels
 from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import LARGE, Entries, adds_up_to_finite, converted
+from maskgrad.semantics.entries import (
+    LARGE,
+    Entries,
+    adds_up_to_finite,
+    converted,
+    in_a_graph,
+    with_gradient_at,
+)
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
@@ -38,24 +45,32 @@ def log_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> E
     return _softmax(_as(input, dtype), dim, True)
 
 
+def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
+    """The softmax of the negated entries."""
+    return softmax(Entries(-input.values, input.mask), dim, dtype)
+
+
 def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
+    """Softmax, or its logarithm; what it finds at unspecified entries is left there."""
     values, mask = input
     dim = as_dim(dim, mask.ndim)
+    function = torch.log_softmax if logarithm else torch.softmax
+    if in_a_graph():
+        if kernels.masked_softmax.is_compiled_for(values, mask, dim, logarithm):
+            return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
+        whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
+        safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
+        return Entries(function(safe, dim), mask)
     if can_read_values(values, mask) and values.numel() and values.ndim:
         alike, records = mask.stride(dim) == 0, values.requires_grad and torch.is_grad_enabled()
         shortest, longest = LENGTHS
         if shortest <= values.shape[dim] <= longest if alike else records and values.numel() < LARGE:
             # a slice that is not there disturbs nobody, unless 0 times its numbers is NaN; few values need no kernel
             safe = values if alike else torch.where(mask, values, -torch.inf)
-            found = torch.log_softmax(safe, dim) if logarithm else torch.softmax(safe, dim)
+            found = function(safe, dim)
             if not records or (adds_up_to_finite(found) if alike else not math.isnan(found.sum().item())):
                 return Entries(found, mask)
     return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
-
-
-def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
-    """The softmax of the negated entries."""
-    return softmax(Entries(-input.values, input.mask), dim, dtype)
 
 
 def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:

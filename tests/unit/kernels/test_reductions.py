@@ -278,3 +278,12 @@ def test_a_complex_sum_of_real_values() -> None:
         wanted, _ = getattr(reference, name)(values, mask, (1,), False, torch.complex64)
         found, _ = getattr(cpu, name)(values, mask, (1,), False, torch.complex64)
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dim", [(0,), (1,), (-1,), (0, 2), (0, 1, 2), (1, -1)])
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_a_mask_that_repeats_is_counted_in_its_smallest_shape(dim: tuple[int, ...], keepdim: bool) -> None:
+    for few in (torch.tensor([[[True], [False], [True]]]), torch.tensor([[[True, False, False, True]]])):
+        mask = few.expand(2, 3, 4)
+        count = reference.masked_count(mask, dim, keepdim)
+        torch.testing.assert_close(count, mask.contiguous().sum(dim, keepdim))

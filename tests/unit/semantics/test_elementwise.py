@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -211,3 +212,34 @@ def test_a_gradient_may_be_asked_for_under_a_transform() -> None:
     assert_entries(found, [2 * math.e, 0.0])
     found = torch.func.grad(loss)(leaf(1.0, 2.0).detach())
     assert_entries(found, [2 * math.e + 2, 4.0])
+
+
+GARBAGE = (nan, inf, -inf, 1e38, 0.0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+@pytest.mark.parametrize("shape", [(3, 4, 2), (3, 4, 1)], ids=["holes", "padding"])
+def test_in_a_graph_gradients_are_selected_after_the_function(shape: tuple[int, ...], backend: str) -> None:
+    def chain(x: torch.Tensor, weight: torch.Tensor, row: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        known = mg.masked(x, mask)
+        return ((known.log() * weight / known.exp() + known.sqrt() * row).atan() ** 2).filled(0.0).sum()
+
+    compiled = torch.compile(chain, fullgraph=True, backend=backend)
+    generator = torch.Generator().manual_seed(0)
+    draw: Any = functools.partial(torch.rand, generator=generator, dtype=torch.float64)
+    mask = draw(shape) < 0.5
+    whole = mask.expand(3, 4, 2)
+    x, weight, row = draw(3, 4, 2) + 0.5, draw(3, 4, 2), draw(2)
+    leaves = [part.requires_grad_() for part in (x.clone(), weight.clone(), row)]
+    right = torch.autograd.grad(chain(*leaves, mask), leaves)
+    for garbage in GARBAGE:
+        spoilt = [torch.where(whole, part, garbage).requires_grad_() for part in (x, weight)]
+        result = compiled(*spoilt, row, mask)
+        torch.testing.assert_close(result, chain(*leaves, mask))
+        found = torch.autograd.grad(result, [*spoilt, row], create_graph=backend == "eager")
+        torch.testing.assert_close(found, right)
+        assert not any(part[~whole].any() for part in found[:2])
+        if backend == "eager":
+            again = torch.autograd.grad([part.square().sum() for part in found], [*spoilt, row])
+            assert all(part.isfinite().all() for part in again)
+            assert not any(part[~whole].any() for part in again[:2])

@@ -51,3 +51,25 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 # 44 / 82, 12,800 values 32 / 10 and 98 / 105, 32,768 values 127 / 13 and 328 / 116.
 masked_filling.derive(_save, _backward)
 masked_filling.fake = like(0)
+
+
+class _WithGradientAt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
+        ctx.save_for_backward(mask)
+        return values.clone()  # compilers remove it
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return torch.where(ctx.saved_tensors[0], grad, 0), None
+
+
+def with_gradient_at(values: Tensor, mask: Tensor) -> Tensor:
+    """The values as they are, with a gradient that is selected by the mask."""
+    return _WithGradientAt.apply(values, mask)  # type: ignore[no-any-return, no-untyped-call]
+
+
+# An operator that is made of others: Dynamo names it in its graphs, and compilers see through it. Of a function that
+# Dynamo traces itself, it records no second derivative, without an error.
+torch.library.define("maskgrad::with_gradient_at", "(Tensor values, Tensor mask) -> Tensor")
+torch.library.impl("maskgrad::with_gradient_at", "CompositeImplicitAutograd", with_gradient_at)

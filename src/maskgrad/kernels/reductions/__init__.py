@@ -11,6 +11,7 @@ NaN. ``torch.where`` does so in both directions: its backward fills the gradient
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -57,8 +58,15 @@ def storable(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 @kernel("(Tensor mask, int[] dim, bool keepdim) -> Tensor", REDUCIBLE, min_numel=32_768)
 def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    """How many entries are specified (int64)."""
-    return _sum(mask, dim, keepdim, torch.int64)
+    """How many entries are specified (int64); counted in the mask's smallest shape."""
+    few = smallest(mask)
+    count = _sum(few, dim, keepdim, torch.int64)
+    if few is mask or not dim:
+        return count
+    for d in dim:
+        if few.shape[d] != mask.shape[d]:
+            count = count * mask.shape[d]
+    return count.expand(kept_shape(mask.shape, dim, keepdim))
 
 
 @kernel(_REDUCTION, REDUCIBLE, min_numel=8_192, in_graphs=65_536, check=check_mask)
@@ -103,6 +111,12 @@ def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     Backward passes may run under transforms that forward ones did not, so the body is chosen anew.
     """
     return torch.where(smallest(mask), grad.to(dtype).expand(mask.shape), 0)
+
+
+def kept_shape(shape: Sequence[int], dim: tuple[int, ...], keepdim: bool) -> list[int]:
+    """The shape of a reduction along ``dim``."""
+    reduced = {d % len(shape) for d in dim}
+    return [1 if d in reduced else size for d, size in enumerate(shape) if keepdim or d not in reduced]
 
 
 def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:

@@ -26,8 +26,13 @@ from maskgrad.kernels.smallest import any_of
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The values with -inf for what is unspecified, and zeros in slices without entries: a gradient there is no NaN."""
-    if values.is_floating_point() and is_eager() and not (values.requires_grad and torch.is_grad_enabled()):
+    """The values with -inf for what is unspecified, and zeros in slices without entries: a gradient there is no NaN.
+
+    Selected as it is in both directions, no NaN of such a slice comes out. Eager gradients stay without one for
+    ``torch.autograd.detect_anomaly``; a graph does not read the mask once more.
+    """
+    recorded = values.requires_grad and torch.is_grad_enabled()
+    if values.is_floating_point() and (torch.compiler.is_compiling() or (is_eager() and not recorded)):
         return torch.where(mask, values, -torch.inf)
     present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))

@@ -51,10 +51,10 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
         return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
     wide = torch.float32 if values.dtype in HALVES else None
-    return _number(*kernels.masked_sum(values, loss.mask, dims, False, wide), values.dtype, reduction)
+    return summed(*kernels.masked_sum(values, loss.mask, dims, False, wide), values.dtype, reduction)
 
 
-def _number(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
+def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
     """The mean or the sum, of this process or of several."""
     total, count = added_up(total, count)
     if reduction == "mean":
@@ -110,7 +110,7 @@ def fused(
     mask = all_specified(input, target)
     if reduction == "none":
         return Entries(kernels.masked_loss(x, t, mask, kind, numbers), mask)
-    return _number(*kernels.masked_loss_sum(x, t, mask, kind, numbers), x.dtype, reduction)
+    return summed(*kernels.masked_loss_sum(x, t, mask, kind, numbers), x.dtype, reduction)
 
 
 def fused_cross_entropy(
