@@ -82,7 +82,7 @@ def pointwise(function: Callable[..., Tensor], operands: str, filler: float = 1)
 def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
     """Operands of one shape, with PyTorch's warning if the first two had different ones."""
     shapes = [values_of(operand).shape for operand in operands]
-    if shapes.count(shapes[0]) == len(shapes):
+    if all(shape == shapes[0] for shape in shapes):
         return operands
     if shapes[0] != shapes[1]:
         warnings.warn(
