@@ -17,6 +17,7 @@ from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import Entries, Operand, all_specified, fill, mask_of, safe, values_of
 from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.products import (
+    Equation,
     any_product,
     bias_mask,
     contracted,
@@ -48,14 +49,18 @@ def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, 
     return left, right, {name: value for name, value in kwargs.items() if name not in tensors}
 
 
+def meeting_of(*ranks: int) -> Equation:
+    """The equation of ``left @ right`` for factors of these ranks."""
+    (first, row), (second, column) = (FACTORS[i].get(rank, FACTORS[i][2]) for i, rank in enumerate(ranks))
+    return written_out(f"{first},{second}->...{row}{column}", ranks)
+
+
 def multiply(
     left: Operand, right: Operand, function: Callable[..., Tensor] = torch.matmul, **options: Any
 ) -> Entries:
     """``left @ right`` for operands of any rank."""
-    ranks = values_of(left).ndim, values_of(right).ndim
-    (first, row), (second, column) = (FACTORS[i].get(rank, FACTORS[i][2]) for i, rank in enumerate(ranks))
-    written = written_out(f"{first},{second}->...{row}{column}", ranks)
-    return contracted(lambda a, b: function(a, b, **options), (left, right), written)
+    meeting = meeting_of(values_of(left).ndim, values_of(right).ndim)
+    return contracted(lambda a, b: function(a, b, **options), (left, right), meeting)
 
 
 def matmul(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:

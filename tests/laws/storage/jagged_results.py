@@ -19,8 +19,7 @@ ALONG = {
     **dict.fromkeys(("x[:, 0]",), 1),
     **dict.fromkeys(
         ("minus mean", "var_mean", "sum dtype", "p-norm", "linalg.norm 3", "max dim", "min dim",
-         "index_select", "cat last", "x @ vector",
-         "x @ dense", "mm", "linear input"), -1
+         "index_select", "cat last"), -1
     ),
     "std unbiased": 0,
 }  # fmt: skip
@@ -30,6 +29,10 @@ DIVIDED = {"narrow": 0, "split": 0, "tensor_split": 0, "chunk": -1}
 SEQUENCES = {"x[1:]": 0, "x[::2]": 0, "x[tensor]": 0, "x[[2, 0, 2]]": 0, "x[rows]": 0, "x[..., 1:]": -1}
 #: … those that choose positions that lie together, …
 POSITIONS = {"x[1:]": 0, "x[..., 1:]": -1}
+#: … products over the last dimension, …
+PRODUCTS = ("x @ dense", "dense @ x", "x @ vector", "vector @ x", "x @ batch", "mm", "linear input")
+#: … those that move or repeat sequences, …
+MOVED = {"index_select": -1, "flip": 0, "roll": 0}
 #: … and those that only say where the dimensions stand.
 MOVES = ("mT", "transpose 0 1", "movedim", "unsqueeze 0", "unsqueeze -1", "squeeze", "expand", "x[:, None]", "stack 1",
          "where same", "T", "t", "permute", "unflatten")  # fmt: skip
@@ -83,8 +86,14 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
         return same_lengths
     if name == "cat":
         return batch == [0]
-    if name == "x @ dense" and rank > 2:  # another matrix for each sequence
-        return False
+    if (
+        name in PRODUCTS
+    ):  # over features; for each sequence there may be another matrix, for each position not
+        return (rank - 1) not in storage.places and ("dense" not in name or ragged >= rank - 2)
+    if name == "minus mean":  # of each sequence, or of a row
+        return not storage.is_flat and (rank - 1) not in batch
+    if name in MOVED and batch == [MOVED[name] % rank] and not storage.is_flat:
+        return True
     along = ALONG.get(name, -1 if name.endswith(" last") else None)
     if name.endswith((" first", " keepdim")):
         along = 0

@@ -7,7 +7,7 @@ Segment k is the entries ``order[pointers[k]:pointers[k + 1]]``, or, without an 
           \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
 
 Shapes: ``n`` entries, ``g`` segments, ``*dense`` the shape of one entry; ``pointers`` (g + 1,), ``order`` (n,) lists
-every entry once. Each segment has at least one entry. Halves are added in float32, everything else as in
+every entry once. Halves are added in float32, everything else as in
 ``merge_rows``.
 """
 
@@ -77,7 +77,10 @@ def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, numbe
 
 @kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE, min_numel=8_192)
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """The largest or smallest entry of each segment, NaN if it has one; ties share the gradient evenly."""
+    """The largest or smallest entry of each segment, NaN if it has one; any number where it is empty.
+
+    Ties share the gradient evenly.
+    """
     return _merged(values, pointers, order, "amax" if largest else "amin")
 
 

@@ -131,6 +131,8 @@ def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo:
     """Entries, segment by segment, less the largest of theirs, which a NaN need not be: it spoils the sum anyway."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
+        if start == stop:
+            continue
         if stop - start < SHORT:
             top = decode(v[order[start] if has_order else start])
             for i in range(start, stop):

@@ -7,11 +7,9 @@ called with. What reaches along batch or ragged dimension goes through the padde
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,15 +21,14 @@ from maskgrad.semantics.jagged.rows import (
     in_frame,
     is_jagged,
     out_of_frame,
+    trailing,
 )
 from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
 
 if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["ALONG", "RULES", "along", "framed", "over_everything"]
+__all__ = ["ALONG", "RULES", "along", "framed", "lost", "over_everything", "several_dims"]
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
@@ -52,13 +49,18 @@ def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 ALONG_DIM = ("index", "indices_or_sections")
 
 
+def lost(signature: str, given: dict[str, Any]) -> float:
+    """How many entries give no result yet: none, for an estimate the degrees of freedom that it takes."""
+    if "unbiased" not in signature.split():
+        return 0
+    correction = given.get("correction", given.get("unbiased"))
+    return 1 if correction is None else float(correction)
+
+
 def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
-    """Whether a reduction has too few entries: none, for an estimate no degree of freedom, for a quantile no row."""
-    names, lost = signature.split(), 0.0
-    if "unbiased" in names:
-        correction = given.get("correction", given.get("unbiased"))
-        lost = 1 if correction is None else float(correction)
-    return math.prod([x.shape[d] for d in dims]) <= lost or ("q" in names and not x.values.numel())
+    """Whether a reduction has too few entries, or a quantile no row."""
+    few = math.prod([x.shape[d] for d in dims]) <= lost(signature, given)
+    return few or ("q" in signature.split() and not x.values.numel())
 
 
 #: Reductions that say more than PyTorch's: of Booleans, and with infinities. Their own rule is applied to the rows.
@@ -67,6 +69,11 @@ BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
 
 def _values_of(result: Any) -> Any:
     return result.values if isinstance(result, Entries) else tuple([_values_of(part) for part in result])
+
+
+def several_dims(call: Call) -> bool:
+    """Whether dimensions are written one after the other, as in ``x.flip(0, 2)``."""
+    return call.operation.name == "flip" and len(call.args) > 2
 
 
 def along(call: Call) -> Any:
@@ -82,7 +89,7 @@ def along(call: Call) -> Any:
         or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
     ]  # which may differ from row to row
     dim = given.get("dim", given.get("dims", default))
-    if others or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
+    if others or several_dims(call) or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
         return None
     dims = as_dims(dim, len(x.shape))
     if (not isinstance(dim, int) and not len(dim)) or any(d in x.pattern.at for d in dims):
@@ -97,17 +104,20 @@ def along(call: Call) -> Any:
     return framed(x, lambda rows: _values_of(body(call.function, (as_entries(rows), *rest), named)), at)
 
 
-def trailing(x: Any, count: int) -> TypeIs[Jagged]:
-    """Whether the last ``count`` dimensions are features."""
-    return is_jagged(x) and max(x.pattern.at) < len(x.shape) - count
-
-
 def row_by_row(call: Call) -> Any:
-    """``F.linear``, norms over the last dimensions, ``F.embedding`` of jagged indices, ``F.one_hot``."""
+    """What looks each entry, or the last features of a row, up in plain tensors: ``F.linear``, ``bucketize``."""
     x, rest, named = call.first()
+    name = call.operation.name
+    if (
+        name == "searchsorted"
+        and isinstance(x, Tensor)
+        and x.ndim == 1
+        and rest
+        and not any(map(is_masked, rest[1:]))
+    ):
+        return SparseEntries(call.function(x, rest[0].values, *rest[1:], **named), rest[0].pattern)
     if not is_jagged(x) or any(map(is_masked, (*rest, *named.values()))):
         return None
-    name = call.operation.name
     if name.endswith("linear") and not (trailing(x, 1) and x.shape[-1]):
         return None
     if name.endswith("_norm"):
@@ -117,27 +127,6 @@ def row_by_row(call: Call) -> Any:
     if call.function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
         return None
     return SparseEntries(call.function(x.values, *rest, **named), x.pattern)
-
-
-def matmul(call: Call) -> Any:
-    """A product with a plain matrix or vector from the right."""
-    given = call.bound("input other")
-    x, other = given["input"], given.get("other")
-    if not isinstance(other, Tensor) or not 1 <= other.ndim <= 2 or call.function is operator.imatmul:
-        return None
-    if not trailing(x, 1) or not x.shape[-1]:
-        return None
-    return SparseEntries(torch.matmul(x.values, other), x.pattern)
-
-
-def addmm(call: Call) -> Any:
-    """``torch.addmm`` of flattened rows with a plain matrix, and a bias that is the same for all."""
-    given = call.bound("input mat1 mat2")
-    added, x, other = (given.pop(name) for name in ("input", "mat1", "mat2"))
-    plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
-    if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(call.args) > 3:
-        return None
-    return SparseEntries(torch.addmm(added, x.values, other, **given), x.pattern)
 
 
 def batch_norm(call: Call) -> Any:
@@ -238,6 +227,7 @@ ALONG: dict[str, Along] = {
     "unbind": Along("input dim", 0, reduces=True),
     "select": Along("input dim", reduces=True),
     "index_select": Along("input dim index"),
+    "repeat_interleave": Along("input repeats dim"),
     "take_along_dim": Along("input indices dim"),
     "diff": Along("input n dim", -1),
 }  # fmt: skip
@@ -245,11 +235,9 @@ ALONG: dict[str, Along] = {
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(
         ("linear", "nn.functional.linear", "nn.functional.layer_norm", "nn.functional.rms_norm",
-         "nn.functional.embedding", "nn.functional.one_hot"),
+         "nn.functional.embedding", "nn.functional.one_hot", "bucketize", "searchsorted", "isin"),
         row_by_row,
     ),
-    **dict.fromkeys(("matmul", "mm"), matmul),
-    "addmm": addmm,
     "nn.functional.batch_norm": batch_norm,
     "prelu": prelu,
     **dict.fromkeys(("nn.functional.cosine_similarity", "nn.functional.pairwise_distance"), pairs),

@@ -9,25 +9,37 @@ from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.dimensions import as_dim, as_dims
+from maskgrad.semantics.entries import Entries, is_complete
 from maskgrad.semantics.indexing import is_positions
-from maskgrad.semantics.jagged.features import ALONG, framed
-from maskgrad.semantics.jagged.rows import Call, is_jagged, of_lengths, rows_at
+from maskgrad.semantics.jagged.features import ALONG, framed, several_dims
+from maskgrad.semantics.jagged.rows import (
+    Call,
+    aligned,
+    in_frame,
+    is_jagged,
+    of_lengths,
+    of_sequences,
+    out_of_frame,
+    padded,
+    rows_at,
+)
 from maskgrad.semantics.jagged.views import unsqueeze
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked, shape_of
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = [
     "DIVIDED",
+    "GATHERED",
+    "OF_SEQUENCES",
     "at_position",
-    "divided",
+    "gathered",
     "getitem",
-    "of_sequences",
     "picked",
     "positions_between",
+    "read",
     "take",
 ]
 
@@ -144,33 +156,43 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
     return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
 
 
-#: What cuts a dimension into parts that follow each other.
+#: What reads parts that follow each other, or single places, …
 DIVIDED = frozenset((
     "narrow", "chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
-    "tensor_split",
+    "tensor_split", "select", "unbind",
 ))  # fmt: skip
+#: … and what moves and repeats: sequences, of which any may follow each other.
+OF_SEQUENCES = frozenset(("index_select", "flip", "roll", "repeat_interleave"))
 
 
-def divided(call: Call) -> Any:
-    """Parts of the sequences, or of the positions: PyTorch says on a line of numbers where they are."""
+def read(call: Call) -> Any:
+    """Sequences or positions: PyTorch says on a line of numbers which, and in which order."""
     signature, default, _ = ALONG[call.operation.name]
     given = call.bound(signature)
-    x, dim = given["input"], given.get("dim", default)
-    if not is_jagged(x) or type(dim) is not int or not can_read_values(x.values, *x.pattern.tensors()):
+    x, dim = given["input"], given.get("dim", given.get("dims", default))
+    masked = any(is_masked(v) for k, v in given.items() if k != "input")
+    if masked or not is_jagged(x) or dim is None or isinstance(dim, Tensor) or several_dims(call):
         return None
-    dim = as_dim(dim, len(x.shape))
-    if dim not in x.pattern.at or x.pattern.is_flat or len(x.pattern.at) != 2:
+    dims, pattern = as_dims(dim, len(x.shape)), x.pattern
+    if pattern.is_flat or len(pattern.at) != 2 or not can_read_values(x.values, *pattern.tensors()):
         return None
+    if len(dims) != 1 or dims[0] not in pattern.at[: 2 if call.operation.name in DIVIDED else 1]:
+        return None
+    (along,), first = dims, 0 if isinstance(dim, int) else (0,)
     place, args = signature.split().index("dim"), call.args
-    options = {k: v for k, v in call.kwargs.items() if k not in ("dim", "input", "self")}
+    options = {k: v for k, v in call.kwargs.items() if k not in ("dim", "dims", "input", "self")}
     if place < len(args):
-        args = (*args[:place], 0, *args[place + 1 :])
+        args = (*args[:place], first, *args[place + 1 :])
     else:
-        options["dim"] = 0
-    parts = call.function(torch.arange(x.shape[dim]), *args[1:], **options)
-    if isinstance(parts, Tensor):
-        return _one(x, dim, _between(parts))
-    return type(parts)([_one(x, dim, _between(part)) for part in parts])
+        options["dims" if "dims" in call.kwargs else "dim"] = first
+    parts = call.function(torch.arange(x.shape[along], device=pattern.offsets.device), *args[1:], **options)
+
+    def one(line: Tensor) -> Any:
+        if not line.ndim:
+            return _one(x, along, int(line))
+        return of_sequences(x, line) if along == pattern.at[0] else _one(x, along, _between(line))
+
+    return one(parts) if isinstance(parts, Tensor) else type(parts)([one(part) for part in parts])
 
 
 def _between(line: Tensor) -> slice:
@@ -230,10 +252,69 @@ def positions_between(x: Jagged, start: int, stop: int) -> SparseEntries:
     return SparseEntries(x.values.index_select(0, rows), shorter)
 
 
-def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
-    """Some of the sequences, in any order, perhaps several times; one batch dimension."""
-    pattern = x.pattern
-    sizes = (which.shape[0], pattern.longest)
-    chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
-    rows = rows_at(pattern.offsets[:-1].index_select(0, which), chosen)
-    return SparseEntries(x.values.index_select(0, rows), chosen)
+#: What reads one place for each entry of an index.
+GATHERED = {"gather": "input dim index sparse_grad", "take_along_dim": "input indices dim"}
+
+
+def gathered(call: Call) -> Any:
+    """``gather`` and ``take_along_dim``: along features row by row, along a sequence among its own rows."""
+    given = call.bound(GATHERED[call.operation.name])
+    x, index, dim = given["input"], given.get("index", given.get("indices")), given.get("dim")
+    rank, broadcasts = len(shape_of(x)), "indices" in given
+    if (
+        type(dim) is not int
+        or len(shape_of(index)) != rank
+        or isinstance(index, Entries)
+        or isinstance(x, Entries)
+    ):
+        return None
+    pattern, dim = next(o for o in (x, index) if is_jagged(o)).pattern, as_dim(dim, rank)
+    sizes = [
+        (a, b)
+        for d, (a, b) in enumerate(zip(shape_of(x), shape_of(index), strict=True))
+        if d in pattern.at and d != dim
+    ]
+    if any(a != b and not (broadcasts and 1 in (a, b)) for a, b in sizes):
+        return None
+    if dim not in pattern.at:
+        found = aligned([x, index])
+        if found is None:
+            return None
+        rows, places = (in_frame(part, pattern.at) for part in found.operands)
+        arguments = (rows, places, dim) if broadcasts else (rows, dim, places)
+        return SparseEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)
+    if dim != pattern.at[-1] or pattern.is_flat or not is_jagged(x) or not x.values.shape[0]:
+        return None
+    return _among_rows(x, index, broadcasts)
+
+
+def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
+    """The entries of each sequence at the positions of the index, as far as it reaches them."""
+    pattern, batch = x.pattern, x.pattern.frame.shape[:-1]
+    if is_jagged(index):
+        if index.pattern.at != pattern.at:
+            return None
+        places, which = index.values, index.pattern.sequences()
+    else:
+        moved = index.movedim(pattern.at, tuple(range(len(pattern.at))))
+        moved = moved.expand(*batch, *moved.shape[len(batch) :])
+        places, count = moved.flatten(0, len(batch)), moved.shape[len(batch)]
+        which = torch.arange(pattern.offsets.shape[0] - 1, device=index.device).repeat_interleave(count)
+    trailing = (1,) * (places.ndim - 1)
+    known = places < pattern.lengths()[which].reshape(-1, *trailing)
+    if can_read_values(places) and bool(((places < 0) | (places >= pattern.longest)).any()):
+        return None  # PyTorch says so
+    rows = torch.where(known, places + pattern.offsets[which].reshape(-1, *trailing), 0)
+    values = x.values
+    if broadcasts:
+        shape = torch.broadcast_shapes(values.shape[1:], rows.shape[1:])
+        values, rows, known = values.expand(-1, *shape), rows.expand(-1, *shape), known.expand(-1, *shape)
+    found = values.gather(0, rows)
+    if is_jagged(index):
+        if is_complete(known):
+            return SparseEntries(found, index.pattern)
+        return Entries(*[padded(SparseEntries(part, index.pattern)).values for part in (found, known)])
+    order = tuple(range(len(pattern.at)))
+    return Entries(
+        *[part.unflatten(0, (*batch, count)).movedim(order, pattern.at) for part in (found, known)]
+    )

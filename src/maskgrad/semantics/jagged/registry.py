@@ -13,12 +13,12 @@ from torch import Tensor
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.jagged import attention, features, indexing, losses, recurrence, views
+from maskgrad.semantics.jagged import attention, features, indexing, losses, products, recurrence, views
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
-from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
+from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.sparse import conversion
+from maskgrad.semantics.sparse import conversion, norms
 from maskgrad.semantics.sparse import registry as stored
 from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_places
 
@@ -32,10 +32,10 @@ Body = Callable[..., Any]
 #: What comes out on a Boolean mask: what is specified is no prefix of each sequence any more, or no sequence is left.
 _BOOLEAN = """
     flip fliplr flipud roll rot90 repeat tile repeat_interleave cat stack hstack vstack dstack column_stack where
-    masked_fill gather take take_along_dim index_select select narrow chunk split split_with_sizes unsafe_chunk
-    unsafe_split unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view reshape_as
-    view_as flatten ravel unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose permute
-    movedim unsqueeze
+    masked_fill masked_select gather take take_along_dim index_select select narrow chunk split split_with_sizes
+    unsafe_chunk unsafe_split unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view
+    reshape_as view_as flatten ravel unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose
+    permute movedim unsqueeze
     sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
     median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.norm linalg.vector_norm
     topk unique
@@ -67,6 +67,9 @@ SAME_ROWS = frozenset(_SAME_ROWS.split())
 
 #: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
 SORTED = frozenset(("sort", "argsort"))
+
+#: Those of which PyTorch's function is called for each sequence.
+EACH = SORTED | frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"))
 
 #: Reductions of everything in which the places of the entries do not matter, beside those that give a number.
 WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile", "nanquantile"))
@@ -176,8 +179,10 @@ def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
     rules = (
         (pairwise, name in ("max", "min")),
         (features.along, name in features.ALONG),
-        (indexing.divided, name in indexing.DIVIDED),
-        (within_sequences, name in ("softmax", "log_softmax", "nn.functional.softmin")),
+        (indexing.read, name in indexing.DIVIDED | indexing.OF_SEQUENCES),
+        (indexing.gathered, name in indexing.GATHERED),
+        (within_sequences, name in norms.NORMALIZED),
+        (each_sequence, name in EACH),
         (over_sequences, reduces),
         (features.over_everything, name in WITHOUT_PLACES or is_number),
     )
@@ -194,6 +199,7 @@ def pairwise(call: Call) -> Any:
 
 SPECIAL: dict[str, Callable[[Call], Any]] = {
     **features.RULES,
+    **products.RULES,
     **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
     **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),
@@ -202,6 +208,7 @@ SPECIAL: dict[str, Callable[[Call], Any]] = {
     "cat": views.cat,
     "stack": views.stack,
     "where": views.where,
+    "masked_fill": views.masked_fill,
     "__getitem__": indexing.getitem,
     "take": indexing.take,
 }

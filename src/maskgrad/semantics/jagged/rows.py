@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
+    "OF_SEQUENCES",
     "Aligned",
     "Call",
     "Jagged",
@@ -32,9 +35,11 @@ __all__ = [
     "in_frame",
     "is_jagged",
     "of_lengths",
+    "of_sequences",
     "out_of_frame",
     "padded",
     "rows_at",
+    "trailing",
 ]
 
 
@@ -49,6 +54,11 @@ if TYPE_CHECKING:
 def is_jagged(x: Any) -> TypeIs[Jagged]:
     """Whether an operand is stored as sequences of different lengths."""
     return type(x) is SparseEntries and type(x.pattern) is JaggedPattern
+
+
+def trailing(x: Any, count: int) -> TypeIs[Jagged]:
+    """Whether the last ``count`` dimensions are features."""
+    return is_jagged(x) and max(x.pattern.at) < len(x.shape) - count
 
 
 def feature_dims(x: Jagged) -> list[int]:
@@ -164,13 +174,48 @@ def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:
     return offsets.index_select(0, pattern.sequences()) + pattern.positions()
 
 
-def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
+def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
+    """Some of the sequences, in any order, perhaps several times; one batch dimension."""
+    pattern = x.pattern
+    sizes = (which.shape[0], pattern.longest)
+    chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
+    rows = rows_at(pattern.offsets[:-1].index_select(0, which), chosen)
+    return SparseEntries(x.values.index_select(0, rows), chosen)
+
+
+#: An attribute of masks: the offsets of the sequences of which they say that each with a row is specified. A graph
+#: cannot look at a mask, nor at where it comes from.
+OF_SEQUENCES = "_of_sequences"
+
+
+def _with_statistic(pattern: JaggedPattern, operand: Entries, rank: int) -> tuple[JaggedPattern, Any]:
+    """The sequences of which a masked operand is known, as far as it has one mask for all of a sequence.
+
+    Its values are returned then, else the operand.
+    """
+    if getattr(operand.mask, OF_SEQUENCES, None) is pattern.offsets:
+        return pattern, operand.values
+    mask = smallest(operand.mask)
+    mask = mask[(None,) * (rank - mask.ndim)].movedim(pattern.at, tuple(range(len(pattern.at))))
+    batch = pattern.frame.shape[:-1]
+    if pattern.is_flat or mask.numel() != math.prod(mask.shape[: len(batch)]) or not can_read_values(mask):
+        return pattern, operand
+    if any(size not in (1, full) for size, full in zip(mask.shape, batch, strict=False)):
+        return pattern, operand
+    lengths = pattern.lengths()
+    kept = torch.where(mask.reshape(mask.shape[: len(batch)]).expand(batch).reshape(-1), lengths, 0)
+    if not torch.equal(kept, lengths):
+        pattern = of_lengths(kept, pattern.sizes, pattern.at)
+    return pattern, operand.values
+
+
+def aligned(operands: Sequence[Any]) -> Aligned | None:
     """Operands that broadcast to a jagged result, row by row; None if the result is not jagged.
 
     Raises:
         ValueError: the numbers of sequences differ.
     """
-    rank = max(len(shape_of(o)) for o in operands) if rank is None else rank
+    rank = max(len(shape_of(o)) for o in operands)
     leader = None
     for operand in operands:
         if is_jagged(operand):
@@ -188,6 +233,10 @@ def aligned(operands: Sequence[Any], rank: int | None = None) -> Aligned | None:
                     return None
                 leader = _shared(leader, own)
     assert leader is not None
+    operands = list(operands)
+    for i, operand in enumerate(operands):
+        if isinstance(operand, Entries) and operand.mask.ndim:
+            leader, operands[i] = _with_statistic(leader, operand, rank)
     found: list[Any] = []
     for operand in operands:
         if is_jagged(operand):

@@ -11,15 +11,15 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.jagged.features import ALONG, _without
-from maskgrad.semantics.jagged.rows import Call, is_jagged
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked
+from maskgrad.semantics.jagged.features import ALONG, _without, lost
+from maskgrad.semantics.jagged.rows import OF_SEQUENCES, Call, in_frame, is_jagged, out_of_frame
+from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 from maskgrad.semantics.sparse.registry import BY_NAME
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["ends", "over_sequences", "within_sequences"]
+__all__ = ["each_sequence", "ends", "over_sequences", "totals", "within_sequences"]
 
 
 def _asked(call: Call) -> dict[str, Any] | None:
@@ -37,9 +37,7 @@ def _asked(call: Call) -> dict[str, Any] | None:
 
 
 def _by_stored(call: Call, x: Jagged, given: dict[str, Any]) -> Any:
-    """The rule for stored entries, along the last sparse dimension; which sequences are empty decides sizes."""
-    if not can_read_values(x.values, *x.pattern.tensors()):
-        return None
+    """The rule for stored entries, along the last sparse dimension."""
     pattern = x.pattern.canonical()
     options = given | {"dim": len(pattern.at) - 1}
     return BY_NAME[call.operation.name](call.function, (SparseEntries(x.values, pattern),), options)
@@ -48,28 +46,25 @@ def _by_stored(call: Call, x: Jagged, given: dict[str, Any]) -> Any:
 def over_sequences(call: Call) -> Any:
     """A reduction of each sequence, by the rule for stored entries, which finds them in segments."""
     given = _asked(call)
-    if given is None:
+    if given is None or (call.operation.name == "prod" and not can_read_values(given["input"].values)):
         return None
-    if call.operation.name in ("sum", "mean") and set(given) <= {"input", "dim", "keepdim", "dtype"}:
-        found = _totals(call.operation.name == "mean", **given)
-        if found is not None:
-            return found
-    x, keepdim = given.pop("input"), given.pop("keepdim", False)
-    result = _by_stored(call, x, given)
-    return None if result is None else _placed(result, x.pattern.at, keepdim)
+    x, keepdim, result = given.pop("input"), given.pop("keepdim", False), None
+    if call.operation.name in ("sum", "mean") and set(given) <= {"dim", "dtype"}:
+        dtype = given.get("dtype")
+        values = x.values if dtype is None else x.values.to(dtype)
+        result = totals(values, x.pattern, call.operation.name == "mean")
+    complete = lost(ALONG[call.operation.name].signature, given) < 1
+    return _placed(result or _by_stored(call, x, given), x.pattern, keepdim, complete)
 
 
 #: Values from which the compiled loop, which adds in double precision, is faster than PyTorch's ``index_add``.
 LARGE = 262_144
 
 
-def _totals(average: bool, input: Jagged, dim: Any, keepdim: bool = False, dtype: Any = None) -> Any:
-    """``sum`` and ``mean`` of each sequence: of an empty one, too, whose total is not specified; in graphs as well."""
-    x = input
-    values = x.values if dtype is None else x.values.to(dtype)
+def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) -> Entries | None:
+    """Sums or means of the rows of each sequence, (*batch, *features); None for other rules to find."""
     if not (values.is_floating_point() and values.ndim and values.dtype.itemsize > 1):
         return None
-    pattern = x.pattern
     sequences = pattern.frame.shape[:-1]
     wide = values.float() if values.dtype in HALVES else values
     if torch.compiler.is_compiling() or values.numel() < LARGE:
@@ -85,30 +80,57 @@ def _totals(average: bool, input: Jagged, dim: Any, keepdim: bool = False, dtype
         added = added / counts.reshape(-1, *trailing)
     some = pattern.remembered("some", lambda: pattern.lengths() > 0)
     added = added.to(values.dtype).reshape(*sequences, *values.shape[1:])
-    result = Entries(added, some.reshape(*sequences, *trailing).expand(added.shape))
-    return _placed(result, pattern.at, keepdim)
+    return Entries(added, some.reshape(*sequences, *trailing).expand(added.shape))
 
 
-def _placed(result: Any, at: tuple[int, ...], keepdim: Any) -> Any:
-    """Batch dimensions, which come first, where they stood, and a dimension of size 1 if the ragged one is kept."""
+def _placed(result: Any, pattern: JaggedPattern, keepdim: Any, complete: bool) -> Any:
+    """Batch dimensions, which come first, where they stood, and a dimension of size 1 if the ragged one is kept.
+
+    Then the mask is marked if it says, ``complete``, that each sequence with a row has the result.
+    """
     if isinstance(result, tuple) and not isinstance(result, Entries):
-        parts = [_placed(part, at, keepdim) for part in result]
+        parts = [_placed(part, pattern, keepdim, complete) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
-    entries = densified(result) if isinstance(result, SparseEntries) else result
+    at = pattern.at
     rest = _without(at[:-1], at[-1:])
     order = tuple(range(len(rest)))
-    parts = list(entries) if rest == order else [part.movedim(order, rest) for part in entries]
-    return Entries(*[part.unsqueeze(at[-1]) for part in parts] if keepdim else parts)
+    parts = list(result) if rest == order else [part.movedim(order, rest) for part in result]
+    if not keepdim:
+        return Entries(*parts)
+    values, mask = (part.unsqueeze(at[-1]) for part in parts)
+    if complete:
+        setattr(mask, OF_SEQUENCES, pattern.offsets)
+    return Entries(values, mask)
 
 
 def within_sequences(call: Call) -> Any:
-    """What keeps the rows of each sequence and looks at all of them: softmax."""
+    """What keeps the rows of each sequence and looks at all of them at once: softmax, and division by a norm."""
     given = _asked(call)
     if given is None:
         return None
     x = given.pop("input")
-    result = _by_stored(call, x, given)
-    return None if result is None else SparseEntries(result.values, x.pattern)
+    return SparseEntries(_by_stored(call, x, given).values, x.pattern)
+
+
+def each_sequence(call: Call) -> Any:
+    """What PyTorch's function makes of the rows of each sequence, one after the other: running sums, sorting."""
+    given = _asked(call)
+    if given is None or not can_read_values(given["input"].pattern.offsets):
+        return None
+    x, rest, named = call.first()
+    at = x.pattern.at
+    lengths = x.pattern.lengths().tolist()
+    parts = [part for part, n in zip(x.values.split(lengths), lengths, strict=True) if n] or [x.values]
+    found = [call.function(in_frame(part, at), *rest, **named) for part in parts]
+
+    def joined(results: Any) -> SparseEntries:
+        return SparseEntries(torch.cat([out_of_frame(part, at) for part in results]), x.pattern)
+
+    return (
+        joined(found)
+        if isinstance(found[0], torch.Tensor)
+        else type(found[0])([joined(part) for part in zip(*found, strict=True)])
+    )
 
 
 def ends(pattern: JaggedPattern, last: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,20 +10,41 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.jagged import same_lengths
+from maskgrad.patterns.jagged import jagged_pattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.jagged.rows import Call, aligned, check_frames, feature_dims, is_jagged, of_lengths
+from maskgrad.semantics.jagged.rows import (
+    Call,
+    aligned,
+    check_frames,
+    feature_dims,
+    is_jagged,
+    of_lengths,
+    of_sequences,
+    rows_at,
+)
 from maskgrad.semantics.shapes import order_after, shape_after
-from maskgrad.semantics.sparse.entries import SparseEntries, densified
+from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked
 from maskgrad.semantics.sparse.joins import where_arguments
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BY_SHAPE", "RULES", "cat", "permute", "rearranged", "reshape", "stack", "unsqueeze", "where"]
+__all__ = [
+    "BY_SHAPE",
+    "RULES",
+    "cat",
+    "masked_fill",
+    "permute",
+    "rearranged",
+    "reshape",
+    "stack",
+    "unsqueeze",
+    "where",
+]
 
 
 def permute(x: Jagged, order: Sequence[int]) -> SparseEntries:
@@ -120,6 +141,27 @@ def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any
     return SparseEntries(values.expand(-1, *features), x.pattern.moved(at))
 
 
+def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> SparseEntries | None:
+    """Features and sequences several times."""
+    given = dims or repeats or (sizes[0] if sizes and not isinstance(sizes[0], int) else sizes)
+    times = [1] * (len(x.shape) - len(given)) + list(
+        given
+    )  # of ``tile``; of ``repeat`` no dimension may be missing
+    missing = len(times) - len(x.shape)
+    at = tuple([place + missing for place in x.pattern.at])
+    if any(times[place] != 1 for place in at[1:]) or (times[at[0]] != 1 and len(at) != 2):
+        return None
+    values = x.values[(slice(None), *(None,) * missing)]
+    values = values.repeat(1, *[n for d, n in enumerate(times) if d not in at])
+    repeated = SparseEntries(values, x.pattern.moved(at))
+    if times[at[0]] == 1:
+        return repeated
+    if not can_read_values(x.values, *x.pattern.tensors()):
+        return None
+    which = torch.arange(x.pattern.frame.shape[0], device=x.values.device).repeat(times[at[0]])
+    return of_sequences(repeated, which)  # type: ignore[arg-type]
+
+
 def _together(parts: Any) -> bool:
     """Whether all parts are jagged, of the same lengths and at the same places."""
     if not parts or not all(is_jagged(part) for part in parts):
@@ -138,6 +180,8 @@ def cat(call: Call) -> Any:
     """Along features, if all have the same lengths; along the one batch dimension always."""
     given = call.bound("tensors dim")
     parts, dim = given["tensors"], given.get("dim", 0)
+    if len(parts) == 2 and isinstance(parts[0], Tensor) and is_jagged(parts[1]):
+        return _in_front(parts[0], parts[1], dim)
     if not all(is_jagged(part) for part in parts):
         return None
     first = parts[0]
@@ -156,6 +200,26 @@ def cat(call: Call) -> Any:
     sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
     whole = of_lengths(torch.cat([p.lengths() for p in patterns]), sizes, first.pattern.at)
     return SparseEntries(torch.cat([part.values for part in parts]), whole)
+
+
+def _in_front(plain: Tensor, x: Jagged, dim: int) -> SparseEntries | None:
+    """The same number of rows in front of each sequence."""
+    pattern = x.pattern
+    if pattern.is_flat or plain.ndim != len(x.shape) or as_dim(dim, plain.ndim) != pattern.at[-1]:
+        return None
+    places, batch = pattern.at, pattern.frame.shape[:-1]
+    if any(plain.shape[d] != x.shape[d] for d in range(plain.ndim) if d != places[-1]):
+        return None  # PyTorch says what is wrong
+    added = plain.shape[places[-1]]
+    number = pattern.offsets.shape[0] - 1
+    offsets = pattern.offsets + added * torch.arange(number + 1, device=plain.device)
+    rows = pattern.index.shape[0] + added * number
+    whole = jagged_pattern(offsets, rows, (*batch, added + pattern.longest), places)
+    first = plain.movedim(places, tuple(range(len(places)))).flatten(0, len(batch))
+    values = torch.cat([first, x.values])
+    own = (torch.arange(added, device=plain.device) + offsets[:-1, None]).flatten()
+    order = torch.cat([own, rows_at(offsets[:-1] + added, pattern)])
+    return SparseEntries(torch.empty_like(values).index_copy(0, order, values), whole)
 
 
 def stack(call: Call) -> Any:
@@ -177,6 +241,8 @@ def where(call: Call) -> Any:
     if given is None:
         return None
     condition, a, b = given
+    if any(isinstance(o, Entries) for o in given):
+        return None
     masked = [o for o in (condition, a, b) if is_jagged(o)]
     for other in masked[1:]:
         if other.pattern.at == masked[0].pattern.at and len(other.shape) == len(masked[0].shape):
@@ -186,9 +252,22 @@ def where(call: Call) -> Any:
     if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
         return None
     found = aligned([condition, a, b])
-    if found is None or any(isinstance(o, Entries) for o in found.operands):
+    return None if found is None else SparseEntries(torch.where(*found.operands), found.pattern)
+
+
+def masked_fill(call: Call) -> Any:
+    """Where a jagged condition says so: behind the ends nothing is written."""
+    given = call.bound("input mask value")
+    x, condition, value = given["input"], given["mask"], given.get("value")
+    if not is_jagged(condition) or is_masked(value) or isinstance(x, Entries):
         return None
-    return SparseEntries(torch.where(*found.operands), found.pattern)
+    if is_jagged(x) and not same_lengths(x.pattern, condition.pattern):
+        return None
+    found = aligned([x, condition])
+    if found is None:
+        return None
+    rows, chosen = found.operands
+    return SparseEntries(torch.masked_fill(rows, chosen, value), found.pattern)  # type: ignore[arg-type]
 
 
 def rearranged(call: Call) -> Any:
@@ -214,4 +293,8 @@ BY_SHAPE: dict[str, Callable[..., SparseEntries | None]] = {
     **dict.fromkeys(("expand", "broadcast_to", "expand_as"), _expanded),
 }
 #: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., SparseEntries | None]] = {"unsqueeze": unsqueeze, "squeeze": _squeeze}
+RULES: dict[str, Callable[..., SparseEntries | None]] = {
+    "unsqueeze": unsqueeze,
+    "squeeze": _squeeze,
+    **dict.fromkeys(("repeat", "tile"), _repeat),
+}

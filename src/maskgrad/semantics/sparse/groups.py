@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class Groups:
     """Groups as segments of the n entries, and where they are: (r, g), in row-major order.
 
     Group k is made up of the entries ``order[pointers[k]:pointers[k + 1]]``; without an order they lie together.
+    Groups without entries are not among them; unless ``present`` (g,) says which have some: then these are all places.
     """
 
     pointers: Tensor
@@ -37,6 +38,7 @@ class Groups:
     entries: int
     coordinates: Tensor
     sizes: tuple[int, ...]
+    present: Tensor | None = None
     _memory: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -47,7 +49,9 @@ class Groups:
     @property
     def is_one(self) -> bool:
         """Whether there is a single group; of several dimensions, a graph that is being traced cannot know."""
-        return self.number == 1 if not self.sizes or not torch.compiler.is_compiling() else False
+        if self.sizes and torch.compiler.is_compiling():
+            return False
+        return self.number == 1 and self.entries > 0
 
     @property
     def index(self) -> Tensor:
@@ -80,13 +84,13 @@ class Groups:
         return kernels.segment_expand(values, self.pointers, self.order, self.entries)
 
     def count(self) -> Tensor:
-        """Number of entries of each group (g,), at least 1: a group without entries does not exist."""
+        """Number of entries of each group (g,)."""
         found: Tensor = self._once("count", self.pointers.diff)
         return found
 
     def counts(self, entries: Tensor) -> Tensor:
-        """:meth:`count`, shaped to divide sums of these entries."""
-        return self.count().reshape(-1, *(1,) * (entries.ndim - 1))
+        """:meth:`count`, at least 1, shaped to divide sums of these entries."""
+        return self.count().clamp(min=1).reshape(-1, *(1,) * (entries.ndim - 1))
 
     def extremum(self, entries: Tensor, largest: bool) -> Tensor:
         """Largest or smallest entry of each group; no gradient."""
@@ -121,8 +125,11 @@ class Groups:
         """One group of real entries, which many threads can share: a masked kernel does it."""
         return self.is_one and not entries.is_complex()
 
-    def only(self, chosen: Tensor) -> Groups:
-        """Some of the groups, of which only the places are asked for from now on."""
+    def only(self, which: Tensor) -> Groups:
+        """Those of the groups (g,) of which only the places are asked for from now on."""
+        if self.present is not None:
+            return replace(self, present=self.present & which, _memory={})
+        chosen = which.nonzero().squeeze(1)
         ends = torch.cat([self.pointers[:1] * 0, self.count()[chosen].cumsum(0)])
         return Groups(ends, self.order, self.entries, self.coordinates[:, chosen], self.sizes)
 
@@ -186,11 +193,9 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
             return _one_group(entries, pattern.positions.device)
     if (
         type(pattern) is JaggedPattern and not pattern.is_flat and dims == (len(pattern.sizes) - 1,)
-    ):  # sequences, but for the empty ones
-        present = pattern.lengths().nonzero().squeeze(1)
-        ends = torch.cat([pattern.offsets[present], pattern.offsets[-1:]])
-        places = unravel_index(present, pattern.sizes[:-1])
-        return Groups(ends, None, pattern.index.shape[0], places, pattern.sizes[:-1])
+    ):  # all sequences: which are empty may not be known
+        number, nowhere = pattern.index.shape[0], pattern.offsets.new_empty((0, 0))
+        return Groups(pattern.offsets, None, number, nowhere, pattern.sizes[:-1], pattern.lengths() > 0)
     return group(pattern.coordinates(), pattern.sizes, dims)
 
 
@@ -216,6 +221,11 @@ def reduced(
     values: Tensor, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
 ) -> SparseEntries | Entries:
     """One value for each group, at its place; without a pattern if no sparse dimension remains."""
+    if groups.present is not None:  # the last of the sparse dimensions is gone
+        few = groups.present.reshape(*groups.sizes, *(1,) * (values.ndim - 1))
+        parts = [values.reshape(*groups.sizes, *values.shape[1:])]
+        parts.append(few.expand(parts[0].shape))
+        return Entries(*[part.unsqueeze(dims[0]) for part in parts] if keepdim else parts)
     if not groups.sizes:
         whole = undivided(values)
         if not keepdim:

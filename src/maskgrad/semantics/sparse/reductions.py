@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
 from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
@@ -111,14 +112,14 @@ def _variance(deviation: bool, with_mean: bool) -> Callable[..., Any]:
             )
         found, known = groups.variance(entries, correction), groups
         if groups.sizes and not _has_enough(groups, correction):
-            enough = (groups.count() > correction).nonzero().squeeze(1)
-            found, known = found[enough], groups.only(enough)
+            enough = groups.count() > correction
+            found, known = found if groups.present is not None else found[enough], groups.only(enough)
         if deviation:  # the gradient of the root at 0 is 0, as in torch.std
             flat = found == 0
             found = torch.where(flat, 0, torch.where(flat, 1, found).sqrt())
         dtype = entries.dtype.to_real() if entries.is_complex() else entries.dtype
         result = reduced(found.to(dtype), known, dims, len(input.shape), keepdim)
-        if isinstance(result, Entries) and groups.number:
+        if isinstance(result, Entries) and not groups.sizes and groups.number:
             result = Entries(result.values, result.mask & (groups.count() > correction).all())
         if not with_mean:
             return result
@@ -174,17 +175,23 @@ def _winners(
     input: SparseEntries, dim: int | None, largest: bool
 ) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
-    coordinates, entries, sizes = exploded(input)
-    dims = tuple(range(len(sizes))) if dim is None else (as_dim(dim, len(sizes)),)
+    rank = len(input.shape)
+    dims = tuple(range(rank)) if dim is None else (as_dim(dim, rank),)
     _check(input, dims)
-    groups = group(coordinates, sizes, dims)
-    position = ravel_multi_index(coordinates, sizes) if dim is None else coordinates[dims[0]]
+    if type(input.pattern) is JaggedPattern and dim is not None:  # features stay aside
+        groups, entries, _ = grouped(input, dim)
+        position = input.pattern.coordinates()[dims[0]]
+    else:
+        coordinates, entries, sizes = exploded(input)
+        groups = group(coordinates, sizes, dims)
+        position = ravel_multi_index(coordinates, sizes) if dim is None else coordinates[dims[0]]
+    position = position.reshape(-1, *(1,) * (entries.ndim - 1)).expand(entries.shape)
     plain = entries.detach()
     winning = (plain == groups.extremum(plain, largest)[groups.index]) | (plain != plain)
     first = groups.extremum(torch.where(winning, position, torch.iinfo(torch.int64).max), False)
-    chosen = (winning & (position == first[groups.index])).nonzero().squeeze(1)
-    order = torch.argsort(groups.index[chosen])
-    return entries[chosen[order]], first, groups, dims
+    chosen = winning & (position == first[groups.index])
+    found = groups.sum(torch.where(chosen, entries, torch.zeros_like(entries)))  # of one each
+    return found.to(entries.dtype), first, groups, dims
 
 
 def _position(largest: bool) -> Callable[..., Any]:

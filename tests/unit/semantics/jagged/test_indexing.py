@@ -65,3 +65,48 @@ def test_only_the_last_of_other_batches_is_remembered() -> None:
             assert torch.equal((table * other).lengths(), common)
         sizes.append(len(pattern._memory))
     assert sizes[0] == sizes[1] == sizes[2]
+
+
+def test_several_dimensions_are_flipped_at_once() -> None:
+    rows, masked, _ = batch(2)
+    for dims in ((0, 2), (2, 0), (2, 1), (0,)):
+        found, expected = rows.flip(*dims), masked.flip(*dims)
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+
+
+def test_whole_sequences_that_are_not_known_are_empty() -> None:
+    rows, masked, data = batch(2)
+    known = torch.tensor([True, True, False])[:, None, None]
+    weights = torch.arange(6.0, dtype=torch.float64).reshape(3, 1, 2)
+    found, expected = (x * mg.masked(weights, known) for x in (rows, masked))
+    assert found.layout == torch.jagged
+    assert found.lengths().tolist() == [3, 0, 0]
+    assert torch.equal(found.mask, expected.mask)
+    gradients = [torch.autograd.grad((x * x).sum(), data)[0] for x in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_in_front_of_each_sequence(turned: bool) -> None:
+    rows, masked, data = batch(2)
+    tokens = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
+    results = []
+    for x in (rows, masked):
+        parts = [tokens.mT, x.transpose(1, 2)] if turned else [tokens, x]
+        results.append(torch.cat(parts, -1 if turned else 1))
+    found, expected = results
+    assert found.layout == torch.jagged
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    gradients = [torch.autograd.grad((x * x).sum(), (data, tokens)) for x in results]
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("position", [-1, 4])
+def test_a_position_that_is_not_there_is_an_error(position: int) -> None:
+    rows, masked, _ = batch(2)
+    index = torch.full((3, 1, 2), position)
+    for x in (rows, masked):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            x.gather(1, index)

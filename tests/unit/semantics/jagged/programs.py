@@ -1,0 +1,223 @@
+"""Programs on sequences of different lengths: what the table on the page about them lists, and its tests run.
+
+A new one is a line of PROGRAMS. Its text is what is run, on the operands of :func:`operands`, by these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from unittest import mock
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.semantics.sparse import entries
+
+__all__ = [
+    "PROGRAMS",
+    "Program",
+    "every_part",
+    "function_of",
+    "leaves_of",
+    "names_of",
+    "on",
+    "operands",
+    "padding_seen",
+]
+
+#: Lengths of the sequences in the programs: different ones, with empty sequences at both ends; one; none at all.
+LENGTHS = {"some": (0, 3, 1, 0, 4, 2, 0), "one": (3,), "empty": (0, 0, 0)}
+T, D, E = 5, 4, 6
+
+
+class Program(NamedTuple):
+    """A line of code.
+
+    Attributes:
+        text: what is run.
+        why: it does not run on the rows; nothing if it does.
+        in_graph: why it makes the padded form in a graph, if it does so there only.
+        meets: sequences meet, or what was padded has a place: a sequence alone says nothing about it.
+    """
+
+    text: str
+    why: str = ""
+    in_graph: str = ""
+    meets: bool = False
+
+
+#: Why something does not run on rows.
+BEHIND = "what is chosen is specified behind the ends, too"
+PREFIX = "what is specified is not the beginning of each sequence"
+#: … and why not in a graph.
+COUNTED = "a graph does not know which sequences are long enough"
+READ = "a graph cannot read the lengths"
+
+PROGRAMS: dict[str, tuple[Program, ...]] = {
+    "Choosing": (
+        Program("torch.where(sequence, x, y)"),
+        Program("torch.where(position, x, y)"),
+        Program("torch.where(feature, x, y)"),
+        Program("torch.where(feature, x, torch.zeros_like(x))"),
+        Program("x * sequence"),
+        Program("torch.where(sequence, x, 0.0)", BEHIND),
+        Program("torch.where(position, x, 0.0)", BEHIND),
+        Program("torch.where(feature, x, 0.0)", BEHIND),
+        Program("x.masked_fill(sequence, 0.0)", BEHIND),
+        Program("x.masked_fill(position, 0.0)", BEHIND),
+        Program("x.masked_fill(feature, 0.0)", BEHIND),
+        Program("x.masked_fill(x > 1, 0.0)"),
+        Program("x.masked_select(feature)", PREFIX, meets=True),
+    ),
+    "Products": (
+        Program("x @ weight"),
+        Program("x @ vector"),
+        Program("x @ matrices", in_graph=READ),
+        Program("torch.bmm(x, matrices)", in_graph=READ),
+        Program("torch.einsum('btd,de->bte', x, weight)"),
+        Program("torch.einsum('btd,bde->bte', x, matrices)", in_graph=READ),
+        Program("torch.einsum('btd,bd->bt', x, query)"),
+        Program("torch.einsum('btd,btd->bt', x, y)"),
+        Program("torch.einsum('btd,bt->bd', x, x.mean(-1))"),
+        Program("torch.einsum('btd,btf->df', x, y)", meets=True),
+        Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)"),
+        Program("torch.einsum('btd,bsd->bts', x, y)", "each position meets each other one of its sequence"),
+        Program("F.bilinear(x, y, cube)"),
+        Program("F.bilinear(x, y, cube, bias)"),
+        Program("F.prelu(x, slope)"),
+        Program("F.glu(x)"),
+    ),
+    "Statistics of each sequence": (
+        Program("x - x.mean(1, keepdim=True)"),
+        Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=COUNTED),
+        Program("(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()"),
+        Program("x - x.mean()", meets=True),
+        Program("x.softmax(1)"),
+        Program("x.log_softmax(1)"),
+        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)"),
+        Program("(x - x.logsumexp(1, keepdim=True)).exp()"),
+        Program("x.max(1).values"),
+        Program("F.normalize(x, dim=1)"),
+        Program("x.cumsum(1)", in_graph=READ),
+        Program("x.cumprod(1)", in_graph=READ),
+        Program("x.cummax(1).values", in_graph=READ),
+        Program("x.sort(1).values", in_graph=READ),
+    ),
+    "Shapes": (
+        Program("x.unsqueeze(1)"),
+        Program("x.unsqueeze(-1).expand(-1, -1, -1, 3)"),
+        Program("x.repeat(1, 1, 3)"),
+        Program("x.repeat(2, 1, 1)", in_graph=READ, meets=True),
+        Program("x.tile(3)"),
+        Program("x.repeat_interleave(2, dim=-1)"),
+        Program("x.repeat_interleave(2, dim=0)", in_graph=READ, meets=True),
+        Program("x.repeat(1, 2, 1)", PREFIX, meets=True),
+        Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)"),
+        Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX, meets=True),
+        Program("x.flip(1)", PREFIX, meets=True),
+    ),
+    "Looking up": (
+        Program("x.gather(-1, labels.unsqueeze(-1))"),
+        Program("x.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)"),
+        Program("x.take_along_dim(labels.unsqueeze(-1), -1)"),
+        Program("x.take_along_dim(x.argsort(1), 1)", in_graph=READ),
+        Program("x.gather(1, places)", meets=True),
+        Program("x.take_along_dim(places, 1)", meets=True),
+        Program("F.one_hot(labels, 4)"),
+        Program("torch.bucketize(x, edges)"),
+        Program("torch.searchsorted(edges, x)"),
+        Program("torch.isin(labels, which)"),
+        Program("x.index_select(0, which)", in_graph=READ, meets=True),
+        Program("x[which]", in_graph=READ, meets=True),
+        Program("x.flip(0)", in_graph=READ, meets=True),
+        Program("x.roll(1, 0)", in_graph=READ, meets=True),
+        Program("x[:, :3]", in_graph=READ),
+        Program("x[:, ::2]", "positions that are left out"),
+    ),
+}  # fmt: skip
+
+
+def operands(kind: str = "some", dtype: torch.dtype = torch.float64, longest: int = T) -> dict[str, Any]:
+    """The plain operands by name; NaN stands behind the ends of x and y, an odd number behind those of labels."""
+    torch.manual_seed(0)
+    lengths = torch.tensor(LENGTHS[kind])
+    batch = len(lengths)
+    behind = torch.arange(longest) >= lengths[:, None]
+    found: dict[str, Any] = {
+        "x": torch.randn(batch, longest, D, dtype=dtype), "y": torch.randn(batch, longest, D, dtype=dtype),
+        "labels": torch.randint(0, D, (batch, longest)), "lengths": lengths,
+        "sequence": torch.rand(batch, 1, 1) > 0.4, "position": torch.rand(1, longest, 1) > 0.4,
+        "feature": torch.rand(D) > 0.4,
+        "weight": torch.randn(D, E, dtype=dtype), "vector": torch.randn(D, dtype=dtype),
+        "matrices": torch.randn(batch, D, E, dtype=dtype), "query": torch.randn(batch, D, dtype=dtype),
+        "heads": torch.randn(2, 2, 3, dtype=dtype), "cube": torch.randn(E, D, D, dtype=dtype),
+        "bias": torch.randn(E, dtype=dtype), "slope": torch.rand(1, dtype=dtype),
+        "token": torch.randn(1, 1, D, dtype=dtype), "edges": torch.tensor([-1.0, 0.0, 1.0], dtype=dtype),
+        "which": torch.tensor([batch - 1, 0, 0]), "places": torch.randint(0, longest, (batch, 2, D)),
+    }  # fmt: skip
+    for name in ("x", "y"):
+        found[name][behind] = float("nan")
+    found["labels"][behind] = -77
+    return found
+
+
+def leaves_of(given: dict[str, Any]) -> dict[str, Tensor]:
+    """Those with gradients, by name."""
+    numbers = {k: v for k, v in given.items() if v.is_floating_point() and k != "edges"}
+    return {k: v.requires_grad_() for k, v in numbers.items()}
+
+
+def on(layout: torch.layout, given: dict[str, Any]) -> dict[str, Any]:
+    """The operands with the sequences on a layout, ``torch.jagged`` or ``torch.strided`` (a Boolean mask)."""
+    labels = given["labels"].to(given["x"].dtype).unsqueeze(-1)
+    together = torch.cat([given["x"], given["y"], labels], -1)  # of lengths that are known to be the same
+    both = mg.from_lengths(together, given["lengths"], layout=layout)
+    made = {"x": both[..., :D].clone(), "y": both[..., D:-1].clone(), "labels": both[..., -1].detach().long()}
+    return {**given, **made}
+
+
+def names_of(program: Program) -> list[str]:
+    """The operands that it has."""
+    used = compile(program.text, "", "eval").co_names
+    return [name for name in operands() if name in used]
+
+
+def function_of(program: Program) -> Callable[[dict[str, Any]], Any]:
+    """The program as a function of its operands."""
+    names = names_of(program)
+    made = eval(f"lambda {', '.join(names)}: {program.text}", {"torch": torch, "F": F, "nn": nn})
+    return lambda given: made(*[given[name] for name in names])
+
+
+def every_part(result: Any) -> list[Any]:
+    """The tensors of a result."""
+    if isinstance(result, (tuple, list)):
+        return [part for entry in result for part in every_part(entry)]
+    return [result] if isinstance(result, (Tensor, MaskedTensor)) else []
+
+
+@contextmanager
+def padding_seen() -> Any:
+    """A list that grows whenever a padded form is made."""
+    seen: list[str] = []
+    plain, mask = entries._padded, JaggedPattern.mask
+
+    def padded(*args: Any) -> Any:
+        seen.append("values")
+        return plain(*args)
+
+    def whole(pattern: JaggedPattern) -> Tensor:
+        seen.append("mask")
+        return mask.fget(pattern)
+
+    with (
+        mock.patch.object(entries, "_padded", padded),
+        mock.patch.object(JaggedPattern, "mask", property(whole)),
+    ):
+        yield seen
