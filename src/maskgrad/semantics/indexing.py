@@ -11,6 +11,7 @@ from torch import Tensor
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.kernels.selection import is_transformed
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
@@ -65,6 +66,24 @@ def plain_index(index: Any) -> Any:
     return index
 
 
+def selecting(x: Operand, condition: Any) -> Any:
+    """A masked condition as a plain one, if it is known wherever ``x`` is specified: ``x[x > 0]``.
+
+    What is not specified is not there, and not selected. Where ``x`` is specified and the condition is not, nobody
+    knows: it is returned as it is, to be refused.
+    """
+    if not (
+        isinstance(condition, Entries) and condition.values.dtype == torch.bool and isinstance(x, Entries)
+    ):
+        return condition
+    values, known = condition
+    ndim = known.ndim
+    if known.shape != x.mask.shape[:ndim] or torch.compiler.is_compiling() or is_transformed():
+        return condition
+    needed = x.mask if ndim == x.mask.ndim else any_of(x.mask, tuple(range(ndim, x.mask.ndim)))
+    return condition if bool((needed & ~known).any()) else values & known
+
+
 def is_positions(index: Any) -> bool:
     """Whether an index is a masked tensor of positions: some may be missing, and read nothing."""
     return isinstance(index, (Entries, SparseEntries)) and index.values.dtype in POSITIONS
@@ -72,7 +91,7 @@ def is_positions(index: Any) -> bool:
 
 def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x[index]``, basic or advanced."""
-    x, index = args
+    x, index = args[0], selecting(*args)
     parts = index if type(index) is tuple else (index,)
     if not any(is_positions(part) for part in parts):
         index = plain_index(index)
@@ -119,9 +138,9 @@ def _dims_taken(part: Any) -> int:
     return part.ndim if getattr(part, "dtype", None) in SELECTING else 1
 
 
-def assigned(index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
+def assigned(x: Operand, index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
     """What ``x[index] = value`` writes: where, whether it is specified, and which values (None: none)."""
-    index = plain_index(index)
+    index = plain_index(selecting(x, index))
     if value is UNSPECIFIED:
         return index, False, None
     if isinstance(value, Entries):
@@ -223,11 +242,12 @@ def _without(shape: torch.Size, dim: int) -> list[int]:
 
 
 def masked_select(input: Entries, mask: Operand) -> Entries:
-    """Entries where a plain Boolean tensor is True, in row-major order, with their masks."""
+    """Entries where a Boolean tensor is True, in row-major order, with their masks."""
+    mask = selecting(input, mask)
     if isinstance(mask, Entries):
         raise UnsupportedOperationError(
             "torch.masked_select",
-            "mask must be a plain tensor: whether its unspecified entries select is not known",
+            "whether the unspecified entries of mask select is not known; write mask.filled(False)",
         )
     # of one shape, because torch.compile believes that no more is selected than the first operand has entries
     values, known, chosen = torch.broadcast_tensors(*input, mask)

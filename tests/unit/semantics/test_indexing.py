@@ -341,3 +341,34 @@ def test_gather_with_a_sparse_gradient() -> None:
     assert leaf.grad is not None
     assert leaf.grad.layout == torch.sparse_coo
     assert leaf.grad.to_dense().tolist() == [[2.0, 0.0], [0.0, 2.0], [0.0, 0.0]]
+
+
+def test_a_condition_that_is_known_wherever_the_tensor_is_selects_entries() -> None:
+    x = poisoned([[1.0, -2.0, None], [None, 5.0, -6.0]])
+    for found in (x[x > 0], x.masked_select(x > 0), torch.masked_select(x, x > 0)):
+        assert_entries(found, [1.0, 5.0])
+    rows = poisoned([True, None], torch.bool)
+    assert_entries(poisoned([[1.0, 2.0], [None, None]])[rows], [[1.0, 2.0]])
+    x[x < 0] = 0.0
+    assert_entries(x, [[1.0, 0.0, None], [None, 5.0, 0.0]])
+    x[x > 1] = mg.unspecified
+    assert_entries(x, [[1.0, 0.0, None], [None, None, 0.0]])
+
+
+def test_gradients_reach_what_is_selected() -> None:
+    values = torch.tensor([1.0, nan, -3.0, 4.0], requires_grad=True)
+    x = mg.masked(values, torch.tensor([True, False, True, True]))
+    x[x > 0].square().sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [2.0, 0.0, 0.0, 8.0]
+
+
+def test_a_condition_that_is_not_known_is_refused() -> None:
+    x, condition = poisoned([1.0, 2.0]), poisoned([True, None], torch.bool)
+    with pytest.raises(TypeError, match=r"Use index\.filled\(False\)"):
+        x[condition]
+    with pytest.raises(TypeError, match=r"Use index\.filled\(False\)"):
+        x[condition] = 0.0
+    with pytest.raises(mg.UnsupportedOperationError, match=r"write mask\.filled\(False\)"):
+        x.masked_select(condition)
+    assert x[condition.filled(False)].shape == (1,)

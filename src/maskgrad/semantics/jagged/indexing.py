@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
-from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, is_complete
 from maskgrad.semantics.indexing import is_positions
@@ -37,9 +37,11 @@ __all__ = [
     "at_position",
     "gathered",
     "getitem",
+    "masked_select",
     "picked",
     "positions_between",
     "read",
+    "selected",
     "take",
 ]
 
@@ -52,6 +54,8 @@ def getitem(call: Call) -> Any:
     looked_up = index[0] if type(index) is tuple and len(index) == 1 else index
     if isinstance(x, Tensor) and is_jagged(looked_up) and is_positions(looked_up):
         return SparseEntries(x[looked_up.values], looked_up.pattern)
+    if is_jagged(x) and is_jagged(index):
+        return selected(x, index)
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
     if parts is None:
         return None
@@ -73,6 +77,27 @@ def getitem(call: Call) -> Any:
             at = (*[ALL] * dim, part)
             result = Entries(result.values[at], result.mask[at])
     return result
+
+
+def selected(x: Jagged, condition: Jagged) -> Entries | None:
+    """``x[x > 0]``: entries, or rows, of the same sequences; all that is selected is specified."""
+    same = x.pattern.at == condition.pattern.at and same_lengths(x.pattern, condition.pattern)
+    shape = condition.values.shape
+    if condition.values.dtype != torch.bool or not same or shape != x.values.shape[: len(shape)]:
+        return None
+    if x.pattern.at != tuple(range(len(x.pattern.at))):  # rows lie in another order than positions
+        return None
+    found = x.values[condition.values]
+    return Entries(found, torch.ones((), dtype=torch.bool, device=found.device).expand(found.shape))
+
+
+def masked_select(call: Call) -> Any:
+    """``masked_select`` by a condition on the same rows."""
+    given = call.bound("input mask")
+    x, condition = given["input"], given["mask"]
+    if is_jagged(x) and is_jagged(condition) and x.shape == condition.shape:
+        return selected(x, condition)
+    return None
 
 
 def take(call: Call) -> Any:

@@ -209,6 +209,7 @@ SPECIAL: dict[str, Callable[[Call], Any]] = {
     "stack": views.stack,
     "where": views.where,
     "masked_fill": views.masked_fill,
+    "masked_select": indexing.masked_select,
     "__getitem__": indexing.getitem,
     "take": indexing.take,
 }

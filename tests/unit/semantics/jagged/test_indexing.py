@@ -110,3 +110,20 @@ def test_a_position_that_is_not_there_is_an_error(position: int) -> None:
     for x in (rows, masked):
         with pytest.raises(RuntimeError, match="out of bounds"):
             x.gather(1, index)
+
+
+def test_a_condition_on_the_same_rows_selects_entries() -> None:
+    data = torch.randn(3, 4, 2, dtype=torch.float64, requires_grad=True)
+    lengths = torch.tensor([2, 0, 4])
+    x, boolean = (mg.from_lengths(data, lengths, layout=layout) for layout in (torch.jagged, torch.strided))
+    for select in (lambda t: t[t > 0], lambda t: t.masked_select(t > 0), lambda t: t[t.amax(2) > 0]):
+        found, expected = select(x), select(boolean)
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0), expected.filled(0))
+        gradients = [
+            torch.autograd.grad(y.square().sum(), data, retain_graph=True)[0] for y in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients)
+    other = mg.from_lengths(data.detach(), torch.tensor([1, 0, 4]), layout=torch.jagged)
+    with pytest.raises(TypeError, match=r"Use index\.filled\(False\)"):
+        x[other > 0]
