@@ -41,6 +41,8 @@ class Operation:
         in_place: callables that write their result into the first argument (``torch.exp_``, …).
         is_property: MaskedTensor spells it without parentheses (``x.T``).
         number: when the result is one plain number; None for what is never one.
+        by_position: whether a position of the result looks at the same position of the operands only, and all positions
+            may be reduced to a number: on stored entries it runs on these.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Operation:
     methods: tuple[str, ...] = ()
     is_property: bool = False
     number: Number | None = None
+    by_position: bool = False
 
 
 def functions_named(

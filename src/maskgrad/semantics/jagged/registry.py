@@ -16,7 +16,6 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import attention, features, indexing, losses, products, recurrence, views
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
-from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import conversion, norms
 from maskgrad.semantics.sparse import registry as stored
@@ -131,7 +130,7 @@ def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
     if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
         return elementwise(operation)
-    if operation.pattern == POSITION_BY_POSITION or name in BOOLEAN or name in SAME_ROWS:
+    if operation.by_position or name in BOOLEAN or name in SAME_ROWS:
         return _first_that_knows(operation)
     if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
         return conversion.ask(name)
@@ -170,7 +169,7 @@ def _first_that_knows(operation: Operation) -> Body:
 def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
     """The rules for an operation, the most special first."""
     name = operation.name
-    if operation.pattern == POSITION_BY_POSITION:
+    if operation.by_position:
         return (losses.by_position,)
     if name in SPECIAL:
         return (SPECIAL[name],)

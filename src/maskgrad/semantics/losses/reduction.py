@@ -150,7 +150,7 @@ def loss_record(
     plain: Callable[..., Any],
     rule: Callable[..., Any],
     gradient: str,
-    pattern: str = PATTERN,
+    pattern: str = "",
     *,
     prepare: Callable[[dict[str, Any]], None] | None = None,
     reductions: tuple[str, ...] = REDUCTIONS,
@@ -165,7 +165,7 @@ def loss_record(
         rule: takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the
             two legacy ones.
         gradient: what reaches the operands, in words.
-        pattern: which entries are specified, in words.
+        pattern: which entries are specified, in words; not given for a loss of each position by itself.
         prepare: looks at the arguments of ``plain``, and may complete them.
         reductions: the names of reductions that ``rule`` knows.
         order: the arguments of the function in ``torch``, which takes the reduction as a number, if theirs is another
@@ -196,7 +196,10 @@ def loss_record(
         return result if wanted is None else converted(result, wanted)
 
     functions = (plain,) if twin is None else (plain, twin)
-    return record(f"nn.functional.{plain.__name__}", "losses", body, pattern, gradient, functions=functions)
+    return record(
+        f"nn.functional.{plain.__name__}", "losses", body, pattern or PATTERN, gradient,
+        functions=functions, by_position=not pattern,
+    )  # fmt: skip
 
 
 def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:

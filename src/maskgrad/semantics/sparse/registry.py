@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.sparse import (
     contractions,
@@ -41,7 +40,7 @@ def _rule_for(operation: Operation) -> Callable[..., Any] | None:
         return conversion.convert
     if family == "differentiation":  # its rules read every layout
         return operation.body
-    if operation.pattern == POSITION_BY_POSITION:
+    if operation.by_position:
         return by_position(operation)
     return None
 
