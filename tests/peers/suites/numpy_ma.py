@@ -1,0 +1,222 @@
+"""numpy.ma: the same line of code on a masked array and on a MaskedTensor; where names differ, one for each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+import maskgrad as mg
+from tests.peers.suite import Case, Masked, Suite, canonical, difference
+
+POISONS = (np.nan, np.inf, -np.inf, 1e38)
+
+AXES = ("", "0", "1", "-1", "(0, 1)")
+FLOAT_REDUCTIONS = ("mean", "var", "std")
+REDUCTIONS = (
+    "sum",
+    "prod",
+    "any",
+    "all",
+    "max => amax",
+    "min => amin",
+    "argmax",
+    "argmin",
+    *FLOAT_REDUCTIONS,
+)
+UNARY = """exp sin cos tan arctan arcsinh sinh cosh tanh absolute negative floor ceil sqrt log log2 log10 arcsin arccos
+arccosh arctanh logical_not conjugate>conj_physical angle around>round"""
+BINARY = """add subtract multiply arctan2 equal>eq not_equal>ne less>lt less_equal>le greater>gt greater_equal>ge
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor hypot divide floor_divide remainder fmod maximum minimum
+power>pow left_shift>bitwise_left_shift right_shift>bitwise_right_shift"""
+SIGNS = "x + y, x - y, x * y, x / y, x // y, x % y, x == y, x != y, x < y, x <= y, x > y, x >= y, x & y, x | y, x ^ y"
+NUMBERS = "x + 2, x - 2, x * 2, x / 2, x // 2, x % 2, x ** 2, x ** 3, x == 2, x < 2"
+REFLECTED = "3 + x, 3 - x, 3 * x, 3 / x, 3 // x, 3 >= x"
+OPERATORS = (
+    *SIGNS.split(", "), *NUMBERS.split(", "), *REFLECTED.split(", "), "-x", "+x", "abs(x)", "x + x[0]", "x * x[:, :1]",
+    "x + p", "x < p", "x - x[..., None, 0]",
+)  # fmt: skip
+READS = (
+    "x[0]", "x[-1]", "x[:, 1]", "x[1:]", "x[..., 0]", "x[None]", "x[0, 1]", "x[0:1, 1:3]", "x[I]", "x[:, I]", "x[B]",
+    "x[:, None]", "x[0][1]", "x.T", "x.reshape(-1)", "x.ravel()", "x.T[1]", "x.T.ravel()", "x[I[:, None], I]",
+    "x[[0, 1], [1, 0]]", "x.swapaxes(0, 1)", "x.squeeze()", "x[()]", "x[...]", "x.diagonal()",
+    "x.repeat(2) => x.repeat_interleave(2)", "np.roll(x, 1, 0) => x.roll(1, 0)", "np.flip(x, 1) => x.flip(1)",
+    "np.expand_dims(x, 1) => x.unsqueeze(1)", "np.ma.diag(x) => x.diag()", "x.take(I) => x.take(I)",
+    "np.ma.take(x, I, axis=1) => x.index_select(1, I)", "x.compressed()", "x.count() => x.num_specified()",
+    "x.count(0) => mg.functional.count(p, 0, mask=x.mask)", "x.count(1) => mg.functional.count(p, 1, mask=x.mask)",
+    "x.filled(True)", "np.ma.getmaskarray(x) => ~x.mask", "len(x)", "list(x)", "x.astype('float32') => x.float()",
+    "x.copy() => x.clone()",
+)  # fmt: skip
+JOINS = (
+    "np.ma.concatenate([x, y]) => torch.cat([x, y])", "np.ma.concatenate([x, y], axis=1) => torch.cat([x, y], dim=1)",
+    "np.ma.concatenate([x, p]) => torch.cat([x, p])", "np.ma.stack([x, y]) => torch.stack([x, y])",
+    "np.ma.stack([x, y], axis=-1) => torch.stack([x, y], dim=-1)", "np.ma.vstack([x, y]) => torch.vstack([x, y])",
+    "np.ma.hstack([x, y]) => torch.hstack([x, y])", "np.ma.dstack([x, y]) => torch.dstack([x, y])",
+    "np.ma.column_stack([x, y]) => torch.column_stack([x, y])", "np.ma.where(B, x, y) => torch.where(B, x, y)",
+    "np.ma.where(B, x, p) => torch.where(B, x, p)", "np.ma.where(x > 1, x, y) => torch.where(x > 1, x, y)",
+    "np.ma.where(B, x, 7) => torch.where(B, x, 7)", "np.ma.clip(x, -1, 2) => x.clip(-1, 2)",
+    "np.ma.outer(x[0], y[0]) => torch.outer(x[0], y[0])", "np.ma.dot(x, y.T) => x @ y.T",
+    "np.ma.inner(x[0], y[0]) => torch.inner(x[0], y[0])", "np.ma.masked_where(B, x) => mg.masked(x, ~B)",
+    "np.ma.masked_greater(x, 1) => mg.masked(x, x <= 1)", "np.ma.append(x, y, axis=0) => torch.cat([x, y], 0)",
+    "np.ma.atleast_2d(x[0]) => torch.atleast_2d(x[0])", "np.ma.stack([x, x]) => x.broadcast_to(2, *x.shape)",
+    "np.ma.diff(x, axis=0) => x.diff(dim=0)",
+)  # fmt: skip
+SCANS = (
+    *(f"x.cumsum({axis})" for axis in AXES[1:4]), *(f"x.cumprod({axis})" for axis in AXES[1:4]),
+    *(f"np.ma.sort(x, axis={axis}) => x.sort({axis}).values" for axis in AXES[1:4]),
+    *(f"np.take_along_axis(x, x.argsort({n}), {n}) => x.gather({n}, x.argsort({n}))" for n in ("0", "1")),
+    *(f"np.ma.median(x, axis={axis}) => x.quantile(0.5, dim={axis})" for axis in AXES[1:4]),
+    *(f"np.ma.average(x, axis={n}, weights=w) => (x * w).sum({n}) / mg.masked(w, x.mask).sum({n})" for n in AXES[1:4]),
+    *(f"np.ma.average(x, axis={axis}) => x.to(torch.float64).mean({axis})" for axis in AXES[1:4]),
+    *(f"x.var({axis}, ddof={n}) => x.var({axis}, correction={n})" for axis in AXES[1:4] for n in (1, 2)),
+    "np.ma.ptp(x, axis=0) => x.amax(0) - x.amin(0)", "x.anom(0) => x - x.mean(0, keepdim=True)",
+    "np.ma.median(x) => x.quantile(0.5)", "np.ma.cov(x) => torch.cov(x)",
+    "np.ma.cov(x, rowvar=False) => torch.cov(x.T)", "np.ma.corrcoef(x) => torch.corrcoef(x)",
+    "x.trace(dtype=x.dtype) => x.trace()", "x.sum(dtype='float64') => x.sum(dtype=torch.float64)",
+    "x.mean(0, dtype='float64') => x.mean(0, dtype=torch.float64)",
+)  # fmt: skip
+WRITES = (
+    "x[0] = 1", "x[:, 1] = 5", "x[0, 1] = 5", "x[1:] = 0", "x[...] = 4", "x[:] = y", "x[0] = y[1]", "x[B] = 9",
+    "x[I] = 3", "x[I] = y[I]", "x[:, I] = y[:, I]", "x[I, I] = 8", "x[0] = p[0]", "x[..., 0] = 2", "x[::2] = 6",
+    "x[:, ::2] = y[:, ::2]", "x[None, 0] = 1", "x[0] = nothing", "x[:, 1] = nothing", "x[0, 1] = nothing",
+    "x[B] = nothing", "x[I] = nothing", "x[...] = nothing", "x[~B] = p[~B]", "x += y", "x -= y", "x *= y", "x += 1",
+    "x *= 2", "x -= p", "x += x[0]", "x *= x[:, :1]", "x /= 2", "x //= 2", "x **= 2", "x %= 3", "x &= y", "x |= y",
+    "x ^= y", "x.T[0] = 5", "x.T[1] = y[:, 1]", "x.T[:] = y.T", "x[0][1] = 7", "x[1:][:, 1:] = 2",
+    "x.fill(3) => x.fill_(3)", "x[0].fill(3) => x[0].fill_(3)", "x.sort(0) => x[...] = x.sort(0).values",
+    "for r in x: r[1] = 9", "for r in x: r += 1", "v = x[0]; v *= 3", "v = x[:, 1:]; v += v",
+    "v = x[0]; v[1] = nothing", "v = x.reshape(-1); v[2] = 9", "v = x.copy(); v[0] = 1 => v = x.clone(); v[0] = 1",
+    "x[:] = x[::-1] => x[:] = x.flip(0)",
+    "x[0], x[1] = x[1].copy(), x[0].copy() => x[0], x[1] = x[1].clone(), x[0].clone()",
+    "np.ma.put(x, I, 5) => x.put_(I, A(x, [5, 5]))", "np.ma.putmask(x, B, y) => x[B] = y[B]",
+    "np.add(x, y, out=x) => x.add_(y)", "x[x > 1] = 0 => x[(x > 1).filled(False)] = 0",
+    "x[~np.ma.getmaskarray(x)] = 1 => x[x.mask] = 1", "x[np.ma.getmaskarray(x)] = 1 => x[~x.mask] = 1",
+    "x.flat[3] = 2 => x.view(-1)[3] = 2",
+)  # fmt: skip
+
+
+def _data() -> Iterator[tuple[str, Any]]:
+    """Arrays ``x`` and ``y``, values and masks (True = specified), and their plain companions."""
+    draw = np.random.default_rng(0)
+    kinds = (
+        ("floats", "float64", (3, 4), 0.6), ("single", "float32", (4, 3), 0.7), ("lost row", "float64", (3, 4), 0.6),
+        ("whole", "float64", (3, 4), 1.0), ("integers", "int64", (3, 4), 0.6), ("logic", "bool", (3, 4), 0.6),
+        ("nothing", "float64", (3, 4), 0.0), ("cube", "float64", (3, 4, 2), 0.6),
+    )  # fmt: skip
+    for label, dtype, shape, share in kinds:
+        arrays = []
+        for _ in "xy":
+            values = (draw.standard_normal(shape) * 3).astype(dtype)
+            if dtype == "bool":
+                values = draw.random(shape) < 0.5
+            if label in ("single", "cube"):  # inside of what most functions are defined for
+                values = values.clip(-1, 1) * 0.45 + 0.5 + (label == "cube")
+            mask = draw.random(shape) < share
+            if label == "lost row":
+                mask[1] = False
+            arrays.append((values, mask))
+        plain = (draw.standard_normal(shape) * 3).astype(dtype)
+        yield label, (arrays, plain, np.abs(draw.standard_normal(shape)) + 0.1, draw.random(shape) < 0.4)
+
+
+def _scope(data: Any, mine: bool, poison: float) -> dict[str, Any]:
+    """Everything that a line may name, copied: a line may write."""
+    arrays, plain, weights, chosen = data
+    make: Callable[[np.ndarray], Any] = torch.tensor if mine else np.copy
+    scope: dict[str, Any] = {
+        "np": np,
+        "torch": torch,
+        "mg": mg,
+        "A": lambda x, a: torch.tensor(a, dtype=x.dtype),
+    }
+    for name, (values, mask) in zip("xy", arrays, strict=True):
+        if not mine:
+            scope[name] = np.ma.MaskedArray(values.copy(), ~mask)
+            continue
+        scope[name] = mg.masked(torch.tensor(values), torch.tensor(mask))
+        if values.dtype.kind == "f":
+            scope[name] = mg.masked(torch.tensor(np.where(mask, values, poison)), torch.tensor(mask))
+    scope |= {"p": make(plain), "w": make(weights), "B": make(chosen), "I": make(np.array([0, 2]))}
+    return scope | {"nothing": mg.unspecified if mine else np.ma.masked}
+
+
+def _run(line: str, writes: bool, data: Any, mine: bool, poison: float = 0.0) -> Any:
+    scope = _scope(data, mine, poison)
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        if writes:
+            exec(line, scope)
+            return scope["x"], scope.get("v", 0)
+        found = eval(line, scope)
+    return _plain(found) if not mine else found
+
+
+def _plain(found: Any) -> Any:
+    """A masked scalar of numpy.ma has lost its dtype."""
+    if found is np.ma.masked:
+        return Masked(np.asarray(None), np.asarray(False))
+    return [_plain(part) for part in found] if isinstance(found, (list, tuple)) else found
+
+
+def _lines() -> Iterator[tuple[str, str, bool]]:
+    for name in UNARY.split():
+        theirs, _, ours = name.partition(">")
+        yield f"np.ma.{theirs}(x)", f"torch.{ours or theirs}(x)", False
+    for name in BINARY.split():
+        theirs, _, ours = name.partition(">")
+        yield f"np.ma.{theirs}(x, y)", f"torch.{ours or theirs}(x, y)", False
+    for name in REDUCTIONS:
+        theirs, _, ours = name.partition(" => ")
+        more = ", correction=0" if theirs in ("var", "std") else ""
+        for axis in AXES:
+            if axis != "(0, 1)" or not theirs.startswith("arg"):
+                yield f"x.{theirs}({axis})", f"x.{ours or theirs}({axis or 'None' * bool(more)}{more})", False
+        yield f"x.{theirs}(1, keepdims=True)", f"x.{ours or theirs}(1{more}, keepdim=True)", False
+    for group, writes in ((OPERATORS, 0), (READS, 0), (JOINS, 0), (SCANS, 0), (WRITES, 1)):
+        for line in group:
+            theirs, split, ours = line.rpartition(" => ")
+            yield theirs if split else ours, ours, bool(writes)
+
+
+def _plainly(theirs: str, ours: str, data: Any) -> str:
+    """What the packages below, NumPy and PyTorch, make of the line where nothing is masked."""
+    scopes = [_scope(data, mine, 0.0) for mine in (False, True)]
+    for scope, (name, entry) in product(scopes, zip("xy", data[0], strict=True)):
+        scope[name] = entry[0] if scope is scopes[0] else torch.tensor(entry[0])
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        try:
+            found: Any = canonical(eval(theirs.replace("np.ma.", "np."), scopes[0]))
+            if found.values.dtype.kind in "fc" and not np.isfinite(found.values).all():
+                return ", outside its domain"
+        except (AttributeError, TypeError):  # a function that only numpy.ma has
+            return ""
+        except ValueError:  # NumPy refuses
+            return ", otherwise in PyTorch"
+        try:
+            return (
+                ", otherwise in PyTorch" if difference(found, canonical(eval(ours, scopes[1])), 1e-5) else ""
+            )
+        except (AttributeError, TypeError):
+            return ""
+        except (RuntimeError, NotImplementedError):
+            return ", otherwise in PyTorch"
+
+
+def cases() -> Iterator[Case]:
+    """Each line on each data set; what lies under our masks takes turns."""
+    for label, data in _data():
+        for number, (theirs, ours, writes) in enumerate(_lines()):
+            name = f"{ours} of {label}"
+            if not writes:
+                name += _plainly(theirs, ours, data)
+            poison = POISONS[number % len(POISONS)]
+            run = partial(_run, ours, writes, data, True, poison)
+            yield Case(name, partial(_run, theirs, writes, data, False), run)
+
+
+SUITE = Suite("numpy.ma", np.__version__, cases)
