@@ -14,7 +14,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: "mean" in case and any(kind in case for kind in (" int", " logic")),
     ),
     Rule(
-        ("numpy.ma",),
+        ("numpy.ma", "torch.masked"),
         "PyTorch gives another dtype or another refusal for plain data, too",
         "identity: what is fully specified is PyTorch's (NumPy has exp of a Boolean in half precision, and 1 // 0)",
         lambda case: case.endswith("otherwise in PyTorch"),
@@ -62,5 +62,23 @@ RULES: tuple[Rule, ...] = (
         "a correlation takes each variance from all entries of its row",
         "each pair of variables counts on the observations that both have, means and variances, too",
         lambda case: case.startswith(("torch.corrcoef", "torch.cov")),
+    ),
+    Rule(
+        ("torch.masked",),
+        "a mask with fewer dimensions than the data is aligned on the right",
+        "a mask has the dimensions of the data, size 1 where it repeats: (B,) beside (B, B) would mask columns",
+        lambda case: case.endswith("a mask with fewer dimensions"),
+    ),
+    Rule(
+        ("torch.masked",),
+        "an operation on tensors whose masks differ is refused",
+        "elementwise results are specified where all operands are",
+        lambda case: "masks that differ" in case,
+    ),
+    Rule(
+        ("torch.masked",),
+        "a variance of too few entries is a number (NaN or 0)",
+        "an estimate for which too few entries are left is unspecified along a dimension",
+        lambda case: case.startswith(("tensor.var(", "tensor.std(")),
     ),
 )

@@ -32,8 +32,8 @@ REDUCTIONS = (
 UNARY = """exp sin cos tan arctan arcsinh sinh cosh tanh absolute negative floor ceil sqrt log log2 log10 arcsin arccos
 arccosh arctanh logical_not conjugate>conj_physical angle around>round"""
 BINARY = """add subtract multiply arctan2 equal>eq not_equal>ne less>lt less_equal>le greater>gt greater_equal>ge
-logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor hypot divide floor_divide remainder fmod maximum minimum
-power>pow left_shift>bitwise_left_shift right_shift>bitwise_right_shift"""
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor hypot divide floor_divide remainder fmod
+maximum minimum power>pow left_shift>bitwise_left_shift right_shift>bitwise_right_shift"""
 SIGNS = "x + y, x - y, x * y, x / y, x // y, x % y, x == y, x != y, x < y, x <= y, x > y, x >= y, x & y, x | y, x ^ y"
 NUMBERS = "x + 2, x - 2, x * 2, x / 2, x // 2, x % 2, x ** 2, x ** 3, x == 2, x < 2"
 REFLECTED = "3 + x, 3 - x, 3 * x, 3 / x, 3 // x, 3 >= x"
