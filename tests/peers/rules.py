@@ -81,4 +81,24 @@ RULES: tuple[Rule, ...] = (
         "an estimate for which too few entries are left is unspecified along a dimension",
         lambda case: case.startswith(("tensor.var(", "tensor.std(")),
     ),
+    Rule(
+        ("torch.optim",),
+        "sparse gradients are refused beside weight decay",
+        "weight decay touches the entries that the gradient specifies",
+        lambda case: case.endswith("sparse in both"),
+    ),
+    Rule(
+        ("torch.optim",),
+        "what one of PyTorch's implementations lacks is refused: capturable on a CPU, numbers in tensors with foreach",
+        "a hyperparameter is a number or a tensor with one element, and the step is that of the plain option",
+        lambda case: (
+            "capturable" in case or "both floats or both Tensors" in case or "as a Tensor is" in case
+        ),
+    ),
+    Rule(
+        ("torch.optim",),
+        "SparseAdam refuses dense gradients and complex parameters",
+        "an optimizer takes any kind of gradient, and the kind may change from step to step",
+        lambda case: case.startswith("SparseAdam:"),
+    ),
 )

@@ -37,23 +37,20 @@ def _trained(
     """Parameters and states after all steps; those from ``at`` on by another optimizer, which loads the state."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        params = [torch.nn.Parameter(value.clone()) for value in start]
+        params: list[Tensor] = [torch.nn.Parameter(value.clone()) for value in start]
         optimizer = make(params)
+        if optimizer.defaults.get("differentiable"):  # it writes into what autograd has recorded: no leaves
+            params = [param.clone() for param in params]
+            optimizer = make(params)
         for number, grads in enumerate(steps):
             if number == at:
-                state = optimizer.state_dict()
+                state = copy.deepcopy(optimizer.state_dict())
                 optimizer = then(params)
-                optimizer.load_state_dict(_filled_in(state, optimizer))
+                optimizer.load_state_dict(state)
             _step(optimizer, params, grads)
         if hasattr(optimizer, "flush"):
             optimizer.flush()
         return [param.detach() for param in params], _numbers(optimizer.state_dict()["state"])
-
-
-def _filled_in(state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-    """PyTorch takes the groups of a state dict as they are; its own lack nothing of its own."""
-    state = copy.deepcopy(state)
-    return state
 
 
 def _step(optimizer: Any, params: list[Any], grads: list[Any]) -> None:
@@ -63,7 +60,9 @@ def _step(optimizer: Any, params: list[Any], grads: list[Any]) -> None:
             if isinstance(grad, mg.MaskedTensor):
                 mg.attach_gradient(param, grad)
             else:
-                param.grad = (grad + param.detach() if isinstance(optimizer, torch.optim.LBFGS) else grad).clone()
+                param.grad = (
+                    grad + param.detach() if isinstance(optimizer, torch.optim.LBFGS) else grad
+                ).clone()
         return sum((p.detach().square().sum() for p in params), torch.zeros(()))
 
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -76,14 +75,17 @@ def _step(optimizer: Any, params: list[Any], grads: list[Any]) -> None:
 def _numbers(state: Any) -> list[Any]:
     """All tensors and numbers of a state, in the order of their names."""
     if isinstance(state, dict):
-        return [part for key in sorted(state, key=str) for part in _numbers(state[key])]
+        names = sorted(
+            state.keys() - {"momentum_started"}, key=str
+        )  # a marker of ours, which PyTorch ignores
+        state = {
+            **state,
+            **({"step": float(state["step"])} if "step" in state else {}),
+        }  # a tensor, or an int
+        return [part for name in names for part in _numbers(state[name])]
     if isinstance(state, (list, tuple)):
         return [part for value in state for part in _numbers(value)]
-    return [] if state is None else [state]
-
-
-def _options(info: Any, config: Any) -> dict[str, Any]:
-    return copy.deepcopy(config.kwargs)
+    return [] if state is None else [state.detach().to_dense() if isinstance(state, Tensor) else state]
 
 
 def _maker(cls: Any, kwargs: dict[str, Any]) -> Callable[[list[Tensor]], Any]:
@@ -113,7 +115,7 @@ def _rows(config: Any, theirs: Any, ours: Any) -> Iterator[Case]:
         "COO, in two parts": lambda grad, rows: torch.sparse_coo_tensor(
             torch.tensor([rows + rows]), torch.cat([grad[rows] * 0.25, grad[rows] * 0.75]), grad.shape
         ),
-        "masked": lambda grad, rows: _poisoned(grad, rows),
+        "masked": _poisoned,
     }
     for dtype in (torch.float32, torch.float64):
         start, steps = _problem(dtype, False)
@@ -123,7 +125,12 @@ def _rows(config: Any, theirs: Any, ours: Any) -> Iterator[Case]:
             some = [[form(grad, list(rows))] for (grad,), rows in zip(steps, CHANGING, strict=True)]
             zero = _maker(ours, config.kwargs | {"unspecified": "zero"})
             make = _maker(theirs, config.kwargs)
-            yield Case(f"{name}, zero", partial(_trained, make, start, dense), partial(_trained, zero, start, some), 1e-4)
+            yield Case(
+                f"{name}, zero",
+                partial(_trained, make, start, dense),
+                partial(_trained, zero, start, some),
+                1e-4,
+            )
             some = [[form(grad, list(rows))] for (grad,), rows in zip(steps, SAME, strict=True)]
             alone = [[grad[list(SAME[0])]] for (grad,) in steps]
             yield Case(
@@ -148,7 +155,9 @@ def _of_rows(make: Any, start: list[Tensor], steps: Grads) -> Any:
     rows = list(SAME[0])
     others = [row for row in range(len(param)) if row not in rows]
     assert torch.equal(param[others], start[0][others])
-    return [param[rows]], [part[rows] if part.shape == param.shape else part for part in state]
+    return [param[rows]], [
+        part[rows] if isinstance(part, Tensor) and part.shape == param.shape else part for part in state
+    ]
 
 
 def _mistakes(info: Any, theirs: Any, ours: Any) -> Iterator[Case]:
@@ -194,8 +203,16 @@ def _sparse(config: Any, theirs: Any, ours: Any) -> Iterator[Case]:
         start, steps = _problem(dtype, False)
         some: Any = [[g * 1, list(rows)] for (g,), rows in zip(steps, CHANGING, strict=True)]
         some = [[torch.sparse_coo_tensor(torch.tensor([r]), g[r], g.shape)] for g, r in some if r]
-        runs = [partial(_trained, _maker(kind, config.kwargs), start, some) for kind in (theirs, ours)]
-        yield Case(f"{theirs.__name__}({config.desc}) {dtype}, sparse in both", *runs)
+        # PyTorch's momentum moves a row on, once it had a gradient, as if its gradient were zero.
+        more = {"unspecified": "zero"} if "momentum" in config.kwargs else {}
+        makers = _maker(theirs, config.kwargs), _maker(ours, config.kwargs | more)
+        runs = [partial(_trained, make, start, some) for make in makers]
+        name = f"{theirs.__name__}({config.desc}) {dtype}, sparse in both"
+        yield Case(name, *runs)
+        if more or "weight_decay" in config.kwargs:
+            continue
+        for label, (first, then) in (("to ours", makers), ("to torch", makers[::-1])):
+            yield Case(f"{name}, state dict {label}", runs[0], partial(_trained, first, start, some, then, 3))
 
 
 SUITE = Suite("torch.optim", torch.__version__, cases)
