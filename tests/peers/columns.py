@@ -36,7 +36,8 @@ def each(reduce: Callable[[Any], Any], least: int = 1) -> Callable[[Table], Any]
     """One number for each group: unspecified where the group has fewer than ``least`` entries that are specified."""
 
     def grouped(t: Table) -> Any:
-        parts = [t.x[t.keys == key] for key in range(GROUPS)]
+        nothing = mg.masked(torch.zeros(1, dtype=t.x.dtype), torch.zeros(1, dtype=torch.bool))
+        parts = [torch.cat([t.x[t.keys == key], nothing]) for key in range(GROUPS)]
         return torch.stack([mg.masked(reduce(part), part.mask.sum() >= least) for part in parts])
 
     return grouped
@@ -126,7 +127,7 @@ OURS: Mapping[str, Callable[[Table], Any]] = {
     "groups: median": each(lambda x: real(x).quantile(0.5)),
     "groups: count": lambda t: torch.stack([t.x[t.keys == key].mask.sum() for key in range(GROUPS)]),
     "scattered: sum": partial(_by_scatter, name="sum"),
-    "scattered: mean": partial(_by_scatter, name="mean"),
+    "scattered: mean": lambda t: _by_scatter(t._replace(x=real(t.x)), "mean"),
     "scattered: min": partial(_by_scatter, name="amin"),
     "scattered: max": partial(_by_scatter, name="amax"),
     "rows: sum": lambda t: torch.stack([t.x, t.y]).sum(0),

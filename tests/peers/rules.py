@@ -6,12 +6,21 @@ import re
 
 from tests.peers.suite import Rule
 
+#: Reductions over everything of data that has nothing to reduce, as the suites write them.
+OVER_EVERYTHING = (
+    r"(x\.(sum|prod|any|all|mean|var|std)\((None|dtype|\)).* of nothing"
+    r"|(sum|prod|mean|real mean) of .* nothing|(real )?(var|std)(, ddof 0)? of .* (nothing|one entry))"
+)
+TABLES = ("pandas", "polars", "pyarrow")
 RULES: tuple[Rule, ...] = (
     Rule(
-        ("awkward", "numpy.ma"),
-        "a mean of integers is refused, where the peer gives a float",
+        ("awkward", "numpy.ma", *TABLES),
+        "a mean or variance of integers is refused, where the peer gives a float",
         "as torch.mean: integers have no mean of their own dtype; write x.mean(dtype=torch.float64)",
-        lambda case: "mean" in case and any(kind in case for kind in (" int", " logic")),
+        lambda case: (
+            re.search(r"^(mean|var|std)|mean", case) is not None
+            and re.search(r" int| logic", case) is not None
+        ),
     ),
     Rule(
         ("numpy.ma", "torch.masked"),
@@ -20,18 +29,17 @@ RULES: tuple[Rule, ...] = (
         lambda case: case.endswith("otherwise in PyTorch"),
     ),
     Rule(
-        ("numpy.ma",),
-        "where a function is undefined, or the result infinite, numpy.ma masks; ours is PyTorch's NaN or infinity",
+        ("numpy.ma", "pandas"),
+        "where a function is undefined, or the result infinite, the peer masks; ours is PyTorch's NaN or infinity",
         "nothing is inferred from values: a NaN in a specified entry stays visible",
-        lambda case: case.endswith("outside its domain"),
+        lambda case: case.endswith("outside its domain") or case.startswith(("sqrt of", "log of")),
     ),
     Rule(
-        ("numpy.ma",),
-        "a reduction over everything gives masked where nothing is specified; ours is the number of an empty tensor",
+        ("numpy.ma", *TABLES),
+        "a reduction over everything gives missing where nothing is specified, and a variance where one entry is; "
+        "ours is the number that PyTorch gives for an empty tensor",
         "numbers are plain: a sum of nothing is 0, a mean NaN, with a gradient of zero",
-        lambda case: (
-            re.match(r"x\.(sum|prod|any|all|mean|var|std)\((None|dtype|\)).* of nothing", case) is not None
-        ),
+        lambda case: re.match(OVER_EVERYTHING, case) is not None,
     ),
     Rule(
         ("numpy.ma",),
@@ -76,10 +84,34 @@ RULES: tuple[Rule, ...] = (
         lambda case: "masks that differ" in case,
     ),
     Rule(
-        ("torch.masked",),
-        "a variance of too few entries is a number (NaN or 0)",
+        ("torch.masked", *TABLES[:2]),
+        "an estimate of too few entries (variance, covariance, correlation) is a number (NaN or 0)",
         "an estimate for which too few entries are left is unspecified along a dimension",
-        lambda case: case.startswith(("tensor.var(", "tensor.std(")),
+        lambda case: case.startswith(("tensor.var(", "tensor.std(", "cov of", "corr of")),
+    ),
+    Rule(
+        TABLES,
+        "logic is Kleene's: False and missing is False, True or missing is True",
+        "logic is elementwise as everything else: where an operand is unspecified, so is the answer",
+        lambda case: case.startswith(("and of", "or of")),
+    ),
+    Rule(
+        TABLES[:2],
+        "a condition that is missing chooses the second side",
+        "where the condition is unspecified, nothing is chosen",
+        lambda case: case.startswith("where of"),
+    ),
+    Rule(
+        ("pandas",),
+        "the position of a maximum of nothing is refused",
+        "where PyTorch refuses an empty tensor, the result is unspecified",
+        lambda case: case.startswith(("argmax of", "argmin of")) and "nothing" in case,
+    ),
+    Rule(
+        ("polars",),
+        "the sum of a row in which everything is missing is 0",
+        "deletion: along a dimension, what has nothing left is unspecified; write x.sum(0).filled(0.0)",
+        lambda case: case.startswith("rows: sum"),
     ),
     Rule(
         ("torch.optim",),

@@ -68,7 +68,7 @@ THEIRS: Mapping[str, Callable[[Table], Any]] = {
     "add": _both("add"),
     "subtract": _both("subtract"),
     "multiply": _both("multiply"),
-    "divide": _both("divide"),
+    "divide": lambda t: pc.divide(t.x.cast(pa.float64()), t.y),
     "power": lambda t: pc.power(t.x, 2),
     "add a number": lambda t: pc.add(t.x, 2),
     "negative": _of("negate"),
@@ -110,7 +110,7 @@ THEIRS: Mapping[str, Callable[[Table], Any]] = {
 
 
 def _column(values: np.ndarray, mask: np.ndarray, cut: int) -> Any:
-    longer = np.concatenate([values[:cut], values]), np.concatenate([mask[:cut], mask])
+    longer = np.pad(values, (cut, 0), "edge"), np.pad(mask, (cut, 0), "edge")
     return pa.array(longer[0], mask=~longer[1]).slice(cut)
 
 
