@@ -8,18 +8,25 @@ from tests.peers.suite import Rule
 
 #: Reductions over everything of data that has nothing to reduce, as the suites write them.
 OVER_EVERYTHING = (
-    r"(x\.(sum|prod|any|all|mean|var|std)\((None|dtype|\)).* of nothing"
+    r"(x\.(sum|prod|any|all|mean|var|std)\((None|dtype|\)).* of (nothing|no rows)"
     r"|(sum|prod|mean|real mean) of .* nothing|(real )?(var|std)(, ddof 0)? of .* (nothing|one entry))"
 )
 TABLES = ("pandas", "polars", "pyarrow")
 RULES: tuple[Rule, ...] = (
+    Rule(
+        ("numpy.ma", *TABLES),
+        "a reduction over everything gives missing where nothing is specified, and a variance where one entry is; "
+        "ours is the number that PyTorch gives for an empty tensor",
+        "numbers are plain: a sum of nothing is 0, a mean NaN, with a gradient of zero",
+        lambda case: re.match(OVER_EVERYTHING, case) is not None,
+    ),
     Rule(
         ("awkward", "numpy.ma", *TABLES),
         "a mean or variance of integers is refused, where the peer gives a float",
         "as torch.mean: integers have no mean of their own dtype; write x.mean(dtype=torch.float64)",
         lambda case: (
             re.search(r"^(mean|var|std)|mean", case) is not None
-            and re.search(r" int| logic", case) is not None
+            and re.search(r" int| logic| bytes", case) is not None
         ),
     ),
     Rule(
@@ -33,13 +40,6 @@ RULES: tuple[Rule, ...] = (
         "where a function is undefined, or the result infinite, the peer masks; ours is PyTorch's NaN or infinity",
         "nothing is inferred from values: a NaN in a specified entry stays visible",
         lambda case: case.endswith("outside its domain") or case.startswith(("sqrt of", "log of")),
-    ),
-    Rule(
-        ("numpy.ma", *TABLES),
-        "a reduction over everything gives missing where nothing is specified, and a variance where one entry is; "
-        "ours is the number that PyTorch gives for an empty tensor",
-        "numbers are plain: a sum of nothing is 0, a mean NaN, with a gradient of zero",
-        lambda case: re.match(OVER_EVERYTHING, case) is not None,
     ),
     Rule(
         ("numpy.ma",),
@@ -132,5 +132,17 @@ RULES: tuple[Rule, ...] = (
         "SparseAdam refuses dense gradients and complex parameters",
         "an optimizer takes any kind of gradient, and the kind may change from step to step",
         lambda case: case.startswith("SparseAdam:"),
+    ),
+    Rule(
+        ("torch.masked",),
+        "the gradient of a product over several dimensions, one of whose entries is infinite, is NaN",
+        "deletion: it is that of torch.prod on the specified entries, NaN at the infinite entry only",
+        lambda case: case.startswith("gradient of prod"),
+    ),
+    Rule(
+        ("numpy.ma",),
+        "what is one mask for all rows can be written row by row: each array has a mask of its own shape",
+        "a write that changes the mask for some entries that share one Boolean is refused; write to x.clone()",
+        lambda case: case.endswith("of columns"),
     ),
 )

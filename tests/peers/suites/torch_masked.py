@@ -112,6 +112,33 @@ def _only(found: Callable[[], Any], theirs: Callable[[], Any]) -> Any:
     return ours._replace(mask=theirs().mask)
 
 
+def _gradient(run: Callable[..., Tensor], slots: Tensor, x: Tensor, mask: Tensor) -> Any:
+    """The gradient of the specified slots, each with a weight of its own, at specified entries; and all the rest."""
+    leaf = x.clone().requires_grad_()
+    found = torch.masked_select(run(leaf), slots)
+    (found * torch.linspace(0.5, 2.0, found.numel())).sum().backward()
+    gradient = torch.zeros_like(x) if leaf.grad is None else leaf.grad
+    mask = mask.expand(x.shape)
+    return Masked(gradient.numpy(), mask.numpy()), float(gradient[~mask].abs().sum())
+
+
+def _gradients(
+    name: str, poison: float, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[Any]:
+    """That of torch.masked, and ours, whose unspecified entries are poisoned."""
+    slots, mask = partial(_slots, name, x, args, kwargs), kwargs["mask"]
+    theirs = lambda leaf: getattr(torch.masked, name)(leaf, *args, **kwargs)  # noqa: E731
+    ours = lambda leaf: getattr(mg.functional, name)(leaf, *args, **kwargs)  # noqa: E731
+    return [
+        _quiet(lambda: _gradient(theirs, slots(), x, mask)),
+        lambda: _gradient(ours, slots(), _poisoned(x, mask, poison), mask),
+    ]
+
+
+def _slots(name: str, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    return torch.from_numpy(_theirs(name, x, args, kwargs).mask)
+
+
 def _samples() -> Iterator[tuple[str, str, str, Any]]:
     from torch.testing._internal.opinfo.definitions._masked import op_db
 
@@ -166,6 +193,8 @@ def _of_functions() -> Iterator[Case]:
         if label == "strided":
             run = partial(_only, partial(_function, name, poison, x, args, kwargs), theirs)
             yield Case(f"function {about}", theirs, run)
+            if dtype == "float32" and "mask" in masks and not name.startswith("arg"):
+                yield Case(f"gradient of {about}", *_gradients(name, poison, x, args, kwargs))
         if name != "logaddexp" and (dtype == "float32" or name in ("sum", "amax")):
             yield Case(f"method {about}", theirs, partial(_method, name, poison, x, args, kwargs))
 
