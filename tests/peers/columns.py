@@ -191,3 +191,22 @@ def column_cases(
         for number, (name, run) in enumerate(theirs.items()):
             mine = partial(_ours, name, table, POISONS[number % len(POISONS)])
             yield Case(f"{name} of {label}", partial(_theirs, run, column, plain, table), mine)
+
+
+def exchanged(
+    column: Callable[[np.ndarray, np.ndarray], Any], plain: Callable[[Any], Any], package: str
+) -> Iterator[Case]:
+    """Columns that are read into a MaskedTensor, and written from one whose unspecified entries are poisoned."""
+    read, write = getattr(mg, f"from_{package}"), getattr(mg.interop, f"to_{package}")
+    for label, table in _data():
+        for kind, part in (("numbers", table.x), ("Booleans", table.b)):
+            native = partial(column, *part)
+            theirs = _then(plain, native)
+            yield Case(f"read {kind} of {label}", theirs, _then(read, native))
+            for poison in POISONS:
+                written = _then(plain, _then(write, partial(_mine, part, poison)))
+                yield Case(f"write {kind} of {label} beside {poison}", theirs, written)
+
+
+def _then(second: Callable[[Any], Any], first: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: second(first())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tests.peers.columns import GROUPS, Table, column_cases, missing
+from tests.peers.columns import GROUPS, Table, column_cases, exchanged, missing
 from tests.peers.suite import Case, Masked, Suite
 
 DTYPES = {"float64": "Float64", "float32": "Float32", "int64": "Int64", "bool": "boolean"}
@@ -115,6 +115,7 @@ def cases() -> Iterator[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield from column_cases(THEIRS, _column, _plain)
+        yield from exchanged(_column, _plain, "pandas")
 
 
 SUITE = Suite("pandas", pd.__version__, cases)

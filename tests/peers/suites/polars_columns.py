@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tests.peers.columns import GROUPS, Table, column_cases, missing
+from tests.peers.columns import GROUPS, Table, column_cases, exchanged, missing
 from tests.peers.suite import Case, Masked, Suite
 
 
@@ -125,6 +125,7 @@ def _plain(found: Any) -> Any:
 def cases() -> Iterator[Case]:
     """Each line on each table."""
     yield from column_cases(THEIRS, _column, _plain)
+    yield from exchanged(_column, _plain, "polars")
 
 
 SUITE = Suite("polars", pl.__version__, cases)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tests.peers.columns import GROUPS, Table, column_cases
+from tests.peers.columns import GROUPS, Table, column_cases, exchanged
 from tests.peers.suite import Case, Masked, Suite
 
 
@@ -127,7 +127,8 @@ def _plain(found: Any) -> Any:
 def cases() -> Iterator[Case]:
     """Each line on each table, on arrays that begin at their first number and on others."""
     for cut in (0, 3):
-        for case in column_cases(THEIRS, partial(_column, cut=cut), _plain):
+        column = partial(_column, cut=cut)
+        for case in (*column_cases(THEIRS, column, _plain), *exchanged(column, _plain, "arrow")):
             yield case._replace(name=f"{case.name}, cut" if cut else case.name)
 
 
