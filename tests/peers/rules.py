@@ -45,7 +45,7 @@ RULES: tuple[Rule, ...] = (
         ("numpy.ma",),
         "argmax and argmin give the position of a masked entry where nothing else is there, or all else is as small",
         "deletion: the position is one of a specified entry, or unspecified",
-        lambda case: case.startswith(("x.argmax", "x.argmin")),
+        lambda case: re.match(r"x\.(flip\(1\)\.)?arg(max|min)", case) is not None,
     ),
     Rule(
         ("numpy.ma",),

@@ -116,6 +116,8 @@ def difference(theirs: Any, ours: Any, rtol: float) -> str:
             return f"{len(theirs)} results, ours {type(ours).__name__}"
         found = (difference(a, b, rtol) for a, b in zip(theirs, ours, strict=True))
         return next((text for text in found if text), "")
+    if not isinstance(ours, Masked):
+        return f"one result, ours {len(ours)}"
     if theirs.values.shape != ours.values.shape:
         return f"shape {theirs.values.shape}, ours {ours.values.shape}"
     if theirs.values.dtype.kind not in ("O", ours.values.dtype.kind):  # an object: the peer has lost it

@@ -79,6 +79,33 @@ SCANS = (
     "x.trace(dtype=x.dtype) => x.trace()", "x.sum(dtype='float64') => x.sum(dtype=torch.float64)",
     "x.mean(0, dtype='float64') => x.mean(0, dtype=torch.float64)",
 )  # fmt: skip
+MORE = (
+    "np.ma.count_masked(x) => x.numel() - x.num_specified()",
+    "np.ma.masked_inside(x, -1, 1) => mg.masked(x, (x < -1) | (x > 1))",
+    "np.ma.masked_outside(x, -1, 1) => mg.masked(x, (x >= -1) & (x <= 1))",
+    "np.ma.masked_equal(x, 1) => mg.masked(x, x != 1)", "np.ma.ediff1d(x.ravel()) => x.reshape(-1).diff()",
+    "np.ma.nonzero(x) => torch.nonzero(x, as_tuple=True)", "np.ma.repeat(x, 2, axis=1) => x.repeat_interleave(2, 1)",
+    "np.ma.round(x, 1) => x.round(decimals=1)", "np.ma.apply_along_axis(np.ma.sum, 1, x) => torch.sum(x, 1)",
+    "np.ma.squeeze(x[None]) => x[None].squeeze(0)", "np.ma.hsplit(x, 2) => torch.hsplit(x, 2)",
+    "np.ma.diagflat(x[0]) => torch.diagflat(x[0])", "np.ma.maximum.reduce(x, axis=0) => torch.amax(x, 0)",
+    "np.ma.add.reduce(x, axis=1) => torch.sum(x, dim=1)", "np.ma.multiply.reduce(x, axis=1) => torch.prod(x, 1)",
+    "np.ma.add.outer(x[0], y[0]) => x[0][:, None] + y[0][None]",
+    "np.ma.maximum.outer(x[0], y[0]) => torch.maximum(x[0][:, None], y[0][None])",
+    "np.ma.ones_like(x) => torch.ones_like(x)", "np.ma.zeros_like(x) => torch.zeros_like(x)",
+    "np.ma.compress(B[0], x, axis=1) => x[:, B[0]]", "x.compress(B[:, 0], axis=0) => x[B[:, 0]]", "x.real", "x.imag",
+    "np.ma.minimum(x, 1) => x.clamp_max(1)", "np.ma.maximum(x, p) => torch.maximum(x, p)",
+    "np.ma.dot(x[0], y[0]) => torch.dot(x[0], y[0])", "np.ma.dot(x, p.T) => x @ p.T", "np.ma.dot(p, x.T) => p @ x.T",
+    "np.rot90(x) => x.rot90()", "np.tile(x, (2, 1)) => x.tile(2, 1)", "np.fliplr(x) => x.fliplr()",
+    "np.moveaxis(x, 0, 1) => x.movedim(0, 1)",
+    "np.ma.median(x, axis=0, keepdims=True) => x.quantile(0.5, dim=0, keepdim=True)",
+    "x.var(0).filled(-1) => x.var(0, correction=0).filled(-1)",
+    "x.std(1, ddof=1, keepdims=True) => x.std(1, keepdim=True)",
+    "np.ma.argmax(x[:, ::-1], axis=0) => x.flip(1).argmax(0)",
+    "(x + y).sum(0) / (x * y).max() => (x + y).sum(0) / (x * y).amax()",
+    "(x - x.mean(0)) * x.std(0) => (x - x.mean(0)) * x.std(0, correction=0)",
+    "np.ma.where(x > y, x - y, y - x).sum(1) => torch.where(x > y, x - y, y - x).sum(1)",
+    "(x * B).sum(0) => (x * B).sum(0)", "np.ma.sqrt(x * x + y * y).mean(1) => torch.sqrt(x * x + y * y).mean(1)",
+)  # fmt: skip
 WRITES = (
     "x[0] = 1", "x[:, 1] = 5", "x[0, 1] = 5", "x[1:] = 0", "x[...] = 4", "x[:] = y", "x[0] = y[1]", "x[B] = 9",
     "x[I] = 3", "x[I] = y[I]", "x[:, I] = y[:, I]", "x[I, I] = 8", "x[0] = p[0]", "x[..., 0] = 2", "x[::2] = 6",
@@ -190,7 +217,7 @@ def _lines() -> Iterator[tuple[str, str, bool]]:
             if axis != "(0, 1)" or not theirs.startswith(("arg", "prod")):
                 yield f"x.{theirs}({axis})", f"x.{ours or theirs}({axis or 'None' * bool(more)}{more})", False
         yield f"x.{theirs}(1, keepdims=True)", f"x.{ours or theirs}(1{more}, keepdim=True)", False
-    for group, writes in ((OPERATORS, 0), (READS, 0), (JOINS, 0), (SCANS, 0), (WRITES, 1)):
+    for group, writes in ((OPERATORS, 0), (READS, 0), (JOINS, 0), (MORE, 0), (SCANS, 0), (WRITES, 1)):
         for line in group:
             theirs, split, ours = line.rpartition(" => ")
             yield theirs if split else ours, ours, bool(writes)
