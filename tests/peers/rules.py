@@ -31,7 +31,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("numpy.ma", "torch.masked"),
-        "PyTorch gives another dtype or another refusal for plain data, too",
+        "PyTorch gives another dtype or another refusal for what is not masked, too",
         "identity: what is fully specified is PyTorch's (NumPy has exp of a Boolean in half precision, and 1 // 0)",
         lambda case: case.endswith("otherwise in PyTorch"),
     ),

@@ -132,7 +132,8 @@ def difference(theirs: Any, ours: Any, rtol: float) -> str:
     return "" if same else f"values {a.tolist()[:8]}, ours {b.tolist()[:8]}"
 
 
-def _outcome(run: Callable[[], Any]) -> Any:
+def outcome(run: Callable[[], Any]) -> Any:
+    """What it gives, or the error that it raises."""
     try:
         return canonical(run())
     except (
@@ -145,7 +146,7 @@ def judged(suite: Suite, rules: Iterable[Rule], share: int = 1) -> Result:
     """Run a suite, or one case in ``share`` of it, drawn with a fixed seed."""
     result, own = Result(), [rule for rule in rules if suite.name in rule.suites]
     for case in drawn(suite, share):
-        theirs, ours = _outcome(case.theirs), _outcome(case.ours)
+        theirs, ours = outcome(case.theirs), outcome(case.ours)
         if isinstance(theirs, Exception) or isinstance(ours, Exception):
             both = isinstance(theirs, Exception) and isinstance(ours, Exception)
             text = "" if both else f"{_said(theirs)}; ours {_said(ours)}"

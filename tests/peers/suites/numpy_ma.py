@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 import maskgrad as mg
-from tests.peers.suite import Case, Masked, Suite, canonical, difference
+from tests.peers.suite import Case, Masked, Suite, canonical, difference, outcome
 
 POISONS = (np.nan, np.inf, -np.inf, 1e38)
 
@@ -226,19 +226,23 @@ def _lines() -> Iterator[tuple[str, str, bool]]:
 def _plainly(theirs: str, ours: str, writes: bool, data: Any, rtol: float) -> str:
     """What numpy.ma and PyTorch make of the line where nothing is masked."""
     data = ([(values, np.ones_like(mask)) for values, mask in data[0]], *data[1:])
-    found = []
-    for line, mine in ((theirs, False), (ours, True)):
-        try:
-            found.append(canonical(_run(line, writes, data, mine, whole=mine)))
-        except (AttributeError, TypeError):
-            if mine:  # not a line for tensors without a mask
-                return ""
-            continue
-        except (ArithmeticError, LookupError, ValueError, RuntimeError):
-            continue
-        if not (mine or writes or np.all(found[0].mask if isinstance(found[0], Masked) else True)):
-            return ", outside its domain"
-    return ", otherwise in PyTorch" if len(found) == 1 or (found and difference(*found, rtol)) else ""
+    peer = outcome(partial(_run, theirs, writes, data, False))
+    pytorch = outcome(partial(_run, ours, writes, data, True, whole=True))
+    if isinstance(pytorch, (AttributeError, TypeError)):  # not a line for tensors without a mask
+        return ""
+    refused = [isinstance(found, Exception) for found in (peer, pytorch)]
+    if any(refused):
+        return "" if all(refused) else ", otherwise in PyTorch"
+    if not difference(peer, pytorch, rtol):
+        return ""
+    finite = isinstance(pytorch, Masked) and not difference(peer, _finite(pytorch), rtol)
+    return ", outside its domain" if finite else ", otherwise in PyTorch"
+
+
+def _finite(found: Any) -> Masked:
+    """Without what PyTorch says of an argument that a function is not defined for."""
+    found = canonical(found)
+    return Masked(found.values, found.mask & np.isfinite(found.values))
 
 
 def cases() -> Iterator[Case]:
@@ -249,7 +253,10 @@ def cases() -> Iterator[Case]:
             name = f"{ours} of {label}{_plainly(theirs, ours, writes, data, rtol)}"
             poison = POISONS[number % len(POISONS)]
             run = partial(_run, ours, writes, data, True, poison)
-            yield Case(name, partial(_run, theirs, writes, data, False), run, rtol)
+            peer = partial(_run, theirs, writes, data, False)
+            yield Case(name, peer, run, rtol)
+            if name.endswith("domain"):
+                yield Case(f"{name}: what is finite", peer, partial(lambda run: _finite(run()), run), rtol)
 
 
 SUITE = Suite("numpy.ma", np.__version__, cases)
