@@ -135,9 +135,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("torch.masked",),
-        "the gradient of a product over several dimensions, one of whose entries is infinite, is NaN",
-        "deletion: it is that of torch.prod on the specified entries, NaN at the infinite entry only",
-        lambda case: case.startswith("gradient of prod"),
+        "gradients beside infinite entries: that of a product over several dimensions is NaN, that of a largest entry "
+        "that is infinite is shared with masked ones",
+        "deletion and non-interference: they are PyTorch's on the specified entries",
+        lambda case: case.startswith("gradient of") and "infinite entries" in case,
     ),
     Rule(
         ("numpy.ma",),

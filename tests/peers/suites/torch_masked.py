@@ -54,8 +54,8 @@ def _dense(x: Any) -> Any:
     return x.to_dense() if isinstance(x, Tensor) and x.layout is not torch.strided else x
 
 
-def _poisoned(x: Tensor, mask: Tensor | None, poison: float) -> Tensor:
-    if mask is None or not x.is_floating_point():
+def _poisoned(x: Tensor, mask: Tensor | None, poison: float | None) -> Tensor:
+    if mask is None or poison is None or not x.is_floating_point():
         return x
     return torch.where(mask, x, poison)
 
@@ -76,7 +76,9 @@ def _theirs(name: str, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any])
     return Masked(values.numpy(), mask.expand(values.shape).numpy())
 
 
-def _function(name: str, poison: float, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _function(
+    name: str, poison: float | None, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """mg.functional: a plain result, of which the specified slots are compared."""
     if name == "logaddexp":
         x = _poisoned(x, kwargs.get("input_mask"), poison)
@@ -88,7 +90,7 @@ def _function(name: str, poison: float, x: Tensor, args: tuple[Any, ...], kwargs
 
 def _method(
     name: str,
-    poison: float,
+    poison: float | None,
     x: Tensor,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -96,11 +98,12 @@ def _method(
 ) -> Any:
     """The same on a MaskedTensor, of the layout of ``x``: a masked result, or a plain number."""
     kwargs = dict(kwargs)
+    layout = kwargs.pop("layout", x.layout)
     mask = _dense(kwargs.pop("mask", None))
     mask = torch.ones(x.shape, dtype=torch.bool) if mask is None else mask
     found = x if torch_itself else mg.masked(_poisoned(_dense(x), mask, poison), mask)
-    if x.layout is not torch.strided:
-        found = found.to_sparse(layout=x.layout)
+    if layout is not torch.strided:
+        found = found.to_sparse(layout=layout)
     if name in ("var", "std") and "correction" not in kwargs:
         kwargs["correction"] = int(kwargs.pop("unbiased", True))
     return (METHODS.get(name) or getattr(torch, name))(found, *args, **kwargs)
@@ -124,41 +127,49 @@ def _gradient(run: Callable[..., Tensor], slots: Tensor, x: Tensor, mask: Tensor
 
 def _gradients(
     name: str, poison: float, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> list[Any]:
-    """That of torch.masked, and ours, whose unspecified entries are poisoned."""
-    slots, mask = partial(_slots, name, x, args, kwargs), kwargs["mask"]
-    theirs = lambda leaf: getattr(torch.masked, name)(leaf, *args, **kwargs)  # noqa: E731
-    ours = lambda leaf: getattr(mg.functional, name)(leaf, *args, **kwargs)  # noqa: E731
-    return [
-        _quiet(lambda: _gradient(theirs, slots(), x, mask)),
-        lambda: _gradient(ours, slots(), _poisoned(x, mask, poison), mask),
-    ]
+) -> Iterator[tuple[str, Callable[[], Any], Callable[[], Any]]]:
+    """That of torch.masked, and ours, whose unspecified entries are poisoned, as a function and as a method."""
+    dense = {key: _dense(value) for key, value in kwargs.items()}
+    mask, plain = dense["mask"], _dense(x)
+    poisoned = _poisoned(plain, mask, poison)
 
+    def slots() -> Tensor:
+        return torch.from_numpy(_theirs(name, plain, args, dense).mask)
 
-def _slots(name: str, x: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    return torch.from_numpy(_theirs(name, x, args, kwargs).mask)
+    def method(leaf: Tensor) -> Tensor:
+        found = _method(name, None, leaf, args, {**dense, "layout": x.layout})
+        return found.to_dense().filled(0.0) if isinstance(found, mg.MaskedTensor) else found
+
+    theirs = getattr(torch.masked, name)
+    peer = _quiet(lambda: _gradient(lambda leaf: theirs(leaf, *args, **dense), slots(), plain, mask))
+    if x.layout is torch.strided:
+        function = partial(_function, name, None, args=args, kwargs=dense)
+        yield "function", peer, lambda: _gradient(lambda leaf: function(x=leaf), slots(), poisoned, mask)
+    yield "method", peer, lambda: _gradient(method, slots(), poisoned, mask)
 
 
 def _samples() -> Iterator[tuple[str, str, str, Any]]:
+    """Operation, layout, dtype, and the arguments."""
     from torch.testing._internal.opinfo.definitions._masked import op_db
 
     for operation in op_db:
         name = operation.name.removeprefix("masked.")
         for dtype in (torch.float32, torch.int64):
             if dtype in operation.dtypes:
-                torch.manual_seed(0)
-                for sample in operation.sample_inputs("cpu", dtype):
-                    for args in (
-                        sample.args,
-                        *(((0.5,), (3.0,)) if name == "norm" and sample.args == (2.0,) else ()),
-                    ):  # orders of norm
-                        of = sample.input.detach(), args, dict(sample.kwargs)
-                        yield name, "strided", str(dtype).removeprefix("torch."), of
+                for x, args, kwargs in _drawn(partial(operation.sample_inputs, "cpu", dtype)):
+                    orders = [(0.5,), (2.0,), (3.0,)] if name == "norm" and args == (2.0,) else [args]
+                    for order in orders:
+                        yield name, "strided", str(dtype).removeprefix("torch."), (x, order, kwargs)
         if name in ("sum", "prod", "amax", "amin"):
             for label, layout in list(LAYOUTS.items())[1:]:
-                torch.manual_seed(0)
-                for sample in operation.sample_inputs_sparse(layout, "cpu", torch.float32):
-                    yield name, label, "float32", (sample.input.detach(), sample.args, dict(sample.kwargs))
+                for given in _drawn(partial(operation.sample_inputs_sparse, layout, "cpu", torch.float32)):
+                    yield name, label, "float32", given
+
+
+def _drawn(samples: Callable[[], Any]) -> list[Any]:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        return [(sample.input.detach(), sample.args, dict(sample.kwargs)) for sample in samples()]
 
 
 def _plainly(theirs: Callable[[], Any], pytorch: Callable[[], Any]) -> str:
@@ -179,6 +190,8 @@ def _of_functions() -> Iterator[Case]:
         about = f"{name} {number}: {dtype}, {label}, {tuple(x.shape)}, dim {kwargs.get('dim', args[-1:])}"
         if any(not mask.any() for mask in map(_dense, masks.values())):
             about += ", nothing specified"
+        if not _dense(x).isfinite().all():
+            about += ", infinite entries"
         theirs = _quiet(partial(_theirs, name, x, args, kwargs))
         if any(mask.ndim < x.ndim for mask in masks.values()):
             if label == "strided":
@@ -193,8 +206,9 @@ def _of_functions() -> Iterator[Case]:
         if label == "strided":
             run = partial(_only, partial(_function, name, poison, x, args, kwargs), theirs)
             yield Case(f"function {about}", theirs, run)
-            if dtype == "float32" and "mask" in masks and not name.startswith("arg"):
-                yield Case(f"gradient of {about}", *_gradients(name, poison, x, args, kwargs))
+        if dtype == "float32" and "mask" in masks and not name.startswith("arg"):
+            for form, *runs in _gradients(name, poison, x, args, kwargs):
+                yield Case(f"gradient of {form} {about}", *runs)
         if name != "logaddexp" and (dtype == "float32" or name in ("sum", "amax")):
             yield Case(f"method {about}", theirs, partial(_method, name, poison, x, args, kwargs))
 
