@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -169,11 +170,12 @@ def _scope(data: Any, mine: bool, poison: float) -> dict[str, Any]:
     scope: dict[str, Any] = {"np": np, "torch": torch, "mg": mg}
     for name, (values, mask) in zip("xy", arrays, strict=True):
         if not mine:
-            scope[name] = np.ma.MaskedArray(values.copy(), ~mask)
+            scope[name] = np.ma.MaskedArray(values.copy(order="K"), ~mask)
             continue
         garbage = values.copy(order="K")
         if values.dtype.kind in "fc":
-            garbage[~mask] = poison
+            most = float(np.finfo(values.dtype).max)
+            garbage[~mask] = min(poison, most) if np.isfinite(poison) else poison
         smallest = mask[:1] if mask.strides[0] == 0 else mask
         scope[name] = mg.masked(torch.from_numpy(garbage), torch.from_numpy(smallest.copy(order="K")))
     scope |= {"p": make(plain), "w": make(weights), "B": make(chosen), "I": make(np.array([0, 2]))}
@@ -245,8 +247,19 @@ def _finite(found: Any) -> Masked:
     return Masked(found.values, found.mask & np.isfinite(found.values))
 
 
+def _two_writes() -> Iterator[tuple[str, str]]:
+    """Pairs of writes, drawn with a fixed seed, without those after which views of numpy.ma see no further write."""
+    alone = ("%=", "&=", "|=", "^=", "out=x", "put(", "fill(", "for ")
+    lines = [line.partition(" => ") for line in WRITES if not any(word in line for word in alone)]
+    draw = random.Random(0)
+    drawn = {tuple(draw.choices(range(len(lines)), k=2)): None for _ in range(400)}
+    for pair in drawn:
+        both = [(lines[n][0], lines[n][2] or lines[n][0]) for n in pair]
+        yield "\n".join(theirs for theirs, _ in both), "\n".join(ours for _, ours in both)
+
+
 def cases() -> Iterator[Case]:
-    """Each line on each data set; what lies under our masks takes turns."""
+    """Each line on each data set, and two writes in a row; what lies under our masks takes turns."""
     for label, data in _data():
         rtol = 1e-2 if label == "halves" else 1e-5
         for number, (theirs, ours, writes) in enumerate(_lines()):
@@ -257,6 +270,11 @@ def cases() -> Iterator[Case]:
             yield Case(name, peer, run, rtol)
             if name.endswith("domain"):
                 yield Case(f"{name}: what is finite", peer, partial(lambda run: _finite(run()), run), rtol)
+        if label in ("floats", "lost row", "transposed", "single"):
+            for number, (theirs, ours) in enumerate(_two_writes()):
+                run = partial(_run, ours, True, data, True, POISONS[number % len(POISONS)])
+                name = f"{ours} of {label}".replace("\n", "; ")
+                yield Case(name, partial(_run, theirs, True, data, False), run)
 
 
 SUITE = Suite("numpy.ma", np.__version__, cases)
