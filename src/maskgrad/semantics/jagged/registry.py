@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.jagged import attention, features, indexing, losses, recurrence, views
+from maskgrad.semantics.jagged import attention, convolutions, features, indexing, losses, recurrence, views
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
 from maskgrad.semantics.losses.reduction import PATTERN as POSITION_BY_POSITION
@@ -194,6 +194,7 @@ def pairwise(call: Call) -> Any:
 
 SPECIAL: dict[str, Callable[[Call], Any]] = {
     **features.RULES,
+    **convolutions.RULES,
     **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
     **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),
