@@ -7,6 +7,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged, of_lengths, rows_at
@@ -16,8 +17,8 @@ from maskgrad.semantics.own_sizes import blocks, own_sizes
 __all__ = ["METHODS"]
 
 CLOSE_GAPS = (
-    "Close the gaps first, mg.from_sequences([row.compressed() for row in x]); x[:, :n] and x[:, n:] cut at positions of "
-    "the padded batch."
+    "Close the gaps first, mg.from_sequences([row.compressed() for row in x]); x[:, :n] and x[:, n:] cut at "
+    "positions of the padded batch."
 )
 
 
@@ -139,7 +140,7 @@ def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
 
 
 def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
-    """Return consecutive positions of each sequence; where they start, and how many there are, follows from its length."""
+    """Return consecutive positions of each sequence: where they start, and how many they are, depends on its length."""
     if not isinstance(n, int) or isinstance(n, bool):
         raise TypeError(f"n must be an integer, found {type(n).__name__}; write x.{name}(1)")
     if n < 0:
@@ -148,10 +149,15 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
     total = x.shape[dim]
     size = min(n, total) if name in ("first", "last") else max(total - n, 0)
     stored = stored_of(x)
-    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim and can_read_values(x._values):
+    if (
+        is_jagged(stored)
+        and not stored.pattern.is_flat
+        and stored.pattern.at[-1] == dim
+        and can_read_values(x._values)
+    ):
         pattern = stored.pattern
 
-        def made() -> tuple[object, Tensor]:
+        def made() -> tuple[JaggedPattern, Tensor]:
             start, length = _within(name, pattern.lengths(), n)
             shorter = of_lengths(length, (*pattern.sizes[:-1], size), pattern.at)
             return shorter, rows_at(pattern.offsets[:-1] + start, shorter)

@@ -107,8 +107,8 @@ class ConvTranspose1d(nn.ConvTranspose1d):
     .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i
 
     Args:
-        specified: ``"sequence"`` (default): the result of each sequence alone; jagged sequences stay jagged. Or ``"any"``,
-            as torch's module: see :func:`maskgrad.nn.functional.conv_transpose1d`.
+        specified: ``"sequence"`` (default): the result of each sequence alone; jagged sequences stay jagged. Or
+            ``"any"``, as torch's module: see :func:`maskgrad.nn.functional.conv_transpose1d`.
         args, kwargs: those of ``torch.nn.ConvTranspose1d``.
 
     Gradient:
@@ -137,10 +137,10 @@ class ConvTranspose1d(nn.ConvTranspose1d):
         if not isinstance(input, MaskedTensor):
             return super().forward(input, output_size)
         geometry: tuple[Any, ...] = (self.stride, self.padding, self.kernel_size)
-        more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[arg-type]
+        more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[arg-type, call-arg]
         options = (self.stride, self.padding, more, self.groups, self.dilation)
         return functional.conv_transpose1d(input, self.weight, self.bias, *options, specified=self.specified)
 
     def extra_repr(self) -> str:
         """That of PyTorch, and ``specified``."""
-        return f"{super().extra_repr()}, specified={self.specified!r}"
+        return f"{super().extra_repr()}, specified={self.specified!r}"  # type: ignore[no-untyped-call]

@@ -105,7 +105,7 @@ def _convolution(dims: int) -> Callable[..., Any]:
     conv.__doc__ = DOC.format(
         name=name,
         own_size="" if dims == 1 else ", and likewise along each dimension",
-        jagged="``\"sequence\"`` of jagged sequences (N, C_in, L) is jagged." if dims == 1 else "",
+        jagged='``"sequence"`` of jagged sequences (N, C_in, L) is jagged.' if dims == 1 else "",
         sizes=("L", "H, W", "D, H, W")[dims - 1],
         taps=("k", "k_H, k_W", "k_D, k_H, k_W")[dims - 1],
         shape=f"1, 1, {ones}6",
@@ -132,7 +132,7 @@ def conv_transpose1d(
 ) -> Any:
     r"""``torch.nn.functional.conv_transpose1d``, with a choice of which entries of the result are specified.
 
-    .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i \quad \text{over the products whose factors are specified}
+    .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i \quad \text{over products of specified factors}
 
     Args:
         input: floating point, shape (N, C_in, L), or without N.

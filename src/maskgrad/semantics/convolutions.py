@@ -33,7 +33,7 @@ GRADIENT = "the other factor, where both are specified"
 FORWARD = "input weight bias stride padding dilation groups specified padding_mode"
 TRANSPOSED = "input weight bias stride padding output_padding groups dilation specified"
 
-KEEP_HOLES = 'Write specified="any" or "center", which have a meaning for holes, or close the gaps of the sequences first.'
+KEEP_HOLES = 'Write specified="any" or "center", which have a meaning for holes, or close the gaps first.'
 
 
 def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:

@@ -16,7 +16,9 @@ __all__ = ["blocks", "own_sizes"]
 PADDED = "it takes padded sequences, whose first positions are specified, and this mask has holes"
 
 
-def own_sizes(name: str, remedy: str, mask: Tensor, dims: Sequence[int], alike: Sequence[int] = ()) -> list[Tensor]:
+def own_sizes(
+    name: str, remedy: str, mask: Tensor, dims: Sequence[int], alike: Sequence[int] = ()
+) -> list[Tensor]:
     """Return the sizes of the samples along ``dims``, which are kept with size 1; all other dimensions are the batch.
 
     Where values may be looked at, a mask with holes is refused. Elsewhere a sample ends at its first one.

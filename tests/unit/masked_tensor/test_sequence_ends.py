@@ -77,7 +77,7 @@ def test_the_first_and_the_last_one(layout: torch.layout) -> None:
 
 
 def test_other_dimensions() -> None:
-    data, x = batch(torch.strided, 3)
+    _, x = batch(torch.strided, 3)
     for name in ALONE:
         wanted = getattr(x, name)(2)
         assert torch.equal(getattr(x.transpose(0, 1), name)(2, dim=0).transpose(0, 1), wanted)

@@ -27,7 +27,9 @@ TRANSPOSED: list[dict[str, Any]] = [
 MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def batch(lengths: list[int], garbage: float, layout: torch.layout) -> tuple[list[Tensor], Tensor, mg.MaskedTensor]:
+def batch(
+    lengths: list[int], garbage: float, layout: torch.layout
+) -> tuple[list[Tensor], Tensor, mg.MaskedTensor]:
     parts = [torch.randn(4, length, dtype=torch.float64, requires_grad=True) for length in lengths]
     data = torch.full((len(lengths), 4, 9), garbage, dtype=torch.float64)
     for row, part in zip(data, parts, strict=True):
@@ -71,9 +73,13 @@ def check(layer: Any, lengths: list[int], garbage: float, layout: torch.layout) 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("geometry", FORWARD, ids=str)
-def test_every_sequence_as_if_it_were_alone(geometry: dict[str, Any], mode: str, layout: torch.layout) -> None:
+def test_every_sequence_as_if_it_were_alone(
+    geometry: dict[str, Any], mode: str, layout: torch.layout
+) -> None:
     for kernel, garbage in itertools.product((1, 3, 4), (nan, inf)):
-        layer = mg.nn.Conv1d(4, 6, kernel, **geometry, padding_mode=mode, specified="sequence", dtype=torch.float64)
+        layer = mg.nn.Conv1d(
+            4, 6, kernel, **geometry, padding_mode=mode, specified="sequence", dtype=torch.float64
+        )
         check(layer, LENGTHS, garbage, layout)
 
 
@@ -140,12 +146,18 @@ def test_what_is_refused() -> None:
     parts = torch.tensor([[[1, 1, 1, 1], [1, 1, 1, 0]]]).bool()
     for mask in (holes, parts):
         x = mg.masked(torch.ones(mask.shape), mask)
-        with pytest.raises(mg.UndefinedOnMaskedError, match='this mask has holes.*specified="any"'):
+        with pytest.raises(mg.UndefinedOnMaskedError, match=r'this mask has holes.*specified="any"'):
             mg.nn.functional.conv1d(x, weight, specified="sequence")
     with pytest.raises(ValueError, match="specified must be 'any' or 'sequence', found 'center'"):
         mg.nn.ConvTranspose1d(1, 1, 3, specified="center")
     jagged = mg.from_lengths(torch.ones(2, 2, 4), torch.tensor([3, 1]), dim=2).to_jagged(2)
-    for options in ({"padding": "same", "stride": 2}, {"padding": -1}, {"stride": 0}, {"groups": 3}, {"dilation": 3}):
+    for options in (
+        {"padding": "same", "stride": 2},
+        {"padding": -1},
+        {"stride": 0},
+        {"groups": 3},
+        {"dilation": 3},
+    ):
         with pytest.raises(RuntimeError):
             mg.nn.functional.conv1d(jagged, weight, **options, specified="sequence")  # type: ignore[arg-type]
 

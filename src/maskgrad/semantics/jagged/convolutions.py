@@ -1,7 +1,7 @@
 """Convolutions over time of sequences of different lengths, each as if it were alone: one of PyTorch's for all of them.
 
-Sequences are laid on a line, one behind the other, each with its own padding, and each begins where a window of the line
-does. Windows that reach from one sequence into the next are computed, and not read.
+Sequences are laid on a line, one behind the other, each with its own padding, and each begins where a window of the
+line does. Windows that reach from one sequence into the next are computed, and not read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from torch import Tensor
 
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.semantics.convolutions import FORWARD, TRANSPOSED, can_wrap, of_dim, own_result, paddings, source
+from maskgrad.semantics.convolutions import (
+    FORWARD,
+    TRANSPOSED,
+    can_wrap,
+    of_dim,
+    own_result,
+    paddings,
+    source,
+)
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, of_lengths
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 
@@ -60,7 +68,9 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
             return from_padded(call.on_padded().values, line.results)
         data = x.values.new_zeros(line.size, x.values.shape[1]).index_copy(0, line.places, x.values)
         given["padding"] = 0
-        found: Tensor = call.function(data.t().contiguous().unsqueeze(0), weight, bias, groups=groups, **given)
+        found: Tensor = call.function(
+            data.t().contiguous().unsqueeze(0), weight, bias, groups=groups, **given
+        )
         return SparseEntries(found.squeeze(0).t().index_select(0, line.rows), line.results)
 
     return rule
@@ -68,7 +78,13 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
 
 def _fits(x: Any, weight: Any, bias: Any, geometry: dict[str, Any]) -> bool:
     """Whether this is a plain convolution of sequences; what PyTorch refuses is refused by the padded form."""
-    if not is_jagged(x) or x.pattern.at != (0, 2) or x.values.ndim != 2 or is_masked(weight) or is_masked(bias):
+    if (
+        not is_jagged(x)
+        or x.pattern.at != (0, 2)
+        or x.values.ndim != 2
+        or is_masked(weight)
+        or is_masked(bias)
+    ):
         return False
     padding, stride = geometry.get("padding", 0), of_dim(geometry.get("stride", 1), 0)
     if weight.ndim != 3 or stride < 1:
@@ -84,9 +100,7 @@ def _keeps_lengths(taps: int, geometry: dict[str, Any]) -> bool:
     return of_dim(geometry.get("stride", 1), 0) == 1 and around == span
 
 
-def _line(
-    pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transposed: bool, keeps: bool
-) -> Line:
+def _line(pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transposed: bool, keeps: bool) -> Line:
     stride, (before, after) = of_dim(geometry.get("stride", 1), 0), paddings(taps, 0, geometry)
     lengths = pattern.lengths()
     results = pattern
