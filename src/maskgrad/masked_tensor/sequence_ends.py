@@ -45,8 +45,8 @@ def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTenso
         >>> import torch, maskgrad as mg
         >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
         >>> x.first(2)
-        masked([[ 0.,  1.],
-                [ 3.,  --]])
+        masked([[0., 1.],
+                [3., --]])
         >>> x.first()
         masked([0., 3.])
     """
@@ -76,8 +76,8 @@ def last(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor
         >>> import torch, maskgrad as mg
         >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
         >>> x.last(2)
-        masked([[ 1.,  2.],
-                [ 3.,  --]])
+        masked([[1., 2.],
+                [3., --]])
         >>> x.last()
         masked([2., 3.])
     """
