@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError, UnsupportedOperationError
-from maskgrad.masked_tensor import autograd, completeness, printing, sequences, storage
+from maskgrad.masked_tensor import autograd, completeness, printing, sequence_ends, sequences, storage
 from maskgrad.masked_tensor.creation import from_numpy
 from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
@@ -185,7 +185,7 @@ def _documented(name: str, operation: Operation, where: str = "") -> Callable[..
 
 def install() -> None:
     """Put methods, operators and properties on the class: first those that are written by hand, then the derived."""
-    by_name = (*sequences.METHODS, *completeness.METHODS, *autograd.METHODS)
+    by_name = (*sequences.METHODS, *sequence_ends.METHODS, *completeness.METHODS, *autograd.METHODS)
     by_hand = storage.methods() | {m.__name__: m for m in by_name}
     for name, written in (by_hand | autograd.PROPERTIES).items():
         setattr(MaskedTensor, name, written)

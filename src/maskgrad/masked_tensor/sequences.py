@@ -9,13 +9,10 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.storage import to_dense
-from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.patterns.checks import check_offsets
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.jagged.indexing import picked
-from maskgrad.semantics.jagged.rows import is_jagged
-from maskgrad.semantics.jagged.sequences import ends
 from maskgrad.semantics.sparse.entries import SIGNED
 
 __all__ = [
@@ -251,34 +248,4 @@ def lengths(self: MaskedTensor) -> Tensor:
     return pattern.lengths().reshape(pattern.frame.shape[:-1])
 
 
-def last(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
-    """Return the last specified position of each sequence.
-
-    Args:
-        self: a MaskedTensor, jagged or with a Boolean mask.
-        dim: the dimension of the positions.
-
-    Returns:
-        MaskedTensor without that dimension, unspecified where a sequence is empty. Gradient: reaches the position.
-
-    Example:
-        >>> import torch, maskgrad as mg
-        >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).last()
-        masked([2., 3.])
-    """
-    dim = as_dim(dim, len(self.shape))
-    stored = stored_of(self)
-    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim:
-        rows, some = ends(stored.pattern, last=True)
-        return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
-    values, mask = self._dense()
-    if not values.shape[dim]:
-        raise IndexError(f"last() of dimension {dim} with size 0")
-    shape = [1] * values.ndim
-    shape[dim] = -1
-    places = torch.arange(values.shape[dim], device=values.device).reshape(shape)
-    at = torch.where(mask, places, 0).amax(dim, keepdim=True)
-    return of_entries(values.gather(dim, at).squeeze(dim), mask.any(dim))
-
-
-METHODS = (to_jagged, offsets, lengths, last)
+METHODS = (to_jagged, offsets, lengths)

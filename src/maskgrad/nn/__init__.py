@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from maskgrad.nn import functional
-from maskgrad.nn.convolution import Conv1d, Conv2d, Conv3d
+from maskgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d
 from maskgrad.nn.embedding import Embedding
 from maskgrad.nn.embedding_bag import EmbeddingBag
 from maskgrad.nn.gradient_surgery import MaskGradient, ReverseGradient
@@ -13,6 +13,7 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvTranspose1d",
     "Embedding",
     "EmbeddingBag",
     "Linear",

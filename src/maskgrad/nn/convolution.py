@@ -8,10 +8,12 @@ from typing import Any, ClassVar
 import torch.nn.functional as F
 from torch import nn
 
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor.dispatch import dispatch
 from maskgrad.nn import functional
 from maskgrad.nn.functional import Rule, check_rule
 
-__all__ = ["Conv1d", "Conv2d", "Conv3d"]
+__all__ = ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d"]
 
 DOC = r"""
 
@@ -19,7 +21,8 @@ DOC = r"""
 
     Args:
         specified: ``"center"`` (default): with half a window of padding, a padded {kind} keeps its size, and the result
-            is that of the {kind} alone. ``"any"``, as torch's module, or ``"all"``: see
+            is that of the {kind} alone. ``"sequence"``: the result of each {kind} alone, for any stride and padding;
+            jagged sequences stay jagged. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.{function}`.
         args, kwargs: those of ``torch.nn.{name}``.
 
@@ -45,6 +48,7 @@ class _Choosing(nn.Module):
     """What the three classes share: ``specified``, and a convolution that has it."""
 
     function: ClassVar[Callable[..., Any]]
+    plain: ClassVar[Callable[..., Any]]
     specified: Rule
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -59,11 +63,15 @@ class _Choosing(nn.Module):
         self.specified = specified
 
     def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
-        padding = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        options = (self.stride, padding, self.dilation, self.groups)
+        mode, widths = self.padding_mode, self._reversed_padding_repeated_twice
+        options = (self.stride, self.padding, self.dilation, self.groups)
+        if mode != "zeros" and self.specified == "sequence" and isinstance(input, MaskedTensor):
+            options = (self.stride, tuple(widths), self.dilation, self.groups)
+            of_each = {"specified": "sequence", "padding_mode": mode}
+            return dispatch(type(self).plain, (input, weight, bias, *options), of_each)
+        if mode != "zeros":
+            input = F.pad(input, widths, mode=mode)
+            options = (self.stride, 0, self.dilation, self.groups)
         return type(self).function(input, weight, bias, *options, specified=self.specified)
 
     def extra_repr(self) -> str:
@@ -76,7 +84,7 @@ class _Choosing(nn.Module):
             name = cls.__name__
             shape = "1, " * (int(name[4]) + 1) + "6"
             function = getattr(functional, name.lower())
-            cls.function = staticmethod(function)
+            cls.function, cls.plain = staticmethod(function), staticmethod(getattr(F, name.lower()))
             about = DOC.format(name=name, kind=kind, function=name.lower(), shape=shape)
             cls.__doc__ = f"{cls.__doc__}{about}"
 
@@ -91,3 +99,48 @@ class Conv2d(_Choosing, nn.Conv2d, kind="image"):
 
 class Conv3d(_Choosing, nn.Conv3d, kind="volume"):
     """``torch.nn.Conv3d``, with a choice of which entries of the result are specified."""
+
+
+class ConvTranspose1d(nn.ConvTranspose1d):
+    r"""``torch.nn.ConvTranspose1d``, of each padded sequence alone.
+
+    .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i
+
+    Args:
+        specified: ``"sequence"`` (default): the result of each sequence alone; jagged sequences stay jagged. Or
+            ``"any"``, as torch's module: see :func:`maskgrad.nn.functional.conv_transpose1d`.
+        args, kwargs: those of ``torch.nn.ConvTranspose1d``.
+
+    Gradient:
+        The other factor, for each product in an entry that is specified.
+
+    Raises:
+        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+
+    Dense equivalent: ``torch.nn.ConvTranspose1d``, on each sequence alone.
+
+    Example:
+        >>> x = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([2]), dim=2)
+        >>> mg.nn.ConvTranspose1d(1, 1, 3, stride=2)(x).mask[0, 0]
+        tensor([ True,  True,  True,  True,  True, False, False])
+
+    Source: as :func:`maskgrad.nn.functional.conv_transpose1d`.
+    """
+
+    def __init__(self, *args: Any, specified: Rule = "sequence", **kwargs: Any) -> None:
+        check_rule(specified, functional.OF_TRANSPOSED)
+        super().__init__(*args, **kwargs)
+        self.specified = specified
+
+    def forward(self, input: Any, output_size: list[int] | None = None) -> Any:
+        """That of PyTorch, by a function that has ``specified``."""
+        if not isinstance(input, MaskedTensor):
+            return super().forward(input, output_size)
+        geometry: tuple[Any, ...] = (self.stride, self.padding, self.kernel_size)
+        more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[arg-type, call-arg]
+        options = (self.stride, self.padding, more, self.groups, self.dilation)
+        return functional.conv_transpose1d(input, self.weight, self.bias, *options, specified=self.specified)
+
+    def extra_repr(self) -> str:
+        """That of PyTorch, and ``specified``."""
+        return f"{super().extra_repr()}, specified={self.specified!r}"  # type: ignore[no-untyped-call]

@@ -10,11 +10,13 @@ import torch.nn.functional as F
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import dispatch
 
-__all__ = ["conv1d", "conv2d", "conv3d", "linear"]
+__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "linear"]
 
-Rule: TypeAlias = Literal["any", "center", "all"]
+Rule: TypeAlias = Literal["any", "center", "all", "sequence"]
 #: The rules of what has no windows.
 ALL_OR_ANY = ("any", "all")
+#: Those of a transposed convolution.
+OF_TRANSPOSED = ("any", "sequence")
 
 DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the result are specified.
 
@@ -37,15 +39,19 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
               result is that of the sequence alone. A middle outside of the data is not required.
             - ``"all"``: those of which all products are specified. Without padding, the result of a padded sequence is
               that of the sequence alone.
+            - ``"sequence"``: those that each padded sequence has alone, as many as PyTorch's formula gives for its own
+              length{own_size}. One that PyTorch refuses, because it is empty or shorter than the window, has none. The
+              mask must be one of padded sequences, the same in all channels.
 
     Returns:
-        MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked.
+        MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked. {jagged}
 
     Gradient:
         The other factor, for each product in an entry that is specified.
 
     Raises:
         ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
 
     Dense equivalent: ``F.{name}``, of each sequence alone (see ``specified``).
 
@@ -58,6 +64,8 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
         masked([1., 3., 3., --, --, --])
         >>> mg.nn.functional.{name}(x, w, padding={padding}, specified="all").flatten()
         masked([1., 3., --, --, --, --])
+        >>> mg.nn.functional.{name}(x, w, specified="sequence").flatten()
+        masked([3., --, --, --])
 
     Source: Liu and others 2018, "Image inpainting for irregular holes using partial convolutions" (``"any"``); Graham
     and van der Maaten 2017, "Submanifold sparse convolutional networks" (``"center"``).
@@ -96,6 +104,8 @@ def _convolution(dims: int) -> Callable[..., Any]:
     conv.__name__ = conv.__qualname__ = name
     conv.__doc__ = DOC.format(
         name=name,
+        own_size="" if dims == 1 else ", and likewise along each dimension",
+        jagged='``"sequence"`` of jagged sequences (N, C_in, L) is jagged.' if dims == 1 else "",
         sizes=("L", "H, W", "D, H, W")[dims - 1],
         taps=("k", "k_H, k_W", "k_D, k_H, k_W")[dims - 1],
         shape=f"1, 1, {ones}6",
@@ -106,6 +116,64 @@ def _convolution(dims: int) -> Callable[..., Any]:
 
 
 conv1d, conv2d, conv3d = (_convolution(dims) for dims in (1, 2, 3))
+
+
+def conv_transpose1d(
+    input: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    *,
+    specified: Rule = "any",
+) -> Any:
+    r"""``torch.nn.functional.conv_transpose1d``, with a choice of which entries of the result are specified.
+
+    .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i \quad \text{over products of specified factors}
+
+    Args:
+        input: floating point, shape (N, C_in, L), or without N.
+        weight: floating point, shape (C_in, C_out / groups, k).
+        bias: floating point, shape (C_out,); None: none.
+        stride: s, from one entry of the input to the next, in entries of the result.
+        padding: p, the number of entries that are cut off on both sides.
+        output_padding: the number of entries that are added at the end.
+        groups: the number of blocks of channels.
+        dilation: d, from one entry of a window to the next.
+        specified: which entries of the result are specified:
+
+            - ``"any"``: those with at least one product, and gaps, as with PyTorch's own function on a MaskedTensor.
+            - ``"sequence"``: those that each padded sequence has alone. An empty sequence has none.
+
+    Returns:
+        MaskedTensor (N, C_out, L_out); a plain tensor if no operand is masked. ``"sequence"`` of jagged sequences is
+        jagged.
+
+    Gradient:
+        The other factor, for each product in an entry that is specified.
+
+    Raises:
+        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
+
+    Dense equivalent: ``F.conv_transpose1d``, of each sequence alone.
+
+    Example:
+        >>> x = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([2]), dim=2)
+        >>> w = torch.ones(1, 1, 2)
+        >>> mg.nn.functional.conv_transpose1d(x, w, stride=2, specified="sequence").flatten()
+        masked([1., 1., 1., 1., --, --])
+
+    Source: Zeiler and others 2010, "Deconvolutional networks".
+    """
+    check_rule(specified, OF_TRANSPOSED)
+    arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)
+    if not any(isinstance(x, MaskedTensor) for x in arguments[:3]):
+        return F.conv_transpose1d(*arguments)
+    return dispatch(F.conv_transpose1d, arguments, {"specified": specified})
 
 
 def linear(input: Any, weight: Any, bias: Any = None, *, specified: Rule = "any") -> Any:

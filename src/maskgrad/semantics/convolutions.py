@@ -5,12 +5,14 @@ with them say nothing about the data, so a window without a specified product is
 the middle. A window that holds no data at all, whatever the mask, is of the operation's making as a whole: specified.
 
 That is ``specified="any"``. :mod:`maskgrad.nn.functional` also asks for fewer entries: those of windows whose middle is
-specified, or all of whose products are. Patches (``F.unfold``, ``F.fold``) are the linear parts of a convolution.
+specified, or all of whose products are, or those that each padded sequence has alone. What is unspecified makes no
+product, like the zeros that PyTorch puts behind a sequence, so that only the number of its results is to be found.
+Patches (``F.unfold``, ``F.fold``) are the linear parts of a convolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,14 +23,17 @@ from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.entries import Entries, Operand, is_complete, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
+from maskgrad.semantics.own_sizes import blocks, own_sizes
 from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
 
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"
 
-FORWARD = "input weight bias stride padding dilation groups specified"
-TRANSPOSED = "input weight bias stride padding output_padding groups dilation"
+FORWARD = "input weight bias stride padding dilation groups specified padding_mode"
+TRANSPOSED = "input weight bias stride padding output_padding groups dilation specified"
+
+KEEP_HOLES = 'Write specified="any" or "center", which have a meaning for holes, or close the gaps first.'
 
 
 def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
@@ -38,6 +43,9 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         geometry = bound(names, args, kwargs)
         input, weight, bias = geometry.pop("input"), geometry.pop("weight"), geometry.pop("bias", None)
         groups, rule = geometry.pop("groups", 1), geometry.pop("specified", "any")
+        mode = geometry.pop("padding_mode", "zeros")
+        if mode != "zeros":
+            input, geometry["padding"] = wrapped(input, geometry["padding"], mode), 0
 
         def convolve(
             data: Tensor, kernel: Tensor, groups: int = groups, bias: Tensor | None = None
@@ -54,6 +62,9 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         spatial = values_of(weight).ndim - 2
         unbatched = values.ndim == spatial + 1
         data = rearranged(input, lambda part: part.unsqueeze(0)) if unbatched else input
+        if rule == "sequence" and isinstance(data, Entries):
+            mask = _own_results(data, weight, groups, convolve, transposed, values.shape[-spatial:], geometry)
+            return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
         mask = _any_product(data, weight, groups, convolve, transposed)
         if transposed or _pads(geometry.get("padding", 0)):
             mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
@@ -61,8 +72,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
         elif rule == "all":
             mask = mask & _all_products(data, weight, groups, convolve)
-        mask = (mask.squeeze(0) if unbatched else mask).expand(values.shape)
-        return Entries(values, bias_mask(mask, _per_channel(bias, spatial)))
+        return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
 
     return body
 
@@ -120,10 +130,10 @@ def _middles(
     """
     found = _in_groups(mask, groups)
     for d, size in enumerate(sizes):
-        stride, dilation = (_of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
+        stride, dilation = (of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
         before = dilation * (kernel[2 + d] - 1) // 2  # of the middle, in the window
         padding = geometry.get("padding", 0)
-        pad = {"same": before, "valid": 0}[padding] if isinstance(padding, str) else _of_dim(padding, d)
+        pad = {"same": before, "valid": 0}[padding] if isinstance(padding, str) else of_dim(padding, d)
         place = torch.arange(size, device=mask.device) * stride + (before - pad)
         length = mask.shape[2 + d]
         inside = (place >= 0) & (place < length)
@@ -132,7 +142,100 @@ def _middles(
     return found if groups == 1 else found.repeat_interleave(kernel[0] // groups, 1)
 
 
-def _of_dim(option: Any, d: int) -> int:
+def _whole(mask: Tensor, values: Tensor) -> Tensor:
+    """The mask of a batch in the shape of the values, which may be those of a single sample."""
+    return (mask if mask.ndim == values.ndim else mask.squeeze(0)).expand(values.shape)
+
+
+def _own_results(
+    data: Entries,
+    weight: Operand,
+    groups: int,
+    convolve: Callable[..., Tensor],
+    transposed: bool,
+    results: torch.Size,
+    geometry: dict[str, Any],
+) -> Tensor:
+    """The results that each sample has alone; with masked weights, where it has a product or a window without data."""
+    dims = range(2, 2 + len(results))
+    sizes = own_sizes("a convolution of sequences", KEEP_HOLES, data.mask, dims, alike=(1,))
+    kernel = values_of(weight).shape[2:]
+    own = [own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
+    mask = blocks(own, dims, (*data.mask.shape[:2], *results))
+    if isinstance(weight, Entries):
+        met = _any_product(data, weight.values, groups, convolve, transposed)
+        mask = mask & (_any_product(data, weight, groups, convolve, transposed) | ~met)
+    return mask
+
+
+def own_result(size: Any, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Any:
+    """How many results sequences of ``size`` have along spatial dimension ``d``, a tensor or a number.
+
+    Where PyTorch refuses a sequence alone, because it is empty or shorter than the window, it has none.
+    """
+    stride, span = of_dim(geometry.get("stride", 1), d), _span(taps, d, geometry)
+    if transposed:
+        more = of_dim(geometry.get("output_padding", 0), d) - 2 * of_dim(geometry.get("padding", 0), d)
+        found = (size - 1) * stride + span + 1 + more
+    else:
+        found = (size + sum(paddings(taps, d, geometry)) - span - 1) // stride + 1
+    if isinstance(size, Tensor):
+        return torch.where(size > 0, found.clamp(min=0), 0)
+    return max(found, 0) if size > 0 else 0
+
+
+def _span(taps: int, d: int, geometry: dict[str, Any]) -> int:
+    """From the first entry of a window to its last."""
+    return of_dim(geometry.get("dilation", 1), d) * (taps - 1)
+
+
+def paddings(taps: int, d: int, geometry: dict[str, Any]) -> tuple[int, int]:
+    """How many entries a convolution puts before and after those of one dimension."""
+    padding, span = geometry.get("padding", 0), _span(taps, d, geometry)
+    if isinstance(padding, str):
+        return (span // 2, span - span // 2) if padding == "same" else (0, 0)
+    return (of_dim(padding, d),) * 2
+
+
+def wrapped(input: Operand, widths: Sequence[int], mode: str) -> Operand:
+    """``F.pad`` with one of the modes that repeat entries, for each padded sample alone.
+
+    A sample that PyTorch would refuse, because it is shorter than its padding, is unspecified.
+    """
+    if not isinstance(input, Entries):
+        return F.pad(input, list(widths), mode=mode)
+    values, mask = input
+    rank = values.ndim
+    dims = range(rank - len(widths) // 2, rank)
+    sizes = own_sizes("a convolution of sequences", KEEP_HOLES, mask, dims, alike=(dims[0] - 1,))
+    own = []
+    for dim, size in zip(dims, sizes, strict=True):
+        before, after = (widths[2 * (rank - 1 - dim) + side] for side in (0, 1))
+        places = torch.arange(-before, values.shape[dim] + after, device=values.device)
+        from_place = source(places.reshape(-1, *(1,) * (rank - 1 - dim)), size, mode)
+        shape = (*values.shape[:dim], places.shape[0], *values.shape[dim + 1 :])
+        last = max(values.shape[dim] - 1, 0)
+        values = values.gather(dim, from_place.clamp(0, last).expand(shape))
+        own.append(torch.where(can_wrap(size, max(before, after), mode), size + (before + after), 0))
+    return Entries(values, blocks(own, dims, values.shape).expand(values.shape))
+
+
+def source(places: Tensor, size: Tensor, mode: str) -> Tensor:
+    """Whose entry is repeated at ``places`` around a sequence of ``size``; anything if that is too short."""
+    if mode == "reflect":
+        return torch.where(places < size, places.abs(), 2 * (size - 1) - places)
+    if mode == "replicate":
+        return torch.minimum(places.clamp(min=0), size - 1)
+    return places.remainder(size.clamp(min=1))  # circular
+
+
+def can_wrap(size: Tensor, width: int, mode: str) -> Tensor:
+    """Whether PyTorch pads a sequence of ``size`` by ``width``."""
+    least = {"reflect": width + 1, "circular": width}.get(mode, 1)
+    return size >= max(least, 1)
+
+
+def of_dim(option: Any, d: int) -> int:
     """The option of one dimension; PyTorch takes one number for all."""
     if not isinstance(option, (tuple, list)):
         return int(option)

@@ -114,7 +114,9 @@ def test_rules_elsewhere() -> None:
     w = torch.ones(1, 1, 3).double()
     assert_entries(functional.conv1d(x, w, padding=1, specified="center"), [[3.0, 3.0, None, None]])
     assert_entries(functional.conv1d(x, w, None, 1, 1, 1, 1, specified="all"), [[3.0, None, None, None]])
-    with pytest.raises(ValueError, match="specified must be 'any', 'center' or 'all', found 'middle'"):
+    with pytest.raises(
+        ValueError, match="specified must be 'any', 'center', 'all' or 'sequence', found 'middle'"
+    ):
         functional.conv1d(x, w, specified="middle")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="found 'same'"):
         mg.nn.Conv1d(1, 1, 3, specified="same")  # type: ignore[arg-type]

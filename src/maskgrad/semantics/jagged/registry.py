@@ -13,7 +13,16 @@ from torch import Tensor
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.jagged import attention, features, indexing, losses, products, recurrence, views
+from maskgrad.semantics.jagged import (
+    attention,
+    convolutions,
+    features,
+    indexing,
+    losses,
+    products,
+    recurrence,
+    views,
+)
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
 from maskgrad.semantics.registry import OPERATIONS
@@ -199,6 +208,7 @@ def pairwise(call: Call) -> Any:
 SPECIAL: dict[str, Callable[[Call], Any]] = {
     **features.RULES,
     **products.RULES,
+    **convolutions.RULES,
     **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
     **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),

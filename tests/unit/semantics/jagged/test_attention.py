@@ -84,6 +84,48 @@ def test_queries_without_keys_are_unspecified() -> None:
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("sizes", [(2, 0, 3, 0), (0, 0, 0, 0)])
+def test_memories_that_are_empty_leave_no_nan(sizes: tuple[int, ...]) -> None:
+    queries, lengths = padded(QUERIES, 6, 8, 0), torch.tensor(sizes)
+    memory = padded(lengths, 4, 8, 1)
+    attention = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64)
+    served = (torch.arange(6) < QUERIES[:, None]) & (lengths > 0)[:, None]
+    for run in (
+        F.scaled_dot_product_attention,
+        lambda *parts: attention(*parts, need_weights=False)[0],
+        lambda *parts: attention(*parts)[0],
+    ):
+        q = mg.from_lengths(queries, QUERIES, layout=torch.jagged)
+        k = mg.from_lengths(memory, lengths, layout=torch.jagged)
+        found = run(q, k, k)
+        assert torch.equal(found.mask, served.unsqueeze(-1).expand(found.shape))
+        leaves = [queries, memory, *attention.parameters()]
+        grads = torch.autograd.grad(found.square().sum(), leaves, allow_unused=True)
+        assert all(grad is None or grad.isfinite().all() for grad in grads)
+        assert not grads[0][~served].any()
+
+
+def test_attention_written_by_hand() -> None:
+    """Scores of two jagged batches are blocks, for which there is no layout: they have a Boolean mask."""
+    data, weights = padded(QUERIES, 6, 8, 0), torch.randn(4, 6, 8, dtype=torch.float64)
+
+    def run(x):
+        return (x @ x.transpose(-1, -2)).softmax(-1) @ x
+
+    x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
+    found, expected = run(x), alone(run, (data, QUERIES))
+    total = 0 * data[:, 0].nansum()
+    for b, rows in enumerate(expected):
+        assert found.mask[b].sum() == rows.numel()
+        torch.testing.assert_close(found.filled(NAN)[b, : len(rows)], rows)
+        total = total + (rows * weights[b, : len(rows)]).sum()
+    (grad,) = torch.autograd.grad((found * weights).sum(), data)
+    torch.testing.assert_close(grad.nan_to_num(NAN), torch.autograd.grad(total, data)[0].nan_to_num(0.0))
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")(x.detach())
+    assert torch.equal(compiled.mask, found.mask)
+    assert torch.equal(found.to_jagged().offsets(), x.offsets())
+
+
 def test_a_key_without_a_value_counts_in_the_softmax() -> None:
     data = padded(QUERIES, 6, 8, 0)
     q = mg.from_lengths(data, QUERIES, layout=torch.jagged)

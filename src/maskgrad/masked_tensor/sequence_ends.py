@@ -1,0 +1,205 @@
+"""The first and last positions of each sequence, and all but these: by its own length, not by that of the batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.jagged.indexing import picked
+from maskgrad.semantics.jagged.rows import is_jagged, of_lengths, rows_at
+from maskgrad.semantics.jagged.sequences import ends
+from maskgrad.semantics.own_sizes import blocks, own_sizes
+
+__all__ = ["METHODS"]
+
+CLOSE_GAPS = (
+    "Close the gaps first, mg.from_sequences([row.compressed() for row in x]); x[:, :n] and x[:, n:] cut at "
+    "positions of the padded batch."
+)
+
+
+def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor:
+    """Return the first ``n`` positions of each sequence; without ``n`` its first specified one.
+
+    Args:
+        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
+            mask may have holes.
+        n: how many; of a shorter sequence all.
+        dim: the dimension of the positions.
+
+    Returns:
+        MaskedTensor with ``min(n, T)`` positions, jagged if ``x`` is; without ``n`` without that dimension, and
+        unspecified where a sequence is empty. Gradient: reaches these positions.
+
+    Raises:
+        TypeError, ValueError: ``n`` is not a number of positions.
+        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+
+    Dense equivalent: ``x[b, :n]`` for each sequence alone.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
+        >>> x.first(2)
+        masked([[0., 1.],
+                [3., --]])
+        >>> x.first()
+        masked([0., 3.])
+    """
+    return _one(self, dim, last=False) if n is None else _some(self, "first", n, dim)
+
+
+def last(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor:
+    """Return the last ``n`` positions of each sequence, moved to the front; without ``n`` its last specified one.
+
+    Args:
+        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
+            mask may have holes.
+        n: how many; of a shorter sequence all.
+        dim: the dimension of the positions.
+
+    Returns:
+        MaskedTensor with ``min(n, T)`` positions, jagged if ``x`` is; without ``n`` without that dimension, and
+        unspecified where a sequence is empty. Gradient: reaches these positions.
+
+    Raises:
+        TypeError, ValueError: ``n`` is not a number of positions.
+        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+
+    Dense equivalent: ``x[b, -n:]`` for each sequence alone.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
+        >>> x.last(2)
+        masked([[1., 2.],
+                [3., --]])
+        >>> x.last()
+        masked([2., 3.])
+    """
+    return _one(self, dim, last=True) if n is None else _some(self, "last", n, dim)
+
+
+def drop_first(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
+    """Return all but the first ``n`` positions of each sequence, moved to the front.
+
+    Args:
+        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
+        n: how many; of a shorter sequence nothing is left.
+        dim: the dimension of the positions.
+
+    Returns:
+        MaskedTensor with ``T - n`` positions, at least 0, jagged if ``x`` is. Gradient: reaches these positions.
+
+    Raises:
+        TypeError, ValueError: ``n`` is not a number of positions.
+        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+
+    Dense equivalent: ``x[b, n:]`` for each sequence alone.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> ids = mg.from_lengths(torch.arange(6).reshape(2, 3), torch.tensor([3, 1]))
+        >>> ids.drop_first(1)  # the labels of ids.drop_last(1)
+        masked([[ 1,  2],
+                [--, --]])
+    """
+    return _some(self, "drop_first", n, dim)
+
+
+def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
+    """Return all but the last ``n`` positions of each sequence.
+
+    Args:
+        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
+        n: how many; of a shorter sequence nothing is left.
+        dim: the dimension of the positions.
+
+    Returns:
+        MaskedTensor with ``T - n`` positions, at least 0, jagged if ``x`` is. Gradient: reaches these positions.
+
+    Raises:
+        TypeError, ValueError: ``n`` is not a number of positions.
+        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+
+    Dense equivalent: ``x[b, :max(len(x[b]) - n, 0)]`` for each sequence alone.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> ids = mg.from_lengths(torch.arange(6).reshape(2, 3), torch.tensor([3, 1]))
+        >>> ids.drop_last(1), ids[:, :-1]
+        (masked([[ 0,  1],
+                [--, --]]), masked([[ 0,  1],
+                [ 3, --]]))
+    """
+    return _some(self, "drop_last", n, dim)
+
+
+def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
+    """Return consecutive positions of each sequence: where they start, and how many they are, depends on its length."""
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"n must be an integer, found {type(n).__name__}; write x.{name}(1)")
+    if n < 0:
+        raise ValueError(f"n must be at least 0, found {n}; write x.{name}({-n})")
+    dim = as_dim(dim, len(x.shape))
+    total = x.shape[dim]
+    size = min(n, total) if name in ("first", "last") else max(total - n, 0)
+    stored = stored_of(x)
+    if (
+        is_jagged(stored)
+        and not stored.pattern.is_flat
+        and stored.pattern.at[-1] == dim
+        and can_read_values(x._values)
+    ):
+        pattern = stored.pattern
+
+        def made() -> tuple[JaggedPattern, Tensor]:
+            start, length = _within(name, pattern.lengths(), n)
+            shorter = of_lengths(length, (*pattern.sizes[:-1], size), pattern.at)
+            return shorter, rows_at(pattern.offsets[:-1] + start, shorter)
+
+        shorter, rows = pattern.remembered((name, n), made)
+        return MaskedTensor(x._values.index_select(0, rows), shorter)
+    values, mask = x._dense()
+    (length,) = own_sizes(f"x.{name}(n)", CLOSE_GAPS, mask, (dim,))
+    start, length = _within(name, length, n)
+    if name == "last":  # each sequence's own places
+        places = torch.arange(size, device=values.device).reshape(-1, *(1,) * (values.ndim - 1 - dim)) + start
+        shape = (*values.shape[:dim], size, *values.shape[dim + 1 :])
+        found = values.gather(dim, places.clamp(max=max(total - 1, 0)).expand(shape))
+    else:
+        found = values.narrow(dim, min(n, total) if name == "drop_first" else 0, size)
+    return of_entries(found, blocks((length,), (dim,), found.shape).expand(found.shape))
+
+
+def _within(name: str, length: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Return the place at which the wanted part of each sequence starts, and its length."""
+    part = length.clamp(max=n) if name in ("first", "last") else (length - n).clamp(min=0)
+    at_the_end = name in ("last", "drop_first")
+    return length - part if at_the_end else torch.zeros_like(length), part
+
+
+def _one(x: MaskedTensor, dim: int, last: bool) -> MaskedTensor:
+    """Return the first or last specified position of each sequence, without their dimension."""
+    dim = as_dim(dim, len(x.shape))
+    stored = stored_of(x)
+    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim:
+        rows, some = ends(stored.pattern, last)
+        return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
+    values, mask = x._dense()
+    size = values.shape[dim]
+    if not size:
+        raise IndexError(f"{'last' if last else 'first'}() of dimension {dim} with size 0")
+    places = torch.arange(size, device=values.device).reshape(-1, *(1,) * (values.ndim - 1 - dim))
+    if last:
+        at = torch.where(mask, places, 0).amax(dim, keepdim=True)
+    else:
+        at = torch.where(mask, places, size - 1).amin(dim, keepdim=True)
+    return of_entries(values.gather(dim, at).squeeze(dim), mask.any(dim))
+
+
+METHODS = (first, last, drop_first, drop_last)

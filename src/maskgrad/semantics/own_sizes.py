@@ -1,0 +1,55 @@
+"""How far each sample of a padded batch reaches: its own length, or height and width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from maskgrad.errors import UndefinedOnMaskedError
+from maskgrad.kernels.smallest import smallest
+from maskgrad.patterns.eager import can_read_values
+
+__all__ = ["blocks", "own_sizes"]
+
+PADDED = "it takes padded sequences, whose first positions are specified, and this mask has holes"
+
+
+def own_sizes(
+    name: str, remedy: str, mask: Tensor, dims: Sequence[int], alike: Sequence[int] = ()
+) -> list[Tensor]:
+    """Return the sizes of the samples along ``dims``, which are kept with size 1; all other dimensions are the batch.
+
+    Where values may be looked at, a mask with holes is refused. Elsewhere a sample ends at its first one.
+
+    Args:
+        name: of the operation that asks.
+        remedy: ends the message of the error.
+        mask: of any shape.
+        dims: the dimensions along which samples are padded.
+        alike: dimensions along which the mask does not vary, kept with size 1.
+    """
+    few = smallest(mask)
+    whole = few.all(tuple(alike), keepdim=True) if alike else few
+    whole = whole.expand([mask.shape[d] if d in dims else size for d, size in enumerate(whole.shape)])
+    sizes = []
+    for dim in dims:
+        others = tuple([d for d in dims if d != dim])
+        line = whole.any(others, keepdim=True) if others else whole
+        sizes.append(line.cumprod(dim).sum(dim, keepdim=True))
+    if can_read_values(mask) and bool((blocks(sizes, dims, mask.shape) != few).any()):
+        raise UndefinedOnMaskedError(name, PADDED, remedy)
+    return sizes
+
+
+def blocks(sizes: Sequence[Tensor], dims: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Return the mask of samples of these sizes, of size 1 in other dimensions where the sizes are."""
+    rank = len(shape)
+    found = None
+    for size, dim in zip(sizes, dims, strict=True):
+        places = torch.arange(shape[dim], device=size.device).reshape(-1, *(1,) * (rank - 1 - dim))
+        inside = places < size
+        found = inside if found is None else found & inside
+    assert found is not None
+    return found
