@@ -90,7 +90,7 @@ def canonical(x: Any) -> Any:
     """Reduce a result to numpy: :class:`Masked`, or a tuple of them; a suite converts its own types before."""
     if isinstance(x, mg.MaskedTensor):
         dense = x.to_dense()
-        return Masked(_numpy(dense.filled(0)), _numpy(dense.mask))
+        return Masked(_numpy(dense.filled(False)), _numpy(dense.mask))
     if isinstance(x, torch.Tensor):
         plain = _numpy(x)
         return Masked(plain, np.ones(plain.shape, dtype=bool))
