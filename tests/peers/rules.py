@@ -85,4 +85,16 @@ RULES: tuple[Rule, ...] = (
         "a NaN in a specified entry stays visible: nothing is inferred from values; only from_nan looks for NaN, once",
         _has("standardised ", also="few left"),
     ),
+    Rule(
+        ("opacus and torch.func",),
+        "opacus takes circular and reflected padding for zeros, gives the row padding_idx a gradient, needs a bias",
+        "the gradient of a sample is that of its loss: torch.func gives what we give for these layers",
+        lambda case: (
+            case.startswith("opacus")
+            and any(
+                layer in case
+                for layer in ("circular", "reflected", "Embedding with padding", "LayerNorm without bias")
+            )
+        ),
+    ),
 )

@@ -1,4 +1,4 @@
-"""awkward: flat arrays with ``None``, and lists of lists beside a jagged batch; with ``None``, beside a Boolean mask."""
+"""awkward: flat arrays with ``None``; lists of lists beside a jagged batch, or a Boolean mask where they have holes."""
 
 from __future__ import annotations
 
@@ -138,8 +138,7 @@ def _ours_along(name: str, x: Any, axis: int | None, keepdims: bool) -> Any:
     options: dict[str, Any] = {"correction": 0} if name in ("var", "std") else {}
     if axis is None and name in ("any", "all", "prod", "argmin", "argmax"):
         return getattr(x, name)()
-    found = getattr(x, OURS.get(name, name))(axis, keepdim=keepdims and axis is not None, **options)
-    return found
+    return getattr(x, OURS.get(name, name))(axis, keepdim=keepdims and axis is not None, **options)
 
 
 def cases() -> Iterator[Case]:

@@ -59,9 +59,9 @@ ONE: dict[str, Pair] = {
     "stored along 1": (lambda a: a.count_nonzero(axis=1), lambda x: x.mask.sum(1)),
     "trace": (lambda a: a.trace(), lambda x: x.trace()),
     "diagonal": (lambda a: a.diagonal(), lambda x: x.diagonal()),
-    "norm": (lambda a: sp.linalg.norm(a), lambda x: x.norm()),
+    "norm": (sp.linalg.norm, lambda x: x.norm()),
     "norm along 1": (lambda a: sp.linalg.norm(a, axis=1), lambda x: x.norm(dim=1)),
-    "lower triangle": (lambda a: sp.tril(a), lambda x: x.tril()),
+    "lower triangle": (sp.tril, lambda x: x.tril()),
     "upper triangle": (lambda a: sp.triu(a, 1), lambda x: x.triu(1)),
     "first row": (lambda a: a[[0]], lambda x: x[:1]),
     "two columns": (lambda a: a[:, :2], lambda x: x[:, :2]),
@@ -106,7 +106,7 @@ TWO: dict[str, Pair] = {
     ),
     "one above the other": (lambda a, b: sp.vstack([a, b]), lambda x, y: torch.cat([x, y])),
     "side by side": (lambda a, b: sp.hstack([a, b]), lambda x, y: torch.cat([x, y], 1)),
-    "kron": (lambda a, b: sp.kron(a, b), torch.kron),
+    "kron": (sp.kron, torch.kron),
 }
 
 

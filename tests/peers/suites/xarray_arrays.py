@@ -19,6 +19,33 @@ Pair = tuple[Function, Function]
 SHAPES = {"matrix": (4, 5), "row": (1, 6), "cube": (3, 4, 2), "wide": (2, 9)}
 DIMS = "abc"
 
+
+def _weights(a: Any, d: str) -> Any:
+    return xr.DataArray(np.linspace(0.5, 1.5, a.sizes[d]), dims=d)
+
+
+def _ours_weights(x: Any, k: int) -> torch.Tensor:
+    shape = [1] * x.ndim
+    shape[k] = x.shape[k]
+    return torch.linspace(0.5, 1.5, x.shape[k], dtype=torch.float64).reshape(shape)
+
+
+def _complete(x: Any, k: int) -> Any:
+    """The slices of a dimension that have no hole."""
+    others = [d for d in range(x.ndim) if d != k]
+    return x.index_select(k, x.mask.all(dim=others).nonzero()[:, 0])
+
+
+def _groups(a: Any, d: str) -> Any:
+    return xr.DataArray(np.arange(a.sizes[d]) % 2, dims=d, name="group")
+
+
+def _grouped(x: Any, k: int) -> Any:
+    rows = x.movedim(k, 0)
+    means = [rows[i::2].mean(0) for i in range(min(2, len(rows)))]
+    return torch.stack(means).movedim(0, k)
+
+
 REDUCTIONS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "sum": ("sum", "sum", {}, {}),
     "sum min_count=1": ("sum", "sum", {"min_count": 1}, {}),
@@ -74,12 +101,12 @@ ALONG: dict[str, Pair] = {
         lambda a, d: a.weighted(_weights(a, d)).mean(d),
         lambda x, k: (x * _ours_weights(x, k)).sum(k) / (torch.ones_like(x) * _ours_weights(x, k)).sum(k),
     ),
-    "dropped": (lambda a, d: a.dropna(d), lambda x, k: _complete(x, k)),
+    "dropped": (lambda a, d: a.dropna(d), _complete),
     "product with itself": (
         lambda a, d: xr.dot(a.fillna(0), a.fillna(0), dim=d),
         lambda x, k: (x * x).sum(k).filled(0),
     ),
-    "groups": (lambda a, d: a.groupby(_groups(a, d)).mean(), lambda x, k: _grouped(x, k)),
+    "groups": (lambda a, d: a.groupby(_groups(a, d)).mean(), _grouped),
 }
 ELEMENTWISE: dict[str, Pair] = {
     "abs": (abs, abs),
@@ -123,8 +150,8 @@ TWO: dict[str, Pair] = {
     ),
     "stacked": (lambda a, b: xr.concat([a, b], "z"), lambda x, y: torch.stack([x, y])),
     "dot": (lambda a, b: xr.dot(a.fillna(0), b.fillna(0)), lambda x, y: (x * y).sum()),
-    "mse": (lambda a, b: ((a - b) ** 2).mean(), lambda x, y: torch.nn.functional.mse_loss(x, y)),
-    "l1": (lambda a, b: abs(a - b).mean(), lambda x, y: torch.nn.functional.l1_loss(x, y)),
+    "mse": (lambda a, b: ((a - b) ** 2).mean(), torch.nn.functional.mse_loss),
+    "l1": (lambda a, b: abs(a - b).mean(), torch.nn.functional.l1_loss),
     "row less a plain one": (lambda a, b: a - b.fillna(0).isel(a=0), lambda x, y: x - y.filled(0)[0]),
 }
 PLAIN = {
@@ -138,32 +165,6 @@ PLAIN = {
     "argmax",
     "argmin",
 }
-
-
-def _weights(a: Any, d: str) -> Any:
-    return xr.DataArray(np.linspace(0.5, 1.5, a.sizes[d]), dims=d)
-
-
-def _ours_weights(x: Any, k: int) -> torch.Tensor:
-    shape = [1] * x.ndim
-    shape[k] = x.shape[k]
-    return torch.linspace(0.5, 1.5, x.shape[k], dtype=torch.float64).reshape(shape)
-
-
-def _complete(x: Any, k: int) -> Any:
-    """The slices of a dimension that have no hole."""
-    others = [d for d in range(x.ndim) if d != k]
-    return x.index_select(k, x.mask.all(dim=others).nonzero()[:, 0])
-
-
-def _groups(a: Any, d: str) -> Any:
-    return xr.DataArray(np.arange(a.sizes[d]) % 2, dims=d, name="group")
-
-
-def _grouped(x: Any, k: int) -> Any:
-    rows = x.movedim(k, 0)
-    means = [rows[i::2].mean(0) for i in range(min(2, len(rows)))]
-    return torch.stack(means).movedim(0, k)
 
 
 def _read(found: Any, plain: bool) -> Any:
