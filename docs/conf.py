@@ -35,6 +35,7 @@ exclude_patterns = [
     "doctor_table.md",
     "ecosystem_table.md",
     "pairs_table.md",
+    "proof_table.md",
     "decisions/0000-template.md",
 ]
 html_math_renderer = "mathml"

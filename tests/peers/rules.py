@@ -21,9 +21,10 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("awkward", "xarray"),
-        "along a dimension, what nothing is left for is unspecified, where the peer gives 0, 1, True or NaN",
+        "along a dimension, what nothing is left for is unspecified, where the peer gives 0, 1, True, NaN or an error",
         "deletion: a result without entries is unspecified, with gradient zero (docs/semantics.md, Deletion)",
         lambda case: "nothing left" in case,
+        fewer=True,
     ),
     Rule(
         ("awkward", "torch.nested"),
@@ -50,22 +51,24 @@ RULES: tuple[Rule, ...] = (
         _has("softmax over time"),
     ),
     Rule(
-        ("scipy.sparse",),
+        ("scipy.sparse", "pydata sparse"),
         "a sum, a difference, a maximum or a minimum has entries where both have, the peer's where one has",
         "elementwise results are specified where all operands are (docs/semantics.md, Elementwise operations)",
         _has("sum of two", "difference of two", "maximum of two", "minimum of two"),
+        fewer=True,
     ),
     Rule(
-        ("scipy.sparse",),
+        ("scipy.sparse", "pydata sparse"),
         "a mean divides by the number of stored entries, the peer's by the size",
         "a missing entry is unspecified, not 0: a mean divides by the number of specified entries",
         _has("mean of all", "mean along"),
     ),
     Rule(
-        ("scipy.sparse",),
+        ("scipy.sparse", "pydata sparse"),
         "where nothing is stored, or no product exists, the result is unspecified, where the peer gives 0",
         "deletion, and contractions are specified where a product exists",
         lambda case: "empty rows" in case or case.startswith("diagonal"),
+        fewer=True,
     ),
     Rule(
         ("scipy.sparse",),
@@ -83,17 +86,23 @@ RULES: tuple[Rule, ...] = (
         ("xarray",),
         "0 / 0 is a NaN that stays visible, where the peer reads it as a hole",
         "a NaN in a specified entry stays visible: nothing is inferred from values; only from_nan looks for NaN, once",
-        _has("standardised ", also="few left"),
+        _has("standardised ", also=" left"),
     ),
     Rule(
         ("opacus and torch.func",),
-        "opacus takes circular and reflected padding for zeros, gives the row padding_idx a gradient, needs a bias",
+        "opacus takes other padding for zeros, trains the row padding_idx, counts an id once in a bag, needs a bias",
         "the gradient of a sample is that of its loss: torch.func gives what we give for these layers",
         lambda case: (
             case.startswith("opacus")
             and any(
                 layer in case
-                for layer in ("circular", "reflected", "Embedding with padding", "LayerNorm without bias")
+                for layer in (
+                    "circular",
+                    "reflected",
+                    "Embedding with padding",
+                    "LayerNorm without bias",
+                    "EmbeddingBag",
+                )
             )
         ),
     ),
