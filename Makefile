@@ -15,6 +15,7 @@ dist_extras := dist
 xla_extras := dev
 xla_packages := torch-xla
 ecosystem_extras := dev,cli,plot,examples,interop,ecosystem
+peers_extras := dev,cli,interop,peers
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -28,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem lint bench sweep bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -66,6 +67,13 @@ test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; install
 test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty other packages; installs some gigabytes
 	@$(call which_versions,.venv-ecosystem)
 	.venv-ecosystem/bin/python -m pytest tests/ecosystem
+
+test-peers: .venv-peers/.stamp  ## operations of numpy.ma, xarray, SciPy, awkward, opacus and others beside ours: docs/proof.md
+	.venv-peers/bin/python -m pytest --effort full tests/peers
+	.venv-peers/bin/python -m tests.peers
+
+fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
+	$(BIN)/python -m tests.random_programs --number 1000000 $(ARGS)
 
 lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff check .

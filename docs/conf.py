@@ -36,6 +36,7 @@ exclude_patterns = [
     "ecosystem_table.md",
     "jagged_table.md",
     "pairs_table.md",
+    "proof_table.md",
     "decisions/0000-template.md",
 ]
 html_math_renderer = "mathml"

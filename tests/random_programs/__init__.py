@@ -9,12 +9,27 @@ A program is drawn on plain tensors, so that PyTorch has run it; then it is run 
 - entries stored in another layout: the same entries, until an operation refuses the layout, or writes (sparse layouts
   have no views).
 
+A program that fails is made shorter as long as it fails, and printed as Python that can be run.
+
 Some are also run in forward mode, differentiated twice, or compiled. Programs that are nothing but views and writes are
 compared with PyTorch on plain values, entry by entry: ``check_writes``, and on the command line ``--writes``.
 """
 
-from tests.random_programs.comparisons import check
+from tests.random_programs.comparisons import check as _check
+from tests.random_programs.drawing import draw
 from tests.random_programs.runs import Failure
-from tests.random_programs.writing import check_writes
+from tests.random_programs.shrinking import examined
+from tests.random_programs.writing import check_writes as _check_writes
+from tests.random_programs.writing import draw_writes
 
 __all__ = ["Failure", "check", "check_writes"]
+
+
+def check(seed: int) -> str:
+    """Draw a program and compare its runs; the kinds of comparison that were made."""
+    return examined(_check, draw(seed))
+
+
+def check_writes(seed: int) -> str:
+    """The same for a program of views and writes."""
+    return examined(_check_writes, draw_writes(seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,7 @@ __all__ = [
     "Program",
     "Step",
     "apply",
+    "made",
     "moves",
     "started",
 ]
@@ -87,13 +89,63 @@ class Program:
     steps: list[Step] = field(default_factory=list)
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}, {self.dtype}"]
-        lines += [f"v{i} = leaf{tuple(leaf.shape)}" for i, leaf in enumerate(self.leaves)]
-        lines += [
-            f"{step.name}({', '.join(f'v{i}' for i in step.operands)}, {step.parameters})"
-            for step in self.steps
-        ]
+        """As Python that can be run."""
+        n = len(self.leaves)
+        lines = [f"# seed {self.seed}", "import torch, maskgrad as mg"]
+        for i, (leaf, mask) in enumerate(zip(self.leaves, self.masks, strict=True)):
+            data = f"torch.tensor({leaf.tolist()}, dtype={self.dtype}, requires_grad={moves(self.dtype)})"
+            lines.append(f"v{i} = mg.masked({data}, torch.tensor({mask.tolist()}))")
+        lines += [f"v{n + i} = v{i}.clone()" for i in range(n)]
+        number = 2 * n
+        for step, count in zip(self.steps, made(self), strict=True):
+            names = ", ".join(f"v{number + i}" for i in range(count))
+            # what makes several is written as a list
+            names = f"[{names}]" if step.name in ("chunk", "unbind") else names
+            lines.append(f"{names} = {written_out(step)}" if count else written_out(step))
+            number += count
         return "\n".join(lines)
+
+
+#: Steps that are no method with the parameters as arguments.
+AS_PYTHON = {
+    "index": "{x}[{p[0]}]",
+    "chunk": "{x}.chunk(2, {p[0]})",
+    "unbind": "{x}.unbind({p[0]})[:2]",
+    "cat": "torch.cat([{x}, {other}], {p[0]})",
+    "stack": "torch.stack([{x}, {other}])",
+    "where": "torch.where({x} > 0, {x}, {other})",
+    "matmul": "{x} @ {other}",
+    "sort": "{x}.sort({p[0]}).values",
+    "remove": "{x}[{p[0]}] = mg.unspecified",
+    "setitem": "{x}[{p[0]}] = {other}",
+    "out": "torch.mul({other}, 2, out={x})",
+    "view and write": "{x}.view(-1)[{p[0]}].mul_(2)",
+}
+
+
+def written_out(step: Step) -> str:
+    """A step as Python, without the names of what it makes."""
+    x, *rest = (f"v{i}" for i in step.operands)
+    p = [f"torch.tensor({v.tolist()})" if isinstance(v, Tensor) else repr(v) for v in step.parameters]
+    if step.name in AS_PYTHON:
+        other = rest[0] if rest else "0" if step.name == "where" else p[-1] if p else ""
+        return AS_PYTHON[step.name].format(x=x, p=p, other=other)
+    if step.name in BINARY:
+        return f"torch.{step.name}({x}, {(*rest, *p)[0]})"
+    return f"{x}.{step.name}({', '.join((*rest, *p))})"
+
+
+def made(program: Program) -> list[int]:
+    """How many variables each step makes, on plain tensors."""
+    leaves = [leaf.clone().requires_grad_(moves(program.dtype)) for leaf in program.leaves]
+    variables, counts = started(lambda leaf, _: leaf, leaves, program.masks), []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for step in program.steps:
+            new = list(apply(step, variables))
+            counts.append(len(new))
+            variables += new
+    return counts
 
 
 def apply(step: Step, variables: list[Any]) -> Iterable[Any]:

@@ -30,7 +30,7 @@ from tests.random_programs.runs import (
 )
 from tests.random_programs.steps import TRANSPARENT, Program, Step, apply
 
-__all__ = ["check_writes"]
+__all__ = ["check_writes", "draw_writes"]
 
 KINDS = (*("view",) * 3, *("assignment",) * 4, "unary", "binary", "write", "write", "other")
 #: A detached name is written without the graph's knowledge.
@@ -40,9 +40,13 @@ STEPS = (TRANSPARENT | {"remove"}) - {"detach"}
 REFUSED = (*ASK_FOR_A_COPY, "share one Boolean", "would not see it")
 
 
-def check_writes(seed: int) -> str:
-    """Draw a program, and compare masks, values and gradients; whether PyTorch trains on it."""
-    program = draw(seed, dtypes=(torch.float64,), kinds=KINDS, steps=STEPS)
+def draw_writes(seed: int) -> Program:
+    """A program of views and writes."""
+    return draw(seed, dtypes=(torch.float64,), kinds=KINDS, steps=STEPS)
+
+
+def check_writes(program: Program) -> str:
+    """Compare masks, values and gradients of a program; whether PyTorch trains on it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         plain = run(program, PLAIN)
