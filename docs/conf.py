@@ -34,6 +34,7 @@ exclude_patterns = [
     "coverage_table.md",
     "doctor_table.md",
     "ecosystem_table.md",
+    "laws_table.md",
     "pairs_table.md",
     "decisions/0000-template.md",
 ]
