@@ -69,6 +69,12 @@ def test_a_type_that_obeys_is_supported() -> None:
         ("sqrt", lambda x: Pair(root(x).values, torch.zeros_like(x.mask)), "identity"),
         ("sqrt", lambda x: Pair(root(x).values.detach(), x.mask), "identity"),
         ("sqrt", lambda x: Pair(root(x).values.double(), x.mask), "identity"),
+        ("sqrt", lambda x: Pair(root(x).values, x.mask[..., None]), "identity"),
+        (
+            "sum",
+            lambda x, *args, **kwargs: x.values.sum() if kwargs == {"dim": -1} else total(x, *args, **kwargs),
+            "deletion",
+        ),
         # entries under the mask count
         (
             "mean",

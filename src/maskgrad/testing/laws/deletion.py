@@ -107,6 +107,10 @@ def assert_deleted(
     Positions (of a maximum, of what is sorted) are not compared: each type may count them in its own way.
     """
     x = deletion.x.clone().requires_grad_(leaf.requires_grad)
+    dimensions = (x.ndim, x.ndim - 1) if "dim" in deletion.kwargs else range(x.ndim + 1)
+    for value in plain:
+        assert value.ndim in dimensions, f"result of shape {tuple(value.shape)}"
+        assert len(deletion.slices(value)) == len(deletion.slices(x)), f"result of shape {tuple(value.shape)}"
     found, right = [], []
     for i, expected in enumerate(deletion.expected(function, x)):
         if isinstance(expected, Exception):  # PyTorch needs more entries than are left
@@ -117,10 +121,10 @@ def assert_deleted(
                 assert not known.any(), f"nothing is left of slice {i}, and its result is specified"
             elif value.is_floating_point():
                 rest = expected[part].reshape(-1)
-                number = int(known.sum())
-                if rest.isnan().all() and not number:  # an estimate for which too few are left
+                left = int(known.sum())
+                if rest.isnan().all() and not left:  # an estimate for which too few are left
                     continue
-                assert number == rest.numel(), f"slice {i}: {number} results instead of {rest.numel()}"
+                assert left == rest.numel(), f"slice {i}: {left} results instead of {rest.numel()}"
                 found.append(deletion.slices(value)[i][known])
                 right.append(rest)
     if not found:

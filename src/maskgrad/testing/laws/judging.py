@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.testing.laws.adapter import Adapter
 from maskgrad.testing.laws.comparison import assert_close, assert_gradients, assert_same_bits, parts_of
 from maskgrad.testing.laws.deletion import Deletion, assert_deleted, deletions
-from maskgrad.testing.laws.evaluation import cotangents_for, gradients
+from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
 from maskgrad.testing.laws.operands import Call, Plan, fully_specified, garbage_of, plans_for
 from maskgrad.testing.laws.operator_database import Entry, differentiable, samples_of
 from maskgrad.testing.laws.samples import Effort
@@ -40,6 +40,10 @@ class Verdict(NamedTuple):
     status: Status
     law: str = ""
     case: str = ""
+
+
+class _MismatchError(AssertionError):
+    """A result whose mask does not fit its values."""
 
 
 class Answer(NamedTuple):
@@ -107,7 +111,10 @@ class _Judged:
             return False
         plain = call.leaves(self.differentiable)
         args, kwargs = call.with_tensors(plain)
-        expected = [torch.as_tensor(part) for part in parts_of(self.entry.reference(*args, **kwargs))]
+        reference = attempt(self.entry.reference, args, kwargs)
+        if isinstance(reference, Exception):  # PyTorch has no gradient of one of the operands
+            return False
+        expected = [torch.as_tensor(part) for part in parts_of(reference)]
         assert len(found.plain) == len(expected), f"{len(found.plain)} results instead of {len(expected)}"
         for value, mask, right in zip(found.plain, found.masks, expected, strict=True):
             assert value.dtype == right.dtype, f"{value.dtype} instead of {right.dtype}"
@@ -130,6 +137,7 @@ class _Judged:
             for mask, grad in zip(call.masks(plan), found.grads, strict=True):
                 if mask is not None and grad is not None:
                     assert not grad[~mask].count_nonzero(), f"{here}: an unspecified entry has a gradient"
+            assert len(found.masks) == len(first[1].masks), f"{here}: {len(found.masks)} results"
             assert_same_bits(found.masks, first[1].masks, f"{here}: mask")
             assert_same_bits(found.plain, first[1].plain, f"{here}: result")
             assert_same_bits(found.grads, first[1].grads, f"{here}: gradient of operand")
@@ -142,6 +150,8 @@ class _Judged:
         try:
             masked = self.adapter.make(leaf, deletion.mask)
             plain, masks = self.read(self.adapter.call(self.entry.function, (masked,), deletion.kwargs))
+        except _MismatchError:
+            raise
         except Exception:  # refused
             return
         assert_deleted(deletion, plain, masks, self.entry.function, leaf, self.gradients)
@@ -159,6 +169,8 @@ class _Judged:
             args, kwargs = call.masked(leaves, plan, self.adapter.make)
             plain, masks = self.read(self.adapter.call(self.entry.function, args, kwargs))
             grads = self.gradients(plain, leaves, cotangents_for(plain, masks))
+        except _MismatchError:
+            raise
         except Exception as error:  # a refusal, in whatever words
             return error
         return Answer([part.detach() for part in plain], masks, grads)
@@ -177,6 +189,9 @@ class _Judged:
             if isinstance(part, self.kind):
                 mask = self.adapter.mask(part)
                 values = self.adapter.values(part)
+                if mask.shape != values.shape:
+                    shapes = f"{tuple(mask.shape)} of values of shape {tuple(values.shape)}"
+                    raise _MismatchError(f"mask of shape {shapes}")
                 values = torch.where(mask, values, torch.zeros((), dtype=values.dtype))
             else:
                 values = torch.as_tensor(part)
