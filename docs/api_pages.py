@@ -24,6 +24,7 @@ PUBLIC_MODULES = [
     "maskgrad.integrations",
     "maskgrad.doctor",
     "maskgrad.testing",
+    "maskgrad.testing.laws",
     "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",

@@ -35,6 +35,7 @@ exclude_patterns = [
     "doctor_table.md",
     "ecosystem_table.md",
     "jagged_table.md",
+    "laws_table.md",
     "pairs_table.md",
     "proof_table.md",
     "decisions/0000-template.md",

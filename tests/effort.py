@@ -3,7 +3,7 @@
 What the light run leaves to the full one is decided by rules, never by which tests pass:
 
 * Each entry of the operator database meets all laws, with fewer samples, masks and kinds of garbage
-  (``tests/laws/samples.py``). Such tests have the marker ``every``.
+  (``tests/laws/effort.py``). Such tests have the marker ``every``.
 * A test with one of the markers :data:`MULTIPLIED` does once more, on other dtypes, layouts, compilers or processes,
   what another test has done. Of those that one function makes, the light run keeps the first, or the first of each
   ``per``, which takes parameters of the test by their names; of a whole file, if so marked; ``keep`` of them instead of

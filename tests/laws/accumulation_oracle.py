@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.slices import Result
 
 __all__ = ["ACCUMULATIONS", "accumulates", "accumulation"]

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 
 __all__ = ["attention"]
 

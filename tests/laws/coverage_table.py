@@ -9,17 +9,11 @@ from pathlib import Path
 import torch
 
 from maskgrad.semantics.jagged.registry import runs_on
-from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from maskgrad.testing.laws.notices import without_notices
+from maskgrad.testing.laws.operator_database import ENTRIES, Entry, differentiable
 from tests.laws.jagged import check_jagged
-from tests.laws.laws import (
-    check_identity,
-    check_non_interference,
-    check_refusals,
-    check_spellings,
-    differentiable,
-)
-from tests.laws.notices import without_notices
-from tests.laws.operator_database import ENTRIES, Entry
+from tests.laws.laws import check_identity, check_non_interference, check_refusals, check_spellings
 from tests.laws.second_order import check_derivatives, has_second_derivatives
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
 from tests.laws.variants import in_other_dtypes, in_other_forms

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.deletion_oracle import reduce_by_deletion
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
 from tests.laws.slices import Result
 
 __all__ = ["creation", "sum_to_size"]

@@ -12,38 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.laws.operands import Call, Plan
-from tests.laws.operator_database import Entry
-from tests.laws.samples import Sample
+from maskgrad.testing.laws.deletion import ALONG, SHAPES
+from maskgrad.testing.laws.operands import Call, Plan
+from maskgrad.testing.laws.operator_database import Entry
+from maskgrad.testing.laws.samples import Sample
 
 __all__ = ["BY_DELETION", "empty_slices", "samples_by_deletion"]
-
-SHAPES = ((3, 5), (2, 3, 4))
-
-#: Operations along one dimension: the arguments to try besides ``dim``.
-ALONG: dict[str, tuple[dict[str, Any], ...]] = {
-    "cumsum": ({}, {"dtype": torch.float64}),
-    "cumprod": ({},),
-    "logcumsumexp": ({},),
-    "cummax": ({},),
-    "cummin": ({},),
-    "diff": ({}, {"n": 2}),
-    "trapezoid": ({}, {"dx": 0.5}),
-    "cumulative_trapezoid": ({},),
-    "softmax": ({}, {"dtype": torch.float64}),
-    "log_softmax": ({},),
-    "nn.functional.softmin": ({},),
-    "nn.functional.normalize": ({}, {"p": 1.0}, {"p": 3.0}),
-    "sort": ({}, {"descending": True}),
-    "argsort": ({}, {"descending": True}),
-    "topk": ({"k": 1}, {"k": 2, "largest": False}),
-    "kthvalue": ({"k": 1}, {"k": 2, "keepdim": True}),
-    "median": ({}, {"keepdim": True}),
-    "nanmedian": ({},),
-    "mode": ({}, {"keepdim": True}),
-    "quantile": ({"q": 0.3}, {"q": 0.5, "interpolation": "lower"}, {"q": 1.0, "keepdim": True}),
-    "nanquantile": ({"q": 0.3}, {"q": 0.0, "interpolation": "midpoint"}),
-}
 
 #: Layers, with their arguments behind the input for a tensor of shape (3, 4, 5).
 LAYERS: dict[str, tuple[tuple[Any, ...], ...]] = {

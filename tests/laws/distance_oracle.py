@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.comparison import NUMBER
 from tests.laws.deletion_oracle import nothing_is_left
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
 
 __all__ = ["distance"]
 

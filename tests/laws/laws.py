@@ -8,21 +8,23 @@ from typing import Any
 import torch
 
 import maskgrad as mg
+from maskgrad.testing.laws.comparison import assert_gradients, assert_same_bits, parts_of
+from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
+from maskgrad.testing.laws.operands import Call, Plan, fully_specified, plans_for
+from maskgrad.testing.laws.operator_database import Entry, differentiable
+from maskgrad.testing.laws.samples import Sample
 from tests.laws.accumulation_oracle import accumulates
-from tests.laws.comparison import assert_gradients, assert_result, assert_same_bits, parts_of
+from tests.laws.comparison import assert_result
 from tests.laws.deletion_oracle import ESTIMATES
-from tests.laws.evaluation import Outcome, anomalies_raise, attempt, cotangents_for, gradients, plain_parts
-from tests.laws.operands import Call, Plan, fully_specified, plans_for
-from tests.laws.operator_database import Entry, samples_of
+from tests.laws.effort import effort_for, effort_of, samples_of
+from tests.laws.evaluation import Outcome, anomalies_raise, plain_parts
 from tests.laws.oracles import WRITES, expect
-from tests.laws.samples import Sample
 
 __all__ = [
     "check_identity",
     "check_non_interference",
     "check_refusals",
     "check_spellings",
-    "differentiable",
     "refused",
 ]
 
@@ -53,12 +55,6 @@ def refused(entry: Entry, call: Call) -> bool:
     """Whether the record says "never" to this call."""
     args, kwargs = call.masked(call.leaves(False), fully_specified(call))
     return isinstance(attempt(entry.function, args, kwargs), mg.UndefinedOnMaskedError)
-
-
-def differentiable(entry: Entry) -> bool:
-    if entry.dtype not in entry.info.backward_dtypes:
-        return False
-    return bool(entry.info.supports_autograd) and (entry.dtype.is_floating_point or entry.dtype.is_complex)
 
 
 def check_identity(entry: Entry) -> None:
@@ -96,7 +92,7 @@ def check_identity(entry: Entry) -> None:
 def check_non_interference(entry: Entry) -> None:
     """Law 2: whatever lies under the mask, the specified results and all gradients are the same bits, and right."""
     for sample, call in cases(entry):
-        for plan in plans_for(call, entry.effort):
+        for plan in plans_for(call, effort_of(entry)):
             check_plan(entry, call, plan, f"{sample}, {plan.name}")
 
 
@@ -108,7 +104,7 @@ def check_plan(entry: Entry, call: Call, plan: Plan, what: str) -> None:
     right = gradients(parts_of(expected.values), clean, cotangents)
     quiet = not any(grad.isnan().any() for grad in right if grad is not None)
     first: Outcome | None = None
-    for garbage in entry.effort.garbage:
+    for garbage in effort_of(entry).garbage:
         here = f"{what}, {garbage} under the mask"
         with anomalies_raise(quiet):
             outcome = run(entry.function, call, plan, garbage, differentiable(entry), cotangents)
@@ -144,7 +140,7 @@ def check_spellings(entry: Entry) -> None:
     """Methods, operators and in-place forms say the same as the function."""
     in_place = {kind: f for kind, f in entry.in_place_spellings.items() if entry.id not in RESIZING}
     for sample, call in cases(entry):
-        for plan in (fully_specified(call), *plans_for(call)):
+        for plan in (fully_specified(call), *plans_for(call, effort_for(own=True))):
             for kind, spelling in entry.other_spellings.items():
                 check_same(entry, call, plan, spelling, f"{sample}, {plan.name}, {kind}")
             for kind, spelling in in_place.items():

@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.class_losses_oracle import (
     cross_entropy,
     linear_cross_entropy,
@@ -22,8 +24,6 @@ from tests.laws.class_losses_oracle import (
 )
 from tests.laws.comparison import NUMBER
 from tests.laws.ctc_oracle import ctc
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
 from tests.laws.reduced import Named, reduced
 
 __all__ = ["loss"]

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.facts import Operation
+from maskgrad.testing.laws.comparison import parts_of
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.accumulation_oracle import ACCUMULATIONS, accumulates, accumulation
 from tests.laws.attention_oracle import attention
-from tests.laws.comparison import parts_of
 from tests.laws.contraction_oracle import contraction
 from tests.laws.convolution_oracle import convolution
 from tests.laws.creation_oracle import creation, sum_to_size
@@ -27,8 +29,6 @@ from tests.laws.histograms_oracle import HISTOGRAMS
 from tests.laws.linear_algebra_oracle import LINEAR_ALGEBRA
 from tests.laws.losses_oracle import loss
 from tests.laws.normalization_oracle import normalization, softmax
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
 from tests.laws.order_statistics_oracle import ORDER_STATISTICS
 from tests.laws.plain_results_oracle import equality, positions
 from tests.laws.random_oracle import gating, random

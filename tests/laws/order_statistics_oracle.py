@@ -7,10 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from tests.laws.comparison import NUMBER, parts_of
+from maskgrad.testing.laws.comparison import parts_of
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.comparison import NUMBER
 from tests.laws.deletion_oracle import nothing_is_left
-from tests.laws.operands import Call
-from tests.laws.operator_database import Entry
 from tests.laws.slices import Part, Result, arguments_of, original_positions, per_slice
 
 __all__ = ["ORDER_STATISTICS"]

@@ -6,10 +6,11 @@ import functools
 from typing import NamedTuple
 
 import maskgrad as mg
-from tests.laws.evaluation import attempt
-from tests.laws.notices import without_notices
-from tests.laws.operands import Call, fully_specified
-from tests.laws.operator_database import ENTRIES, Entry, samples_of
+from maskgrad.testing.laws.evaluation import attempt
+from maskgrad.testing.laws.notices import without_notices
+from maskgrad.testing.laws.operands import Call, fully_specified
+from maskgrad.testing.laws.operator_database import ENTRIES, Entry
+from tests.laws.effort import samples_of
 from tests.laws.oracles import oracle_of
 
 __all__ = ["STATUSES", "Status", "checked_entries", "entries_to_answer_for", "status_of"]

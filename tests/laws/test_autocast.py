@@ -7,11 +7,13 @@ import itertools
 import pytest
 import torch
 
-from tests.laws.comparison import assert_same_bits, parts_of
-from tests.laws.evaluation import cotangents_for, gradients, plain_parts
-from tests.laws.laws import cases, differentiable, fully_specified
-from tests.laws.operands import plans_for
-from tests.laws.operator_database import Entry
+from maskgrad.testing.laws.comparison import assert_same_bits, parts_of
+from maskgrad.testing.laws.evaluation import cotangents_for, gradients
+from maskgrad.testing.laws.operands import plans_for
+from maskgrad.testing.laws.operator_database import Entry, differentiable
+from tests.laws.effort import effort_of
+from tests.laws.evaluation import plain_parts
+from tests.laws.laws import cases, fully_specified
 from tests.laws.status import checked_entries
 from tests.laws.variants import takes
 
@@ -45,9 +47,9 @@ def test_the_laws_hold_under_autocast(entry: Entry) -> None:
                 assert ours.dtype == theirs.dtype, f"{what}: {ours.dtype} instead of {theirs.dtype}"
                 known = getattr(ours, "mask", ANYWHERE).expand(theirs.shape)
                 assert_near(filled[known], theirs[known], what)
-        for plan in itertools.islice(plans_for(call, entry.effort), 1):
+        for plan in itertools.islice(plans_for(call, effort_of(entry)), 1):
             first = None
-            for garbage in entry.effort.garbage:
+            for garbage in effort_of(entry).garbage:
                 leaves = call.leaves(differentiable(entry), plan, garbage)
                 with torch.autocast("cpu"):
                     args, kwargs = call.masked(leaves, plan)

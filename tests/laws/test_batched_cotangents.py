@@ -9,11 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.laws.comparison import parts_of
-from tests.laws.evaluation import attempt, cotangents_for, dense, plain_parts
-from tests.laws.laws import cases, differentiable
-from tests.laws.operands import plans_for
-from tests.laws.operator_database import Entry
+from maskgrad.testing.laws.comparison import parts_of
+from maskgrad.testing.laws.evaluation import attempt, cotangents_for, dense
+from maskgrad.testing.laws.operands import plans_for
+from maskgrad.testing.laws.operator_database import Entry, differentiable
+from tests.laws.effort import effort_of
+from tests.laws.evaluation import plain_parts
+from tests.laws.laws import cases
 from tests.laws.status import checked_entries
 
 ENTRIES = [entry for entry in checked_entries() if differentiable(entry)]
@@ -29,8 +31,8 @@ def test_several_cotangents_at_once(entry: Entry) -> None:
         reference = parts_of(entry.reference(*args, **kwargs))
         everywhere = [torch.ones(part.shape, dtype=torch.bool) for part in reference]
         theirs = attempt(several, (reference, plain, cotangents_for(reference, everywhere)), {})
-        for plan in itertools.islice(plans_for(call, entry.effort), 1):
-            for garbage in entry.effort.garbage[:2]:
+        for plan in itertools.islice(plans_for(call, effort_of(entry)), 1):
+            for garbage in effort_of(entry).garbage[:2]:
                 what = f"{sample}, {plan.name}, {garbage} under the mask"
                 leaves = call.leaves(True, plan, garbage)
                 args, kwargs = call.masked(leaves, plan)

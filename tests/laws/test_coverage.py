@@ -7,9 +7,10 @@ from collections import Counter
 import pytest
 import torch
 
+from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from maskgrad.testing.laws.operator_database import ENTRIES
 from tests.laws.coverage_table import PAGE, table
-from tests.laws.exclusions import NOT_AS, NOT_IN, OUTSIDE, OUTSIDE_BY_NAME
-from tests.laws.operator_database import ENTRIES
+from tests.laws.exclusions import NOT_AS, NOT_IN
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
 from tests.laws.without_samples import WITHOUT_SAMPLES
 

@@ -8,11 +8,13 @@ import torch
 import maskgrad as mg
 from maskgrad.kernels import use_kernels
 from maskgrad.semantics.registry import OPERATIONS
-from tests.laws.comparison import assert_gradients, assert_result, parts_of
+from maskgrad.testing.laws.comparison import assert_gradients, parts_of
+from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
+from maskgrad.testing.laws.operands import garbage_of
+from tests.laws.comparison import assert_result
 from tests.laws.deletion_cases import DEVIATIONS, REDUCTIONS, Case, Deviation, cases_of
 from tests.laws.deletion_oracle import reduce_by_deletion
-from tests.laws.evaluation import attempt, cotangents_for, gradients, plain_parts
-from tests.laws.operands import garbage_of
+from tests.laws.evaluation import plain_parts
 from tests.laws.oracles import REDUCES
 
 CALLS = [(name, dtype) for name, reduction in REDUCTIONS.items() for dtype in reduction.dtypes]

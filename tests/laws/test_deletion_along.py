@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from maskgrad.testing.laws.operands import Call
+from maskgrad.testing.laws.operator_database import entry_named
 from tests.laws.deletion_samples import BY_DELETION, empty_slices, samples_by_deletion
 from tests.laws.laws import check_plan
-from tests.laws.operands import Call
-from tests.laws.operator_database import entry_named
 
 
 @pytest.mark.every

@@ -10,8 +10,8 @@ import torch
 
 from maskgrad.masked_tensor import dispatch
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
+from maskgrad.testing.laws.operator_database import Entry, entry_named
 from tests.laws.laws import check_identity, check_non_interference, check_spellings
-from tests.laws.operator_database import Entry, entry_named
 from tests.laws.second_order import check_derivatives
 
 Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]

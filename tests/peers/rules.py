@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from tests.peers.suite import Rule
 
+
 def _has(*words: str, also: str = "") -> Callable[[str], bool]:
     """Whether a case is one of these operations, or has one of these words after the operation."""
     return lambda case: also in case and any(case.startswith(word) for word in words)
@@ -152,7 +153,6 @@ RULES: tuple[Rule, ...] = (
         "a write that changes the mask for some entries that share one Boolean is refused; write to x.clone()",
         lambda case: case.endswith("of columns"),
     ),
-)
     Rule(
         ("awkward",),
         "a mean, a variance or a softmax of integers is refused, where the peer gives floats",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from maskgrad.testing.laws.notices import without_notices
+from maskgrad.testing.laws.operator_database import Entry
+from maskgrad.testing.laws.samples import Effort
+from tests.laws import effort
 from tests.laws.laws import check_identity, check_non_interference
-from tests.laws.notices import without_notices
-from tests.laws.operator_database import Entry
-from tests.laws.samples import Effort
 from tests.laws.status import checked_entries
 
 SHORT = Effort(samples=3, densities=(0.6,), alone=False, garbage=("nan", "-1e30"))
@@ -18,7 +19,7 @@ CHECKED = checked_entries()
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Entry, "effort", SHORT)
+    monkeypatch.setattr(effort, "OWN", SHORT)
 
 
 def test_the_operations_are_there() -> None:

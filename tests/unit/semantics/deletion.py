@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
+from maskgrad.testing.laws.operands import GARBAGE, garbage_of
 from tests.laws.deletion_cases import contents
-from tests.laws.operands import GARBAGE, garbage_of
 
 __all__ = ["FLOATS", "NUMBERS", "Data", "assert_parts", "data"]
 

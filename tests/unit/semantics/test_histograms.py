@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.laws.comparison import parts_of
+from maskgrad.testing.laws.comparison import parts_of
 from tests.poison import assert_entries, inf, nan, on, poisoned
 from tests.unit.semantics.deletion import FLOATS, data
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import maskgrad as mg
-from tests.laws.operator_database import Entry
-from tests.laws.samples import THIN, Effort, Sample, effort_for, strided
+from maskgrad.testing.laws.operator_database import Entry
+from maskgrad.testing.laws.samples import THIN, Effort, Sample, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
@@ -79,6 +79,7 @@ class Call:
 
     @classmethod
     def of(cls, entry: Entry, sample: Sample) -> Call:
+        """Take a sample of the entry apart."""
         leaves, spec = tree_flatten((sample.args, sample.kwargs))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[i] for i in positions]
@@ -136,10 +137,12 @@ class Call:
             masks[i] = mask
         return masks
 
-    def masked(self, leaves: Sequence[Tensor], plan: Plan) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments with MaskedTensors where the plan has masks."""
+    def masked(
+        self, leaves: Sequence[Tensor], plan: Plan, make: Callable[[Tensor, Tensor], Any] = mg.masked
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The call's arguments with masked tensors where the plan has masks."""
         pairs = zip(leaves, self.masks(plan), strict=True)
-        return self.with_tensors([leaf if mask is None else mg.masked(leaf, mask) for leaf, mask in pairs])
+        return self.with_tensors([leaf if mask is None else make(leaf, mask) for leaf, mask in pairs])
 
 
 def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
@@ -162,14 +165,14 @@ def places_of(sample: Sample, names: tuple[int | str, ...]) -> frozenset[int]:
 
 
 def fully_specified(call: Call) -> Plan:
+    """Masks that are True everywhere."""
     data = [call.tensors[i] for i in call.data]
     return Plan("all specified", tuple(torch.ones(t.shape, dtype=torch.bool, device=t.device) for t in data))
 
 
-def plans_for(call: Call, effort: Effort | None = None) -> Iterator[Plan]:
+def plans_for(call: Call, effort: Effort) -> Iterator[Plan]:
     """Every operand masked, at several densities and with masks of their own; then each operand alone."""
     generator = torch.Generator().manual_seed(0)
-    effort = effort or effort_for(own=True)
 
     def mask(i: int, density: float) -> Tensor:
         return call.like_sample(torch.rand(call.tensors[i].shape, generator=generator) < density)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import numbers
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.testing._internal.common_methods_invocations import op_db, wrapper_set_seed
+from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.common_utils import SEED
+from torch.testing._utils import wrapper_set_seed
 
-from maskgrad import MaskedTensor
 from maskgrad.masked_tensor.dispatch import binding_of
-from tests.laws.comparison import HALVES
-from tests.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from tests.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample, effort_for
+from maskgrad.testing.laws.comparison import HALVES
+from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from maskgrad.testing.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
 
-__all__ = ["ENTRIES", "Entry", "entry_named", "registered_entries", "samples_of"]
+__all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entries", "samples_of"]
 
 #: The names of Python's operators begin with an underscore and are public.
 DUNDER = "__"
@@ -81,16 +82,14 @@ class Entry:
     form: str = "as it comes"
 
     @property
-    def effort(self) -> Effort:
-        return effort_for(own=self.of is None and self.form == "as it comes")
-
-    @property
     def name(self) -> str:
-        return self.info.name
+        """Name in the database."""
+        return str(self.info.name)
 
     @property
     def variant(self) -> str:
-        return self.info.variant_test_name
+        """Which of several entries of that name."""
+        return str(self.info.variant_test_name)
 
     @property
     def id(self) -> str:
@@ -99,6 +98,7 @@ class Entry:
 
     @property
     def function(self) -> Callable[..., Any]:
+        """PyTorch's function."""
         return self.readable(by_name(self.info.op))
 
     @property
@@ -110,6 +110,7 @@ class Entry:
 
     @functools.cached_property
     def dtype(self) -> torch.dtype:
+        """Dtype of its samples."""
         if self.of is not None:
             return self.of
         known = self.info.dtypes
@@ -144,7 +145,9 @@ class Entry:
         """The record that serves this entry, None if there is none."""
         if self.outside:
             return None
-        named = functools.reduce(lambda where, part: getattr(where, part, None), self.name.split("."), torch)
+        named: Any = torch
+        for part in self.name.split("."):
+            named = getattr(named, part, None)
         method = getattr(torch.Tensor, self.name, None)
         getter = getattr(method, "__get__", None)  # x.T, x.mH, …
         info = self.info
@@ -181,6 +184,13 @@ class Entry:
         return {kind: by_name(f) for kind, f in found.items() if f is not None and binding_of(f)}
 
 
+def differentiable(entry: Entry) -> bool:
+    """Whether PyTorch has a derivative of the entry in its dtype."""
+    if entry.dtype not in entry.info.backward_dtypes:
+        return False
+    return bool(entry.info.supports_autograd) and (entry.dtype.is_floating_point or entry.dtype.is_complex)
+
+
 def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     """A method of ``torch.Tensor``, called on the first argument by its name, whatever type that is."""
     name = getattr(function, "__name__", "")
@@ -192,7 +202,7 @@ def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
 
     def method(first: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(first, (torch.Tensor, MaskedTensor)):
+        if isinstance(first, (numbers.Number, list, tuple)):
             raise TypeError(f"{name} is a method of tensors, not of {type(first).__name__}")
         # Python 2's __rdiv__ is a name of torch.Tensor only
         result = (
@@ -208,12 +218,11 @@ def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_strided_scatter(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """torch 2.13 sends the gradient of the entries kept to those written over, as gradcheck reports."""
+    """Torch 2.13 sends the gradient of the entries kept to those written over, as gradcheck reports."""
     written = torch.as_strided_scatter(torch.zeros_like(x), torch.ones_like(src), *args, **kwargs)
     return torch.where(written.bool().detach(), torch.as_strided_scatter(x.detach(), src, *args, **kwargs), x)
 
 
-#: Functions whose gradient in torch is not their derivative.
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` of halves, computed in float32 and rounded once."""
 
@@ -227,12 +236,14 @@ def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
     return rounded_once
 
 
+#: Functions whose gradient in torch is not their derivative.
 MENDED: dict[str, Callable[..., Any]] = {"as_strided_scatter": as_strided_scatter}
 
 ENTRIES = [Entry(info) for info in op_db]
 
 
 def entry_named(id: str) -> Entry:
+    """Return the entry with this name and variant."""
     return next(entry for entry in ENTRIES if entry.id == id)
 
 
@@ -276,11 +287,10 @@ def accepted(entry: Entry, sample: Sample) -> bool:
 
 
 def samples_of(
-    entry: Entry, dtype: torch.dtype | None = None, count: int | None = None, looked_at: int = LOOKED_AT
+    entry: Entry, effort: Effort, dtype: torch.dtype | None = None, looked_at: int = LOOKED_AT
 ) -> list[Sample]:
     """The same samples in every run: the first few, and some spread over the next sixty."""
-    thinned = count is None and entry.effort.thinned
-    count = count or entry.effort.samples
+    count = effort.samples
     drawn = drawn_samples(entry.info, dtype or entry.dtype)
     samples = list(itertools.islice(drawn, looked_at))
     if not any(
@@ -298,4 +308,4 @@ def samples_of(
         first, rest = usable[: count // 2], usable[count // 2 :]
         spread = count - len(first)
         usable = first + [rest[i * len(rest) // spread] for i in range(spread)]
-    return usable[::2] if thinned else usable
+    return usable[::2] if effort.thinned else usable

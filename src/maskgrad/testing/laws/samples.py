@@ -9,9 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.effort import is_light
-
-__all__ = ["FORMS", "LOOKED_AT", "OWN", "THIN", "UNUSED_SAMPLES", "Effort", "Sample", "effort_for", "strided"]
+__all__ = ["FORMS", "LOOKED_AT", "OWN", "THIN", "UNUSED_SAMPLES", "Effort", "Sample", "strided"]
 
 #: How many samples of an entry are looked at.
 LOOKED_AT = 64
@@ -35,23 +33,10 @@ class Effort(NamedTuple):
     thinned: bool = False
 
 
-#: In the entry's own dtype …
+#: What is tried of operations in their own dtype and form.
 OWN = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
-#: … and in the other dtypes and forms, where the meaning is the same and only precision or layout could go wrong.
-OTHER = Effort(3, (0.6,), False, ("nan", "-1e30"))
-#: The densities of the light run.
+#: The densities of a thinned run.
 THIN = (0.6, 0.0)
-
-
-def effort_for(own: bool) -> Effort:
-    """The effort of this run, for entries as they come or in another dtype or form.
-
-    The light run tries a part of what the full one tries, the very same samples and masks.
-    """
-    effort = OWN if own else OTHER
-    if not is_light():
-        return effort
-    return effort._replace(thinned=True, garbage=("nan", "inf") if own else effort.garbage)
 
 
 def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
@@ -99,6 +84,7 @@ class Sample:
         return Sample(args, kwargs)
 
     def tensors(self) -> list[torch.Tensor]:
+        """Return the tensors among the arguments."""
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
 
 

@@ -1,0 +1,25 @@
+"""``python -m maskgrad.testing.laws``: see :mod:`maskgrad.testing.laws.command`."""
+
+from __future__ import annotations
+
+import sys
+
+from maskgrad.errors import MissingDependencyError
+from maskgrad.optional_packages import require
+
+
+def main() -> None:
+    """Run the command, or say which extra brings what it needs."""
+    try:
+        for package in ("typer", "rich", "expecttest"):  # torch.testing._internal imports the last one
+            require(package, "python -m maskgrad.testing.laws", "laws")
+    except MissingDependencyError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        sys.exit(2)
+    from maskgrad.testing.laws.command import app
+
+    app(prog_name="python -m maskgrad.testing.laws")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""How the laws reach a type of masked tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["Adapter"]
+
+
+def _as_it_is(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return function(*args, **kwargs)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """Four functions by which the laws make masked tensors, call PyTorch's functions on them and read the results.
+
+    Args:
+        make: the masked tensor of these values and this Boolean mask of the same shape, True = specified. Gradients
+            are asked for at the values.
+        values: the values of a masked tensor, as a plain tensor through which gradients go back. What it holds at
+            unspecified entries is not looked at.
+        mask: the Boolean mask of a masked tensor, of the shape of its values.
+        call: the result of ``function(*args, **kwargs)``, where arguments, and members of lists among them, are masked
+            tensors. The default calls the function itself. Raise any exception to refuse.
+
+    Example:
+        >>> import torch
+        >>> from maskgrad.testing.laws import Adapter
+        >>> def nan_is_missing():
+        ...     return Adapter(
+        ...         make=lambda values, mask: torch.where(mask, values, torch.nan),
+        ...         values=lambda x: x,
+        ...         mask=lambda x: ~x.isnan(),
+        ...     )
+    """
+
+    make: Callable[[Tensor, Tensor], Any]
+    values: Callable[[Any], Tensor]
+    mask: Callable[[Any], Tensor]
+    call: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] = _as_it_is

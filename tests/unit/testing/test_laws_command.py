@@ -1,0 +1,201 @@
+"""``python -m maskgrad.testing.laws``: what it finds in types that are right and wrong, and its exit status."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+import maskgrad as mg
+from maskgrad.testing import adapters
+from maskgrad.testing.laws import Adapter, __main__
+from maskgrad.testing.laws.command import QUICK, app
+from maskgrad.testing.laws.judging import Verdict, calls_of, judge
+from maskgrad.testing.laws.operator_database import entry_named
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+class Pair:
+    """A masked type that knows the functions below; everything else it refuses."""
+
+    def __init__(self, values: Tensor, mask: Tensor) -> None:
+        self.values, self.mask = values, mask
+
+
+def pairs(**functions: Any) -> Adapter:
+    def call(function: Any, args: Any, kwargs: Any) -> Any:
+        return functions[function.__name__](*args, **kwargs)
+
+    return Adapter(Pair, lambda x: x.values, lambda x: x.mask, call)
+
+
+def verdict(adapter: Adapter, name: str) -> Verdict:
+    entry = entry_named(name)
+    return judge(entry, calls_of(entry, QUICK), adapter, QUICK)
+
+
+def total(x: Pair, dim: Any = None, **kwargs: Any) -> Pair | Tensor:
+    values = torch.where(x.mask, x.values, 0)
+    if dim is None:
+        return values.sum(**kwargs)
+    return Pair(values.sum(dim, **kwargs), x.mask.sum(dim, keepdim=kwargs.get("keepdim", False)) > 0)
+
+
+def root(x: Pair) -> Pair:
+    return Pair(torch.where(x.mask, x.values, 1).sqrt(), x.mask)
+
+
+def test_a_type_that_obeys_is_supported() -> None:
+    adapter = pairs(sum=total, sqrt=root)
+    assert verdict(adapter, "sum") == verdict(adapter, "sqrt") == Verdict("supported")
+    assert verdict(adapter, "mean") == Verdict("refused")
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "law"),
+    [
+        # garbage is multiplied by zero: 0 * NaN is NaN
+        ("sum", lambda x, *args, **kwargs: (x.values * x.mask).sum(*args, **kwargs), "non-interference"),
+        # right forward; the NaN arises backward
+        ("sqrt", lambda x: Pair(x.values.sqrt(), x.mask), "non-interference"),
+        ("sqrt", lambda x: Pair(root(x).values, torch.zeros_like(x.mask)), "identity"),
+        ("sqrt", lambda x: Pair(root(x).values.detach(), x.mask), "identity"),
+        ("sqrt", lambda x: Pair(root(x).values.double(), x.mask), "identity"),
+        ("sqrt", lambda x: Pair(root(x).values, x.mask[..., None]), "identity"),
+        (
+            "sum",
+            lambda x, *args, **kwargs: x.values.sum() if kwargs == {"dim": -1} else total(x, *args, **kwargs),
+            "deletion",
+        ),
+        # entries under the mask count
+        (
+            "mean",
+            lambda x, *args, **kwargs: torch.where(x.mask, x.values, 0).mean(*args, **kwargs),
+            "deletion",
+        ),
+    ],
+)
+def test_what_is_broken_is_found(name: str, function: Any, law: str) -> None:
+    found = verdict(pairs(**{name: function}), name)
+    assert (found.status, found.law) == ("broken", law)
+    assert found.case
+
+
+def test_garbage_that_decides_whether_a_call_is_refused_is_found() -> None:
+    def careful(x: Pair) -> Pair:
+        if x.values.isnan().any():
+            raise ValueError("NaN")
+        return root(x)
+
+    found = verdict(pairs(sqrt=careful), "sqrt")
+    assert (found.status, found.law) == ("broken", "non-interference")
+
+
+def test_a_type_without_gradients_is_judged_by_its_values() -> None:
+    def refuses_gradients(x: Pair) -> Pair:
+        if x.values.requires_grad:
+            raise NotImplementedError
+        return root(x)
+
+    assert verdict(pairs(sqrt=refuses_gradients), "sqrt") == Verdict("values only")
+
+
+# torch.masked says so of each tensor
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of MaskedTensors", "ignore:It is not recommended to create"
+)
+def test_a_type_may_be_a_plain_tensor_or_send_masked_gradients() -> None:
+    missing = Adapter(
+        lambda values, mask: torch.where(mask, values, torch.nan), lambda x: x, lambda x: ~x.isnan()
+    )
+    assert verdict(missing, "exp") == Verdict("supported")
+    assert verdict(missing, "sum").status == "broken"
+    assert verdict(adapters.torch_masked(), "exp") == Verdict("supported")
+
+
+# found by its name in this module
+def multiplies_garbage_in() -> Adapter:
+    return pairs(sum=lambda x, *args, **kwargs: (x.values * x.mask).sum(*args, **kwargs))
+
+
+def run(*arguments: str) -> Any:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_maskgrad_obeys_in_two_families(tmp_path: Path) -> None:
+    page = tmp_path / "table.md"
+    result = run("--quick", "--family", "softmax", "--family", "scans", "--markdown", str(page))
+    assert result.exit_code == 0, result.output
+    assert re.search(r"total .* 16 .* 0 .* 0", result.output)
+    assert "| softmax | 6 |  |  |\n| total | 16 | 0 | 0 |\n" in page.read_text(encoding="utf-8")
+
+
+def test_what_is_broken_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "types_of_mine", sys.modules[__name__])
+    page = tmp_path / "table.md"
+    result = run(
+        "types_of_mine:multiplies_garbage_in", "--quick", "--family", "reductions", "--markdown", str(page)
+    )
+    assert result.exit_code == 1
+    assert "multiplies_garbage_in: sum (non-interference): sample" in result.output
+    assert "- sum (non-interference): sample" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere:at_all"], "No module named 'nowhere'"),
+        (["torch"], "write module:factory"),
+        (["builtins:dict"], "returns a dict"),
+        (["--family", "knitting"], "is not among accumulation"),
+    ],
+)
+def test_mistakes_in_the_arguments(arguments: list[str], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(re.sub(r"[│╭╮╰╯─]", "", result.output).split())
+
+
+def test_an_absent_package_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "expecttest", None)
+    with pytest.raises(SystemExit) as caught:
+        __main__.main()
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == (
+        "Error: python -m maskgrad.testing.laws needs the package 'expecttest', which is not installed; "
+        "install it with: pip install 'maskgrad[laws]'\n"
+    )
+
+
+@pytest.mark.processes(of="file")
+def test_the_database_is_not_imported_before_it_is_needed() -> None:
+    program = "import sys, maskgrad, maskgrad.testing.adapters; assert 'expecttest' not in sys.modules"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
+
+
+def test_the_page_agrees_with_the_table_of_coverage() -> None:
+    totals = re.search(
+        r"\| total \| (\d+) \| (\d+) \| 0 \|", (DOCS / "laws_table.md").read_text(encoding="utf-8")
+    )
+    coverage = (DOCS / "coverage_table.md").read_text(encoding="utf-8")
+    assert totals is not None
+    assert f"**{totals[1]} supported**" in coverage
+    assert f"**{totals[2]} refused**" in coverage
+
+
+def test_the_adapter_of_maskgrad_reads_what_is_specified() -> None:
+    adapter = adapters.maskgrad()
+    x = adapter.make(torch.tensor([1, 2]), torch.tensor([True, False]))
+    assert isinstance(x, mg.MaskedTensor)
+    assert adapter.values(x).tolist() == [1, 0]
+    assert adapter.mask(x).tolist() == [True, False]
