@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem install-peers test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +40,8 @@ demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change, on
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)
 
-test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples
-	$(BIN)/python -m pytest --effort full $(one_process_per_core)
+test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples; those beside other packages are `make test-peers`
+	$(BIN)/python -m pytest --effort full $(one_process_per_core) --ignore=tests/peers
 
 install-newest:
 	@$(PYTHON) -c $(NEW_ENOUGH)
@@ -69,8 +69,9 @@ test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty othe
 	.venv-ecosystem/bin/python -m pytest tests/ecosystem
 
 test-peers: .venv-peers/.stamp  ## operations of numpy.ma, xarray, SciPy, awkward, opacus and others beside ours: docs/proof.md
-	.venv-peers/bin/python -m pytest --effort full tests/peers
-	.venv-peers/bin/python -m tests.peers
+	.venv-peers/bin/python -m pytest --effort full $(one_process_per_core) tests/peers
+
+install-peers: .venv-peers/.stamp
 
 fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
 	$(BIN)/python -m tests.random_programs --number 1000000 $(ARGS)
