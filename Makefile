@@ -40,8 +40,9 @@ demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change, on
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)
 
-test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples; those beside other packages are `make test-peers`
+test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples; of `make test-peers` what is beside packages at hand
 	$(BIN)/python -m pytest --effort full $(one_process_per_core) --ignore=tests/peers
+	$(BIN)/python -m pytest --effort full $(one_process_per_core) tests/peers
 
 install-newest:
 	@$(PYTHON) -c $(NEW_ENOUGH)

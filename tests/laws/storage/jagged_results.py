@@ -91,7 +91,7 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
     ):  # over features; for each sequence there may be another matrix, for each position not
         return (rank - 1) not in storage.places and ("dense" not in name or ragged >= rank - 2)
     if name == "minus mean":  # of each sequence, or of a row
-        return not storage.is_flat and (rank - 1) not in batch
+        return (rank - 1) not in (storage.places if storage.is_flat else batch)
     if name in MOVED and batch == [MOVED[name] % rank] and not storage.is_flat:
         return True
     along = ALONG.get(name, -1 if name.endswith(" last") else None)
