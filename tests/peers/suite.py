@@ -150,10 +150,9 @@ def judged(suite: Suite, rules: Iterable[Rule], share: int = 1) -> Result:
     """Run a suite, or one case in ``share`` of it, drawn with a fixed seed."""
     result, own = Result(), [rule for rule in rules if suite.name in rule.suites]
     for case in drawn(suite, share):
-        with warnings.catch_warnings():  # what a peer warns of is its own affair
+        with warnings.catch_warnings():  # results are compared, not what is said beside them
             warnings.simplefilter("ignore")
-            theirs = outcome(case.theirs)
-        ours = outcome(case.ours)
+            theirs, ours = outcome(case.theirs), outcome(case.ours)
         if isinstance(theirs, Exception) or isinstance(ours, Exception):
             both = isinstance(theirs, Exception) and isinstance(ours, Exception)
             text = "" if both else f"{_said(theirs)}; ours {_said(ours)}"
