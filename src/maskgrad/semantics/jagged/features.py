@@ -28,7 +28,7 @@ from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["ALONG", "RULES", "along", "framed", "lost", "over_everything", "several_dims"]
+__all__ = ["ALONG", "RULES", "along", "framed", "over_everything", "several_dims"]
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
@@ -49,17 +49,14 @@ def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 ALONG_DIM = ("index", "indices_or_sections")
 
 
-def lost(signature: str, given: dict[str, Any]) -> float:
-    """How many entries give no result yet: none, for an estimate the degrees of freedom that it takes."""
-    if "unbiased" not in signature.split():
-        return 0
-    correction = given.get("correction", given.get("unbiased"))
-    return 1 if correction is None else float(correction)
-
-
 def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
     """Whether a reduction has too few entries, or a quantile no row."""
-    few = math.prod([x.shape[d] for d in dims]) <= lost(signature, given)
+    correction: Any = (
+        0  # how many entries give no result yet: of an estimate the degrees of freedom that it takes
+    )
+    if "unbiased" in signature.split():
+        correction = given.get("correction", given.get("unbiased"))
+    few = math.prod([x.shape[d] for d in dims]) <= (1 if correction is None else float(correction))
     return few or ("q" in signature.split() and not x.values.numel())
 
 

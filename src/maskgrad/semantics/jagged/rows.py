@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
-    "OF_SEQUENCES",
     "Aligned",
     "Call",
     "Jagged",
@@ -183,18 +182,11 @@ def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
     return SparseEntries(x.values.index_select(0, rows), chosen)
 
 
-#: An attribute of masks: the offsets of the sequences of which they say that each with a row is specified. A graph
-#: cannot look at a mask, nor at where it comes from.
-OF_SEQUENCES = "_of_sequences"
-
-
 def _with_statistic(pattern: JaggedPattern, operand: Entries, rank: int) -> tuple[JaggedPattern, Any]:
     """The sequences of which a masked operand is known, as far as it has one mask for all of a sequence.
 
     Its values are returned then, else the operand.
     """
-    if getattr(operand.mask, OF_SEQUENCES, None) is pattern.offsets:
-        return pattern, operand.values
     mask = smallest(operand.mask)
     mask = mask[(None,) * (rank - mask.ndim)].movedim(pattern.at, tuple(range(len(pattern.at))))
     batch = pattern.frame.shape[:-1]

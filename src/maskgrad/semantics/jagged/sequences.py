@@ -11,8 +11,8 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.jagged.features import ALONG, _without, lost
-from maskgrad.semantics.jagged.rows import OF_SEQUENCES, Call, in_frame, is_jagged, out_of_frame
+from maskgrad.semantics.jagged.features import ALONG, _without
+from maskgrad.semantics.jagged.rows import Call, in_frame, is_jagged, out_of_frame
 from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
 from maskgrad.semantics.sparse.registry import BY_NAME
 
@@ -53,8 +53,7 @@ def over_sequences(call: Call) -> Any:
         dtype = given.get("dtype")
         values = x.values if dtype is None else x.values.to(dtype)
         result = totals(values, x.pattern, call.operation.name == "mean")
-    complete = lost(ALONG[call.operation.name].signature, given) < 1
-    return _placed(result or _by_stored(call, x, given), x.pattern, keepdim, complete)
+    return _placed(result or _by_stored(call, x, given), x.pattern.at, keepdim)
 
 
 #: Values from which the compiled loop, which adds in double precision, is faster than PyTorch's ``index_add``.
@@ -83,24 +82,15 @@ def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) 
     return Entries(added, some.reshape(*sequences, *trailing).expand(added.shape))
 
 
-def _placed(result: Any, pattern: JaggedPattern, keepdim: Any, complete: bool) -> Any:
-    """Batch dimensions, which come first, where they stood, and a dimension of size 1 if the ragged one is kept.
-
-    Then the mask is marked if it says, ``complete``, that each sequence with a row has the result.
-    """
+def _placed(result: Any, at: tuple[int, ...], keepdim: Any) -> Any:
+    """Batch dimensions, which come first, where they stood, and a dimension of size 1 if the ragged one is kept."""
     if isinstance(result, tuple) and not isinstance(result, Entries):
-        parts = [_placed(part, pattern, keepdim, complete) for part in result]
+        parts = [_placed(part, at, keepdim) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
-    at = pattern.at
     rest = _without(at[:-1], at[-1:])
     order = tuple(range(len(rest)))
     parts = list(result) if rest == order else [part.movedim(order, rest) for part in result]
-    if not keepdim:
-        return Entries(*parts)
-    values, mask = (part.unsqueeze(at[-1]) for part in parts)
-    if complete:
-        setattr(mask, OF_SEQUENCES, pattern.offsets)
-    return Entries(values, mask)
+    return Entries(*[part.unsqueeze(at[-1]) for part in parts] if keepdim else parts)
 
 
 def within_sequences(call: Call) -> Any:

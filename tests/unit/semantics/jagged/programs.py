@@ -58,6 +58,7 @@ PREFIX = "what is specified is not the beginning of each sequence"
 #: … and why not in a graph.
 COUNTED = "a graph does not know which sequences are long enough"
 READ = "a graph cannot read the lengths"
+LOOKED = "a graph cannot look at the mask of a statistic"
 
 PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Choosing": (
@@ -96,14 +97,17 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("F.glu(x)"),
     ),
     "Statistics of each sequence": (
-        Program("x - x.mean(1, keepdim=True)"),
+        Program("x - x.mean(1, keepdim=True)", in_graph=LOOKED),
         Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=COUNTED),
-        Program("(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()"),
+        Program(
+            "(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()",
+            in_graph=LOOKED,
+        ),
         Program("x - x.mean()", meets=True),
         Program("x.softmax(1)"),
         Program("x.log_softmax(1)"),
-        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)"),
-        Program("(x - x.logsumexp(1, keepdim=True)).exp()"),
+        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)", in_graph=LOOKED),
+        Program("(x - x.logsumexp(1, keepdim=True)).exp()", in_graph=LOOKED),
         Program("x.max(1).values"),
         Program("F.normalize(x, dim=1)"),
         Program("x.cumsum(1)", in_graph=READ),

@@ -189,3 +189,19 @@ def test_compiled_loops_meet_empty_sequences(name: str, features: tuple[int, ...
     if ours.is_floating_point():
         found = [torch.autograd.grad((x * x).sum(), data, retain_graph=True)[0] for x in (ours, theirs)]
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_mask_of_a_statistic_that_was_written_since_says_what_it_says_now(compiled: bool) -> None:
+    data = torch.randn(3, 4, 2, dtype=torch.float64)
+    x, boolean = (
+        mg.from_lengths(data, torch.tensor([2, 0, 4]), layout=kind) for kind in (torch.jagged, torch.strided)
+    )
+    statistic = x.mean(1, keepdim=True)
+    y = mg.masked(torch.ones(statistic.shape, dtype=torch.float64), statistic.mask)
+    y[0] = mg.unspecified
+    less = torch.compile(lambda a, b: a - b, backend="eager", fullgraph=True) if compiled else torch.sub
+    found, expected = less(x, y).to_dense(), boolean - y
+    assert not found.mask[0].any()
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0), expected.filled(0))
