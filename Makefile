@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem install-peers test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,8 +71,6 @@ test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty othe
 
 test-peers: .venv-peers/.stamp  ## operations of numpy.ma, xarray, SciPy, awkward, opacus and others beside ours: docs/proof.md
 	.venv-peers/bin/python -m pytest --effort full $(one_process_per_core) tests/peers
-
-install-peers: .venv-peers/.stamp
 
 fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
 	$(BIN)/python -m tests.random_programs --number 1000000 $(ARGS)

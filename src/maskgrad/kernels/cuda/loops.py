@@ -197,6 +197,16 @@ def _row(
 
 
 @compiled
+def _there(
+    mask: tl.tensor, row: tl.tensor, r: tl.tensor, inside: tl.tensor, sizes: tl.tensor, steps: tl.tensor,
+    TENSOR: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Which entries of some rows are specified."""
+    at = row[:, None] + place(r, sizes, steps, TENSOR)[None, :]
+    return tl.load(mask + at, mask=inside, other=0) != 0
+
+
+@compiled
 def _over_table(
     entries: tl.tensor, mask: tl.tensor, few: tl.tensor, out: tl.tensor, results: tl.tensor, kept: tl.tensor,
     kept_sizes: tl.tensor, kept_strides: tl.tensor, reduced: tl.tensor, sizes: tl.tensor, steps: tl.tensor,
@@ -223,12 +233,7 @@ def _over_table(
         for first in range(start, stop, REDUCED):
             r = first + tl.arange(0, REDUCED)
             inside = (k < kept)[:, None] & (r < stop)[None, :]
-            m = (
-                tl.load(
-                    mask + rows[own][:, None] + place(r, sizes, steps, own)[None, :], mask=inside, other=0
-                )
-                != 0
-            )
+            m = _there(mask, rows[own], r, inside, sizes, steps, own)
             x = _row(entries, rows, r, inside, sizes, steps, ACC)
             state = STEP(state, m, x + known, r[None, :], n, KIND)
         found = FINISH(state, n, KIND)
@@ -241,12 +246,7 @@ def _over_table(
         for first in range(start, stop, REDUCED):
             r = first + tl.arange(0, REDUCED)
             inside = (k < kept)[:, None] & (r < stop)[None, :]
-            m = (
-                tl.load(
-                    mask + rows[own][:, None] + place(r, sizes, steps, own)[None, :], mask=inside, other=0
-                )
-                != 0
-            )
+            m = _there(mask, rows[own], r, inside, sizes, steps, own)
             x = _row(entries, rows, r, inside, sizes, steps, ACC)
             result = tl.where(m, OF(x + known, r[None, :], n, KIND), NOTHING)
             to = out[0] + rows[last][:, None] + place(r, sizes, steps, last)[None, :]
