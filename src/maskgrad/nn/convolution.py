@@ -48,7 +48,7 @@ class _Choosing(nn.Module):
     """What the three classes share: ``specified``, and a convolution that has it."""
 
     function: ClassVar[Callable[..., Any]]
-    plain: ClassVar[Callable[..., Any]]
+    _plain: ClassVar[Callable[..., Any]]
     specified: Rule
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -68,7 +68,7 @@ class _Choosing(nn.Module):
         if mode != "zeros" and self.specified == "sequence" and isinstance(input, MaskedTensor):
             options = (self.stride, tuple(widths), self.dilation, self.groups)
             of_each = {"specified": "sequence", "padding_mode": mode}
-            return dispatch(type(self).plain, (input, weight, bias, *options), of_each)
+            return dispatch(type(self)._plain, (input, weight, bias, *options), of_each)
         if mode != "zeros":
             input = F.pad(input, widths, mode=mode)
             options = (self.stride, 0, self.dilation, self.groups)
@@ -84,7 +84,7 @@ class _Choosing(nn.Module):
             name = cls.__name__
             shape = "1, " * (int(name[4]) + 1) + "6"
             function = getattr(functional, name.lower())
-            cls.function, cls.plain = staticmethod(function), staticmethod(getattr(F, name.lower()))
+            cls.function, cls._plain = staticmethod(function), staticmethod(getattr(F, name.lower()))
             about = DOC.format(name=name, kind=kind, function=name.lower(), shape=shape)
             cls.__doc__ = f"{cls.__doc__}{about}"
 
