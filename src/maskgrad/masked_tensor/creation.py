@@ -12,9 +12,8 @@ from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
-from maskgrad.masked_tensor.writing import own_home
 from maskgrad.patterns import BooleanPattern, StoredPattern
-from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.boolean import check_mask, own_home
 from maskgrad.patterns.eager import can_read_values
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
-from maskgrad.patterns.boolean import Home, check_mask, sharers
+from maskgrad.patterns.boolean import Home, check_mask, own_home, sharers
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
@@ -110,7 +110,11 @@ class MaskedTensor:
     def mask(self) -> Tensor:
         """Boolean tensor of the same shape, True where the entry is specified; allocated on a sparse layout."""
         pattern = self._pattern
-        return pattern.lend() if isinstance(pattern, BooleanPattern) else self._dense()[1]
+        if not isinstance(pattern, BooleanPattern):
+            return self._dense()[1]
+        mask = pattern.lend()
+        own_home(mask, mask.shape)  # of what is made of it, writes copy it first
+        return mask
 
     @property
     def layout(self) -> torch.layout:

@@ -7,13 +7,11 @@ where the memory is known to belong to one MaskedTensor and its views (its :clas
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdRef
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import is_transformed
@@ -31,7 +29,6 @@ __all__ = [
     "VIEWS_OF_NUMBERS",
     "keep_masks",
     "makes_views",
-    "own_home",
     "pattern_of_result",
     "recorded",
     "requires_grad",
@@ -77,38 +74,6 @@ def pattern_of_result(
         elif same_memory(mask, pattern.current):
             found = pattern.borrowed()
     return BooleanPattern(mask) if found is None or found.mask is not mask else found
-
-
-def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
-    """Return the home of a mask that the user passes for data of ``shape``, and shares with the MaskedTensor.
-
-    Of a second one nobody is at home.
-    """
-    if torch.compiler.is_compiling():
-        return None
-    number = sharers(mask, shape.numel())
-    base = mask._base if mask._is_view() else mask
-    key = id(base)
-    entry = _HOMES.get(key)
-    if entry is not None and entry[0]() is base:
-        known = entry[1]
-        if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
-            known.lent = True
-            return Home(lent=True, sharers=number)
-    found = Home(lent=False, sharers=number)
-    _HOMES[key] = WeakIdRef(base, functools.partial(_forget, key)), found
-    return found
-
-
-#: The homes of masks that users pass, for as long as these live, by their numbers: half the time of a
-#: WeakTensorKeyDictionary, which makes a reference for each question.
-_HOMES: dict[int, tuple[WeakIdRef, Home]] = {}
-
-
-def _forget(key: int, gone: WeakIdRef) -> None:
-    entry = _HOMES.get(key)
-    if entry is not None and entry[0] is gone:
-        del _HOMES[key]
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdRef
 
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 
-__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "same_memory", "sharers"]
+__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "own_home", "same_memory", "sharers"]
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
@@ -58,6 +60,38 @@ class Home:
         self.memory = whole.clone()
         self.moves += 1
         self.lent = False
+
+
+def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
+    """The home of a mask that the user passes for data of ``shape``, and shares with the MaskedTensor.
+
+    Of a second one, and of a mask that was read from a MaskedTensor, nobody is at home.
+    """
+    if torch.compiler.is_compiling():
+        return None
+    number = sharers(mask, shape.numel())
+    base = mask._base if mask._is_view() else mask
+    key = id(base)
+    entry = _HOMES.get(key)
+    if entry is not None and entry[0]() is base:
+        known = entry[1]
+        if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
+            known.lent = True
+            return Home(lent=True, sharers=number)
+    found = Home(lent=False, sharers=number)
+    _HOMES[key] = WeakIdRef(base, functools.partial(_forget, key)), found
+    return found
+
+
+#: The homes of masks that users pass, for as long as these live, by their numbers: half the time of a
+#: WeakTensorKeyDictionary, which makes a reference for each question.
+_HOMES: dict[int, tuple[WeakIdRef, Home]] = {}
+
+
+def _forget(key: int, gone: WeakIdRef) -> None:
+    entry = _HOMES.get(key)
+    if entry is not None and entry[0] is gone:
+        del _HOMES[key]
 
 
 #: Views of views that are remembered; then it is found out where the mask is at home.

@@ -339,3 +339,16 @@ def test_a_conjugate_sees_what_is_written(way):
 
     (found,) = way(run, torch.randn(3, dtype=torch.complex64), on(1, 0, 1))
     assert found.all()
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_mask_that_was_read_of_a_result_is_not_written_through_another_tensor(layout: torch.layout) -> None:
+    x = mg.from_lengths(torch.randn(3, 4), torch.tensor([2, 0, 4]), layout=layout)
+    for read in (lambda: x.mean(1), lambda: x.mean(1, keepdim=True), (x * 2).to_dense):
+        result = read()
+        before = result.mask.clone()
+        other = mg.masked(torch.zeros(result.shape), result.mask)
+        other[2] = mg.unspecified
+        assert not other.mask[2].any()
+        assert torch.equal(result.mask, before)
+        assert torch.equal(read().mask, before)

@@ -77,7 +77,7 @@ def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) 
             ("counts", added.dtype), lambda: pattern.lengths().clamp(min=1).to(added.dtype)
         )
         added = added / counts.reshape(-1, *trailing)
-    some = pattern.remembered("some", lambda: pattern.lengths() > 0)
+    some = pattern.lengths() > 0  # not remembered: the user may write to the mask of a result
     added = added.to(values.dtype).reshape(*sequences, *values.shape[1:])
     return Entries(added, some.reshape(*sequences, *trailing).expand(added.shape))
 
