@@ -65,55 +65,108 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         if rule == "sequence" and isinstance(data, Entries):
             mask = _own_results(data, weight, groups, convolve, transposed, values.shape[-spatial:], geometry)
             return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
-        mask = _any_product(data, weight, groups, convolve, transposed)
-        if transposed or _pads(geometry.get("padding", 0)):
+        mask = _any_product(data, weight, groups, convolve, None if transposed else geometry)
+        if transposed or not _all_meet_data(data, weight, geometry):
             mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
         if rule == "center" and isinstance(data, Entries):
             mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
         elif rule == "all":
-            mask = mask & _all_products(data, weight, groups, convolve)
+            mask = mask & _all_products(data, weight, groups, convolve, geometry)
         return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
 
     return body
 
 
 def _any_product(
-    data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool
+    data: Operand,
+    weight: Operand,
+    groups: int,
+    convolve: Callable[..., Tensor],
+    geometry: dict[str, Any] | None,
 ) -> Tensor:
     """Where a window has a product with two specified factors: (N or 1, out or 1, *positions).
 
-    One masked operand costs a convolution of one channel a group instead of all channels.
+    One masked operand costs no convolution, or one of one channel a group, instead of all channels. ``geometry`` is
+    None for a transposed one.
     """
+    kernel = values_of(weight)
     if isinstance(data, Entries) and isinstance(weight, Entries):
         return convolve(data.mask.float(), weight.mask.float()) > NONE_AT_ALL
+    if isinstance(data, Entries) and geometry is not None:
+        return _per_output(_any_of_windows(_in_groups(data.mask, groups), kernel, geometry), kernel.shape[0])
     if isinstance(data, Entries):
-        in_group = _in_groups(data.mask, groups).float()
+        in_group = _in_groups(data.mask, groups)
+        in_group = in_group.expand(-1, groups, *in_group.shape[2:]).float()
         found = convolve(in_group, _ones(weight, groups), groups) > NONE_AT_ALL
-        outputs = values_of(weight).shape[1] if transposed else values_of(weight).shape[0] // groups
-        return found if groups == 1 else found.repeat_interleave(outputs, 1)
+        return _per_output(found, kernel.shape[1] * groups)
     if isinstance(weight, Entries):
-        taps = _transposed_taps(weight.mask, groups) if transposed else weight.mask.any(1, keepdim=True)
+        taps = (
+            weight.mask.any(1, keepdim=True)
+            if geometry is not None
+            else _transposed_taps(weight.mask, groups)
+        )
         return convolve(_ones(data), taps.float(), 1) > NONE_AT_ALL
     return torch.ones((), dtype=torch.bool, device=data.device)
 
 
 def _in_groups(mask: Tensor, groups: int) -> Tensor:
-    """Whether any channel of a group is specified, (N, groups, *positions); channels often share one mask."""
+    """Whether any channel of a group is specified: (N or 1, groups or 1, *positions), 1 where all have one mask."""
     few = smallest(mask)
+    few = few.expand(*few.shape[:2], *mask.shape[2:])
     if few.shape[1] == 1:
-        return few.expand(mask.shape[0], groups, *mask.shape[2:])
-    return any_of(mask.unflatten(1, (groups, -1)), (2,), keepdim=False)
+        return few
+    return any_of(few.unflatten(1, (groups, -1)), (2,), keepdim=False)
 
 
-def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
+def _per_output(found: Tensor, outputs: int) -> Tensor:
+    """What is known for each group, for each channel of the result."""
+    return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
+
+
+def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
+    """Whether any entry of each window is True: one dimension after another, each by halves that overlap.
+
+    A window of five entries is one of four and one that starts an entry later; log2(taps) passes over the mask
+    instead of the products of a convolution, which cost more than the convolution of the values where channels are few.
+    """
+    kernel = weight.shape[2:]
+    widths = [width for d, taps in reversed(list(enumerate(kernel))) for width in paddings(taps, d, geometry)]
+    found = F.pad(mask, widths) if any(widths) else mask
+    for d, taps in enumerate(kernel):
+        stride, dilation = (of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
+        covered = 1
+        while covered < taps:
+            more = min(covered, taps - covered)
+            size = found.shape[2 + d] - more * dilation
+            found = found.narrow(2 + d, 0, size) | found.narrow(2 + d, more * dilation, size)
+            covered += more
+        if stride > 1:
+            every: tuple[Any, ...] = (*(slice(None),) * (2 + d), slice(None, None, stride))
+            found = found[every]
+    return found
+
+
+def _all_meet_data(data: Operand, weight: Operand, geometry: dict[str, Any]) -> bool:
+    """Whether it is plain that each window holds an entry of the data, and not padding alone."""
+    sizes, kernel = values_of(data).shape[2:], values_of(weight).shape[2:]
+    return all(
+        max(paddings(taps, d, geometry)) <= _span(taps, d, geometry)
+        and of_dim(geometry.get("dilation", 1), d) <= sizes[d]  # no window steps over all of them
+        for d, taps in enumerate(kernel)
+    )
+
+
+def _all_products(
+    data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], geometry: dict[str, Any]
+) -> Tensor:
     """Where a window has no product with an unspecified factor."""
+    kernel = values_of(weight)
     if isinstance(data, Entries) and isinstance(weight, Entries):
         ones = (torch.ones_like(x.mask, dtype=torch.float32) for x in (data, weight))
         return convolve(*ones) - convolve(data.mask.float(), weight.mask.float()) < NONE_AT_ALL
     if isinstance(data, Entries):
-        holes = _in_groups(~smallest(data.mask), groups).float()
-        found = convolve(holes, _ones(weight, groups), groups) < NONE_AT_ALL
-        return found if groups == 1 else found.repeat_interleave(values_of(weight).shape[0] // groups, 1)
+        holes = _in_groups((~smallest(data.mask)).expand(data.mask.shape), groups)
+        return _per_output(~_any_of_windows(holes, kernel, geometry), kernel.shape[0])
     if isinstance(weight, Entries):
         taps = (~weight.mask).any(1, keepdim=True).float()
         return convolve(_ones(data), taps, 1) < NONE_AT_ALL
@@ -139,7 +192,7 @@ def _middles(
         inside = (place >= 0) & (place < length)
         picked = found.index_select(2 + d, place.clamp(0, max(length - 1, 0)))
         found = picked | ~inside.reshape(-1, *(1,) * (len(sizes) - 1 - d))
-    return found if groups == 1 else found.repeat_interleave(kernel[0] // groups, 1)
+    return _per_output(found, kernel[0])
 
 
 def _whole(mask: Tensor, values: Tensor) -> Tensor:
@@ -163,8 +216,9 @@ def _own_results(
     own = [own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
     mask = blocks(own, dims, (*data.mask.shape[:2], *results))
     if isinstance(weight, Entries):
-        met = _any_product(data, weight.values, groups, convolve, transposed)
-        mask = mask & (_any_product(data, weight, groups, convolve, transposed) | ~met)
+        direction = None if transposed else geometry
+        met = _any_product(data, weight.values, groups, convolve, direction)
+        mask = mask & (_any_product(data, weight, groups, convolve, direction) | ~met)
     return mask
 
 
@@ -259,11 +313,6 @@ def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:
     if isinstance(bias, Entries):
         return Entries(bias.values, bias.mask.reshape(-1, *(1,) * spatial))
     return bias
-
-
-def _pads(padding: Any) -> bool:
-    widths = padding if isinstance(padding, (tuple, list)) else (padding,)
-    return any(width not in (0, "valid") for width in widths)
 
 
 def conv_tbc(

@@ -108,6 +108,38 @@ def test_rules_in_two_and_three_dimensions(rule: Any, density: float) -> None:
         assert y.mask.any()
 
 
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_masks_that_repeat_have_the_results_of_masks_that_do_not(dims: int) -> None:
+    """Windows are looked at on the mask's smallest shape; compared with all products, counted in full."""
+    shape = (2, 4, *range(7, 7 - dims, -1))
+    repeating = [
+        (2, 1, *shape[2:]),
+        (1, 1, *shape[2:]),
+        (2, 1, *(1,) * dims),
+        (2, 4, *(1,) * dims),
+        (1, 4, *shape[2:]),
+    ]
+    geometries = [
+        {},
+        {"padding": 1, "stride": 2},
+        {"padding": 4, "dilation": 2},  # windows without data
+        {"padding": 1, "dilation": 5, "groups": 2},
+        {"padding": "same", "groups": 2},
+    ]
+    apply, own = getattr(F, f"conv{dims}d"), getattr(mg.nn.functional, f"conv{dims}d")
+    for few, geometry in itertools.product(repeating, geometries):
+        mask = (torch.rand(few) < 0.5).expand(shape)
+        weight = torch.ones(6, 4 // geometry.get("groups", 1), *(2 if "dilation" in geometry else 3,) * dims)
+        every, some = apply(torch.ones(shape), weight, **geometry), apply(mask.float(), weight, **geometry)
+        x = mg.masked(torch.where(mask, 1.0, nan), mask)
+        known = (some > 0.5) | (every < 0.5)
+        found, whole = apply(x, weight, **geometry), own(x, weight, **geometry, specified="all")
+        assert torch.equal(found.mask, known)
+        assert torch.equal(found.filled(0), some)
+        assert torch.equal(whole.mask, known & (every - some < 0.5))
+        assert torch.equal(whole.filled(0), torch.where(whole.mask, some, 0))
+
+
 def test_rules_elsewhere() -> None:
     functional = mg.nn.functional
     x = poisoned([[1.0, 2.0, None, None]], requires_grad=True)
