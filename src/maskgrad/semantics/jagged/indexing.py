@@ -310,6 +310,8 @@ def gathered(call: Call) -> Any:
         return SparseEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)
     if dim != pattern.at[-1] or pattern.is_flat or not is_jagged(x) or not x.values.shape[0]:
         return None
+    if any(a != b and (b != 1 or is_jagged(index)) for a, b in sizes):
+        return None  # one sequence, read at the places of several
     return _among_rows(x, index, broadcasts)
 
 

@@ -47,9 +47,10 @@ PRECISE = (
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Families whose functions in torch round in between: they call each other, or add up halves as halves (the
-#: convolutions on processors that have instructions for halves, and there in an order that depends on the layout).
-STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling")
+#: Families and operations whose functions in torch round in between: they call each other, or add up halves as halves (the
+#: convolutions on processors that have instructions for halves, and there in an order that depends on the layout), or
+#: take derivatives of products of all entries.
+STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling", "cumprod")
 
 #: What torch computes in halves step by step, with terms that cancel, so that up to two thirds of a result is rounding;
 #: here it is computed in float32 and rounded once, as torch would in float32.
@@ -122,7 +123,9 @@ class Entry:
     def tolerant(self) -> bool:
         """Whether larger errors are to be expected: torch rounds halves after each of several steps."""
         halves = self.dtype in HALVES
-        return self.amplifies or (halves and self.operation.family in STEPWISE)
+        return self.amplifies or (
+            halves and bool({self.operation.family, self.operation.name} & set(STEPWISE))
+        )
 
     @property
     def amplifies(self) -> bool:

@@ -127,3 +127,20 @@ def test_a_condition_on_the_same_rows_selects_entries() -> None:
     other = mg.from_lengths(data.detach(), torch.tensor([1, 0, 4]), layout=torch.jagged)
     with pytest.raises(TypeError, match=r"Use index\.filled\(False\)"):
         x[other > 0]
+
+
+def test_one_sequence_is_read_at_the_places_of_several() -> None:
+    data = torch.randn(1, 4, 2, dtype=torch.float64, requires_grad=True)
+    places, lengths = torch.randint(0, 3, (3, 4, 2)), torch.tensor([2, 0, 4])
+    x, boolean = (
+        mg.from_lengths(data, torch.tensor([3]), layout=layout) for layout in (torch.jagged, torch.strided)
+    )
+    for index in (places, mg.from_lengths(places, lengths, layout=torch.jagged)):
+        on_mask = index if index is places else mg.masked(places, index.mask)
+        found, expected = x.take_along_dim(index, 1), boolean.take_along_dim(on_mask, 1)
+        assert torch.equal(found.mask, expected.mask)
+        torch.testing.assert_close(found.filled(0), expected.filled(0))
+        gradients = [
+            torch.autograd.grad(y.square().sum(), data, retain_graph=True)[0] for y in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients)
