@@ -47,7 +47,7 @@ PRECISE = (
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Families and operations whose functions in torch round in between: they call each other, or add up halves as halves (the
+#: Operations or families whose functions in torch round in between: they call each other, or add up halves as halves (the
 #: convolutions on processors that have instructions for halves, and there in an order that depends on the layout), or
 #: take derivatives of products of all entries.
 STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling", "cumprod")
