@@ -47,8 +47,8 @@ PRECISE = (
 #: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Operations or families whose functions in torch round in between: they call each other, or add up halves as halves (the
-#: convolutions on processors that have instructions for halves, and there in an order that depends on the layout), or
+#: Operations or families whose functions in torch round in between: they call each other, add up halves as halves
+#: (convolutions, on processors that have instructions for halves, and there in an order that depends on the layout), or
 #: take derivatives of products of all entries.
 STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling", "cumprod")
 
