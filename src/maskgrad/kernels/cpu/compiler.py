@@ -17,10 +17,11 @@ import numba
 import numpy as np
 import torch
 from llvmlite import ir
-from numba import carray, types  # type: ignore[attr-defined]
+from numba import types
 from numba.core import caching, cgutils
 from numba.core.registry import cpu_target
-from numba.extending import intrinsic, overload
+from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 from torch import Tensor
 
 # Numba imports its own functions on the first call. Here Ctrl-C waits for that (``selection.uninterrupted``): modules
@@ -32,6 +33,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 # Sums may be reordered (that is what vectorises them) and contracted; NaN, inf and signed zeros keep their meaning.
 _REORDER = {"reassoc", "contract"}
+
+
+# Entries for C are never used, those for Python only where a loop is called from there: each takes 0.02 s to compile.
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+_INNER = {**_OPTIONS, "no_cpython_wrapper": True}
 
 
 @functools.cache
@@ -67,7 +73,7 @@ def _named(function: Any) -> Any:
 
 
 def _cached(function: Any, **options: Any) -> Any:
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", **options)(_named(function))
+    dispatcher: Any = numba.njit(**_OPTIONS, **options)(_named(function))
     dispatcher._cache = _Cache(function)
     return dispatcher
 
@@ -79,12 +85,12 @@ def compiled(function: F) -> F:
 
 def inlined(function: F) -> F:
     """Part of the functions that call it: a call would count references to each array that it is given."""
-    return numba.njit(nogil=True, error_model="numpy", inline="always")(function)  # type: ignore[return-value]
+    return numba.njit(**_INNER, inline="always")(function)  # type: ignore[no-any-return]
 
 
 def formula(function: F) -> F:
     """What a loop is made for (``loops.py``): part of it, so that it becomes vector code."""
-    return numba.njit(nogil=True, error_model="numpy", forceinline=True)(_named(function))  # type: ignore[return-value]
+    return numba.njit(**_INNER, forceinline=True)(_named(function))  # type: ignore[no-any-return]
 
 
 def reordered(function: F) -> F:
@@ -119,56 +125,60 @@ def flat(x: Tensor) -> tuple[int, Any]:
     return x.data_ptr(), _KINDS[x.dtype]
 
 
-def at(memory: Any) -> Any:
-    """The memory of a tensor (:func:`flat`) as a 1-D array, in compiled code, of a tensor that the caller keeps."""
-    raise NotImplementedError("compiled code only")
+def _at(_: Any, memory: Any) -> Any:
+    """The memory of a tensor (:func:`flat`) as a 1-D array, in compiled code, of a tensor that the caller keeps.
+
+    Written as instructions: made of functions that Numba has, each use would take 0.1 s to compile.
+    """
+    kind = memory.types[1]
+    found = types.Array(kind, 1, "C")
+
+    def generate(context: Any, builder: Any, _: Any, arguments: Any) -> Any:
+        made = context.make_array(found)(context, builder)
+        number = context.get_data_type(kind)
+        size, bytes_of_one = (ir.Constant(ir.IntType(64), n) for n in (1 << 60, kind.bitwidth // 8))
+        populate_array(  # type: ignore[no-untyped-call]
+            made,
+            data=builder.inttoptr(builder.extract_value(arguments[0], 0), number.as_pointer()),
+            shape=cgutils.pack_array(builder, [size]),  # type: ignore[no-untyped-call]
+            strides=cgutils.pack_array(builder, [bytes_of_one]),  # type: ignore[no-untyped-call]
+            itemsize=bytes_of_one,
+            meminfo=None,
+        )
+        return made._getvalue()
+
+    return found(memory), generate
 
 
-@overload(at, inline="always")
-def _at(memory: Any) -> Any:
-    kind = getattr(np, str(memory.types[1]))
-
-    def array_at(memory: Any) -> Any:
-        return carray(pointer(memory[0]), (1 << 60,), kind)
-
-    return array_at
-
-
-def decode(x: Any) -> Any:
+def _decode(_: Any, x: Any) -> Any:
     """The number that the stored ``x`` stands for: float32 from the bits of a half, anything else as it is."""
-    raise NotImplementedError("compiled code only")
+    result = types.float32 if x in (types.uint16, types.int16) else x
+    number, real = ir.IntType(32), ir.FloatType()
+
+    def constant(value: int) -> Any:
+        return ir.Constant(number, value)
+
+    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
+        if result is x:
+            return arguments[0]
+        bits = builder.zext(arguments[0], number)
+        if x == types.uint16:  # bfloat16: the upper half of a float32
+            return builder.bitcast(builder.shl(bits, constant(16)), real)
+        # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
+        # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
+        magnitude = builder.shl(builder.and_(bits, constant(0x7FFF)), constant(13))
+        sign = builder.shl(builder.and_(bits, constant(0x8000)), constant(16))
+        finite = builder.fmul(builder.bitcast(magnitude, real), ir.Constant(real, 2.0**112))
+        is_large = builder.icmp_unsigned(">=", magnitude, constant(0x0F800000))
+        largest = builder.or_(magnitude, constant(0x7F800000))
+        found = builder.select(is_large, largest, builder.bitcast(finite, number))
+        return builder.bitcast(builder.or_(found, sign), real)
+
+    return result(x), generate
 
 
-@overload(decode)
-def _decode_half(x: Any) -> Any:
-    if x == types.uint16:
-        return _decode_bfloat16
-    return _decode_float16 if x == types.int16 else None
-
-
-# Left to LLVM, the function that does nothing stays a call in freshly compiled loops over columns, and they take ten
-# times as long as the same loops loaded from the cache.
-@overload(decode, inline="always")
-def _decode_other(x: Any) -> Any:
-    return None if x in (types.uint16, types.int16) else _decode_nothing
-
-
-def _decode_nothing(x: Any) -> Any:
-    return x
-
-
-def _decode_bfloat16(x: Any) -> Any:
-    return np.uint32(np.uint32(x) << np.uint32(16)).view(np.float32)  # the upper half of a float32
-
-
-def _decode_float16(x: Any) -> Any:
-    # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
-    # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
-    magnitude = np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(13))
-    sign = np.uint32(np.uint32(x & np.int16(-0x8000)) << np.uint32(16))
-    finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
-    bits = np.uint32(magnitude | np.uint32(0x7F800000)) if magnitude >= np.uint32(0x0F800000) else finite
-    return np.uint32(bits | sign).view(np.float32)
+at: Any = intrinsic(_at)
+decode: Any = intrinsic(_decode)
 
 
 def _prefetch(_: Any, address: Any) -> Any:

@@ -163,21 +163,17 @@ def _loop(keeps: bool) -> Any:
                         for k in range(more):
                             out[np.uint64(o0) + done + k] = out[np.uint64(o0) + k]
                         done += more
-        elif pieces == 1:
-            for slow in range(lo // fasts, -(-hi // fasts)):
-                first = slow * fasts
-                o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
-                for fast in range(max(lo - first, 0), min(hi - first, fasts)):
-                    o0, v0, m0 = o + fast * fast_by[0], v + fast * fast_by[1], m + fast * fast_by[2]
-                    line(out, values, mask, filler, o0, v0, m0, inners, steps)
         else:
-            for task in range(lo, hi):
-                row, start = task // pieces, task % pieces * PIECE
-                slow, fast = row // fasts, row % fasts
-                o0 = slow * slow_by[0] + fast * fast_by[0] + start * steps[0]
-                v0 = slow * slow_by[1] + fast * fast_by[1] + start * steps[1]
-                m0 = slow * slow_by[2] + fast * fast_by[2] + start * steps[2]
-                line(out, values, mask, filler, o0, v0, m0, min(start + PIECE, inners) - start, steps)
+            tasks = fasts * pieces
+            for slow in range(lo // tasks, -(-hi // tasks)):
+                first = slow * tasks
+                o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
+                for task in range(max(lo - first, 0), min(hi - first, tasks)):
+                    fast, start = (task, 0) if pieces == 1 else (task // pieces, task % pieces * PIECE)
+                    o0 = o + fast * fast_by[0] + start * steps[0]
+                    v0 = v + fast * fast_by[1] + start * steps[1]
+                    m0 = m + fast * fast_by[2] + start * steps[2]
+                    line(out, values, mask, filler, o0, v0, m0, min(PIECE, inners - start), steps)
 
     return walk
 

@@ -225,7 +225,6 @@ ALONG: dict[str, Along] = {
     "select": Along("input dim", reduces=True),
     "index_select": Along("input dim index"),
     "repeat_interleave": Along("input repeats dim"),
-    "take_along_dim": Along("input indices dim"),
     "diff": Along("input n dim", -1),
 }  # fmt: skip
 
