@@ -153,28 +153,26 @@ def _at(_: Any, memory: Any) -> Any:
 def _decode(_: Any, x: Any) -> Any:
     """The number that the stored ``x`` stands for: float32 from the bits of a half, anything else as it is."""
     result = types.float32 if x in (types.uint16, types.int16) else x
-    number, real = ir.IntType(32), ir.FloatType()
 
-    def constant(value: int) -> Any:
-        return ir.Constant(number, value)
-
-    def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-        if result is x:
-            return arguments[0]
-        bits = builder.zext(arguments[0], number)
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if x == types.int16:
+            return context.compile_internal(builder, _decode_float16, signature, arguments)
         if x == types.uint16:  # bfloat16: the upper half of a float32
-            return builder.bitcast(builder.shl(bits, constant(16)), real)
-        # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
-        # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
-        magnitude = builder.shl(builder.and_(bits, constant(0x7FFF)), constant(13))
-        sign = builder.shl(builder.and_(bits, constant(0x8000)), constant(16))
-        finite = builder.fmul(builder.bitcast(magnitude, real), ir.Constant(real, 2.0**112))
-        is_large = builder.icmp_unsigned(">=", magnitude, constant(0x0F800000))
-        largest = builder.or_(magnitude, constant(0x7F800000))
-        found = builder.select(is_large, largest, builder.bitcast(finite, number))
-        return builder.bitcast(builder.or_(found, sign), real)
+            bits = builder.zext(arguments[0], ir.IntType(32))
+            return builder.bitcast(builder.shl(bits, ir.Constant(ir.IntType(32), 16)), ir.FloatType())
+        return arguments[0]
 
     return result(x), generate
+
+
+def _decode_float16(x: Any) -> Any:
+    # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
+    # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
+    magnitude = np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(13))
+    sign = np.uint32(np.uint32(x & np.int16(-0x8000)) << np.uint32(16))
+    finite = np.float32(magnitude.view(np.float32) * np.float32(2.0**112)).view(np.uint32)
+    bits = np.uint32(magnitude | np.uint32(0x7F800000)) if magnitude >= np.uint32(0x0F800000) else finite
+    return np.uint32(bits | sign).view(np.float32)
 
 
 at: Any = intrinsic(_at)
