@@ -149,10 +149,14 @@ def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> T
 def _all_meet_data(data: Operand, weight: Operand, geometry: dict[str, Any]) -> bool:
     """Whether it is plain that each window holds an entry of the data, and not padding alone."""
     sizes, kernel = values_of(data).shape[2:], values_of(weight).shape[2:]
-    return all(
-        max(paddings(taps, d, geometry)) <= _span(taps, d, geometry)
-        and of_dim(geometry.get("dilation", 1), d) <= sizes[d]  # no window steps over all of them
-        for d, taps in enumerate(kernel)
+    widths = [max(paddings(taps, d, geometry)) for d, taps in enumerate(kernel)]
+    dilations = [of_dim(geometry.get("dilation", 1), d) for d in range(len(kernel))]
+    return (
+        all(  # the last: no window steps over all entries; of a size in an exported graph it would be a guard
+            width == 0
+            or (width <= _span(kernel[d], d, geometry) and isinstance(size, int) and dilation <= size)
+            for d, (width, dilation, size) in enumerate(zip(widths, dilations, sizes, strict=True))
+        )
     )
 
 

@@ -177,3 +177,17 @@ def test_second_derivatives() -> None:
     points = torch.randn(3).double().requires_grad_(), torch.randn(2, 1, 2).double().requires_grad_()
     assert torch.autograd.gradcheck(f, points)
     assert torch.autograd.gradgradcheck(f, points)
+
+
+def test_an_exported_dilated_convolution_takes_any_length() -> None:
+    class Dilated(nn.Module):
+        def forward(self, values: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            found = F.conv1d(mg.masked(values, mask), torch.ones(1, 2, 3), padding=3, dilation=3)
+            return found.filled(0.0), found.mask
+
+    length = torch.export.Dim("length")
+    values, mask = torch.randn(2, 2, 9), torch.rand(2, 2, 9) < 0.6
+    exported = torch.export.export(Dilated(), (values, mask), dynamic_shapes=({2: length}, {2: length}))
+    for n in (2, 9):
+        given = values[..., :n], mask[..., :n]
+        torch.testing.assert_close(exported.module()(*given), Dilated()(*given))
