@@ -23,6 +23,7 @@ from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
+from maskgrad.kernels.smallest import any_of
 from maskgrad.kernels.softmax import cpu_loops as loops
 
 #: Values from which one pass wins for long and for short rows, and for columns; columns whose sums PyTorch rounds
@@ -103,10 +104,14 @@ def _is_composed(values: Tensor, dim: int) -> bool:
 
 
 def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor | None:
-    """PyTorch's softmax and one fill; None if a slice is without entries, or a NaN is among them."""
+    """PyTorch's softmax and a fill, or two; None if a NaN is among the entries."""
+    nothing = -torch.inf if logarithm else 0.0
     if mask.stride(dim) == 0:  # a slice is there or is not
-        return masked_filling(_FUNCTIONS[logarithm](values, dim), mask, -torch.inf if logarithm else 0)
+        return masked_filling(_FUNCTIONS[logarithm](values, dim), mask, nothing)
     found: Tensor = _FUNCTIONS[logarithm](masked_filling(values, mask, -torch.inf), dim)
+    if not math.isnan(found.sum().item()):
+        return found
+    found = masked_filling(found, any_of(mask, (dim,), True).expand(mask.shape), nothing)  # slices without entries
     return None if math.isnan(found.sum().item()) else found
 
 
