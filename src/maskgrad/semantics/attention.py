@@ -212,4 +212,4 @@ def scaled_dot_product_attention(
 PATTERN = "specified where the query has a key that takes part, with a specified value"
 GRADIENT = "torch's, over the keys that take part"
 NAME = "nn.functional.scaled_dot_product_attention"
-OPERATIONS = (record(NAME, "attention", scaled_dot_product_attention, PATTERN, GRADIENT),)
+OPERATIONS = (record(NAME, "attention", scaled_dot_product_attention, PATTERN, GRADIENT, padded="mask"),)

@@ -186,7 +186,11 @@ UPDATING = [name for name in NATIVE if name != "training"]
 
 
 def _record(
-    name: str, rule: Callable[[Arguments], Any], orders: dict[Any, Sequence[str]], training: bool = False
+    name: str,
+    rule: Callable[[Arguments], Any],
+    orders: dict[Any, Sequence[str]],
+    training: bool = False,
+    padded: str = "",
 ) -> Operation:
     """The record of functions, each with the order in which it takes its arguments."""
 
@@ -197,7 +201,7 @@ def _record(
             found["training"] = found.pop("use_input_stats")
         return rule(Arguments(**found))
 
-    return record(name, "normalization", body, PATTERN, GRADIENT, functions=tuple(orders))
+    return record(name, "normalization", body, PATTERN, GRADIENT, functions=tuple(orders), padded=padded)
 
 
 aten, legit = torch.ops.aten, torch.ops.aten._native_batch_norm_legit
@@ -205,7 +209,12 @@ natives = (torch.native_batch_norm, torch._native_batch_norm_legit, legit, legit
 updating = (aten._batch_norm_with_update, aten._batch_norm_with_update.default)
 
 OPERATIONS = (
-    _record("nn.functional.batch_norm", batch_norm, {F.batch_norm: PYTHON, torch.batch_norm: NATIVE}),
+    _record(
+        "nn.functional.batch_norm",
+        batch_norm,
+        {F.batch_norm: PYTHON, torch.batch_norm: NATIVE},
+        padded="mask",
+    ),
     _record("native_batch_norm", _native, dict.fromkeys(natives, NATIVE)),
     _record("_batch_norm_with_update", _with_reserve, dict.fromkeys(updating, UPDATING), training=True),
     _record(
@@ -213,5 +222,6 @@ OPERATIONS = (
         instance_norm,
         {F.instance_norm: PYTHON, torch.instance_norm: NATIVE},
         training=True,
+        padded="rows",
     ),
 )

@@ -361,13 +361,17 @@ ADDS = (
     "the incoming gradient at each specified entry",
 )
 RULES = {
-    "conv_tbc": conv_tbc,
-    **{f"conv{n}d": convolution(FORWARD) for n in (1, 2, 3)},
-    **{f"conv_transpose{n}d": convolution(TRANSPOSED, transposed=True) for n in (1, 2, 3)},
+    "conv_tbc": (conv_tbc, ""),
+    **{f"conv{n}d": (convolution(FORWARD), "mask") for n in (1, 2, 3)},
+    "conv_transpose1d": (convolution(TRANSPOSED, transposed=True), "mask"),
+    **{f"conv_transpose{n}d": (convolution(TRANSPOSED, transposed=True), "") for n in (2, 3)},
 }
 NN: Any = torch._C._nn
 OPERATIONS = (
-    *(record(f"nn.functional.{n}", "convolutions", rule, PATTERN, GRADIENT) for n, rule in RULES.items()),
+    *(
+        record(f"nn.functional.{name}", "convolutions", rule, PATTERN, GRADIENT, padded=padded)
+        for name, (rule, padded) in RULES.items()
+    ),
     record("nn.functional.unfold", "convolutions", unfold, *MOVES, functions=(F.unfold, NN.im2col)),
     record("nn.functional.fold", "convolutions", fold, *ADDS, functions=(F.fold, NN.col2im)),
 )

@@ -198,7 +198,7 @@ def _trapezoids(names: str, rule: Callable[..., Entries], pattern: str) -> Opera
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return rule(*args, **kwargs)  # x is a name of its own here, and no synonym
 
-    return record(names, "scans", body, pattern, "torch's on the specified points")
+    return record(names, "scans", body, pattern, "torch's on the specified points", padded="mask")
 
 
 NEIGHBOURS = "specified where all n + 1 neighbours were", "to the entries read"
@@ -206,8 +206,8 @@ READ = "specified where all entries that are read were", "to the entries read"
 INTERVAL = "specified where a specified point ends an interval, that is, has another one before it"
 
 OPERATIONS = (
-    of_rule(diff, "scans", *NEIGHBOURS, namespaces=(torch, torch.Tensor)),
-    of_rule(gradient, "scans", *READ, namespaces=(torch, torch.Tensor)),
+    of_rule(diff, "scans", *NEIGHBOURS, namespaces=(torch, torch.Tensor), padded="mask"),
+    of_rule(gradient, "scans", *READ, namespaces=(torch, torch.Tensor), padded="mask"),
     _trapezoids("trapezoid trapz", trapezoid, "specified where at least one point was"),
     _trapezoids("cumulative_trapezoid", cumulative_trapezoid, INTERVAL),
 )

@@ -174,10 +174,10 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
 
 NUMBER = Number(0, dim=None, unless=_of_an_extreme)
 OPERATIONS = (
-    of_rule(cdist, "distances", PATTERN, GRADIENT),
+    of_rule(cdist, "distances", PATTERN, GRADIENT, padded="mask"),
     of_rule(dist, "distances", "a plain number (order inf or below 0: masked)", GRADIENT, number=NUMBER),
     *(
-        record(f"nn.functional.{rule.__name__}", "distances", rule, PATTERN, GRADIENT)
-        for rule in (pdist, pairwise_distance, cosine_similarity)
+        record(f"nn.functional.{rule.__name__}", "distances", rule, PATTERN, GRADIENT, padded=padded)
+        for rule, padded in ((pdist, ""), (pairwise_distance, "mask"), (cosine_similarity, "mask"))
     ),
 )

@@ -301,11 +301,12 @@ def _row(spellings: str, filler: float | None) -> Operation:
 
 DROPOUT = torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default
 HALVES = "intersection of the two halves' patterns"
+GATED = "torch's, where an entry and its gate are specified"
 OPERATIONS = (
     *(_row(row, 1) for row in AT_ONE.split()),
     *(_row(row, filler) for row, filler in ELSEWHERE.items()),
     *(_row(row, None) for row in NEEDS_NO_FILLING.split()),
     record("native_dropout_backward", "elementwise", elementwise(1), PATTERN, GRADIENT, functions=DROPOUT),
-    record("prelu", "elementwise", prelu, PATTERN, GRADIENT),
-    record("nn.functional.glu", "gating", glu, HALVES, "torch's, where an entry and its gate are specified"),
+    record("prelu", "elementwise", prelu, PATTERN, GRADIENT, padded="mask"),
+    record("nn.functional.glu", "gating", glu, HALVES, GATED, padded="rows"),
 )

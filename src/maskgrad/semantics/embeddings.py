@@ -325,9 +325,17 @@ ADDED = "added up in the rows of the specified indices; a sparse one lists no ot
 ENTRY = "specified where the index is and the entry of its row is", ADDED
 BAG = "specified where the bag has a specified index and its row a specified entry", ADDED
 NN = "nn.functional."
+AS_MASK: dict[str, Any] = {"padded": "mask"}
 
 OPERATIONS = (
-    record(f"{NN}embedding", "embeddings", _embedding, *ENTRY, functions=(F.embedding, torch.embedding)),
-    record(f"{NN}embedding_bag", "embeddings", embedding_bag, *BAG, functions=(F.embedding_bag,)),
-    record(f"{NN}one_hot", "embeddings", one_hot, "specified where the index is"),
+    record(
+        f"{NN}embedding",
+        "embeddings",
+        _embedding,
+        *ENTRY,
+        **AS_MASK,
+        functions=(F.embedding, torch.embedding),
+    ),
+    record(f"{NN}embedding_bag", "embeddings", embedding_bag, *BAG, **AS_MASK, functions=(F.embedding_bag,)),
+    record(f"{NN}one_hot", "embeddings", one_hot, "specified where the index is", padded="mask"),
 )

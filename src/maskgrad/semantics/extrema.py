@@ -112,7 +112,7 @@ def min(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 SHARED = "shared equally among the specified entries that attain it"
 FIRST = f"to the first winner along dim; without dim {SHARED}"
 OPERATIONS = (
-    *(of_rule(rule, "reductions", PATTERN, SHARED) for rule in (amax, amin, aminmax)),
-    *(of_rule(rule, "reductions", PATTERN) for rule in (argmax, argmin)),
-    *(record(body.__name__, "reductions", body, PATTERN, FIRST) for body in (max, min)),
+    *(of_rule(rule, "reductions", PATTERN, SHARED, padded="mask") for rule in (amax, amin, aminmax)),
+    *(of_rule(rule, "reductions", PATTERN, padded="mask") for rule in (argmax, argmin)),
+    *(record(body.__name__, "reductions", body, PATTERN, FIRST, padded="mask") for body in (max, min)),
 )

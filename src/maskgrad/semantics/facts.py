@@ -43,6 +43,9 @@ class Operation:
         number: when the result is one plain number; None for what is never one.
         by_position: whether a position of the result looks at the same position of the operands only, and all positions
             may be reduced to a number: on stored entries it runs on these.
+        padded: what comes of jagged entries that no rule for rows knows. ``"mask"``: it is computed on the padded form,
+            and what is specified is no prefix of each sequence any more, or no sequence is left; ``"rows"``: computed
+            on the padded form, it keeps the rows; ``""``: refused.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Operation:
     is_property: bool = False
     number: Number | None = None
     by_position: bool = False
+    padded: str = ""
 
 
 def functions_named(

@@ -117,5 +117,6 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
 
 
 OPERATIONS = tuple(
-    of_rule(rule, "histograms", "fully specified") for rule in (histc, histogram, histogramdd, bincount)
+    of_rule(rule, "histograms", "fully specified", padded="" if rule in (histogram, histogramdd) else "mask")
+    for rule in (histc, histogram, histogramdd, bincount)
 )

@@ -262,6 +262,8 @@ def nonzero(function: Callable[..., Any], input: Entries, *args: Any, **kwargs: 
 READ = "that of the entries read"
 WHERE_KNOWN = f"{READ}, where the position is specified"
 MOVES = "moves back to the entries read"
+WHERE = "specified where the condition is and the chosen side is", "to the chosen side"
+WRITTEN = "specified where written, else as before", "to the entries kept"
 OPERATIONS = (
     record(
         "__getitem__",
@@ -270,13 +272,15 @@ OPERATIONS = (
         WHERE_KNOWN,
         MOVES,
         functions=(Tensor.__getitem__, operator.getitem),
+        padded="mask",
     ),
-    of_rule(
-        where, "indexing", "specified where the condition is and the chosen side is", "to the chosen side"
+    of_rule(where, "indexing", *WHERE, padded="mask"),
+    of_rule(masked_fill, "indexing", *WRITTEN, padded="mask"),
+    *(
+        of_rule(rule, "indexing", WHERE_KNOWN, MOVES, padded="mask")
+        for rule in (index_select, gather, take, take_along_dim)
     ),
-    of_rule(masked_fill, "indexing", "specified where written, else as before", "to the entries kept"),
-    *(of_rule(rule, "indexing", WHERE_KNOWN, MOVES) for rule in (index_select, gather, take, take_along_dim)),
-    of_rule(masked_select, "indexing", READ, MOVES),
+    of_rule(masked_select, "indexing", READ, MOVES, padded="mask"),
     *(
         record(name, "indexing", nonzero, "plain: the positions of specified entries")
         for name in ("nonzero", "nonzero_static", "argwhere")

@@ -249,7 +249,7 @@ GRADIENT = "torch's, at the specified entries"
 INTERPOLATE = "nn.functional.interpolate upsample upsample_nearest upsample_bilinear"
 
 OPERATIONS = (
-    record(INTERPOLATE, "interpolation", interpolate, PATTERN, GRADIENT),
+    record(INTERPOLATE, "interpolation", interpolate, PATTERN, GRADIENT, padded="mask"),
     record(
         "nn.functional.affine_grid",
         "interpolation",

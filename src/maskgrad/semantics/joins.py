@@ -77,13 +77,19 @@ KEPT = "moves back with the values; none to created zeros"
 PADDED = "moves with the values; constants are specified", "moves back; none to constants"
 
 OPERATIONS = (
-    *(record(names.replace("|", " "), "joins", join, *JOINED) for names in JOINS.split()),
+    *(record(names.replace("|", " "), "joins", join, *JOINED, padded="mask") for names in JOINS.split()),
     of_rule(block_diag, "joins", *JOINED),
-    record("nn.functional.pad", "joins", pad, *PADDED, extra=(torch._C._nn.pad,)),
-    of_rule(constant_pad_nd, "joins", *PADDED),
+    record("nn.functional.pad", "joins", pad, *PADDED, extra=(torch._C._nn.pad,), padded="mask"),
+    of_rule(constant_pad_nd, "joins", *PADDED, padded="mask"),
     *(
-        record(name, "views", among_zeros, CREATED, KEPT)
-        for name in ("tril", "triu", "diag", "diag_embed", "diagflat")
+        record(name, "views", among_zeros, CREATED, KEPT, padded=padded)
+        for name, padded in (
+            ("tril", "mask"),
+            ("triu", "mask"),
+            ("diag", "mask"),
+            ("diag_embed", ""),
+            ("diagflat", ""),
+        )
     ),
     *(
         record(name, family, arrange, PATTERN, GRADIENT, extra=(getattr(_C, name),))

@@ -152,7 +152,7 @@ OPERATIONS = (
     ),
     of_rule(cross, "contractions", *CROSS),
     record("linalg.cross", "contractions", cross, *CROSS, functions=(torch.linalg.cross,)),
-    of_rule(trace, "contractions", *TRACE, number=Number(0, dim=None)),
+    of_rule(trace, "contractions", *TRACE, number=Number(0, dim=None), padded="mask"),
     of_rule(vander, "contractions", *POWERS, functions=(torch.vander,)),
     record("linalg.vander", "contractions", vander, *POWERS, functions=(torch.linalg.vander,)),
 )

@@ -163,15 +163,17 @@ RULES = (
 
 
 def _record(
-    name: str, rule: Callable[..., Any], namespaces: tuple[Any, ...], words: tuple[str, str]
+    name: str, rule: Callable[..., Any], namespaces: tuple[Any, ...], words: tuple[str, str], padded: str
 ) -> Operation:
     both = f"{name}_with_indices"
     extra = tuple([getattr(namespace, both) for namespace in (F, torch, NN) if hasattr(namespace, both)])
-    return record(f"nn.functional.{name}", "pooling", rule, *words, namespaces=namespaces, extra=extra)
+    return record(
+        f"nn.functional.{name}", "pooling", rule, *words, namespaces=namespaces, extra=extra, padded=padded
+    )
 
 
 OPERATIONS = tuple(
-    _record(name, rule(name, n), namespaces, words)
+    _record(name, rule(name, n), namespaces, words, "mask" if n == 1 and words is CHOSEN else "")
     for stem, rule, ranks, namespaces, words in RULES
     for n in ranks
     if (name := f"{stem}{n}d")

@@ -257,6 +257,6 @@ NAME = "nn.functional.multi_head_attention_forward"
 PATTERN = "specified where the query has a key that takes part in at least one head"
 
 OPERATIONS = (
-    record(NAME, "attention", multi_head_attention_forward, PATTERN, GRADIENT),
+    record(NAME, "attention", multi_head_attention_forward, PATTERN, GRADIENT, padded="mask"),
     record("_nested_tensor_from_mask_left_aligned", "attention", never_left_aligned, "no tensor: False"),
 )

@@ -274,11 +274,13 @@ def renorm(input: Entries, *args: Any, **kwargs: Any) -> Entries:
 
 OPERATIONS = (
     *(
-        record(f"nn.functional.{rule.__name__}", "normalization", rule, PATTERN, GRADIENT)
-        for rule in (layer_norm, rms_norm, group_norm, local_response_norm, normalize)
+        record(f"nn.functional.{rule.__name__}", "normalization", rule, PATTERN, GRADIENT, padded=padded)
+        for padded, rules in (
+            ("mask", (layer_norm, rms_norm)),
+            ("rows", (group_norm, local_response_norm, normalize)),
+        )
+        for rule in rules
     ),
-    *(
-        of_rule(rule, "normalization", PATTERN, GRADIENT)
-        for rule in (native_layer_norm, native_group_norm, renorm)
-    ),
+    *(of_rule(rule, "normalization", PATTERN, GRADIENT) for rule in (native_layer_norm, native_group_norm)),
+    of_rule(renorm, "normalization", PATTERN, GRADIENT, padded="rows"),
 )

@@ -139,20 +139,23 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
 
 
 def _record(
-    rule: Callable[..., Entries], pattern: str, gradient: str, none: Callable[..., bool]
+    rule: Callable[..., Entries], pattern: str, gradient: str, none: Callable[..., bool], padded: str
 ) -> Operation:
     """The record of a norm of ``torch.linalg``; ``none``: whether PyTorch has none of an empty tensor."""
     name = rule.__name__.removeprefix("linalg_")
-    functions, number = (getattr(torch.linalg, name),), Number(0, dim=2, unless=none)
-    return record(f"linalg.{name}", "reductions", rule, pattern, gradient, functions=functions, number=number)
+    facts: dict[str, Any] = {"number": Number(0, dim=2, unless=none), "padded": padded}
+    functions = (getattr(torch.linalg, name),)
+    return record(f"linalg.{name}", "reductions", rule, pattern, gradient, functions=functions, **facts)
 
 
 MATRIX = f"{REDUCED} (order below 0: masked)"
 ANY = f"{REDUCED} (order below 0, of vectors also inf: masked)"
 ZERO_MATRIX = "torch's, over the specified entries; 0 at a zero matrix"
 OPERATIONS = (
-    of_rule(norm, "reductions", PATTERN, GRADIENT, number=Number(0, dim=2, unless=of_an_extreme)),
-    _record(vector_norm, PATTERN, GRADIENT, of_an_extreme),
-    _record(matrix_norm, MATRIX, ZERO_MATRIX, _has_none),
-    _record(linalg_norm, ANY, ZERO_MATRIX, _has_none),
+    of_rule(
+        norm, "reductions", PATTERN, GRADIENT, number=Number(0, dim=2, unless=of_an_extreme), padded="mask"
+    ),
+    _record(vector_norm, PATTERN, GRADIENT, of_an_extreme, "mask"),
+    _record(matrix_norm, MATRIX, ZERO_MATRIX, _has_none, ""),
+    _record(linalg_norm, ANY, ZERO_MATRIX, _has_none, "mask"),
 )

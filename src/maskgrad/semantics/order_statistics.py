@@ -235,8 +235,14 @@ BETWEEN = "to the one or two entries between which the quantile lies"
 NUMBER = Number(torch.nan, unless=_of_integers)
 
 OPERATIONS = (
-    *(of_rule(rule, "order_statistics", MEDIAN, SHARED, number=NUMBER) for rule in (median, nanmedian)),
-    of_rule(kthvalue, "order_statistics", "specified where at least k entries were", CHOSEN),
-    of_rule(mode, "order_statistics", PATTERN, CHOSEN),
-    *(of_rule(rule, "order_statistics", f"{PATTERN}, and q", BETWEEN) for rule in (quantile, nanquantile)),
+    *(
+        of_rule(rule, "order_statistics", MEDIAN, SHARED, number=NUMBER, padded="mask")
+        for rule in (median, nanmedian)
+    ),
+    of_rule(kthvalue, "order_statistics", "specified where at least k entries were", CHOSEN, padded="mask"),
+    of_rule(mode, "order_statistics", PATTERN, CHOSEN, padded="mask"),
+    *(
+        of_rule(rule, "order_statistics", f"{PATTERN}, and q", BETWEEN, padded="mask")
+        for rule in (quantile, nanquantile)
+    ),
 )

@@ -175,8 +175,8 @@ RULES = (
 )
 
 OPERATIONS = tuple(
-    record(name, "pooling", rule(n), PATTERN, gradient, namespaces=(F, torch, torch._C._nn))
+    record(name, "pooling", rule(n), PATTERN, gradient, namespaces=(F, torch, torch._C._nn), padded=padded)
     for stem, rule, gradient in RULES
-    for n in (1, 2, 3)
+    for n, padded in ((1, "mask"), (2, ""), (3, ""))
     if (name := f"nn.functional.{stem}{n}d")
 )

@@ -225,7 +225,7 @@ STEP = "specified where input and state have a specified entry, and the old cell
 GRADIENT = "as if each sequence were alone"
 
 OPERATIONS = tuple(
-    record(name + suffix, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name + suffix),))
-    for suffix, body, pattern in (("", recurrence, SEQUENCE), ("_cell", cell, STEP))
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    record(name, "recurrence", body, pattern, GRADIENT, functions=(getattr(torch, name),), padded=padded)
+    for suffix, body, pattern, padded in (("", recurrence, SEQUENCE, "mask"), ("_cell", cell, STEP, ""))
+    for name in (f"lstm{suffix}", f"gru{suffix}", f"rnn_tanh{suffix}", f"rnn_relu{suffix}")
 )

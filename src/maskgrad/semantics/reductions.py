@@ -193,7 +193,7 @@ def _total(operation: Operation, average: bool) -> Operation:
 
 
 def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str = "") -> Operation:
-    return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing))
+    return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing), padded="mask")
 
 
 EQUAL = functions_named("equal")[0]
@@ -213,7 +213,7 @@ OPERATIONS = (
     of_rule(hash_tensor, "reductions", SOME),
     of_rule(sum_to_size, "reductions", SOME, f"{INCOMING} at each specified entry"),
     *(
-        record(name, "equality", equal, "a plain bool; the patterns are compared too")
+        record(name, "equality", equal, "a plain bool; the patterns are compared too", padded="mask")
         for name in ("equal", "allclose")
     ),
 )

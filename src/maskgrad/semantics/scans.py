@@ -156,4 +156,6 @@ GRADIENTS = {
     cummin: "to the entry that attains the minimum",
     logcumsumexp: "the gradients from there on, weighted by exp(x - result)",
 }
-OPERATIONS = tuple(of_rule(rule, "scans", "unchanged", gradient) for rule, gradient in GRADIENTS.items())
+OPERATIONS = tuple(
+    of_rule(rule, "scans", "unchanged", gradient, padded="rows") for rule, gradient in GRADIENTS.items()
+)

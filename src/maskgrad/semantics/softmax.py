@@ -132,10 +132,12 @@ DRAWN = PATTERN, "that of the softmax, also for hard=True"
 SUMMED = REDUCED, "the softmax of the specified entries"
 
 OPERATIONS = (
-    record("softmax", "softmax", _with_dim(softmax), PATTERN, GRADIENT),
-    record("log_softmax", "softmax", _with_dim(log_softmax), PATTERN, GRADIENT),
-    record("nn.functional.softmin", "softmax", _with_dim(softmin), PATTERN, GRADIENT),
-    record("_safe_softmax", "softmax", _with_dim(safe_softmax), PATTERN, GRADIENT, functions=SAFE),
-    of_rule(logsumexp, "reductions", *SUMMED, number=Number(float("-inf"))),
-    record("nn.functional.gumbel_softmax", "softmax", gumbel_softmax, *DRAWN),
+    record("softmax", "softmax", _with_dim(softmax), PATTERN, GRADIENT, padded="rows"),
+    record("log_softmax", "softmax", _with_dim(log_softmax), PATTERN, GRADIENT, padded="rows"),
+    record("nn.functional.softmin", "softmax", _with_dim(softmin), PATTERN, GRADIENT, padded="rows"),
+    record(
+        "_safe_softmax", "softmax", _with_dim(safe_softmax), PATTERN, GRADIENT, padded="rows", functions=SAFE
+    ),
+    of_rule(logsumexp, "reductions", *SUMMED, number=Number(float("-inf")), padded="mask"),
+    record("nn.functional.gumbel_softmax", "softmax", gumbel_softmax, *DRAWN, padded="rows"),
 )

@@ -223,11 +223,12 @@ LAST = "moves with the values, unspecified entries last"
 BACK = "moves back with the values"
 
 OPERATIONS = (
-    of_rule(sort, "sorting", LAST, BACK),
-    of_rule(argsort, "sorting", LAST),
+    of_rule(sort, "sorting", LAST, BACK, padded="rows"),
+    of_rule(argsort, "sorting", LAST, padded="rows"),
     of_rule(msort, "sorting", LAST, BACK),
-    of_rule(topk, "sorting", "specified as far as there were specified entries", BACK),
-    *(of_rule(rule, "sorting", "that of the values") for rule in (searchsorted, bucketize)),
-    *(record(name, "sorting", distinct(name), DISTINCT) for name in PARAMETERS),
-    record("isin", "sorting", isin, "that of the elements"),
+    of_rule(topk, "sorting", "specified as far as there were specified entries", BACK, padded="mask"),
+    *(of_rule(rule, "sorting", "that of the values", padded="mask") for rule in (searchsorted, bucketize)),
+    record("unique", "sorting", distinct("unique"), DISTINCT, padded="mask"),
+    record("unique_consecutive", "sorting", distinct("unique_consecutive"), DISTINCT),
+    record("isin", "sorting", isin, "that of the elements", padded="mask"),
 )

@@ -98,5 +98,6 @@ GRADIENTS = {
     std_mean: "that of std and of mean",
 }
 OPERATIONS = tuple(
-    of_rule(rule, "reductions", PATTERN, gradient, number=Number(nan)) for rule, gradient in GRADIENTS.items()
+    of_rule(rule, "reductions", PATTERN, gradient, number=Number(nan), padded="mask")
+    for rule, gradient in GRADIENTS.items()
 )

@@ -125,36 +125,40 @@ def _record(name: str, body: Callable[..., Any] = rearrange, **facts: Any) -> Op
     return record(name, "views", body, PATTERN, GRADIENT, **facts)
 
 
-#: One operation a row, with its synonyms.
-REARRANGEMENTS = """
-    broadcast_to expand expand_as expand_copy
-    reshape reshape_as view_as view_copy flatten ravel unflatten
-    squeeze squeeze_copy unsqueeze unsqueeze_copy
-    t t_copy transpose|swapaxes|swapdims transpose_copy permute permute_copy movedim|moveaxis adjoint
-    select select_copy narrow narrow_copy slice_copy slice_inverse
-    chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes split_with_sizes_copy
-    tensor_split hsplit vsplit dsplit unbind unbind_copy
-    diagonal diagonal_copy alias_copy
+#: With their synonyms, those that read jagged entries on the padded form.
+ON_PADDED = """
+    broadcast_to expand expand_as reshape reshape_as view_as flatten ravel unflatten squeeze unsqueeze
+    t transpose|swapaxes|swapdims permute movedim|moveaxis select narrow diagonal
     flip fliplr flipud rot90 roll repeat tile
-    unfold_copy detach detach_copy
+    chunk unsafe_chunk split unsafe_split split_with_sizes unsafe_split_with_sizes tensor_split unbind
+"""
+REARRANGEMENTS = """
+    expand_copy view_copy squeeze_copy unsqueeze_copy t_copy transpose_copy permute_copy adjoint
+    select_copy narrow_copy slice_copy slice_inverse split_with_sizes_copy hsplit vsplit dsplit unbind_copy
+    diagonal_copy alias_copy unfold_copy detach detach_copy
     pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle
 """
-
 OPERATIONS = (
-    *(found for row in REARRANGEMENTS.split() if (found := _record(row.replace("|", " "))).functions),
-    *(_record(name, **as_property(name)) for name in ("T", "H", "mT", "mH")),
+    *(
+        found
+        for names, padded in ((ON_PADDED, "mask"), (REARRANGEMENTS, ""))
+        for row in names.split()
+        if (found := _record(row.replace("|", " "), padded=padded)).functions
+    ),
+    *(_record(name, padded="mask", **as_property(name)) for name in ("T", "mT")),
+    *(_record(name, **as_property(name)) for name in ("H", "mH")),
     *(
         # torch.functional asks the latter for a sequence
         _record(name, at_least, extra=(getattr(torch._C._VariableFunctions, name),))
         for name in ("atleast_1d", "atleast_2d", "atleast_3d")
     ),
-    _record("repeat_interleave", repeat_interleave),
-    _record("view", view),
+    _record("repeat_interleave", repeat_interleave, padded="mask"),
+    _record("view", view, padded="mask"),
     _record("view_as_real", complex_view),
     _record("view_as_complex", complex_view),
     _record("unfold", functions=(Tensor.unfold,)),
     *(_record(f"fft.{name}", functions=(getattr(torch.fft, name),)) for name in ("fftshift", "ifftshift")),
-    _record("slice", functions=(torch.ops.aten.slice, torch.ops.aten.slice.Tensor)),
+    _record("slice", functions=(torch.ops.aten.slice, torch.ops.aten.slice.Tensor), padded="mask"),
     _record("linalg.diagonal", functions=(torch.linalg.diagonal,)),
     record(
         "as_strided",

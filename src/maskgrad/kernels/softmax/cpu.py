@@ -111,7 +111,9 @@ def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor
     found: Tensor = _FUNCTIONS[logarithm](masked_filling(values, mask, -torch.inf), dim)
     if not math.isnan(found.sum().item()):
         return found
-    found = masked_filling(found, any_of(mask, (dim,), True).expand(mask.shape), nothing)  # slices without entries
+    found = masked_filling(
+        found, any_of(mask, (dim,), True).expand(mask.shape), nothing
+    )  # slices without entries
     return None if math.isnan(found.sum().item()) else found
 
 

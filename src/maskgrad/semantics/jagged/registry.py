@@ -1,6 +1,7 @@
 """Which operation has a rule for jagged entries, and which goes through the padded form by rule.
 
-Nothing else is padded behind the user's back: an operation that is not named here refuses, and names ``to_dense()``.
+Nothing else is padded behind the user's back: an operation whose record names no padded form (``Operation.padded``)
+refuses, and names ``to_dense()``.
 """
 
 from __future__ import annotations
@@ -33,45 +34,9 @@ from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_plac
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["BOOLEAN", "SAME_ROWS", "beside_other_layouts", "rule_for", "runs_on"]
+__all__ = ["beside_other_layouts", "rule_for", "runs_on"]
 
 Body = Callable[..., Any]
-
-#: What comes out on a Boolean mask: what is specified is no prefix of each sequence any more, or no sequence is left.
-_BOOLEAN = """
-    flip fliplr flipud roll rot90 repeat tile repeat_interleave cat stack hstack vstack dstack column_stack where
-    masked_fill masked_select gather take take_along_dim index_select select narrow chunk split split_with_sizes
-    unsafe_chunk unsafe_split unsafe_split_with_sizes tensor_split unbind diagonal diag tril triu reshape view
-    reshape_as view_as flatten ravel unflatten squeeze expand expand_as broadcast_to t T mT __getitem__ slice transpose
-    permute movedim unsqueeze
-    sum mean nansum nanmean prod any all count_nonzero var std var_mean std_mean amax amin aminmax argmax argmin max min
-    median nanmedian mode kthvalue quantile nanquantile logsumexp norm linalg.norm linalg.vector_norm
-    topk unique
-    matmul mm bmm mv dot inner outer einsum tensordot linear nn.functional.linear bilinear addmm baddbmm
-    nn.functional.conv1d nn.functional.conv2d nn.functional.conv3d nn.functional.conv_transpose1d
-    nn.functional.avg_pool1d nn.functional.max_pool1d nn.functional.adaptive_avg_pool1d
-    nn.functional.adaptive_max_pool1d nn.functional.lp_pool1d nn.functional.interpolate
-    nn.functional.pad constant_pad_nd diff gradient trapezoid cumulative_trapezoid
-    nn.functional.cosine_similarity nn.functional.pairwise_distance cdist
-    nn.functional.embedding_bag nn.functional.batch_norm nn.functional.layer_norm nn.functional.rms_norm
-    nn.functional.embedding nn.functional.one_hot
-    nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward
-    lstm gru rnn_tanh rnn_relu
-    nn.functional.cross_entropy nn.functional.nll_loss nn.functional.kl_div
-    nn.functional.multilabel_soft_margin_loss nn.functional.multi_margin_loss nn.functional.multilabel_margin_loss
-    nn.functional.cosine_embedding_loss nn.functional.triplet_margin_loss nn.functional.ctc_loss
-    nn.functional.linear_cross_entropy equal allclose isin searchsorted bucketize histc bincount prelu
-    trace
-"""
-BOOLEAN = frozenset(_BOOLEAN.split())
-
-#: What is computed on the padded form and keeps the rows: each looks at more than its own row.
-_SAME_ROWS = """
-    softmax log_softmax _safe_softmax nn.functional.softmin nn.functional.gumbel_softmax cumsum cumprod cummax cummin
-    logcumsumexp sort argsort nn.functional.normalize nn.functional.group_norm nn.functional.instance_norm renorm
-    nn.functional.glu nn.functional.local_response_norm
-"""
-SAME_ROWS = frozenset(_SAME_ROWS.split())
 
 #: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
 SORTED = frozenset(("sort", "argsort"))
@@ -131,15 +96,14 @@ def runs_on(operation: Operation) -> str:
     """What the page of all operations says: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
     if rule_for(operation) is None:
         return "refused"
-    padded_only = operation.name in BOOLEAN or operation.name in SAME_ROWS
-    return "Boolean mask" if padded_only and not _rules(operation) else "rows"
+    return "Boolean mask" if operation.padded and not _rules(operation) else "rows"
 
 
 def _rule_for(operation: Operation) -> Body | None:
     name, family = operation.name, operation.family
-    if (family == "elementwise" and name not in BOOLEAN) or name in PER_ENTRY:
+    if (family == "elementwise" and not operation.padded) or name in PER_ENTRY:
         return elementwise(operation)
-    if operation.by_position or name in BOOLEAN or name in SAME_ROWS:
+    if operation.by_position or operation.padded:
         return _first_that_knows(operation)
     if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
         return conversion.ask(name)
@@ -162,7 +126,7 @@ def _without_strides(convert: Body) -> Body:
 def _first_that_knows(operation: Operation) -> Body:
     """The result of the first rule that knows one, else that of the padded form."""
     rules = _rules(operation)
-    last = keeping_rows if operation.name in SAME_ROWS else Call.on_padded
+    last = keeping_rows if operation.padded == "rows" else Call.on_padded
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(operation, function, args, kwargs)

@@ -263,5 +263,6 @@ OPERATIONS = (
         FEATURES,
         DISTANCES,
         widens=False,
+        padded="",
     ),
 )

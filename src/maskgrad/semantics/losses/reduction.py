@@ -157,6 +157,7 @@ def loss_record(
     order: str = "",
     has_body: bool = False,
     widens: bool = True,
+    padded: str = "mask",
 ) -> Operation:
     """The record of one loss, under its names in ``torch.nn.functional`` and, if it is there, in ``torch``.
 
@@ -172,6 +173,7 @@ def loss_record(
             order than that of ``plain``.
         has_body: whether a compiled kernel computes it, halves too.
         widens: compute halves in float32, as the compiled bodies do it.
+        padded: see :class:`~maskgrad.semantics.facts.Operation`.
     """
     names = tuple(inspect.signature(plain).parameters)
     twin = getattr(torch, plain.__name__, None)
@@ -198,7 +200,7 @@ def loss_record(
     functions = (plain,) if twin is None else (plain, twin)
     return record(
         f"nn.functional.{plain.__name__}", "losses", body, pattern or PATTERN, gradient,
-        functions=functions, by_position=not pattern,
+        functions=functions, by_position=not pattern, padded=padded,
     )  # fmt: skip
 
 
