@@ -77,7 +77,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "the last two dimensions of a sparse batch are taken for the first two",
-        "semantics/sparse/views.py",
+        "semantics/stored/views.py",
         "return permute(x, order_after(function, len(x.shape), *args, **kwargs))",
         "return permute(x, [1, 0, *range(2, len(x.shape))])",
     ),
@@ -89,7 +89,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a layout without a rule computes on stored values alone",
-        "semantics/sparse/registry.py",
+        "semantics/stored/registry.py",
         "        return by_position(operation)\n    return None",
         "        return by_position(operation)\n    return elementwise",
     ),

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns import StoredPattern
-from maskgrad.semantics.sparse.entries import SparseEntries, densified
+from maskgrad.semantics.stored.entries import StoredEntries, densified
 
 __all__ = ["Node", "input_nodes", "outer", "output_nodes", "require_batch"]
 
@@ -33,7 +33,7 @@ class Node(NamedTuple):
     def dense(self, gradient: Tensor) -> Tensor:
         """Return a gradient of ``plain`` in the whole shape; strided."""
         if self.pattern is not None:
-            return densified(SparseEntries(gradient, self.pattern))[0]
+            return densified(StoredEntries(gradient, self.pattern))[0]
         return gradient if gradient.layout is torch.strided else gradient.to_dense()
 
 

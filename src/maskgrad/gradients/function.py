@@ -14,8 +14,8 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import unwrap, wrap
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
-from maskgrad.semantics.sparse import elementwise
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.stored import elementwise
+from maskgrad.semantics.stored.entries import StoredEntries
 
 __all__ = ["Function"]
 
@@ -161,10 +161,10 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     entry_by_entry = cls.pattern == "intersection"
     for stored in operands:
         if (
-            isinstance(stored, SparseEntries) and entry_by_entry
+            isinstance(stored, StoredEntries) and entry_by_entry
         ):  # all stored values are specified; others are aligned
             return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))
-        if isinstance(stored, SparseEntries):
+        if isinstance(stored, StoredEntries):
             raise UnsupportedLayoutError(
                 f"{cls.__name__} (pattern {_spelled(cls)})", stored.pattern.layout, tuple(stored.shape)
             )

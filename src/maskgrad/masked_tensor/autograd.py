@@ -14,7 +14,7 @@ from maskgrad.masked_tensor.writing import writable_mask
 from maskgrad.patterns import BooleanPattern, Pattern, algebra
 from maskgrad.patterns.boolean import is_expanded
 from maskgrad.semantics.callbacks import as_entries
-from maskgrad.semantics.sparse.conversion import cotangent
+from maskgrad.semantics.stored.conversion import cotangent
 
 __all__ = ["AS_PARAMETER", "METHODS", "PROPERTIES", "as_values"]
 

@@ -10,8 +10,8 @@ from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.jagged.rows import is_jagged
-from maskgrad.semantics.sparse.entries import exploded, from_places
-from maskgrad.semantics.sparse.groups import group
+from maskgrad.semantics.stored.entries import exploded, from_places
+from maskgrad.semantics.stored.groups import group
 
 __all__ = ["METHODS"]
 

@@ -35,8 +35,8 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import registry as jagged
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.sparse import registry as listed
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.stored import registry as listed
+from maskgrad.semantics.stored.entries import StoredEntries
 
 __all__ = ["Binding", "binding_of", "call", "dispatch"]
 
@@ -177,7 +177,7 @@ def call(
         kind = type(argument)
         if kind is masked_tensor.MaskedTensor:
             argument = _unwrapped(argument)  # noqa: PLW2901
-            stored = stored or type(argument) is SparseEntries
+            stored = stored or type(argument) is StoredEntries
         elif kind is list or kind is tuple:
             for part in argument:
                 if type(part) is not int:  # sizes, strides, dimensions
@@ -211,7 +211,7 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
     """Return whether an argument, or a part of a sequence, is masked on a sparse layout."""
     for argument in arguments:
         kind = type(argument)
-        if kind is SparseEntries or (kind in (list, tuple) and holds_stored(argument)):
+        if kind is StoredEntries or (kind in (list, tuple) and holds_stored(argument)):
             return True
     return False
 
@@ -225,21 +225,21 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
     return jagged.beside_other_layouts(rule) if any(are_jagged) and not all(are_jagged) else rule
 
 
-def _stored_in(arguments: Iterable[Any]) -> Iterable[SparseEntries]:
+def _stored_in(arguments: Iterable[Any]) -> Iterable[StoredEntries]:
     for argument in arguments:
-        if type(argument) is SparseEntries:
+        if type(argument) is StoredEntries:
             yield argument
         elif type(argument) in (list, tuple):
             yield from _stored_in(argument)
 
 
-def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | SparseEntries:
+def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | StoredEntries:
     pattern = x._pattern
     if type(pattern) is BooleanPattern:
         home = pattern._home  # `.current`, without its call where the mask has not moved
         known = pattern._source is None if home is None else home.moves == pattern._moves
         return Entries(x._values, pattern._mask if known else pattern.current)
-    return SparseEntries(x._values, pattern)  # type: ignore[arg-type]
+    return StoredEntries(x._values, pattern)  # type: ignore[arg-type]
 
 
 def unwrap(argument: Any) -> Any:
@@ -255,7 +255,7 @@ def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = No
     """Replace entries, or those in a sequence, by MaskedTensors; ``make`` makes one of values and mask."""
     if isinstance(result, Entries):
         return (make or masked_tensor.of_entries)(*result)
-    if isinstance(result, SparseEntries):
+    if isinstance(result, StoredEntries):
         return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         return type(result)([wrap(part, make) for part in result])
@@ -312,7 +312,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
 
 def _is_recorded(result: Any) -> bool:
     """Return whether the result of a rule is in the graph."""
-    if type(result) is Entries or type(result) is SparseEntries:
+    if type(result) is Entries or type(result) is StoredEntries:
         return result.values.requires_grad
     if isinstance(result, Tensor):
         return result.requires_grad

@@ -12,8 +12,8 @@ from maskgrad.semantics.dimensions import as_dim, positions_along
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged
 from maskgrad.semantics.sorting import sorted_positions
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
-from maskgrad.semantics.sparse.groups import group
+from maskgrad.semantics.stored.entries import StoredEntries, densified, exploded
+from maskgrad.semantics.stored.groups import group
 
 __all__ = ["ranks"]
 
@@ -74,7 +74,7 @@ def _inverse(order: Tensor, dim: int) -> Tensor:
     return torch.empty_like(order).scatter(dim, order, positions_along(order, dim).expand(order.shape))
 
 
-def _of_stored(x: SparseEntries, dim: int, descending: bool) -> MaskedTensor:
+def _of_stored(x: StoredEntries, dim: int, descending: bool) -> MaskedTensor:
     """Sort by value, then stably by slice; the rank is the distance from the first entry of the slice."""
     coordinates, entries, sizes = exploded(x)
     groups = group(coordinates, sizes, (dim,))

@@ -13,7 +13,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.patterns.checks import check_offsets
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.sparse.entries import SIGNED
+from maskgrad.semantics.stored.entries import SIGNED
 
 __all__ = [
     "METHODS",

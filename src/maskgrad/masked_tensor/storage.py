@@ -18,7 +18,7 @@ from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS, pattern_of_places
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import ravel_multi_index, read_places, unravel_index
-from maskgrad.semantics.sparse.entries import densified, exploded
+from maskgrad.semantics.stored.entries import densified, exploded
 
 __all__ = ["from_sparse", "methods"]
 

@@ -17,7 +17,7 @@ from maskgrad.patterns.boolean import Home, check_mask, own_home, sharers
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 from maskgrad.semantics.entries import Entries, chosen, fill
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, exploded
+from maskgrad.semantics.stored.entries import StoredEntries, densified, exploded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -267,10 +267,10 @@ def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
     return MaskedTensor(values, BooleanPattern(mask))
 
 
-def stored_of(x: MaskedTensor) -> SparseEntries | None:
+def stored_of(x: MaskedTensor) -> StoredEntries | None:
     """Return the stored values and their pattern; None if the entries have a Boolean mask."""
     pattern = x._pattern
-    return SparseEntries(x._values, pattern) if isinstance(pattern, StoredPattern) else None
+    return StoredEntries(x._values, pattern) if isinstance(pattern, StoredPattern) else None
 
 
 def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:

@@ -23,7 +23,7 @@ from maskgrad.patterns.boolean import Home, is_expanded, same_memory, sharers
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
+from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = [
     "VIEWS_OF_NUMBERS",
@@ -220,7 +220,7 @@ def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> Mas
         raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
     if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
-    if not isinstance(result, (Entries, SparseEntries)):
+    if not isinstance(result, (Entries, StoredEntries)):
         raise TypeError(
             f"{name_of(function)} has several results; out= takes one MaskedTensor. Call it without out="
         )
@@ -246,14 +246,14 @@ def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> Mas
     leaf = values.requires_grad and values.is_leaf
     if isinstance(result, Entries) and isinstance(target._pattern, BooleanPattern) and not reshapes:
         write_entries(target, *result)
-    elif isinstance(result, SparseEntries) and result.pattern is target._pattern:
+    elif isinstance(result, StoredEntries) and result.pattern is target._pattern:
         values.copy_(result.values)
     elif leaf:
         raise RuntimeError(
             f"{name_of(function)} in place would replace a leaf that requires grad, and its .grad; "
             "write x = function(x).detach().requires_grad_()"
         )
-    elif isinstance(result, SparseEntries):
+    elif isinstance(result, StoredEntries):
         target._rebind(result.values.to(values.dtype), result.pattern)
     else:
         old, mask = target._pattern, result.mask

@@ -17,7 +17,7 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.patterns.pattern import Pattern
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
-from maskgrad.semantics.sparse.entries import exploded
+from maskgrad.semantics.stored.entries import exploded
 
 __all__ = ["align"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.entries import HALVES, Entries
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.stored.entries import StoredEntries
 
 # PyTorch's lists (docs: "Automatic Mixed Precision package", op-specific behavior), under the names of the records.
 # What it computes in half precision (matmul, linear, conv, …) the rules call, and it is cast there; those for stored
@@ -68,8 +68,8 @@ def cast(operand: Any, dtype: torch.dtype) -> Any:
     """Numbers of at most single precision in ``dtype``; the others as they are."""
     if isinstance(operand, Entries):
         return Entries(cast(operand.values, dtype), operand.mask)
-    if isinstance(operand, SparseEntries):
-        return SparseEntries(cast(operand.values, dtype), operand.pattern)
+    if isinstance(operand, StoredEntries):
+        return StoredEntries(cast(operand.values, dtype), operand.pattern)
     if type(operand) in (tuple, list):
         return type(operand)([cast(part, dtype) for part in operand])
     if type(operand) is dict:
@@ -80,7 +80,7 @@ def cast(operand: Any, dtype: torch.dtype) -> Any:
 def _device(operands: Any) -> str:
     """The kind of device of the first tensor."""
     for operand in operands:
-        if isinstance(operand, (Entries, SparseEntries)):
+        if isinstance(operand, (Entries, StoredEntries)):
             return operand.values.device.type
         if isinstance(operand, Tensor):
             return operand.device.type

@@ -14,22 +14,22 @@ from maskgrad.errors import UnsupportedOperationError
 from maskgrad.semantics.entries import Entries, filled
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.conversion import cotangent
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.stored.conversion import cotangent
+from maskgrad.semantics.stored.entries import StoredEntries
 
 
 def _several(argument: Any) -> list[Any]:
-    single = isinstance(argument, (Entries, SparseEntries)) or not isinstance(argument, Sequence)
+    single = isinstance(argument, (Entries, StoredEntries)) or not isinstance(argument, Sequence)
     return [argument] if single else list(argument)
 
 
 def _sent(output: Any) -> Any:
     """An output as a plain tensor whose unspecified entries are constants."""
-    return output.values if isinstance(output, SparseEntries) else filled(output)
+    return output.values if isinstance(output, StoredEntries) else filled(output)
 
 
 def _plain(argument: Any) -> Any:
-    return argument.values if isinstance(argument, (Entries, SparseEntries)) else argument
+    return argument.values if isinstance(argument, (Entries, StoredEntries)) else argument
 
 
 def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
@@ -40,16 +40,16 @@ def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
     if len(given) != len(outputs):
         return [_sent(c) for c in given]  # torch says what is wrong
     return [
-        cotangent(output, c) if isinstance(output, SparseEntries) and c is not None else _sent(c)
+        cotangent(output, c) if isinstance(output, StoredEntries) and c is not None else _sent(c)
         for output, c in zip(outputs, given, strict=True)
     ]
 
 
 def _alike(gradient: Any, input: Any) -> Any:
-    if gradient is None or not isinstance(input, (Entries, SparseEntries)):
+    if gradient is None or not isinstance(input, (Entries, StoredEntries)):
         return gradient
-    if isinstance(input, SparseEntries):
-        return SparseEntries(gradient, input.pattern)
+    if isinstance(input, StoredEntries):
+        return StoredEntries(gradient, input.pattern)
     # with is_grads_batched there is one gradient for each cotangent
     return Entries(
         gradient, input.mask if gradient.ndim == input.mask.ndim else input.mask.expand(gradient.shape)
@@ -61,7 +61,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **opti
     names = ("retain_graph", "create_graph", "only_inputs", "allow_unused", "is_grads_batched")
     options |= paired(names, args)
     outputs, inputs = _several(outputs), _several(inputs)
-    if options.get("is_grads_batched") and any(isinstance(x, SparseEntries) for x in (*outputs, *inputs)):
+    if options.get("is_grads_batched") and any(isinstance(x, StoredEntries) for x in (*outputs, *inputs)):
         raise UnsupportedOperationError(
             "torch.autograd.grad(is_grads_batched=True)",
             "a sparse layout has no place for one gradient per cotangent; call it once for each of them instead",

@@ -24,7 +24,7 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.entries import SparseEntries
+from maskgrad.semantics.stored.entries import StoredEntries
 
 
 class _Unspecified:
@@ -86,7 +86,7 @@ def selecting(x: Operand, condition: Any) -> Any:
 
 def is_positions(index: Any) -> bool:
     """Whether an index is a masked tensor of positions: some may be missing, and read nothing."""
-    return isinstance(index, (Entries, SparseEntries)) and index.values.dtype in POSITIONS
+    return isinstance(index, (Entries, StoredEntries)) and index.values.dtype in POSITIONS
 
 
 def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

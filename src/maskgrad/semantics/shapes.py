@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from maskgrad.semantics.sparse.entries import is_masked, shape_of
+from maskgrad.semantics.stored.entries import is_masked, shape_of
 
 
 def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> list[int]:

@@ -55,7 +55,7 @@ def test_what_runs_on_rows_makes_no_padded_batch(name: str) -> None:
     x, y = (mg.from_offsets(torch.rand(10, 4, dtype=torch.float64), offsets).requires_grad_() for _ in "xy")
     spread_out = AssertionError("a padded batch was made")
     with (
-        mock.patch("maskgrad.semantics.sparse.entries._padded", side_effect=spread_out),
+        mock.patch("maskgrad.semantics.stored.entries._padded", side_effect=spread_out),
         mock.patch.object(JaggedPattern, "mask", property(mock.Mock(side_effect=spread_out))),
     ):
         result = ON_ROWS[name](x, y)
@@ -67,7 +67,7 @@ def test_what_runs_on_rows_makes_no_padded_batch(name: str) -> None:
 def test_the_guard_can_fail() -> None:
     x = mg.from_offsets(torch.rand(3, 4), torch.tensor([0, 1, 3]))
     with (
-        mock.patch("maskgrad.semantics.sparse.entries._padded", side_effect=AssertionError),
+        mock.patch("maskgrad.semantics.stored.entries._padded", side_effect=AssertionError),
         pytest.raises(AssertionError),
     ):
         x.flip(1)

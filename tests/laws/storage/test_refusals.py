@@ -11,7 +11,7 @@ import torch.nn.functional as F
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.sparse.registry import rule_for
+from maskgrad.semantics.stored.registry import rule_for
 from tests.laws.storage.layouts import BY_NAME, entries_of, stored
 
 LAYOUTS = ("coo", "csr", "csc", "bsr-2x3", "bsc-2x3")

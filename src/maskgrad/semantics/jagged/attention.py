@@ -15,7 +15,7 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import Call, is_jagged, padded
 from maskgrad.semantics.multi_head_attention import DEFAULTS
 from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -44,13 +44,13 @@ def attended(
     return found, served
 
 
-def with_mask(result: SparseEntries, served: Tensor | None) -> SparseEntries | Entries:
+def with_mask(result: StoredEntries, served: Tensor | None) -> StoredEntries | Entries:
     """The rows; with a Boolean mask if some have no key and are unspecified."""
     if served is None:
         return result
     known = served.reshape(*served.shape, *(1,) * (result.values.ndim - served.ndim))
     whole = padded(result)
-    mask = padded(SparseEntries(known.expand(result.values.shape), result.pattern))
+    mask = padded(StoredEntries(known.expand(result.values.shape), result.pattern))
     return Entries(whole.values, mask.values)
 
 
@@ -68,7 +68,7 @@ def scaled_dot_product_attention(call: Call) -> Any:
     found, served = attended(rows, query.pattern, key.pattern, attn_mask, **given)
     if one_head:
         found, served = found.squeeze(1), None if served is None else served[:, 0]
-    return with_mask(SparseEntries(found, query.pattern), served)
+    return with_mask(StoredEntries(found, query.pattern), served)
 
 
 def _of_sequences(query: Any, key: Any, value: Any) -> bool:
@@ -114,7 +114,7 @@ def multi_head_attention_forward(call: Call) -> Any:
     if served is not None:
         served = served.any(1)
     out = F.linear(found.flatten(1), given["out_proj_weight"], given["out_proj_bias"])
-    return with_mask(SparseEntries(out, query.pattern), served), weights
+    return with_mask(StoredEntries(out, query.pattern), served), weights
 
 
 def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:

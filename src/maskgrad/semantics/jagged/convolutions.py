@@ -24,7 +24,7 @@ from maskgrad.semantics.convolutions import (
     source,
 )
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, of_lengths
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -71,7 +71,7 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
         found: Tensor = call.function(
             data.t().contiguous().unsqueeze(0), weight, bias, groups=groups, **given
         )
-        return SparseEntries(found.squeeze(0).t().index_select(0, line.rows), line.results)
+        return StoredEntries(found.squeeze(0).t().index_select(0, line.rows), line.results)
 
     return rule
 
@@ -132,7 +132,7 @@ def _wrapped(x: Jagged, widths: Sequence[int], mode: str) -> Jagged:
     which = longer.sequences()
     own = source(longer.positions() - before, lengths.index_select(0, which), mode)
     rows = pattern.offsets.index_select(0, which) + own
-    return SparseEntries(x.values.index_select(0, rows), longer)  # type: ignore[return-value]
+    return StoredEntries(x.values.index_select(0, rows), longer)  # type: ignore[return-value]
 
 
 RULES = {

@@ -23,7 +23,7 @@ from maskgrad.semantics.jagged.rows import (
     out_of_frame,
     trailing,
 )
-from maskgrad.semantics.sparse.entries import SparseEntries, attach, is_masked
+from maskgrad.semantics.stored.entries import StoredEntries, attach, is_masked
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -37,7 +37,7 @@ def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None =
     new = old if at is None else at
     result = run(in_frame(x.values, old))
     pattern = x.pattern.moved(new)
-    return attach(result, lambda values: SparseEntries(out_of_frame(values, new), pattern))
+    return attach(result, lambda values: StoredEntries(out_of_frame(values, new), pattern))
 
 
 def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
@@ -112,7 +112,7 @@ def row_by_row(call: Call) -> Any:
         and rest
         and not any(map(is_masked, rest[1:]))
     ):
-        return SparseEntries(call.function(x, rest[0].values, *rest[1:], **named), rest[0].pattern)
+        return StoredEntries(call.function(x, rest[0].values, *rest[1:], **named), rest[0].pattern)
     if not is_jagged(x) or any(map(is_masked, (*rest, *named.values()))):
         return None
     if name.endswith("linear") and not (trailing(x, 1) and x.shape[-1]):
@@ -123,7 +123,7 @@ def row_by_row(call: Call) -> Any:
             return None
     if call.function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
         return None
-    return SparseEntries(call.function(x.values, *rest, **named), x.pattern)
+    return StoredEntries(call.function(x.values, *rest, **named), x.pattern)
 
 
 def batch_norm(call: Call) -> Any:
@@ -135,7 +135,7 @@ def batch_norm(call: Call) -> Any:
     # one row alone is too little to train on for PyTorch, and not for us
     at = x.pattern.at
     result = call.operation.body(call.function, (as_entries(in_frame(x.values, at)), *rest), named)
-    return SparseEntries(out_of_frame(result.values, at), x.pattern)
+    return StoredEntries(out_of_frame(result.values, at), x.pattern)
 
 
 def prelu(call: Call) -> Any:
@@ -183,7 +183,7 @@ def pairs(call: Call) -> Any:
         given["dim"] = dim
     reduced = at if given.get("keepdim") else _without(at, (dim,))
     values = out_of_frame(call.function(*rows, **given), reduced)
-    return SparseEntries(values, found.pattern.moved(reduced))
+    return StoredEntries(values, found.pattern.moved(reduced))
 
 
 class Along(NamedTuple):

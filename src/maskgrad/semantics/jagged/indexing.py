@@ -25,7 +25,7 @@ from maskgrad.semantics.jagged.rows import (
     rows_at,
 )
 from maskgrad.semantics.jagged.views import unsqueeze
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked, shape_of
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -53,7 +53,7 @@ def getitem(call: Call) -> Any:
     x, index = call.args
     looked_up = index[0] if type(index) is tuple and len(index) == 1 else index
     if isinstance(x, Tensor) and is_jagged(looked_up) and is_positions(looked_up):
-        return SparseEntries(x[looked_up.values], looked_up.pattern)
+        return StoredEntries(x[looked_up.values], looked_up.pattern)
     if is_jagged(x) and is_jagged(index):
         return selected(x, index)
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
@@ -106,7 +106,7 @@ def take(call: Call) -> Any:
     x, index = given["input"], given["index"]
     if not (isinstance(x, Tensor) and is_jagged(index)):
         return None
-    return SparseEntries(x.take(index.values), index.pattern)
+    return StoredEntries(x.take(index.values), index.pattern)
 
 
 def _written_out(index: Any, rank: int) -> list[Any] | None:
@@ -135,7 +135,7 @@ def _written_out(index: Any, rank: int) -> list[Any] | None:
     return [*parts[:at], *[ALL] * (rank - used), *parts[at + 1 :]]
 
 
-def _features_only(x: Jagged, parts: list[Any]) -> SparseEntries | None:
+def _features_only(x: Jagged, parts: list[Any]) -> StoredEntries | None:
     """Where numbers may not be looked at: slices and numbers of features, everything of all else."""
     if any(p is not None and not isinstance(p, (int, slice)) for p in parts):
         return None
@@ -263,7 +263,7 @@ def picked(x: Jagged, rows: Tensor, known: Tensor) -> Entries:
     return Entries(values.movedim(order, tuple(at)), mask.movedim(order, tuple(at)))
 
 
-def positions_between(x: Jagged, start: int, stop: int) -> SparseEntries:
+def positions_between(x: Jagged, start: int, stop: int) -> StoredEntries:
     """``x[:, start:stop]``: sequences that end earlier are shorter, or empty."""
     pattern = x.pattern
     size = max(stop - start, 0)
@@ -274,7 +274,7 @@ def positions_between(x: Jagged, start: int, stop: int) -> SparseEntries:
         return shorter, rows_at(pattern.offsets, shorter) + start
 
     shorter, rows = pattern.remembered(("between", start, stop), made)
-    return SparseEntries(x.values.index_select(0, rows), shorter)
+    return StoredEntries(x.values.index_select(0, rows), shorter)
 
 
 #: What reads one place for each entry of an index.
@@ -307,7 +307,7 @@ def gathered(call: Call) -> Any:
             return None
         rows, places = (in_frame(part, pattern.at) for part in found.operands)
         arguments = (rows, places, dim) if broadcasts else (rows, dim, places)
-        return SparseEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)
+        return StoredEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)
     if dim != pattern.at[-1] or pattern.is_flat or not is_jagged(x) or not x.values.shape[0]:
         return None
     if any(a != b and (b != 1 or is_jagged(index)) for a, b in sizes):
@@ -339,8 +339,8 @@ def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
     found = values.gather(0, rows)
     if is_jagged(index):
         if is_complete(known):
-            return SparseEntries(found, index.pattern)
-        return Entries(*[padded(SparseEntries(part, index.pattern)).values for part in (found, known)])
+            return StoredEntries(found, index.pattern)
+        return Entries(*[padded(StoredEntries(part, index.pattern)).values for part in (found, known)])
     order = tuple(range(len(pattern.at)))
     return Entries(
         *[part.unflatten(0, (*batch, count)).movedim(order, pattern.at) for part in (found, known)]

@@ -18,7 +18,7 @@ from maskgrad.semantics.jagged.rows import (
 )
 from maskgrad.semantics.jagged.views import unsqueeze
 from maskgrad.semantics.losses.regression import forgotten_weight
-from maskgrad.semantics.sparse.entries import SparseEntries, shape_of
+from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = ["by_class", "by_position"]
 
@@ -34,10 +34,10 @@ def _result(result: Any, pattern: JaggedPattern, partly: bool) -> Any:
     if not isinstance(result, Entries) or not result.values.ndim:
         return result
     values, mask = (out_of_frame(part, pattern.at) for part in result)
-    found = SparseEntries(values, pattern)
+    found = StoredEntries(values, pattern)
     if not partly or is_complete(mask):
         return found
-    return Entries(padded(found).values, padded(SparseEntries(mask, pattern)).values)
+    return Entries(padded(found).values, padded(StoredEntries(mask, pattern)).values)
 
 
 def by_position(call: Call) -> Any:
@@ -47,7 +47,7 @@ def by_position(call: Call) -> Any:
         weight = forgotten_weight()
         kwargs = kwargs if weight is None else {**kwargs, "weight": weight}
     operands = [*args, *kwargs.values()]
-    taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, SparseEntries, Entries))]
+    taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, StoredEntries, Entries))]
     ranks = {len(shape_of(operands[i])) for i in taking_part}
     # a variance without the last dimension belongs to all of it
     fits = operation.name != "nn.functional.gaussian_nll_loss" or len(ranks) == 1
@@ -74,7 +74,7 @@ def by_class(call: Call) -> Any:
     scores, target = (given[n] for n in names)
     rank = len(shape_of(scores))
     others = [*args[2:], *[v for k, v in kwargs.items() if k not in names]]
-    if rank < 2 or any(isinstance(o, (SparseEntries, Entries)) for o in others):
+    if rank < 2 or any(isinstance(o, (StoredEntries, Entries)) for o in others):
         return None
     labels = len(shape_of(target)) == rank - 1
     if labels:  # a dimension for the class

@@ -17,8 +17,8 @@ from maskgrad.semantics.entries import HALVES, Entries, widened
 from maskgrad.semantics.jagged.rows import Call, aligned, at_rows, from_padded, is_jagged, trailing
 from maskgrad.semantics.jagged.sequences import totals
 from maskgrad.semantics.products import Equation, einsum_call, written_out
-from maskgrad.semantics.sparse.contractions import RANKS
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked, shape_of
+from maskgrad.semantics.stored.contractions import RANKS
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
 
 __all__ = ["RULES"]
 
@@ -34,7 +34,7 @@ def matmul(call: Call) -> Any:
     if options or call.function is operator.imatmul:
         return None
     if isinstance(right, Tensor) and ranks[1] <= 2 and trailing(left, 1) and left.shape[-1]:
-        return SparseEntries(torch.matmul(left.values, right), left.pattern)
+        return StoredEntries(torch.matmul(left.values, right), left.pattern)
     return contracted(call, meeting_of(*ranks), [left, right])
 
 
@@ -153,8 +153,8 @@ def _each(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor:
     return torch.cat(one_each) if one_each else _sum([own[0] for own in split], result)
 
 
-def _placed(values: Tensor, result: str, frame: list[str], pattern: JaggedPattern) -> SparseEntries:
-    return SparseEntries(values, pattern.moved(tuple([result.index(c) for c in frame])))
+def _placed(values: Tensor, result: str, frame: list[str], pattern: JaggedPattern) -> StoredEntries:
+    return StoredEntries(values, pattern.moved(tuple([result.index(c) for c in frame])))
 
 
 def bilinear(call: Call) -> Any:
@@ -170,7 +170,7 @@ def bilinear(call: Call) -> Any:
         return None
     number = found.pattern.index.shape[0]
     rows = [operand.expand(number, *operand.shape[1:]) for operand in found.operands]
-    return SparseEntries(F.bilinear(*rows, **given), found.pattern)
+    return StoredEntries(F.bilinear(*rows, **given), found.pattern)
 
 
 def addmm(call: Call) -> Any:
@@ -180,7 +180,7 @@ def addmm(call: Call) -> Any:
     plain = isinstance(added, Tensor) and isinstance(other, Tensor) and set(given) <= {"beta", "alpha"}
     if not plain or not trailing(x, 1) or (added.ndim == 2 and added.shape[0] != 1) or len(call.args) > 3:
         return None
-    return SparseEntries(torch.addmm(added, x.values, other, **given), x.pattern)
+    return StoredEntries(torch.addmm(added, x.values, other, **given), x.pattern)
 
 
 RULES: dict[str, Callable[[Call], Any]] = {

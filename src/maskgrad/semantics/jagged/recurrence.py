@@ -23,7 +23,7 @@ from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged
 from maskgrad.semantics.recurrence import SIGNATURE, Steps, in_layers, reversing, run_layer, taken
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
 __all__ = ["recurrence", "schedule"]
 
@@ -87,7 +87,7 @@ def recurrence(call: Call) -> Any:
         rows = from_padded(output.values, pattern) if isinstance(output, Entries) else output
         return (rows, *final)
     rows, states = _run(function, given, x.values, pattern, initial)
-    return (SparseEntries(rows, pattern), *map(as_entries, states))
+    return (StoredEntries(rows, pattern), *map(as_entries, states))
 
 
 def _run(

@@ -27,9 +27,9 @@ from maskgrad.semantics.jagged import (
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.sparse import conversion, norms
-from maskgrad.semantics.sparse import registry as stored
-from maskgrad.semantics.sparse.entries import SparseEntries, exploded, from_places
+from maskgrad.semantics.stored import conversion, norms
+from maskgrad.semantics.stored import registry as stored
+from maskgrad.semantics.stored.entries import StoredEntries, exploded, from_places
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -164,7 +164,7 @@ def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
 def pairwise(call: Call) -> Any:
     """``torch.max`` of two tensors; it may also reduce one."""
     second = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
-    if not isinstance(second, (Tensor, SparseEntries, Entries)):
+    if not isinstance(second, (Tensor, StoredEntries, Entries)):
         return None
     return elementwise(call.operation)(call.function, call.args, call.kwargs)
 

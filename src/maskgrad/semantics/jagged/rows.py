@@ -15,8 +15,8 @@ from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.sparse.elementwise import common_pattern
-from maskgrad.semantics.sparse.entries import SparseEntries, attach, densified, shape_of
+from maskgrad.semantics.stored.elementwise import common_pattern
+from maskgrad.semantics.stored.entries import StoredEntries, attach, densified, shape_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -44,7 +44,7 @@ __all__ = [
 
 if TYPE_CHECKING:
 
-    class Jagged(SparseEntries):
+    class Jagged(StoredEntries):
         """Stored entries of which :func:`is_jagged` is true."""
 
         pattern: JaggedPattern
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 def is_jagged(x: Any) -> TypeIs[Jagged]:
     """Whether an operand is stored as sequences of different lengths."""
-    return type(x) is SparseEntries and type(x.pattern) is JaggedPattern
+    return type(x) is StoredEntries and type(x.pattern) is JaggedPattern
 
 
 def trailing(x: Any, count: int) -> TypeIs[Jagged]:
@@ -98,9 +98,9 @@ def padded(x: Any) -> Any:
     return type(x)([padded(part) for part in x]) if type(x) in (list, tuple) else x
 
 
-def from_padded(values: Tensor, pattern: JaggedPattern) -> SparseEntries:
+def from_padded(values: Tensor, pattern: JaggedPattern) -> StoredEntries:
     """The rows of a tensor of the whole shape."""
-    return SparseEntries(at_rows(values, pattern), pattern)
+    return StoredEntries(at_rows(values, pattern), pattern)
 
 
 def in_frame(values: Tensor, at: Sequence[int]) -> Tensor:
@@ -173,13 +173,13 @@ def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:
     return offsets.index_select(0, pattern.sequences()) + pattern.positions()
 
 
-def of_sequences(x: Jagged, which: Tensor) -> SparseEntries:
+def of_sequences(x: Jagged, which: Tensor) -> StoredEntries:
     """Some of the sequences, in any order, perhaps several times; one batch dimension."""
     pattern = x.pattern
     sizes = (which.shape[0], pattern.longest)
     chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
     rows = rows_at(pattern.offsets[:-1].index_select(0, which), chosen)
-    return SparseEntries(x.values.index_select(0, rows), chosen)
+    return StoredEntries(x.values.index_select(0, rows), chosen)
 
 
 def _with_statistic(pattern: JaggedPattern, operand: Entries, rank: int) -> tuple[JaggedPattern, Any]:
@@ -269,7 +269,7 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
         operands = [*args, *kwargs.values()] if kwargs else args
         pattern: Any = common_pattern(operands)
         if type(pattern) is JaggedPattern:
-            rows: Any = [o.values if type(o) is SparseEntries else o for o in operands]
+            rows: Any = [o.values if type(o) is StoredEntries else o for o in operands]
         else:
             found = aligned(operands)
             if found is None or any(isinstance(o, Entries) for o in found.operands):
@@ -281,6 +281,6 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
             result = function(*rows[: len(args)], **names)
         else:
             result = function(*rows)
-        return attach(result, lambda values: SparseEntries(values, pattern))
+        return attach(result, lambda values: StoredEntries(values, pattern))
 
     return body

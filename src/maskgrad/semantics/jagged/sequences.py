@@ -13,8 +13,8 @@ from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.jagged.features import ALONG, _without
 from maskgrad.semantics.jagged.rows import Call, in_frame, is_jagged, out_of_frame
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked
-from maskgrad.semantics.sparse.registry import BY_NAME
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked
+from maskgrad.semantics.stored.registry import BY_NAME
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -40,7 +40,7 @@ def _by_stored(call: Call, x: Jagged, given: dict[str, Any]) -> Any:
     """The rule for stored entries, along the last sparse dimension."""
     pattern = x.pattern.canonical()
     options = given | {"dim": len(pattern.at) - 1}
-    return BY_NAME[call.operation.name](call.function, (SparseEntries(x.values, pattern),), options)
+    return BY_NAME[call.operation.name](call.function, (StoredEntries(x.values, pattern),), options)
 
 
 def over_sequences(call: Call) -> Any:
@@ -99,7 +99,7 @@ def within_sequences(call: Call) -> Any:
     if given is None:
         return None
     x = given.pop("input")
-    return SparseEntries(_by_stored(call, x, given).values, x.pattern)
+    return StoredEntries(_by_stored(call, x, given).values, x.pattern)
 
 
 def each_sequence(call: Call) -> Any:
@@ -113,8 +113,8 @@ def each_sequence(call: Call) -> Any:
     parts = [part for part, n in zip(x.values.split(lengths), lengths, strict=True) if n] or [x.values]
     found = [call.function(in_frame(part, at), *rest, **named) for part in parts]
 
-    def joined(results: Any) -> SparseEntries:
-        return SparseEntries(torch.cat([out_of_frame(part, at) for part in results]), x.pattern)
+    def joined(results: Any) -> StoredEntries:
+        return StoredEntries(torch.cat([out_of_frame(part, at) for part in results]), x.pattern)
 
     return (
         joined(found)

@@ -27,8 +27,8 @@ from maskgrad.semantics.jagged.rows import (
     rows_at,
 )
 from maskgrad.semantics.shapes import order_after, shape_after
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked
-from maskgrad.semantics.sparse.joins import where_arguments
+from maskgrad.semantics.stored.entries import StoredEntries, densified, is_masked
+from maskgrad.semantics.stored.joins import where_arguments
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -47,16 +47,16 @@ __all__ = [
 ]
 
 
-def permute(x: Jagged, order: Sequence[int]) -> SparseEntries:
+def permute(x: Jagged, order: Sequence[int]) -> StoredEntries:
     """Dimensions in another order."""
     features = feature_dims(x)
     at = tuple([order.index(place) for place in x.pattern.at])
     moved = [features.index(d) + 1 for d in order if d in features]
     values = x.values if moved == sorted(moved) else x.values.permute(0, *moved)
-    return SparseEntries(values, x.pattern.moved(at))
+    return StoredEntries(values, x.pattern.moved(at))
 
 
-def reshape(x: Jagged, shape: Sequence[int]) -> SparseEntries | None:
+def reshape(x: Jagged, shape: Sequence[int]) -> StoredEntries | None:
     """Other features around the batch and ragged dimensions, if these stay or become one, or two again."""
     shape, old, pattern = list(shape), x.shape, x.pattern
     inner, number = list(pattern.frame.shape), pattern.frame.numel()
@@ -73,7 +73,7 @@ def reshape(x: Jagged, shape: Sequence[int]) -> SparseEntries | None:
     if places is None:
         return None
     features = [size for d, size in enumerate(shape) if d not in places]
-    return SparseEntries(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
+    return StoredEntries(x.values.reshape(x.values.shape[0], *features), pattern.moved(tuple(places)))
 
 
 def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] | None:
@@ -91,32 +91,32 @@ def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] 
     return found if math.prod(shape[position:]) == math.prod(old[start:]) else None
 
 
-def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
+def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries | None:
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
+def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries | None:
     """``view``, ``flatten``, ``reshape_as``, …: other sizes; or, of ``view``, another dtype."""
     dtype = args[0] if args else kwargs.get("dtype")
     if isinstance(dtype, torch.dtype):
         return (
-            SparseEntries(x.values.view(dtype), x.pattern)
+            StoredEntries(x.values.view(dtype), x.pattern)
             if dtype.itemsize == x.values.dtype.itemsize
             else None
         )
     return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
-def unsqueeze(x: Jagged, dim: int) -> SparseEntries:
+def unsqueeze(x: Jagged, dim: int) -> StoredEntries:
     """A new dimension of size 1, of features."""
     rank = len(x.shape)
     dim = as_dim(dim, rank + 1)
     at = tuple([place + (place >= dim) for place in x.pattern.at])
     before = len([d for d in feature_dims(x) if d < dim])
-    return SparseEntries(x.values.unsqueeze(before + 1), x.pattern.moved(at))
+    return StoredEntries(x.values.unsqueeze(before + 1), x.pattern.moved(at))
 
 
-def _squeeze(x: Jagged, dim: Any = None) -> SparseEntries | None:
+def _squeeze(x: Jagged, dim: Any = None) -> StoredEntries | None:
     rank = len(x.shape)
     if dim is None:
         dims = [d for d in range(rank) if x.shape[d] == 1]
@@ -127,10 +127,10 @@ def _squeeze(x: Jagged, dim: Any = None) -> SparseEntries | None:
         return None
     features = [x.shape[d] for d in feature_dims(x) if d not in dims]
     at = tuple([place - len([d for d in dims if d < place]) for place in x.pattern.at])
-    return SparseEntries(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
+    return StoredEntries(x.values.reshape(x.values.shape[0], *features), x.pattern.moved(at))
 
 
-def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> SparseEntries | None:
+def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries | None:
     wanted = shape_after(function, x.shape, *args, **kwargs)
     missing = len(wanted) - len(x.shape)
     at = tuple([place + missing for place in x.pattern.at])
@@ -138,10 +138,10 @@ def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any
         return None
     features = [wanted[d] for d in range(len(wanted)) if d not in at]
     values = x.values[(slice(None), *(None,) * missing)]
-    return SparseEntries(values.expand(-1, *features), x.pattern.moved(at))
+    return StoredEntries(values.expand(-1, *features), x.pattern.moved(at))
 
 
-def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> SparseEntries | None:
+def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> StoredEntries | None:
     """Features and sequences several times."""
     given = dims or repeats or (sizes[0] if sizes and not isinstance(sizes[0], int) else sizes)
     times = [1] * (len(x.shape) - len(given)) + list(
@@ -153,7 +153,7 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> Sp
         return None
     values = x.values[(slice(None), *(None,) * missing)]
     values = values.repeat(1, *[n for d, n in enumerate(times) if d not in at])
-    repeated = SparseEntries(values, x.pattern.moved(at))
+    repeated = StoredEntries(values, x.pattern.moved(at))
     if times[at[0]] == 1:
         return repeated
     if not can_read_values(x.values, *x.pattern.tensors()):
@@ -190,7 +190,7 @@ def cat(call: Call) -> Any:
     if dim in features:
         if not _together(parts):
             return None
-        return SparseEntries(torch.cat([p.values for p in parts], features.index(dim) + 1), first.pattern)
+        return StoredEntries(torch.cat([p.values for p in parts], features.index(dim) + 1), first.pattern)
     patterns = [part.pattern for part in parts]
     fits = len(first.pattern.at) == 2 and dim == first.pattern.at[0]
     if not fits or any(p.at != first.pattern.at or p.longest != first.pattern.longest for p in patterns):
@@ -199,10 +199,10 @@ def cat(call: Call) -> Any:
         return None
     sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
     whole = of_lengths(torch.cat([p.lengths() for p in patterns]), sizes, first.pattern.at)
-    return SparseEntries(torch.cat([part.values for part in parts]), whole)
+    return StoredEntries(torch.cat([part.values for part in parts]), whole)
 
 
-def _in_front(plain: Tensor, x: Jagged, dim: int) -> SparseEntries | None:
+def _in_front(plain: Tensor, x: Jagged, dim: int) -> StoredEntries | None:
     """The same number of rows in front of each sequence."""
     pattern = x.pattern
     if pattern.is_flat or plain.ndim != len(x.shape) or as_dim(dim, plain.ndim) != pattern.at[-1]:
@@ -219,7 +219,7 @@ def _in_front(plain: Tensor, x: Jagged, dim: int) -> SparseEntries | None:
     values = torch.cat([first, x.values])
     own = (torch.arange(added, device=plain.device) + offsets[:-1, None]).flatten()
     order = torch.cat([own, rows_at(offsets[:-1] + added, pattern)])
-    return SparseEntries(torch.empty_like(values).index_copy(0, order, values), whole)
+    return StoredEntries(torch.empty_like(values).index_copy(0, order, values), whole)
 
 
 def stack(call: Call) -> Any:
@@ -232,7 +232,7 @@ def stack(call: Call) -> Any:
     dim = as_dim(dim, len(first.shape) + 1)
     before = len([d for d in feature_dims(first) if d < dim])
     at = tuple([place + (place >= dim) for place in first.pattern.at])
-    return SparseEntries(torch.stack([p.values for p in parts], before + 1), first.pattern.moved(at))
+    return StoredEntries(torch.stack([p.values for p in parts], before + 1), first.pattern.moved(at))
 
 
 def where(call: Call) -> Any:
@@ -252,7 +252,7 @@ def where(call: Call) -> Any:
     if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
         return None
     found = aligned([condition, a, b])
-    return None if found is None else SparseEntries(torch.where(*found.operands), found.pattern)
+    return None if found is None else StoredEntries(torch.where(*found.operands), found.pattern)
 
 
 def masked_fill(call: Call) -> Any:
@@ -267,7 +267,7 @@ def masked_fill(call: Call) -> Any:
     if found is None:
         return None
     rows, chosen = found.operands
-    return SparseEntries(torch.masked_fill(rows, chosen, value), found.pattern)  # type: ignore[arg-type]
+    return StoredEntries(torch.masked_fill(rows, chosen, value), found.pattern)  # type: ignore[arg-type]
 
 
 def rearranged(call: Call) -> Any:
@@ -287,13 +287,13 @@ def rearranged(call: Call) -> Any:
 
 
 #: Rules that ask PyTorch what the function that was called makes of the shape.
-BY_SHAPE: dict[str, Callable[..., SparseEntries | None]] = {
+BY_SHAPE: dict[str, Callable[..., StoredEntries | None]] = {
     **dict.fromkeys(("transpose", "permute", "t", "T", "mT", "movedim"), _rearranged),
     **dict.fromkeys(("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten"), _reshaped),
     **dict.fromkeys(("expand", "broadcast_to", "expand_as"), _expanded),
 }
 #: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., SparseEntries | None]] = {
+RULES: dict[str, Callable[..., StoredEntries | None]] = {
     "unsqueeze": unsqueeze,
     "squeeze": _squeeze,
     **dict.fromkeys(("repeat", "tile"), _repeat),

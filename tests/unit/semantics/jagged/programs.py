@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import maskgrad as mg
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns.jagged import JaggedPattern
-from maskgrad.semantics.sparse import entries
+from maskgrad.semantics.stored import entries
 
 __all__ = [
     "PROGRAMS",

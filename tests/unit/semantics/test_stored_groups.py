@@ -12,8 +12,8 @@ from torch.utils import _pytree as pytree
 
 import maskgrad as mg
 from maskgrad.kernels import use_kernels
-from maskgrad.semantics.sparse.entries import SparseEntries
-from maskgrad.semantics.sparse.groups import group_of
+from maskgrad.semantics.stored.entries import StoredEntries
+from maskgrad.semantics.stored.groups import group_of
 
 SHAPE = (5, 6)
 
@@ -149,7 +149,7 @@ def test_entries_that_are_vectors():
     indices = torch.tensor([[0, 1, 1, 3], [2, 0, 2, 1]])
     values = torch.randn(4, 3, requires_grad=True)
     x = mg.from_sparse(torch.sparse_coo_tensor(indices, values.detach(), (4, 3, 3), is_coalesced=True))
-    stored = SparseEntries(values, x._pattern)
+    stored = StoredEntries(values, x._pattern)
     for dim, lines in ((1, [[0], [1, 2], [3]]), (0, [[1], [3], [0, 2]])):
         soft = mg.MaskedTensor(stored.values, x._pattern).softmax(dim)._values
         expected = torch.empty_like(soft)

@@ -13,9 +13,9 @@ from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.sparse.entries import SparseEntries
-from maskgrad.semantics.sparse.groups import Groups, group_of, grouped
-from maskgrad.semantics.sparse.reductions import is_inexact, over_groups
+from maskgrad.semantics.stored.entries import StoredEntries
+from maskgrad.semantics.stored.groups import Groups, group_of, grouped
+from maskgrad.semantics.stored.reductions import is_inexact, over_groups
 
 __all__ = ["NORMALIZED", "RULES"]
 
@@ -32,7 +32,7 @@ def _norm(entries: Tensor, groups: Groups, ord: float) -> Tensor:
 
 
 def _vector_norm(
-    input: SparseEntries, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    input: StoredEntries, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
     if (ord < 0 or ord == math.inf) and not all(input.shape[d] for d in as_dims(dim, len(input.shape))):
         raise RuntimeError(f"linalg.vector_norm cannot compute the {ord} norm on an empty dimension")
@@ -40,7 +40,7 @@ def _vector_norm(
 
 
 def _any_norm(
-    input: SparseEntries,
+    input: StoredEntries,
     p: Any = "fro",
     dim: Any = None,
     keepdim: bool = False,
@@ -58,7 +58,7 @@ def _any_norm(
 
 
 def _linalg_norm(
-    A: SparseEntries,  # torch's name for it
+    A: StoredEntries,  # torch's name for it
     ord: Any = None,
     dim: Any = None,
     keepdim: bool = False,
@@ -72,26 +72,26 @@ def _linalg_norm(
     raise UnsupportedLayoutError(f"linalg.norm(ord={ord!r}) of a matrix", A.pattern.layout, tuple(A.shape))
 
 
-def _normalize(input: SparseEntries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> SparseEntries:
+def _normalize(input: StoredEntries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> StoredEntries:
     """Divide by the p-norm of the entries, or by ``eps`` if that is larger; in the pattern of the input."""
     dims = as_dims(dim, len(input.shape))
     if all(d >= len(input.sizes) for d in dims):  # within dense dimensions every vector is complete
         inner = tuple(d - len(input.sizes) + 1 for d in dims)
         whole = input.entries if input.shape else input.entries.unsqueeze(1)
         entries = torch.nn.functional.normalize(whole, p, inner, eps).reshape(input.entries.shape)  # type: ignore[arg-type]
-        return SparseEntries(input.pattern.gathered(entries), input.pattern)
+        return StoredEntries(input.pattern.gathered(entries), input.pattern)
     groups, entries, _ = grouped(input, dim)
     divisor = groups.expand(_norm(entries, groups, float(p)).clamp_min(eps))
     result = (entries / divisor).to(entries.dtype).reshape(input.entries.shape)
-    return SparseEntries(input.pattern.gathered(result), input.pattern)
+    return StoredEntries(input.pattern.gathered(result), input.pattern)
 
 
-def _along(logarithm: bool) -> Callable[..., SparseEntries]:
+def _along(logarithm: bool) -> Callable[..., StoredEntries]:
     complete = torch.log_softmax if logarithm else torch.softmax
 
     def body(
-        input: SparseEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
-    ) -> SparseEntries:
+        input: StoredEntries, dim: int, *rest: Any, dtype: Any = None, _stacklevel: int = 3
+    ) -> StoredEntries:
         for extra in rest:  # F.softmax(x, dim, _stacklevel, dtype)
             dtype = extra if isinstance(extra, torch.dtype) else dtype
         axis, sparse = as_dim(dim, len(input.shape)), len(input.sizes)
@@ -105,7 +105,7 @@ def _along(logarithm: bool) -> Callable[..., SparseEntries]:
             wide = entries.float() if entries.dtype in (torch.float16, torch.bfloat16) else entries
             groups = group_of(input.pattern, (axis,))
             result = groups.softmax(wide, logarithm).to(entries.dtype)
-        return SparseEntries(input.pattern.gathered(result), input.pattern)
+        return StoredEntries(input.pattern.gathered(result), input.pattern)
 
     return body
 
@@ -113,8 +113,8 @@ def _along(logarithm: bool) -> Callable[..., SparseEntries]:
 _softmax = _along(logarithm=False)
 
 
-def _softmin(input: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
-    return _softmax(SparseEntries(-input.values, input.pattern), *args, **kwargs)
+def _softmin(input: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
+    return _softmax(StoredEntries(-input.values, input.pattern), *args, **kwargs)
 
 
 #: Reductions; the others keep the pattern of the input.

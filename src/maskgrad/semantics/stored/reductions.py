@@ -19,9 +19,9 @@ from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.signatures import named
-from maskgrad.semantics.sparse.elementwise import apply
-from maskgrad.semantics.sparse.entries import SparseEntries, exploded
-from maskgrad.semantics.sparse.groups import Groups, group, grouped, reduced
+from maskgrad.semantics.stored.elementwise import apply
+from maskgrad.semantics.stored.entries import StoredEntries, exploded
+from maskgrad.semantics.stored.groups import Groups, group, grouped, reduced
 
 __all__ = ["RULES", "is_inexact", "mean", "over_groups", "total"]
 
@@ -30,10 +30,10 @@ def over_groups(formula: Callable[..., Tensor]) -> Callable[..., Any]:
     """A rule with torch's signature from a formula: entries (n, *dense) and groups -> a value for each (g, *dense)."""
 
     def body(
-        input: SparseEntries, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **options: Any
+        input: StoredEntries, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **options: Any
     ) -> Any:
         if dtype is not None:
-            input = SparseEntries(input.values.to(dtype), input.pattern)
+            input = StoredEntries(input.values.to(dtype), input.pattern)
         groups, entries, dims = grouped(input, dim)
         return reduced(formula(entries, groups, **options), groups, dims, len(input.shape), keepdim)
 
@@ -94,7 +94,7 @@ def _has_enough(groups: Groups, correction: float) -> bool:
 
 def _variance(deviation: bool, with_mean: bool) -> Callable[..., Any]:
     def body(
-        input: SparseEntries,
+        input: StoredEntries,
         dim: Any = None,
         unbiased: bool | None = None,
         keepdim: bool = False,
@@ -128,7 +128,7 @@ def _variance(deviation: bool, with_mean: bool) -> Callable[..., Any]:
     return body
 
 
-def _check(input: SparseEntries, dims: tuple[int, ...]) -> None:
+def _check(input: StoredEntries, dims: tuple[int, ...]) -> None:
     if input.values.is_complex():
         raise RuntimeError(f"extrema are not defined for complex dtypes, found {input.values.dtype}")
     for d in dims:
@@ -157,7 +157,7 @@ def _extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool =
 
 
 def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
-    def body(input: SparseEntries, dim: Any = (), keepdim: bool = False) -> Any:
+    def body(input: StoredEntries, dim: Any = (), keepdim: bool = False) -> Any:
         groups, entries, dims = grouped(input, dim)
         _check(input, dims)
         best = _extremum(entries, groups, largest, nan_shares)
@@ -166,13 +166,13 @@ def _shared(largest: bool, nan_shares: bool = False) -> Callable[..., Any]:
     return body
 
 
-def _aminmax(input: SparseEntries, *, dim: int | None = None, keepdim: bool = False) -> Any:
+def _aminmax(input: StoredEntries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     kind: Any = torch.return_types.aminmax
     return kind([_shared(largest)(input, dim, keepdim) for largest in (False, True)])
 
 
 def _winners(
-    input: SparseEntries, dim: int | None, largest: bool
+    input: StoredEntries, dim: int | None, largest: bool
 ) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     rank = len(input.shape)
@@ -195,7 +195,7 @@ def _winners(
 
 
 def _position(largest: bool) -> Callable[..., Any]:
-    def body(input: SparseEntries, dim: int | None = None, keepdim: bool = False) -> Any:
+    def body(input: StoredEntries, dim: int | None = None, keepdim: bool = False) -> Any:
         _, first, groups, dims = _winners(input, dim, largest)
         return reduced(first, groups, dims, len(input.shape), keepdim)
 
@@ -208,7 +208,7 @@ def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
     pairwise = torch.maximum if largest else torch.minimum
 
     def body(input: Any, dim: Any = None, keepdim: bool = False, *, other: Any = None) -> Any:
-        second = dim if isinstance(dim, (SparseEntries, Entries, Tensor)) else other
+        second = dim if isinstance(dim, (StoredEntries, Entries, Tensor)) else other
         if second is not None:
             return apply(lambda v: pairwise(v[0], v[1]), [input, second])
         if dim is None:

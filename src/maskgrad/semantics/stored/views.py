@@ -18,7 +18,7 @@ from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import rearranged as on_both
 from maskgrad.semantics.shapes import order_after, shape_after
-from maskgrad.semantics.sparse.entries import SparseEntries, exploded, flat, from_places, undivided
+from maskgrad.semantics.stored.entries import StoredEntries, exploded, flat, from_places, undivided
 
 __all__ = [
     "BY_SHAPE",
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 
-def on_dense(x: SparseEntries, move: Callable[[Tensor], Tensor]) -> SparseEntries:
+def on_dense(x: StoredEntries, move: Callable[[Tensor], Tensor]) -> StoredEntries:
     """Change the dense dimensions of all entries (n, *dense) alike; the pattern stays."""
-    return SparseEntries(x.pattern.gathered(move(x.entries)), x.pattern)
+    return StoredEntries(x.pattern.gathered(move(x.entries)), x.pattern)
 
 
-def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
+def permute(x: StoredEntries, order: Sequence[int]) -> StoredEntries:
     """Exchange dimensions; sparse ones among themselves, or all of them once dense ones are spelled out."""
     order = list(order)
     if order == sorted(order):
@@ -54,14 +54,14 @@ def permute(x: SparseEntries, order: Sequence[int]) -> SparseEntries:
         return x
     if isinstance(x.pattern, CompressedPattern) and outer == [*range(sparse - 2), sparse - 1, sparse - 2]:
         values = x.values if x.pattern.blocksize is None else x.values.transpose(sparse - 1, sparse)
-        return SparseEntries(values, x.pattern.transposed())
+        return StoredEntries(values, x.pattern.transposed())
     coordinates = x.pattern.coordinates()
     return from_places(coordinates[outer], x.entries, tuple(x.sizes[d] for d in outer), x.pattern)
 
 
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
     """Exchange two dimensions; of entries with a Boolean mask and of plain tensors, too."""
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.transpose(dim0, dim1))
     order = list(range(len(x.shape)))
     a, b = as_dim(dim0, len(order)), as_dim(dim1, len(order))
@@ -69,19 +69,19 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     return permute(x, order)
 
 
-def _rearranged(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
+def _rearranged(function: Callable[..., Any], x: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
     """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
     return permute(x, order_after(function, len(x.shape), *args, **kwargs))
 
 
-def _conjugate_transpose(function: Callable[..., Any], x: SparseEntries) -> SparseEntries:
+def _conjugate_transpose(function: Callable[..., Any], x: StoredEntries) -> StoredEntries:
     turned = _rearranged(function, x)
-    return SparseEntries(turned.values.conj(), turned.pattern)
+    return StoredEntries(turned.values.conj(), turned.pattern)
 
 
 def _reshaped(
     function: Callable[..., Any],
-    x: SparseEntries,
+    x: StoredEntries,
     *args: Any,
     dtype: torch.dtype | None = None,
     **kwargs: Any,
@@ -95,16 +95,16 @@ def _reshaped(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
             f"found {kind}; several entries would share one place"
         )
-    return SparseEntries(x.values.view(kind), x.pattern)
+    return StoredEntries(x.values.view(kind), x.pattern)
 
 
-def _expanded(function: Callable[..., Any], x: SparseEntries, *args: Any, **kwargs: Any) -> SparseEntries:
+def _expanded(function: Callable[..., Any], x: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
     return expand(x, shape_after(function, x.shape, *args, **kwargs))
 
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """Other sizes for the same row-major numbers: COO; of entries with a Boolean mask and of plain tensors, too."""
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.reshape(tuple(shape)))
     sizes = shape_after(torch.reshape, x.shape, shape)
     if sizes == x.shape:
@@ -118,7 +118,7 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
 
 def unsqueeze(x: Any, dim: int) -> Any:
     """A new dimension of size 1: dense if it stands behind a dense one, else sparse; also of what is not stored."""
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.unsqueeze(dim))
     at, sparse = as_dim(dim, len(x.shape) + 1), len(x.sizes)
     if at > sparse:
@@ -131,7 +131,7 @@ def unsqueeze(x: Any, dim: int) -> Any:
 
 def squeeze(x: Any, dim: Any = None) -> Any:
     """Remove dimensions of size 1; what has no sparse dimension left is dense; also of what is not stored."""
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.squeeze(dim))
     rank, sparse = len(x.shape), len(x.sizes)
     dims = range(rank) if dim is None else [as_dim(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
@@ -141,20 +141,20 @@ def squeeze(x: Any, dim: Any = None) -> Any:
     kept = [d for d in range(sparse) if d not in gone]
     if not kept:
         return undivided(entries)
-    smaller = SparseEntries(x.pattern.gathered(entries), x.pattern)
+    smaller = StoredEntries(x.pattern.gathered(entries), x.pattern)
     if len(kept) == sparse:
         return smaller
     return _in_order(smaller, x.pattern.coordinates()[kept], tuple(x.sizes[d] for d in kept))
 
 
-def _in_order(x: SparseEntries, coordinates: Tensor, sizes: tuple[int, ...]) -> SparseEntries:
+def _in_order(x: StoredEntries, coordinates: Tensor, sizes: tuple[int, ...]) -> StoredEntries:
     """Other coordinates for the same entries, whose order they keep."""
     if isinstance(x.pattern, CoordinatePattern):
-        return SparseEntries(x.values, CoordinatePattern(coordinates, sizes))
+        return StoredEntries(x.values, CoordinatePattern(coordinates, sizes))
     return from_places(coordinates, x.entries, sizes, x.pattern)
 
 
-def expand(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
+def expand(x: StoredEntries, shape: Sequence[int]) -> StoredEntries:
     """Repeat along dimensions of size 1, and along new ones in front: every repeated entry is stored."""
     wanted = list(shape)
     for _ in range(len(wanted) - len(x.shape)):
@@ -175,7 +175,7 @@ def expand(x: SparseEntries, shape: Sequence[int]) -> SparseEntries:
     return from_places(places, entries.repeat_interleave(times, dim=0), new, x.pattern)
 
 
-def _moved(x: SparseEntries, dims: Any, move: Callable[[Tensor, int, int], Tensor]) -> SparseEntries:
+def _moved(x: StoredEntries, dims: Any, move: Callable[[Tensor, int, int], Tensor]) -> StoredEntries:
     """Other coordinates along ``dims``: ``move`` of coordinates, the size, and the number of the dimension."""
     along = [as_dim(d, len(x.shape)) for d in dims]
     x = x if all(d < len(x.sizes) for d in along) else flat(x)
@@ -185,21 +185,21 @@ def _moved(x: SparseEntries, dims: Any, move: Callable[[Tensor, int, int], Tenso
     return from_places(coordinates, x.entries, x.sizes, x.pattern)
 
 
-def _flip(x: SparseEntries, *dims: Any) -> SparseEntries:
+def _flip(x: StoredEntries, *dims: Any) -> StoredEntries:
     given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
     return _moved(x, given, lambda places, size, _: size - 1 - places)
 
 
-def _roll(x: SparseEntries, shifts: Any, dims: Any = None) -> SparseEntries:
+def _roll(x: StoredEntries, shifts: Any, dims: Any = None) -> StoredEntries:
     if dims is None or dims == ():
-        rolled: SparseEntries = reshape(_roll(reshape(x, (-1,)), shifts, 0), x.shape)
+        rolled: StoredEntries = reshape(_roll(reshape(x, (-1,)), shifts, 0), x.shape)
         return rolled
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else dims
     return _moved(x, along, lambda places, size, number: (places + steps[number]) % max(size, 1))
 
 
-def diagonal(x: SparseEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> SparseEntries:
+def diagonal(x: StoredEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> StoredEntries:
     """The entries whose two coordinates differ by ``offset``; their dimension comes last."""
     a, b = as_dim(dim1, len(x.shape)), as_dim(dim2, len(x.shape))
     if a == b:

@@ -17,7 +17,7 @@ from maskgrad.semantics.entries import Entries
 
 __all__ = [
     "SIGNED",
-    "SparseEntries",
+    "StoredEntries",
     "attach",
     "densified",
     "exploded",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @dataclass(eq=False, slots=True)
-class SparseEntries:
+class StoredEntries:
     """Stored values and the pattern that says where they belong; every stored value is specified."""
 
     values: Tensor
@@ -56,27 +56,27 @@ class SparseEntries:
 
 def is_masked(operand: Any) -> bool:
     """Whether an operand is masked, on whatever layout."""
-    return isinstance(operand, (Entries, SparseEntries))
+    return isinstance(operand, (Entries, StoredEntries))
 
 
-def with_values(x: SparseEntries | Entries, values: Tensor) -> SparseEntries | Entries:
+def with_values(x: StoredEntries | Entries, values: Tensor) -> StoredEntries | Entries:
     """Other values in the places of those of ``x``."""
-    return SparseEntries(values, x.pattern) if isinstance(x, SparseEntries) else Entries(values, x.mask)
+    return StoredEntries(values, x.pattern) if isinstance(x, StoredEntries) else Entries(values, x.mask)
 
 
 def shape_of(operand: Any) -> torch.Size:
     """The shape of a tensor, masked or not; a number has none."""
-    if isinstance(operand, SparseEntries):
+    if isinstance(operand, StoredEntries):
         return operand.shape
     if isinstance(operand, Entries):
         return operand.values.shape
     return operand.shape if isinstance(operand, Tensor) else torch.Size()
 
 
-def exploded(x: SparseEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+def exploded(x: StoredEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
     if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
-        coordinates, entries, _ = exploded(SparseEntries(x.values, x.pattern.canonical()))
+        coordinates, entries, _ = exploded(StoredEntries(x.values, x.pattern.canonical()))
         at = x.pattern.at
         order = [*at, *[d for d in range(len(x.shape)) if d not in at]]
         back = [order.index(d) for d in range(len(order))]
@@ -93,7 +93,7 @@ def exploded(x: SparseEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     return torch.cat([outer, inside]), entries.reshape(-1), (*x.sizes, *dense)
 
 
-def flat(x: SparseEntries) -> SparseEntries:
+def flat(x: StoredEntries) -> StoredEntries:
     """The same entries without dense dimensions: COO if there were any."""
     if len(x.shape) == len(x.sizes):
         return x
@@ -102,13 +102,13 @@ def flat(x: SparseEntries) -> SparseEntries:
 
 def from_places(
     coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
-) -> SparseEntries:
+) -> StoredEntries:
     """Entries at places, each once, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
     layout = torch.sparse_coo
     if isinstance(model, CompressedPattern) and not model.blocksize and len(model.sizes) == len(sizes) == 2:
         layout = model.layout
     pattern, order = pattern_of_places(coordinates, sizes, layout)
-    return SparseEntries(pattern.gathered(entries[order]), pattern)
+    return StoredEntries(pattern.gathered(entries[order]), pattern)
 
 
 def undivided(entries: Tensor) -> Entries:
@@ -121,7 +121,7 @@ def undivided(entries: Tensor) -> Entries:
     )
 
 
-def densified(x: SparseEntries) -> Entries:
+def densified(x: StoredEntries) -> Entries:
     """The same entries with a Boolean mask: allocates the whole shape, so only explicit conversions call it."""
     if type(x.pattern) is JaggedPattern:
         return _padded(x.values, x.pattern)

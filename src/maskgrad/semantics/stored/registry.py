@@ -7,7 +7,7 @@ from typing import Any
 
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.sparse import (
+from maskgrad.semantics.stored import (
     contractions,
     conversion,
     indexing,
@@ -16,8 +16,8 @@ from maskgrad.semantics.sparse import (
     reductions,
     views,
 )
-from maskgrad.semantics.sparse.elementwise import elementwise, prelu
-from maskgrad.semantics.sparse.losses import by_position
+from maskgrad.semantics.stored.elementwise import elementwise, prelu
+from maskgrad.semantics.stored.losses import by_position
 
 __all__ = ["rule_for"]
 

@@ -15,8 +15,8 @@ from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.signatures import plain_arguments
-from maskgrad.semantics.sparse.elementwise import lookup, same_pattern
-from maskgrad.semantics.sparse.entries import SparseEntries, densified, is_masked, shape_of
+from maskgrad.semantics.stored.elementwise import lookup, same_pattern
+from maskgrad.semantics.stored.entries import StoredEntries, densified, is_masked, shape_of
 
 __all__ = ["RULES", "ask", "convert", "cotangent"]
 
@@ -24,7 +24,7 @@ __all__ = ["RULES", "ask", "convert", "cotangent"]
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Change dtype or device of the values; the pattern follows to the device."""
     x, *rest = args
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return function(x, *map(_bare, rest), **kwargs)
     values = function(x.values, *map(_bare, rest), **kwargs)
     return _at_device(values, x.pattern) if isinstance(values, Tensor) else values
@@ -34,39 +34,39 @@ def _bare(argument: Any) -> Any:
     return argument.values if is_masked(argument) else argument
 
 
-def _at_device(values: Tensor, pattern: StoredPattern) -> SparseEntries:
+def _at_device(values: Tensor, pattern: StoredPattern) -> StoredEntries:
     moved = [t.to(values.device) for t in pattern.tensors()]
-    return SparseEntries(values, pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+    return StoredEntries(values, pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
 
 
 def _of_values(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     """A rule that changes the values; patterns never change, so they are shared."""
 
-    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+    def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
         x = args[0] if args else kwargs["input"]
-        return SparseEntries(change(x.values), x.pattern)
+        return StoredEntries(change(x.values), x.pattern)
 
     return body
 
 
-def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
     """``ones_like`` and its kin: new values in the same pattern."""
     x, *rest = args or (kwargs["input"],)
     options = {name: value for name, value in kwargs.items() if name != "input"}
     plain, options = plain_arguments(rest, options)
     values = function(x.values, *plain, **options)
     same = values.device == x.values.device
-    return SparseEntries(values, x.pattern) if same else _at_device(values, x.pattern)
+    return StoredEntries(values, x.pattern) if same else _at_device(values, x.pattern)
 
 
-def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> SparseEntries:
+def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
     """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
     x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
-    both = [part for part in (x, source) if isinstance(part, SparseEntries)]
+    both = [part for part in (x, source) if isinstance(part, StoredEntries)]
     if len(both) < 2 or x.pattern.facts() != source.pattern.facts():
         target, found = (
             f"{part.pattern.layout}, {tuple(part.shape)}"
-            if isinstance(part, SparseEntries)
+            if isinstance(part, StoredEntries)
             else "a Boolean mask or none"
             for part in (x, source)
         )
@@ -76,7 +76,7 @@ def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         )
     values = source.values.to(x.values)
     same = equal(x.pattern, source.pattern)
-    return SparseEntries(values, x.pattern) if same else _at_device(values, source.pattern)
+    return StoredEntries(values, x.pattern) if same else _at_device(values, source.pattern)
 
 
 def _same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -89,7 +89,7 @@ def _size(shape: torch.Size, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 #: What is known without the values: of the entries and the arguments.
-ANSWERS: dict[str, Callable[[SparseEntries, tuple[Any, ...], dict[str, Any]], Any]] = {
+ANSWERS: dict[str, Callable[[StoredEntries, tuple[Any, ...], dict[str, Any]], Any]] = {
     "shape": lambda x, *_: x.shape,
     "size": lambda x, args, kwargs: _size(x.shape, args, kwargs),
     **dict.fromkeys(("ndim", "dim", "ndimension"), lambda x, *_: len(x.shape)),
@@ -105,7 +105,7 @@ def ask(name: str) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["input"]
-        if isinstance(x, SparseEntries) and name in ANSWERS:
+        if isinstance(x, StoredEntries) and name in ANSWERS:
             return ANSWERS[name](x, args, kwargs)
         if not args:
             return function(_bare(x), **{k: v for k, v in kwargs.items() if k != "input"})
@@ -114,7 +114,7 @@ def ask(name: str) -> Callable[..., Any]:
     return body
 
 
-def cotangent(output: SparseEntries, gradient: Any) -> Tensor:
+def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
     """A gradient in the storage of ``output``; what it does not specify is 0, and what ``output`` has not is ignored.
 
     Args:
@@ -128,18 +128,18 @@ def cotangent(output: SparseEntries, gradient: Any) -> Tensor:
         raise RuntimeError(
             f"the gradient must have shape {tuple(output.shape)}, found {tuple(shape_of(gradient))}"
         )
-    if isinstance(gradient, SparseEntries) and same_pattern([output, gradient]):
+    if isinstance(gradient, StoredEntries) and same_pattern([output, gradient]):
         return gradient.values
     pattern = output.pattern
     jagged = isinstance(pattern, JaggedPattern)  # whose dimensions stand anywhere in the shape
-    if isinstance(gradient, SparseEntries) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
+    if isinstance(gradient, StoredEntries) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
         gradient = densified(gradient)
     if isinstance(gradient, Entries):
         gradient = torch.where(gradient.mask, gradient.values, 0)
     if isinstance(pattern, JaggedPattern):
         return at_rows(gradient, pattern)
     places = pattern.coordinates()
-    if not isinstance(gradient, SparseEntries):
+    if not isinstance(gradient, StoredEntries):
         return pattern.gathered(read_places(gradient, places))
     if len(gradient.sizes) != len(output.sizes):
         raise RuntimeError("the gradient must have the same dense dimensions as the output")

@@ -19,8 +19,8 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index, read_places
 from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.entries import SparseEntries, attach, flat, from_places, shape_of
-from maskgrad.semantics.sparse.views import expand
+from maskgrad.semantics.stored.entries import StoredEntries, attach, flat, from_places, shape_of
+from maskgrad.semantics.stored.views import expand
 
 __all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu", "same_pattern"]
 
@@ -42,22 +42,22 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
     return attach(run(values), wrap)
 
 
-def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEntries]]:
+def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEntries]]:
     """Values of all operands at the entries that they have in common, and what puts a result there."""
     common = common_pattern(operands)
     if common is not None:
-        return [o.values if type(o) is SparseEntries else o for o in operands], _attached_to(common)
+        return [o.values if type(o) is StoredEntries else o for o in operands], _attached_to(common)
     # an unspecified number leaves nothing specified
     alive = all(bool(o.mask) for o in operands if isinstance(o, Entries) and not o.mask.ndim)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
-    tensors = [o for o in operands if isinstance(o, SparseEntries) or len(shape_of(o))]
-    stored = [o for o in tensors if isinstance(o, SparseEntries)]
+    tensors = [o for o in operands if isinstance(o, StoredEntries) or len(shape_of(o))]
+    stored = [o for o in tensors if isinstance(o, StoredEntries)]
     if alive and len(stored) == len(tensors) and same_pattern(stored):
-        values = [o.values if isinstance(o, SparseEntries) else o for o in operands]
+        values = [o.values if isinstance(o, StoredEntries) else o for o in operands]
         return values, _attached_to(stored[0].pattern)
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
-        operands = [flat(o) if isinstance(o, SparseEntries) else o for o in operands]
+        operands = [flat(o) if isinstance(o, StoredEntries) else o for o in operands]
         stored = [flat(o) for o in stored]
     leader = next(
         (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
@@ -77,21 +77,21 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], SparseEn
     if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
         kept = None
     if kept is None:  # the others have all that the leader has: its pattern stands
-        return values, lambda v: SparseEntries(pattern.gathered(v), pattern)
+        return values, lambda v: StoredEntries(pattern.gathered(v), pattern)
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
     return values, lambda v: from_places(places, v, pattern.sizes, pattern)
 
 
-def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], SparseEntries]:
-    return lambda values: SparseEntries(values, pattern)
+def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], StoredEntries]:
+    return lambda values: StoredEntries(values, pattern)
 
 
 def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
     """The pattern that is the same in all operands but numbers: asked first, without shapes and numbers."""
     pattern, ndim = None, 0
     for operand in operands:
-        if type(operand) is SparseEntries:
+        if type(operand) is StoredEntries:
             if pattern is None:
                 pattern, ndim = operand.pattern, operand.values.ndim
             elif operand.values.ndim != ndim or not (
@@ -103,7 +103,7 @@ def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
     return pattern
 
 
-def same_pattern(stored: list[SparseEntries]) -> bool:
+def same_pattern(stored: list[StoredEntries]) -> bool:
     """Whether all operands have one pattern and rank: the same object, or equal index tensors."""
     first, rank = stored[0].pattern, len(stored[0].shape)
     for other in stored[1:]:
@@ -121,7 +121,7 @@ def same_pattern(stored: list[SparseEntries]) -> bool:
 
 def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
     """Whether operands disagree on which dimensions are dense, so that entries have to be numbers."""
-    stored = [o for o in tensors if isinstance(o, SparseEntries)]
+    stored = [o for o in tensors if isinstance(o, StoredEntries)]
     dense = {len(o.shape) - len(o.sizes) for o in stored}
     if dense == {0}:
         return False
@@ -132,11 +132,11 @@ def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
     return any(size != 1 for mask in masks for size in mask.shape[max(mask.ndim - inner, 0) :])
 
 
-def _aligned(operand: Any, leader: SparseEntries, coordinates: Tensor) -> tuple[Any, Tensor | None]:
+def _aligned(operand: Any, leader: StoredEntries, coordinates: Tensor) -> tuple[Any, Tensor | None]:
     """An operand's entries at the places of the leader, and which of these it has (None: all)."""
     if operand is leader:
         return leader.entries, None
-    if isinstance(operand, SparseEntries):
+    if isinstance(operand, StoredEntries):
         offset = len(leader.sizes) - len(operand.sizes)
         at = [
             coordinates[offset + d] if size != 1 else torch.zeros_like(coordinates[0])
@@ -153,7 +153,7 @@ def _aligned(operand: Any, leader: SparseEntries, coordinates: Tensor) -> tuple[
     return operand, None
 
 
-def _gathered(dense: Tensor, leader: SparseEntries, coordinates: Tensor) -> Tensor:
+def _gathered(dense: Tensor, leader: StoredEntries, coordinates: Tensor) -> Tensor:
     """Entries of a (broadcast) dense tensor at the leader's places, without expanding it."""
     dense = dense.reshape(*(1,) * (len(leader.shape) - dense.ndim), *dense.shape)
     at = [
@@ -163,7 +163,7 @@ def _gathered(dense: Tensor, leader: SparseEntries, coordinates: Tensor) -> Tens
     return dense[tuple(at)] if at else read_places(dense, coordinates)
 
 
-def lookup(x: SparseEntries, places: Tensor) -> tuple[Tensor, Tensor]:
+def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     """Entries (n, *dense) at ``places`` (s, n), and which of them exist (n,); the others are arbitrary."""
     pattern = x.pattern
     known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
@@ -188,7 +188,7 @@ def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
     size, sizes = shape_of(weight).numel(), shape_of(x)
-    if isinstance(weight, SparseEntries) or (size != 1 and (len(sizes) < 2 or sizes[1] != size)):
+    if isinstance(weight, StoredEntries) or (size != 1 and (len(sizes) < 2 or sizes[1] != size)):
         raise RuntimeError("prelu: weight must be a dense tensor with one entry, or one for each channel")
     shape = (-1, *(1,) * (len(sizes) - 2)) if size != 1 else ()
     weight = rearranged(weight, lambda part: part.reshape(shape))

@@ -20,7 +20,7 @@ from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.entries import widened as halves_widened
-from maskgrad.semantics.sparse.entries import SparseEntries, exploded, undivided, widened
+from maskgrad.semantics.stored.entries import StoredEntries, exploded, undivided, widened
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
@@ -205,7 +205,7 @@ def _one_group(entries: int, device: torch.device) -> Groups:
     return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())
 
 
-def grouped(x: SparseEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
+def grouped(x: StoredEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
     """Groups of the entries that differ in ``dim`` only; dense dimensions stay aside unless they are reduced too."""
     dims = as_dims(dim, len(x.shape))
     if all(d < len(x.sizes) for d in dims):
@@ -219,7 +219,7 @@ def grouped(x: SparseEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]
 
 def reduced(
     values: Tensor, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
-) -> SparseEntries | Entries:
+) -> StoredEntries | Entries:
     """One value for each group, at its place; without a pattern if no sparse dimension remains."""
     if groups.present is not None:  # the last of the sparse dimensions is gone
         few = groups.present.reshape(*groups.sizes, *(1,) * (values.ndim - 1))
@@ -234,4 +234,4 @@ def reduced(
         return Entries(whole.values.reshape(shape), whole.mask.reshape(shape))
     kept = len(groups.sizes) + (len(dims) if keepdim else 0)
     at = [d for d in range(kept) if not keepdim or d not in dims]
-    return SparseEntries(values, groups.pattern(tuple(at), kept))
+    return StoredEntries(values, groups.pattern(tuple(at), kept))

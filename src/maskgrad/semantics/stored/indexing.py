@@ -14,19 +14,19 @@ from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.indexing import is_positions
-from maskgrad.semantics.sparse.elementwise import lookup
-from maskgrad.semantics.sparse.entries import SparseEntries, flat, from_places
-from maskgrad.semantics.sparse.views import on_dense, squeeze, unsqueeze
+from maskgrad.semantics.stored.elementwise import lookup
+from maskgrad.semantics.stored.entries import StoredEntries, flat, from_places
+from maskgrad.semantics.stored.views import on_dense, squeeze, unsqueeze
 
 __all__ = ["RULES", "index_select", "meeting", "pieces", "section"]
 
 
-def _resized(x: SparseEntries, at: int, size: int, coordinates: Tensor, entries: Tensor) -> SparseEntries:
+def _resized(x: StoredEntries, at: int, size: int, coordinates: Tensor, entries: Tensor) -> StoredEntries:
     """Entries at places in a tensor of which dimension ``at`` has another size."""
     return from_places(coordinates, entries, (*x.sizes[:at], size, *x.sizes[at + 1 :]), x.pattern)
 
 
-def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -> SparseEntries:
+def section(x: StoredEntries, at: int, start: int, length: int, step: int = 1) -> StoredEntries:
     """Every ``step``-th position of a range of one dimension, all of them in bounds."""
     if length == x.shape[at] and step == 1:
         return x
@@ -43,7 +43,7 @@ def section(x: SparseEntries, at: int, start: int, length: int, step: int = 1) -
     return _resized(x, at, length, kept, x.entries[inside])
 
 
-def _narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntries:
+def _narrow(x: StoredEntries, dim: int, start: Any, length: int) -> StoredEntries:
     at = as_dim(dim, len(x.shape))
     size, begin = x.shape[at], int(start)
     if not -size <= begin <= size:
@@ -56,7 +56,7 @@ def _narrow(x: SparseEntries, dim: int, start: Any, length: int) -> SparseEntrie
     return section(x, at, begin, length)
 
 
-def _select(x: SparseEntries, dim: int, index: Any) -> Any:
+def _select(x: StoredEntries, dim: int, index: Any) -> Any:
     """One slice; the dimension disappears."""
     at, place = as_dim(dim, len(x.shape)), int(index)
     size = x.shape[at]
@@ -65,7 +65,7 @@ def _select(x: SparseEntries, dim: int, index: Any) -> Any:
     return squeeze(section(x, at, place % size, 1), at)
 
 
-def index_select(x: SparseEntries, dim: int, index: Tensor) -> SparseEntries:
+def index_select(x: StoredEntries, dim: int, index: Tensor) -> StoredEntries:
     """Slices by position, in the order asked for; a position may be asked for several times."""
     _known(index)
     at = as_dim(dim, len(x.shape))
@@ -94,11 +94,11 @@ def meeting(wanted: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
     return first, order[begin[first] + offset]
 
 
-def pieces(x: SparseEntries, at: int, lengths: list[int]) -> tuple[SparseEntries, ...]:
+def pieces(x: StoredEntries, at: int, lengths: list[int]) -> tuple[StoredEntries, ...]:
     """Consecutive parts of one dimension, whatever their number for the price of one sort."""
     if at >= len(x.sizes):
         parts = x.entries.split(lengths, at - len(x.sizes) + 1)
-        return tuple([SparseEntries(x.pattern.gathered(part), x.pattern) for part in parts])
+        return tuple([StoredEntries(x.pattern.gathered(part), x.pattern) for part in parts])
     coordinates = x.pattern.coordinates()
     order = torch.argsort(coordinates[at], stable=True)
     sorted_places, entries = coordinates[:, order], x.entries[order]
@@ -117,7 +117,7 @@ def pieces(x: SparseEntries, at: int, lengths: list[int]) -> tuple[SparseEntries
 def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     """A rule from the function of torch that says into which lengths a dimension is divided."""
 
-    def body(x: SparseEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[SparseEntries, ...]:
+    def body(x: StoredEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[StoredEntries, ...]:
         if len(args) > 1:
             dim, args = args[1], args[:1]
         at = as_dim(dim, len(x.shape))
@@ -127,13 +127,13 @@ def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     return body
 
 
-def _unbind(x: SparseEntries, dim: int = 0) -> tuple[SparseEntries | Entries, ...]:
+def _unbind(x: StoredEntries, dim: int = 0) -> tuple[StoredEntries | Entries, ...]:
     at = as_dim(dim, len(x.shape))
     return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
 
 
 def _known(index: Any) -> None:
-    if isinstance(index, (SparseEntries, Entries)):
+    if isinstance(index, (StoredEntries, Entries)):
         raise TypeError(
             f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
             "unspecified entries select anything is not known. Use index.filled(False), or index.compressed()"
@@ -161,7 +161,7 @@ def _part(part: Any) -> Any:
 
 def _getitem(x: Any, index: Any) -> Any:
     """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
-    if not isinstance(x, SparseEntries):
+    if not isinstance(x, StoredEntries):
         return _looked_up(x, index[0] if type(index) is tuple and len(index) == 1 else index)
     _known(index)
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
@@ -176,7 +176,7 @@ def _getitem(x: Any, index: Any) -> Any:
         return _pointwise(x, parts)
     dim = 0
     for i, part in enumerate(parts):
-        if not isinstance(x, SparseEntries):  # the sparse dimensions are used up
+        if not isinstance(x, StoredEntries):  # the sparse dimensions are used up
             rest = (*[slice(None)] * dim, *parts[i:])
             return Entries(x.values[rest], x.mask[rest])
         if part is None:
@@ -190,33 +190,33 @@ def _getitem(x: Any, index: Any) -> Any:
     return x
 
 
-def _looked_up(x: Any, index: Any) -> SparseEntries:
+def _looked_up(x: Any, index: Any) -> StoredEntries:
     """One number of a plain vector for each stored position."""
     if not (isinstance(x, Tensor) and x.ndim == 1 and is_positions(index)):
         raise TypeError(
             "an index on a sparse layout reads numbers of a plain vector by position, as in weights[labels]; write "
             "x[index.to_dense()] for anything else"
         )
-    return SparseEntries(x[index.values], index.pattern)
+    return StoredEntries(x[index.values], index.pattern)
 
 
-def _take(input: Any, index: Any) -> SparseEntries:
+def _take(input: Any, index: Any) -> StoredEntries:
     """``torch.take`` at the stored positions, from a plain tensor."""
-    if not (isinstance(input, Tensor) and isinstance(index, SparseEntries)):
+    if not (isinstance(input, Tensor) and isinstance(index, StoredEntries)):
         raise TypeError(
             "take on a sparse layout reads a plain tensor at stored positions; write x.to_dense().take(index)"
         )
-    return SparseEntries(input.take(index.values), index.pattern)
+    return StoredEntries(input.take(index.values), index.pattern)
 
 
-def _sliced(x: SparseEntries, dim: int, part: slice) -> SparseEntries:
+def _sliced(x: StoredEntries, dim: int, part: slice) -> StoredEntries:
     start, stop, step = part.indices(x.shape[dim])
     if step < 1:
         raise ValueError("step must be greater than zero")
     return section(x, dim, start, max(0, -(-(stop - start) // step)), step)
 
 
-def _advanced(x: SparseEntries, dim: int, part: Tensor) -> Any:
+def _advanced(x: StoredEntries, dim: int, part: Tensor) -> Any:
     """One tensor: positions, or the Booleans of one or more dimensions."""
     part = part.to(x.values.device)
     if part.dtype == torch.bool:
@@ -236,7 +236,7 @@ def _positive(position: Tensor, dim: int, size: int) -> Tensor:
     return torch.where(position < 0, position + size, position)
 
 
-def _where_true(x: SparseEntries, dim: int, chosen: Tensor) -> SparseEntries:
+def _where_true(x: StoredEntries, dim: int, chosen: Tensor) -> StoredEntries:
     """The places at which a Boolean tensor is True, as one dimension."""
     last = dim + chosen.ndim
     if tuple(chosen.shape) != tuple(x.shape[dim:last]) or not chosen.ndim:
@@ -255,7 +255,7 @@ def _where_true(x: SparseEntries, dim: int, chosen: Tensor) -> SparseEntries:
     return from_places(places, x.entries[inside], sizes, x.pattern)
 
 
-def _pointwise(x: SparseEntries, parts: list[Any]) -> Entries:
+def _pointwise(x: StoredEntries, parts: list[Any]) -> Entries:
     """``x[rows, columns]``: one entry for each pair; the result has the shape of the index and is not sparse."""
     if any(not isinstance(part, (Tensor, int)) for part in parts) or len(parts) not in (
         len(x.sizes),

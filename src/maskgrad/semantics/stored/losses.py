@@ -20,11 +20,11 @@ from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.numbers import number
 from maskgrad.semantics.signatures import paired
-from maskgrad.semantics.sparse.elementwise import aligned
-from maskgrad.semantics.sparse.entries import SparseEntries, is_masked, shape_of
-from maskgrad.semantics.sparse.groups import grouped
-from maskgrad.semantics.sparse.reductions import over_groups, total
-from maskgrad.semantics.sparse.views import unsqueeze
+from maskgrad.semantics.stored.elementwise import aligned
+from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
+from maskgrad.semantics.stored.groups import grouped
+from maskgrad.semantics.stored.reductions import over_groups, total
+from maskgrad.semantics.stored.views import unsqueeze
 
 __all__ = ["by_position"]
 
@@ -79,14 +79,14 @@ def _variance(var: Any, input: Any) -> Any:
     if not is_masked(var) and not isinstance(var, Tensor):
         return var
     values = var.values if is_masked(var) else var
-    if isinstance(var, (SparseEntries, Tensor)) and can_read_values(values) and bool((values < 0).any()):
+    if isinstance(var, (StoredEntries, Tensor)) and can_read_values(values) and bool((values < 0).any()):
         raise ValueError("var has negative entry/entries")
     if shape_of(var) and shape_of(var) == shape_of(input)[:-1]:
-        return unsqueeze(var, -1) if isinstance(var, SparseEntries) else var.unsqueeze(-1)
+        return unsqueeze(var, -1) if isinstance(var, StoredEntries) else var.unsqueeze(-1)
     return var
 
 
-def _mean_of_rows(positions: SparseEntries) -> Tensor:
+def _mean_of_rows(positions: StoredEntries) -> Tensor:
     """The total by the number of rows that have an entry; NaN if there is none."""
     summed, others = over_groups(total)(positions), tuple(range(1, len(positions.shape)))
     rows = grouped(positions, others)[0].number if others else positions.entries.shape[0]

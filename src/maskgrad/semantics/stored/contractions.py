@@ -18,9 +18,9 @@ from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.contractions import multiply
 from maskgrad.semantics.entries import Entries, as_entries, rearranged
 from maskgrad.semantics.signatures import bound
-from maskgrad.semantics.sparse.elementwise import apply
-from maskgrad.semantics.sparse.entries import (
-    SparseEntries,
+from maskgrad.semantics.stored.elementwise import apply
+from maskgrad.semantics.stored.entries import (
+    StoredEntries,
     flat,
     from_places,
     is_masked,
@@ -28,9 +28,9 @@ from maskgrad.semantics.sparse.entries import (
     widened,
     with_values,
 )
-from maskgrad.semantics.sparse.indexing import meeting
-from maskgrad.semantics.sparse.reductions import over_groups, total
-from maskgrad.semantics.sparse.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
+from maskgrad.semantics.stored.indexing import meeting
+from maskgrad.semantics.stored.reductions import over_groups, total
+from maskgrad.semantics.stored.views import diagonal, expand, reshape, squeeze, transpose, unsqueeze
 
 __all__ = ["RULES", "matmul"]
 
@@ -40,15 +40,15 @@ RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 def matmul(left: Any, right: Any) -> Any:
     """``left @ right`` with at least one stored factor: vectors, matrices, and batches of matrices."""
-    left, right = (flat(f) if isinstance(f, SparseEntries) else f for f in (left, right))
+    left, right = (flat(f) if isinstance(f, StoredEntries) else f for f in (left, right))
     _check(left, right)
-    if isinstance(left, SparseEntries) and len(left.shape) == 1:
+    if isinstance(left, StoredEntries) and len(left.shape) == 1:
         return squeeze(matmul(unsqueeze(left, 0), right), -2 if len(shape_of(right)) > 1 else -1)
-    if isinstance(right, SparseEntries) and len(right.shape) == 1:
+    if isinstance(right, StoredEntries) and len(right.shape) == 1:
         return squeeze(matmul(left, unsqueeze(right, 1)), -1)
-    if isinstance(left, SparseEntries) and isinstance(right, SparseEntries):
+    if isinstance(left, StoredEntries) and isinstance(right, StoredEntries):
         return _both(left, right)
-    if isinstance(right, SparseEntries):
+    if isinstance(right, StoredEntries):
         turned = transpose(right, -2, -1)
         if len(shape_of(left)) == 1:
             return _times_dense(turned, left)
@@ -73,7 +73,7 @@ def _check(left: Any, right: Any) -> None:
         raise RuntimeError("matmul is not implemented for Booleans")
 
 
-def _times_dense(left: SparseEntries, right: Entries | Tensor) -> Entries:
+def _times_dense(left: StoredEntries, right: Entries | Tensor) -> Entries:
     """(…, n, k) stored times (…, k, p) dense: each entry scales one row of the partner."""
     values, mask = right if isinstance(right, Entries) else (right, None)
     if values.ndim == 1:
@@ -109,7 +109,7 @@ def _times_dense(left: SparseEntries, right: Entries | Tensor) -> Entries:
     return Entries(added.reshape(shape), covered.reshape(shape))
 
 
-def _both(left: SparseEntries, right: SparseEntries) -> SparseEntries:
+def _both(left: StoredEntries, right: StoredEntries) -> StoredEntries:
     """Two stored factors: each entry of the left one meets the entries of one row of the right one."""
     batches = torch.broadcast_shapes(left.sizes[:-2], right.sizes[:-2])
     left, right = (
@@ -179,23 +179,23 @@ def _inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _outer(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     x, y = bound("input vec2", args, kwargs).values()
-    if all(isinstance(v, SparseEntries) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
+    if all(isinstance(v, StoredEntries) and len(v.sizes) == len(v.shape) == 1 for v in (x, y)):
         rows, columns = x.pattern.coordinates()[0], y.pattern.coordinates()[0]
         places = rows.repeat_interleave(len(columns)), columns.repeat(len(rows))
         entries = (x.entries[:, None] * y.entries).reshape(-1)
-        return SparseEntries(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
+        return StoredEntries(entries, CoordinatePattern(torch.stack(places), (*x.sizes, *y.sizes)))
     return apply(lambda v: v[0] * v[1], [reshape(x, (-1, 1)), reshape(y, (1, -1))])
 
 
 def _product(left: Any, right: Any) -> Any:
-    if isinstance(left, SparseEntries) or isinstance(right, SparseEntries):
+    if isinstance(left, StoredEntries) or isinstance(right, StoredEntries):
         return matmul(left, right)
     return multiply(left, right) if is_masked(left) or is_masked(right) else left @ right
 
 
 def _plus(a: Any, b: Any) -> Any:
     """The sum of two operands, stored if one of them is."""
-    if isinstance(a, SparseEntries) or isinstance(b, SparseEntries):
+    if isinstance(a, StoredEntries) or isinstance(b, StoredEntries):
         return apply(lambda v: v[0] + v[1], [a, b])
     (x, known), (y, also) = as_entries(a), as_entries(b)
     return Entries(torch.where(known, x, 0) + torch.where(also, y, 0), known & also)

@@ -14,9 +14,9 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import functions_named
 from maskgrad.semantics.signatures import bound, paired
-from maskgrad.semantics.sparse.elementwise import apply, same_pattern
-from maskgrad.semantics.sparse.entries import (
-    SparseEntries,
+from maskgrad.semantics.stored.elementwise import apply, same_pattern
+from maskgrad.semantics.stored.entries import (
+    StoredEntries,
     exploded,
     flat,
     from_places,
@@ -24,19 +24,19 @@ from maskgrad.semantics.sparse.entries import (
     shape_of,
     with_values,
 )
-from maskgrad.semantics.sparse.views import expand, unsqueeze
+from maskgrad.semantics.stored.views import expand, unsqueeze
 
 __all__ = ["BETWEEN", "RULES", "where_arguments"]
 
 
-def _all_stored(tensors: Sequence[Any]) -> list[SparseEntries]:
-    if not all(isinstance(t, SparseEntries) for t in tensors):
-        layout = next((t.pattern.layout for t in tensors if isinstance(t, SparseEntries)), torch.sparse_coo)
+def _all_stored(tensors: Sequence[Any]) -> list[StoredEntries]:
+    if not all(isinstance(t, StoredEntries) for t in tensors):
+        layout = next((t.pattern.layout for t in tensors if isinstance(t, StoredEntries)), torch.sparse_coo)
         raise UnsupportedLayoutError("joining sparse and dense tensors", layout)
     return list(tensors)
 
 
-def cat(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
+def cat(tensors: Sequence[Any], dim: int = 0) -> StoredEntries:
     """Put stored tensors one behind the other."""
     parts = _all_stored(tensors)
     at = as_dim(dim, len(parts[0].shape))
@@ -49,7 +49,7 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
     divided_alike = all(len(part.sizes) == sparse for part in parts)
     if divided_alike and at >= sparse and same_pattern(parts):
         entries = torch.cat([part.entries for part in parts], at - sparse + 1)
-        return SparseEntries(parts[0].pattern.gathered(entries), parts[0].pattern)
+        return StoredEntries(parts[0].pattern.gathered(entries), parts[0].pattern)
     if not divided_alike or at >= sparse:
         parts = [flat(part) for part in parts]
     moved, offset = [], 0
@@ -63,11 +63,11 @@ def cat(tensors: Sequence[Any], dim: int = 0) -> SparseEntries:
     return from_places(torch.cat(moved, 1), entries, sizes, parts[0].pattern)
 
 
-def _vstack(tensors: Sequence[Any]) -> SparseEntries:
+def _vstack(tensors: Sequence[Any]) -> StoredEntries:
     return cat([unsqueeze(t, 0) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 0)
 
 
-def _column_stack(tensors: Sequence[Any]) -> SparseEntries:
+def _column_stack(tensors: Sequence[Any]) -> StoredEntries:
     return cat([unsqueeze(t, 1) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 1)
 
 
@@ -91,8 +91,8 @@ def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         raise TypeError(
             f"condition must be a Boolean tensor, found {values.dtype}; write it out, as in condition != 0"
         )
-    kinds = [isinstance(side, SparseEntries) for side in (a, b)]
-    if not isinstance(condition, SparseEntries) and not all(kinds):
+    kinds = [isinstance(side, StoredEntries) for side in (a, b)]
+    if not isinstance(condition, StoredEntries) and not all(kinds):
         stored = a if kinds[0] else b
         raise UnsupportedLayoutError(
             "where() of a sparse and a dense side", stored.pattern.layout, tuple(stored.shape)
@@ -103,7 +103,7 @@ def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     sides = [_chosen(condition, a, dtype, shape), _chosen(negated, b, dtype, shape)]
     coordinates = torch.cat([side.pattern.coordinates() for side in sides], 1)
     entries = torch.cat([side.entries for side in sides])
-    model = next(o for o in (a, b, condition) if isinstance(o, SparseEntries)).pattern
+    model = next(o for o in (a, b, condition) if isinstance(o, StoredEntries)).pattern
     return from_places(coordinates, entries, tuple(shape), model)
 
 
@@ -117,7 +117,7 @@ def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
     return torch.where(model.new_empty((0,) * model.ndim, dtype=torch.bool), a, b).dtype
 
 
-def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> SparseEntries:
+def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> StoredEntries:
     """The entries of one side at which the condition is specified and true."""
 
     def run(values: list[Any]) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) ->
 
 def _in_order(x: Any) -> tuple[Tensor, Tensor]:
     """Row-major numbers of the specified places, ascending, and their entries."""
-    if isinstance(x, SparseEntries):
+    if isinstance(x, StoredEntries):
         coordinates, entries, sizes = exploded(x)
         keys, order = torch.sort(ravel_multi_index(coordinates, sizes))
         return keys, entries[order]
