@@ -1,8 +1,7 @@
-"""The experiment in which one sample, or one of the sequences packed in a row, gets other contents."""
+"""The experiment in which one sample gets other contents."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.operations import expanded
+from maskgrad.doctor.packed import is_structure
 from maskgrad.doctor.recorder import Event, Recorder
 from maskgrad.doctor.variants import other_contents
 
@@ -20,50 +20,26 @@ __all__ = ["sample_coupling"]
 _NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm", "batch_norm")
 _STATISTICS = ("mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "logsumexp", "median",
                "linalg_vector_norm", "norm", "argmax", "prod", "cumsum", "topk", "sort")  # fmt: skip
-#: what says to which of several sequences in one row a token belongs
-_SEGMENTS = ("segment", "document_id", "doc_id", "seq_idx", "sequence_id", "sample_id")
 _MASKS = ("mask", "length", "lens", "position", "label", "target")
-
-
-@dataclass(frozen=True)
-class _Part:
-    words: str
-    #: what stays real: of shape (B,), or of (B, T) for one of several sequences in a row
-    others: Tensor
 
 
 def sample_coupling(case: Examination) -> None:
     """Other contents in one sample: no other sample may be computed differently."""
-    inside = fields(case.trial.batch)
-    count = case.count
-    parts = _segments(inside)
-    if count > 1:
-        parts.append(_Part(f"sample {count - 1}", torch.arange(count) != count - 1))
-    for part in parts:
-        recorder = Recorder([part.others], case.trial.modules())
-        if not _rewrite(case, recorder, inside, part.others):
-            continue
-        case.trial.run(recorder)
-        fault = next((event for event in recorder.events if _is_fault(case, event, part.others)), None)
-        if fault is not None:
-            message = (
-                f"{fault.operation} mixes samples: with other contents in {part.words}, {fault.share:.0%} of the "
-                f"entries of other samples change here"
-            )
-            case.report.add([Finding.at(fault, "sample-coupling", message, affected={"share": fault.share})])
-        result = "no other sample changes" if fault is None else "other samples change"
-        case.tried("sample-coupling", f"other contents in {part.words}", result)
-
-
-def _segments(inside: dict[Key, Any]) -> list[_Part]:
-    for key, field in inside.items():
-        tensor = tensor_of(field)
-        if isinstance(key, str) and any(word in key.lower() for word in _SEGMENTS) and tensor.ndim == 2:
-            ids = tensor.unique()
-            ids = ids[ids >= 0]
-            if len(ids) > 1:
-                return [_Part(f"the sequence {int(ids[0])} of {key!r}", tensor != ids[0])]
-    return []
+    inside, count = fields(case.trial.batch), case.count
+    others, words = torch.arange(count) != count - 1, f"sample {count - 1}"
+    recorder = Recorder([others], case.trial.modules())
+    if count < 2 or not _rewrite(case, recorder, inside, others):
+        return
+    case.trial.run(recorder)
+    fault = next((event for event in recorder.events if _is_fault(case, event, count)), None)
+    if fault is not None:
+        message = (
+            f"{fault.operation} mixes samples: with other contents in {words}, {fault.share:.0%} of the entries of "
+            f"other samples change here"
+        )
+        case.report.add([Finding.at(fault, "sample-coupling", message, affected={"share": fault.share})])
+    result = "no other sample changes" if fault is None else "other samples change"
+    case.tried("sample-coupling", f"other contents in {words}", result)
 
 
 def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], others: Tensor) -> bool:
@@ -75,7 +51,7 @@ def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], othe
         tensor = tensor_of(field).detach()
         if key in masks or tensor.dtype == torch.bool or tensor.layout is not torch.strided:
             continue
-        if isinstance(key, str) and any(word in key.lower() for word in (*_MASKS, *_SEGMENTS)):
+        if is_structure(key) or any(word in str(key).lower() for word in _MASKS):
             continue
         if tensor.ndim < max(2, others.ndim) or tensor.shape[: others.ndim] != others.shape:
             continue
@@ -92,17 +68,15 @@ def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], othe
     return done
 
 
-def _is_fault(case: Examination, event: Event, others: Tensor) -> bool:
+def _is_fault(case: Examination, event: Event, rows: int) -> bool:
     """Statistics over the batch and a matrix of all pairs are meant, and noted; everything else is a fault."""
-    rows, note = others.shape[0], ""
+    note = ""
     if event.backward or not event.mixes:
         return False
     if event.operation in _NORMS:
         note = f"{event.module or event.operation}: BatchNorm takes statistics over the samples of a batch"
     elif event.operation in ("_pack_padded_sequence", "_pad_packed_sequence"):
         return False  # they interleave the samples, and mix none
-    elif others.ndim > 1:
-        return event.shape[:2] == tuple(others.shape) or event.shape.count(others.shape[1]) > 1
     elif rows not in event.shape:
         # a single number for the whole batch is the loss itself
         if event.operation in _STATISTICS and any(size != 1 for size in event.shape):

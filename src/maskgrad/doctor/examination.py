@@ -13,9 +13,11 @@ from torch.nn.utils.rnn import PackedSequence
 from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
+from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.leaks import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, OperationLog
 from maskgrad.doctor.operations import same
+from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report
@@ -35,9 +37,16 @@ EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
     "empty-row": (empty_row, True),
     "denominator": (denominator, False),
     "order": (order, False),
+    "document-leak": (document_leak, False),
+    "document-alone": (document_alone, False),
+    "future-leak": (future_leak, False),
     "sample-coupling": (sample_coupling, False),
     "recorded-step": (recorded_step, False),
 }
+#: those for which the rows of a batch are samples
+_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling", "empty-row"}
+#: those that are made only if they are asked for
+_ASKED = {"future-leak"}
 _OF_THE_RECORDED_STEP = (
     "densified-gradient", "silent-hook", "unused-parameter", "zero-gradient", "stale-rows",
 )  # fmt: skip
@@ -48,6 +57,8 @@ def examine(
     batch: Any,
     *,
     padding: Mapping[Any, Any] | None = None,
+    documents: Any = None,
+    causal: bool = False,
     model: nn.Module | None = None,
     experiments: Iterable[str] | None = None,
     quick: bool = False,
@@ -71,11 +82,18 @@ def examine(
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
             leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
             MaskedTensors, masks, lengths, labels of -100, and NaN.
+        documents: for packed batches, who belongs together: the key of the batch with a number for each token
+            (``"seq_idx"``), with positions that start again (``"position_ids"``) or with bounds (``"cu_seqlens"``), or
+            ``{key: integers of the shape of its tokens}``. By default it is recognised by such names. For three
+            documents the labels of the others are ignored and their inputs rewritten, and the loss is compared with
+            that of the document alone.
+        causal: whether later positions must not reach earlier ones: for three positions the labels after them are
+            ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
         experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts`` or they
             are given. ``nan-under-mask`` by name makes a fault of any way that a NaN could take, not only where padding
             holds such values.
-        quick: make the experiment ``padding-leak`` alone.
+        quick: make the experiments ``padding-leak`` and ``document-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
             ``parts`` is given the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
@@ -101,12 +119,12 @@ def examine(
         >>> report.ok, [finding.kind for finding in report.findings]
         (False, ['padding-leak'])
     """
-    chosen = _chosen(experiments, quick=quick)
+    chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(Trial(step, batch, model), asked=asked, parts=parts)
     result: Report | Exception = case.report
     try:
-        _prepare(case, padding)
+        _prepare(case, padding, documents)
         _run(case, chosen, progress, required=required)
     except Exception as error:
         if case.trial.replicas() is None:
@@ -120,11 +138,14 @@ def examine(
     return case.report
 
 
-def _prepare(case: Examination, padding: Mapping[Any, Any] | None) -> None:
-    """Find the padding, and run the step as it is, twice."""
+def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
+    """Find padding and documents, and run the step as it is, twice."""
     trial = case.trial
+    case.documents = documents_of(trial.batch, documents)
+    if case.documents is not None:
+        case.report.padding["documents"] = f"{case.documents.count}, by {case.documents.source}"
     case.paddings = recognised(trial.batch, padding)
-    case.report.padding = {str(found.key): found.source for found in case.paddings}
+    case.report.padding |= {str(found.key): found.source for found in case.paddings}
     if takes_parts(trial.step):
         trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
     outcome, again = (trial.run(Guarded(), after=Outcome.cloned) for _ in range(2))
@@ -153,9 +174,13 @@ def _run(
         )
         if required:
             raise ExaminationError(f"padding: {message}")
-        if not samples:
+        if not samples and case.documents is None:
             case.note("padding", message)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
+    left_out = {"document-leak", "document-alone"}
+    if case.documents is not None:  # another column would belong to a document; rows may be tokens
+        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
+    chosen = [name for name in chosen if name not in left_out]
     modules = [module for root in case.trial.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program is run as it is written")
@@ -168,9 +193,10 @@ def _run(
         progress("", len(chosen), len(chosen))
 
 
-def _chosen(experiments: Iterable[str] | None, *, quick: bool) -> list[str]:
+def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
     if experiments is None:
-        return ["padding-leak"] if quick else list(EXPERIMENTS)
+        usual = ("padding-leak", "document-leak") if quick else EXPERIMENTS.keys() - _ASKED
+        return [name for name in EXPERIMENTS if name in usual or (causal and name == "future-leak")]
     if isinstance(experiments, str):
         experiments = [experiments]
     wanted = ["recorded-step" if name in _OF_THE_RECORDED_STEP else name for name in experiments]
@@ -178,7 +204,7 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool) -> list[str]:
         if name not in EXPERIMENTS:
             known = ", ".join([*EXPERIMENTS, *_OF_THE_RECORDED_STEP])
             raise ExaminationError(f"experiments: {name!r} is none of {known}")
-    return [name for name in EXPERIMENTS if name in wanted]
+    return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 
 def _check_step(case: Examination, first: dict[str, Tensor], second: dict[str, Tensor]) -> None:

@@ -18,6 +18,9 @@ KINDS = {
     "empty-row": "a sample that is all padding makes NaN",
     "sample-coupling": "a sample changes what is computed for another one",
     "order": "the order of the samples changes the loss or a gradient",
+    "document-leak": "another document of the pack changes the loss of a document, or a gradient",
+    "document-alone": "a document in a pack does not give what it gives alone",
+    "future-leak": "later positions change the loss of earlier ones, or a gradient",
     "densified-gradient": "a sparse gradient is turned into a dense one",
     "silent-hook": "a hook is registered and was not called",
     "unused-parameter": "a parameter takes no part in the loss",
@@ -186,6 +189,18 @@ _BY_KIND: dict[str, tuple[str, ...]] = {
     "sample-coupling": (
         "nn.MultiheadAttention(..., batch_first=True)   # or one mask per packed sequence",
         "mask = segments[:, :, None] == segments[:, None, :]",
+    ),
+    "document-leak": (
+        "mask = seq_idx[:, :, None] == seq_idx[:, None, :]   # True = may be read; attn_mask=mask[:, None]",
+        "states begin anew, and windows end, where seq_idx changes; the first label of a document is -100",
+    ),
+    "document-alone": (
+        "positions = torch.arange(length)   # counted anew in each document",
+        "loss = loss_sum / labels_that_count   # neither the length of the pack nor statistics over it",
+    ),
+    "future-leak": (
+        "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",
     ),
     "order": ("outputs = outputs[order.argsort()]   # back into the order of the batch",),
     "densified-gradient": (

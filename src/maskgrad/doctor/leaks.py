@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
@@ -18,7 +19,33 @@ from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS, other_contents, rows_of
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Examination", "findings_of", "garble", "nan_findings", "nan_under_mask", "padding_leak"]
+__all__ = [
+    "Examination", "Hidden", "findings_of", "garble", "leak", "nan_findings", "nan_under_mask",
+    "padding_leak",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What is rewritten, because it must not be seen: padding, other documents, the future.
+
+    Attributes:
+        kind: of a finding, and the name of the experiment.
+        paddings: where it is, as padding of each tensor.
+        what: how a message calls it where it is rewritten.
+        noun: how a message calls what is mixed.
+        others: how a message calls what it must not reach.
+        how: how a message calls the second run.
+        batch: the batch in which only the others count; None: as it is.
+    """
+
+    kind: str
+    paddings: list[Padding]
+    what: str = "the padding"
+    noun: str = "padding"
+    others: str = "what is real"
+    how: str = "with other padding"
+    batch: Any = None
 
 
 @dataclass
@@ -28,6 +55,8 @@ class Examination:
     trial: Trial
     paddings: list[Padding] = field(default_factory=list)
     report: Report = field(default_factory=Report)
+    #: which document each token belongs to, in a packed batch
+    documents: Documents | None = None
     #: the experiments that were asked for by name
     asked: frozenset[str] = frozenset()
     #: how the batch is split into parts, if that was given
@@ -53,37 +82,46 @@ class Examination:
 
 def padding_leak(case: Examination) -> None:
     """Other garbage of the same shape, until something differs."""
+    leak(case, Hidden("padding-leak", case.paddings))
+
+
+def leak(case: Examination, hidden: Hidden) -> bool:
+    """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
     for seed, kind in enumerate(("numbers", "large")):
-        difference, _ = _with_garbage(case, "padding-leak", case.paddings, kind, seed)
+        difference, _ = _with_garbage(case, hidden, kind, seed)
         if not difference:
             continue
-        name, found = "padding-leak", list[Finding]()
-        if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in case.paddings):
-            name, found = "nan-under-mask", nan_findings(case, "nan-under-mask")
+        found = list[Finding]()
+        if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
+            hidden = replace(hidden, kind="nan-under-mask")
+            found = nan_findings(case, "nan-under-mask")
         if not any(finding.operation for finding in found):
             # also if the batch's own NaN went straight into the loss: the line is that at which real entries take it up
-            found = _locate(case, case.paddings, kind, seed, name, difference)
+            found = _locate(case, hidden, kind, seed, difference)
         case.report.add(found)
-        return
+        return True
+    return False
 
 
 def _with_garbage(
-    case: Examination, name: str, paddings: list[Padding], kind: str, seed: int = 0
+    case: Examination, hidden: Hidden, kind: str, seed: int = 0
 ) -> tuple[Difference | None, list[Key]]:
-    """A run with garbage in the padding: what differs, and which tensors were changed; None if there were none."""
-    mode = Twins()
-    changed = garble(mode, case.trial.batch, paddings, kind, seed)
+    """A run with garbage in what is hidden: what differs, and which tensors were changed; None if there were none."""
+    mode, name = Twins(), hidden.kind
+    changed = garble(mode, case.trial.batch, hidden.paddings, kind, seed)
     if not changed:
         return None, changed
     found: Difference = case.trial.run(
-        mode, after=lambda outcome: compare_twins(mode, outcome, case.trial, case.paddings)
+        mode, hidden.batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
     )
     nothing = "nothing else changed"
-    if name == "padding-leak" and mode.not_followed:
+    if name != "nan-under-mask" and mode.not_followed:
         nothing += ", as far as it was followed: see the notes"
         for place, why in mode.not_followed:
             case.note(name, why, place)
-    case.tried(name, f"{KINDS[kind]} in {', '.join(map(str, changed))}", found.words() or nothing)
+    where = "" if name in ("padding-leak", "nan-under-mask") else f"{hidden.what}: "
+    words = found.words(hidden.how) or nothing
+    case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words)
     return found, changed
 
 
@@ -116,14 +154,7 @@ def _is_marker(tensor: Tensor, real: Tensor) -> bool:
 
 
 def _locate(
-    case: Examination,
-    paddings: list[Padding],
-    kind: str,
-    seed: int,
-    finding_kind: str,
-    difference: Difference,
-    *,
-    fault: bool = True,
+    case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference, *, fault: bool = True
 ) -> list[Finding]:
     """Repeat a run with records, and say where the difference enters.
 
@@ -132,14 +163,14 @@ def _locate(
     """
     if kind == "large" and not difference.finite:
         return []
-    recorder = Recorder([padding.mask for padding in paddings], case.trial.modules())
-    garble(recorder, case.trial.batch, paddings, kind, seed)
+    recorder = Recorder([padding.mask for padding in hidden.paddings], case.trial.modules())
+    garble(recorder, case.trial.batch, hidden.paddings, kind, seed)
     found: list[Event] = case.trial.run(
-        recorder, after=lambda outcome: recorder.mixing(_ends(outcome, difference))
+        recorder, hidden.batch, after=lambda outcome: recorder.mixing(_ends(outcome, difference))
     )
-    findings = findings_of(found, paddings, kind, finding_kind, difference)
+    findings = findings_of(found, hidden, kind, difference)
     if difference.loss is None and found:
-        findings = _at_the_gradient(case, paddings, finding_kind, difference) or findings
+        findings = _at_the_gradient(case, hidden, difference) or findings
     if fault:
         case.report.add_lines(recorder.lines)
     return findings
@@ -151,20 +182,18 @@ def _ends(outcome: Outcome, difference: Difference) -> list[Tensor]:
     return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
 
 
-def _at_the_gradient(
-    case: Examination, paddings: list[Padding], finding_kind: str, difference: Difference
-) -> list[Finding]:
-    """The loss is right and gradients are not: where a gradient first stands at padding."""
-    trace = Origins(stands_at_padding([padding.mask for padding in paddings]), backward_only=True)
+def _at_the_gradient(case: Examination, hidden: Hidden, difference: Difference) -> list[Finding]:
+    """The loss is right and gradients are not: where a gradient first stands at what is hidden."""
+    trace = Origins(stands_at_padding([padding.mask for padding in hidden.paddings]), backward_only=True)
     origins: list[Origin] = case.trial.run(
-        trace, after=lambda outcome: trace.origins(_ends(outcome, difference))
+        trace, hidden.batch, after=lambda outcome: trace.origins(_ends(outcome, difference))
     )
     return [
         Finding.at(
             origin,
-            finding_kind,
-            f"the backward pass of this line ({origin.operation}) gives a gradient to padding: the loss is right, but "
-            f"{difference.words()}",
+            hidden.kind,
+            f"the backward pass of this line ({origin.operation}) gives a gradient to {hidden.noun}: the loss is "
+            f"right, but {difference.words(hidden.how)}",
             affected=difference.numbers(),
         )
         for origin in {origin.place: origin for origin in origins}.values()
@@ -172,20 +201,18 @@ def _at_the_gradient(
     ]
 
 
-def findings_of(
-    found: list[Event], paddings: list[Padding], kind: str, finding_kind: str, difference: Difference
-) -> list[Finding]:
-    """One finding for each line at which padding is mixed into what is real; one without a line if none is known."""
-    changed = ", ".join(str(padding.key) for padding in paddings)
-    message = f"with {KINDS[kind]} in the padding of {changed}, {difference.words()}"
+def findings_of(found: list[Event], hidden: Hidden, kind: str, difference: Difference) -> list[Finding]:
+    """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
+    changed = ", ".join(str(padding.key) for padding in hidden.paddings)
+    message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
     if not found:
-        return [Finding(finding_kind, message, affected=difference.numbers())]
+        return [Finding(hidden.kind, message, affected=difference.numbers())]
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
     return [
         Finding.at(
             event,
-            finding_kind,
-            f"{event.operation} mixes padding into what is real: {message}",
+            hidden.kind,
+            f"{event.operation} mixes {hidden.noun} into {hidden.others}: {message}",
             affected={**difference.numbers(), "share": event.share},
         )
         for event in reversed(unique.values())
@@ -220,10 +247,11 @@ def _nan_as_it_is(case: Examination) -> None:
 
 def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
     for kind in ("nan", "inf"):
-        difference, changed = _with_garbage(case, "nan-under-mask", paddings, kind)
+        hidden = Hidden("nan-under-mask", paddings)
+        difference, changed = _with_garbage(case, hidden, kind)
         if not difference:
             continue
-        findings = _locate(case, paddings, kind, 0, "nan-under-mask", difference, fault=fault)
+        findings = _locate(case, hidden, kind, 0, difference, fault=fault)
         if fault:
             case.report.add(findings)
         else:

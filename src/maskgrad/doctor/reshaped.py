@@ -20,7 +20,8 @@ from maskgrad.doctor.variants import emptied, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length", "run_as_it_is",
+    "DRAWS", "changed", "empty_row", "finding", "first_difference", "last_division", "log", "longest_first", "order",
+    "padding_length", "run_as_it_is",
     "run_without_dropout", "splits",
 ]  # fmt: skip
 
@@ -29,7 +30,7 @@ DRAWS = "left out: the program draws random numbers of its own, and would draw o
 Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
 
-def _first_difference(
+def first_difference(
     first: list[LoggedOperation], second: list[LoggedOperation], align: Aligned
 ) -> LoggedOperation | None:
     """The first operation whose outputs differ where they can be compared.
@@ -120,9 +121,9 @@ def run_as_it_is(case: Examination) -> tuple[Outcome, WithoutDropout]:
     return found
 
 
-def _changed(case: Examination, name: str, batch: Any, words: str) -> Difference | None:
-    """Loss and gradients of a changed batch beside those of the batch; None if that cannot be said."""
-    before, mode = run_as_it_is(case)
+def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any = None) -> Difference | None:
+    """Loss and gradients of a changed batch beside those of the batch, or another; None if that cannot be said."""
+    before, mode = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
     try:
         after, other = run_without_dropout(case, batch)
     except ExaminationError:
@@ -143,10 +144,11 @@ def _raised(error: Exception) -> str:
     return f"the program itself fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def _log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
-    log = OperationLog()
-    case.trial.run(log, batch)
-    return log.entries
+def log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
+    """The operations of a run."""
+    made = OperationLog()
+    case.trial.run(made, batch)
+    return made.entries
 
 
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
@@ -164,13 +166,13 @@ def padding_length(case: Examination) -> None:
         return
     batch, shape = made
     words = f"with one more column of padding on the {'left' if left else 'right'}"
-    difference = _changed(case, "padding-length", batch, words)
+    difference = changed(case, "padding-length", batch, words)
     if not difference:
         return
     if "padding-leak" in case.report.kinds():
         return  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
-    entry = _first_difference(_log(case), _log(case, batch), _cropped(shape, masks, left=left))
+    entry = first_difference(log(case), log(case, batch), _cropped(shape, masks, left=left))
     case.report.add([finding("padding-length", entry, words, difference)])
 
 
@@ -185,7 +187,7 @@ def order(case: Examination) -> None:
             continue
         batch = selected(case.trial.batch, rows, case.count)
         words = f"with the samples in the order {rows.tolist()}"
-        difference = _changed(case, "order", batch, words)
+        difference = changed(case, "order", batch, words)
         if difference is None:
             return
         if not difference:
@@ -198,7 +200,7 @@ def order(case: Examination) -> None:
         elif _in_pairs(case):
             case.note("order", "samples that belong together are recognised by their places in the batch")
         else:
-            entry = _first_difference(_log(case), _log(case, batch), _permuted(rows))
+            entry = first_difference(log(case), log(case, batch), _permuted(rows))
             case.report.add([finding("order", entry, words, difference)])
         return
 
@@ -234,7 +236,7 @@ def splits(case: Examination) -> bool:
 def last_division(case: Examination, batch: Any = None) -> LoggedOperation | None:
     """The operation of the user's program that divides last before a backward pass."""
     losses = ("mean", "nll_loss_forward", "nll_loss2d_forward", "mse_loss", "binary_cross_entropy")
-    scalars = [entry for entry in _log(case, batch) if entry.outputs[0].numel() == 1]
+    scalars = [entry for entry in log(case, batch) if entry.outputs[0].numel() == 1]
     means = [entry for entry in scalars if entry.operation in losses]
     chosen = means or [entry for entry in scalars if entry.operation in ("div", "div_")]
     return chosen[-1] if chosen else None

@@ -20,7 +20,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from maskgrad.doctor.batches import Key, Padding, fields, recognised
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
-from maskgrad.doctor.leaks import findings_of, garble
+from maskgrad.doctor.leaks import Hidden, findings_of, garble
 from maskgrad.doctor.ranks import end_group_last, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
@@ -151,7 +151,7 @@ class Watch:
     ) -> None:
         ends = [loss] if difference.loss is not None else [gradients[name] for name in difference.gradients]
         name = "nan-under-mask" if kind == "nan" else "padding-leak"
-        self.report.add(findings_of(recorder.mixing(ends), self._paddings, kind, name, difference))
+        self.report.add(findings_of(recorder.mixing(ends), Hidden(name, self._paddings), kind, difference))
         self.report.add_lines(recorder.lines)
 
     def _padding_holds_nan(self) -> bool:

@@ -1,0 +1,146 @@
+"""Who may influence whom: other documents and the future are padding, for whom they must not be seen by."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.batches import Padding, fields, tensor_of
+from maskgrad.doctor.leaks import Examination, Hidden, leak
+from maskgrad.doctor.packed import Documents, alone, content, with_labels
+from maskgrad.doctor.reshaped import changed, finding, first_difference, log
+
+__all__ = ["document_alone", "document_leak", "future_leak"]
+
+UNLABELLED = (
+    "left out: no label can be ignored for {whom}; give the batch labels of integers (-100 is written), a "
+    "MaskedTensor, or weights, under a name that holds 'label', 'target' or 'weight'"
+)
+
+
+def document_leak(case: Examination) -> None:
+    """For a few documents: the labels of all others ignored, and their inputs rewritten."""
+    documents = case.documents
+    if documents is None:
+        return
+    for number in _some(range(documents.count)):
+        batch = _counting(case, documents, number)
+        if batch is None:
+            continue
+        hidden = Hidden(
+            "document-leak",
+            _paddings(case, documents, functools.partial(torch.eq, other=number)),
+            what=f"the documents beside number {number}, in the tokens",
+            noun="other documents",
+            others=f"document {number}",
+            how="with other documents beside it",
+            batch=batch,
+        )
+        if leak(case, hidden):
+            return
+
+
+def document_alone(case: Examination) -> None:
+    """For the same documents: the loss in the pack is that of the document alone."""
+    documents = case.documents
+    if documents is None or "document-leak" in case.report.kinds():
+        return  # what comes of other documents is known already
+    for number in _some(range(documents.count)):
+        packed = _counting(case, documents, number)
+        single = None if packed is None else alone(packed, documents, number)
+        if packed is None or single is None:
+            continue
+        words = f"document {number} alone"
+        difference = changed(case, "document-alone", single, words, beside=packed)
+        if difference:
+            places = (documents.ids == number).nonzero()[:, -1]
+            align = _cut(documents.ids.shape[-1], places)
+            entry = first_difference(log(case, packed), log(case, single), align)
+            case.report.add([finding("document-alone", entry, f"with {words}", difference)])
+            return
+
+
+def future_leak(case: Examination) -> None:
+    """For a few positions: the labels after each ignored, and the inputs after it rewritten."""
+    positions = _positions(case)
+    if positions is None:
+        case.note("future-leak", "left out: no tensor of the batch has the shape (samples, positions)")
+        return
+    last = positions.ids.shape[-1] - 1
+    for place in sorted({last // 4, last // 2, last - 1} - {last}):
+        seen = functools.partial(torch.le, other=place)
+        batch = with_labels(case.trial.batch, positions, seen)
+        if batch is None:
+            continue
+        hidden = Hidden(
+            "future-leak",
+            _paddings(case, positions, seen),
+            what=f"what comes after position {place}",
+            noun="later positions",
+            others=f"positions up to {place}",
+            how="with another future",
+            batch=batch,
+        )
+        if leak(case, hidden):
+            return
+    if not any(tried.name == "future-leak" for tried in case.report.experiments):
+        case.note("future-leak", UNLABELLED.format(whom="the positions after another"))
+
+
+def _some(numbers: range) -> list[int]:
+    """The first, the middle and the last."""
+    return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
+
+
+def _counting(case: Examination, documents: Documents, number: int) -> Any | None:
+    """The batch in which the labels of one document count; None, with a note, if that cannot be said."""
+    batch = with_labels(case.trial.batch, documents, lambda ids: ids == number)
+    if batch is None:
+        case.note("document-leak", UNLABELLED.format(whom=f"all documents but number {number}"))
+    return batch
+
+
+def _paddings(case: Examination, documents: Documents, seen: Callable[[Tensor], Tensor]) -> list[Padding]:
+    """What is hidden of each tensor that holds tokens."""
+    return [
+        Padding(key, seen(ids), documents.source) for key, ids in content(case.trial.batch, documents).items()
+    ]
+
+
+def _positions(case: Examination) -> Documents | None:
+    """The number of each position, in the shape (samples, positions) that most tensors begin with."""
+    documents = case.documents
+    if documents is not None and documents.ids.ndim == 1:
+        return Documents(torch.arange(len(documents.ids)), "positions")
+    shapes = [tuple(padding.mask.shape) for padding in case.paddings if padding.mask.ndim == 2]
+    shapes = shapes or [
+        tuple(tensor.shape[:2])
+        for field in fields(case.trial.batch).values()
+        if (tensor := tensor_of(field)).ndim >= 2
+    ]
+    if not shapes:
+        return None
+    rows, columns = max(set(shapes), key=shapes.count)
+    return Documents(torch.arange(columns).expand(rows, columns), "positions") if columns > 1 else None
+
+
+def _cut(tokens: int, places: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    """Outputs for a pack beside those for one document of it: its places are cut out of the pack."""
+    size = len(places)
+
+    def align(pack: Tensor, single: Tensor) -> tuple[Tensor, Tensor] | None:
+        if pack.ndim != single.ndim:
+            return None
+        for axis, (before, after) in enumerate(zip(pack.shape, single.shape, strict=True)):
+            if before == after:
+                continue
+            if (before, after) != (tokens, size):
+                return None
+            pack = pack.index_select(axis, places.to(pack.device))
+        return pack, single
+
+    return align

@@ -1,0 +1,263 @@
+"""Packed batches: which document each token belongs to, and the same batch for one document alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.batches import IGNORED, Key, fields, replaced, tensor_of
+from maskgrad.errors import ExaminationError
+from maskgrad.masked_tensor import MaskedTensor, masked
+
+__all__ = ["Documents", "alone", "content", "documents_of", "is_structure", "with_labels"]
+
+#: Names under which programs pass a number for each token; positions, which start again; and bounds.
+_NUMBERS = ("seq_idx", "document_ids", "document_id", "doc_ids", "segment_ids", "sequence_ids")
+_POSITIONS = ("position_ids", "input_pos", "positions")
+_BOUNDS = ("cu_seq", "cu_doc")
+_LABELS, _WEIGHTS = (
+    ("label", "target"),
+    ("weight", "loss_mask", "completion_mask", "label_mask", "target_mask"),
+)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Which document each token of a batch belongs to."""
+
+    #: numbers from 0, -1 for tokens of none, in the shape of the tokens: (tokens,) or (rows, tokens)
+    ids: Tensor
+    #: how that is known
+    source: str
+
+    @property
+    def count(self) -> int:
+        """Number of documents."""
+        return int(self.ids.max()) + 1
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """The numbers for the leading dimensions of a tensor; None if it has no value for each token."""
+        ids = self.ids.to(tensor.device)
+        for form in (ids, ids.squeeze(0), ids.unsqueeze(0)):
+            if tensor.shape[: form.ndim] == form.shape:
+                return form
+        return None
+
+
+def documents_of(batch: Any, given: Any = None) -> Documents | None:
+    """The documents of a batch, as they are given or recognised by the names of its keys; None if there are none.
+
+    Raises:
+        ExaminationError: what is given is no key of the batch, or does not fit the tokens.
+    """
+    inside = fields(batch)
+    if given is None:
+        for reads in (_numbered, _bounded, _restarted):
+            for key, field in inside.items():
+                found = reads(key, tensor_of(field), inside)
+                if found is not None and found.count > 1:
+                    return found
+        return None
+    key, ids = next(iter(given.items())) if isinstance(given, Mapping) else (given, None)
+    if isinstance(key, Tensor) or key not in inside:
+        known = ", ".join(map(repr, inside)) or "no tensors"
+        raise ExaminationError(
+            f"documents: expected a key of the batch, which has {known}, or integers by key; write "
+            "documents='seq_idx', or documents={'input_ids': document_of_each_token}"
+        )
+    tensor = tensor_of(inside[key])
+    if ids is not None:
+        if ids.is_floating_point() or ids.shape != tensor.shape[: ids.ndim]:
+            raise ExaminationError(
+                f"documents[{key!r}]: expected an integer for each token, of shape {tuple(tensor.shape[:2])}, found "
+                f"{ids.dtype} of shape {tuple(ids.shape)}; number the documents, such as torch.tensor([[0, 0, 1]])"
+            )
+        return Documents(_counted(ids), "given")
+    found = (
+        _bounded(key, tensor, inside, named=False)
+        or _restarted(key, tensor, inside, named=False)
+        or _numbered(key, tensor, inside, named=False)
+    )
+    if found is None:
+        raise ExaminationError(
+            f"documents={key!r}: it holds neither a number for each token, positions that start again at 0, nor bounds "
+            "from 0 to the number of tokens; give documents={'input_ids': document_of_each_token}"
+        )
+    return found
+
+
+def _name(key: Key) -> str:
+    return str(key).rpartition(".")[2].lower()
+
+
+def is_structure(key: Key) -> bool:
+    """Whether a key says how tokens belong together, and holds none."""
+    name = _name(key)
+    return name in (*_NUMBERS, *_POSITIONS) or name.startswith((*_BOUNDS, "max_")) or "mask" in name
+
+
+def _numbered(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
+    if (named and _name(key) not in _NUMBERS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
+        return None
+    return Documents(_counted(tensor), f"the numbers {key!r}")
+
+
+def _restarted(
+    key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True
+) -> Documents | None:
+    """Positions that start again at 0; where the batch has padding, positions are no sign of documents."""
+    if (named and _name(key) not in _POSITIONS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
+        return None
+    starts = tensor == 0
+    follows = torch.ones_like(starts)
+    follows[..., 1:] = (tensor[..., 1:] == tensor[..., :-1] + 1) | starts[..., 1:]
+    if not bool(starts[..., 0].all() and follows.all()):
+        return None
+    if named and any(
+        "attention_mask" in _name(other) and not bool(tensor_of(mask).bool().all())
+        for other, mask in inside.items()
+    ):
+        return None
+    return Documents(_counted(starts.cumsum(-1)), f"positions {key!r} that start again")
+
+
+def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
+    """Bounds of documents: 0, then the end of each."""
+    if (named and not _name(key).startswith(_BOUNDS)) or not _are_numbers(tensor) or tensor.ndim != 1:
+        return None
+    if len(tensor) < 2 or int(tensor[0]) != 0 or bool((tensor.diff() < 0).any()):
+        return None
+    tokens = int(tensor[-1])
+    shapes = [tensor_of(field).shape for other, field in inside.items() if other != key]
+    flat = [shape for shape in shapes if shape[:1] == (tokens,) or shape[:2] == (1, tokens)]
+    if not flat:
+        return None
+    ids = torch.repeat_interleave(torch.arange(len(tensor) - 1, device=tensor.device), tensor.diff())
+    return Documents(ids if flat[0][:1] == (tokens,) else ids[None], f"the bounds {key!r}")
+
+
+def _are_numbers(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided and tensor.numel() > 0 and tensor.dtype in (torch.int64, torch.int32)
+    )
+
+
+def _counted(ids: Tensor) -> Tensor:
+    """Documents numbered from 0 as they follow each other, in different rows different ones; zeros at the end: none."""
+    rows = torch.arange(len(ids), device=ids.device)[:, None] if ids.ndim == 2 else 0
+    wide = ids.long() - ids.min()
+    _, counted = torch.unique(rows * (int(wide.max()) + 1) + wide, return_inverse=True)
+    none = ids < 0
+    if bool((ids[..., -1] == 0).any() and (ids > 0).any()):  # numbers from 1, and 0 where no document is
+        tail = (ids != 0).flip(-1).cumsum(-1).flip(-1) == 0
+        none = none | (tail & (ids > 0).any(-1, keepdim=True))
+    return torch.where(none, -1, counted)
+
+
+def content(batch: Any, documents: Documents) -> dict[Key, Tensor]:
+    """The document of each value, by key, of tensors that hold something for each token and are no label."""
+    labels = {key for key, _ in _labels(batch, documents)}
+    found = {}
+    for key, field in fields(batch).items():
+        ids = documents.of(tensor_of(field))
+        if ids is not None and key not in labels and not is_structure(key) and not _is_weight(key):
+            found[key] = ids
+    return found
+
+
+def _is_weight(key: Key) -> bool:
+    return any(word in _name(key) for word in _WEIGHTS)
+
+
+def _labels(batch: Any, documents: Documents) -> list[tuple[Key, Any]]:
+    """What the loss is asked for, by token or by document; in a batch without names the last tensor by token."""
+    inside = {key: field for key, field in fields(batch).items() if not is_structure(key)}
+    named = [
+        (key, field)
+        for key, field in inside.items()
+        if (any(word in _name(key) for word in _LABELS) or _name(key) == "y") and not _is_weight(key)
+    ]
+    named = named or [(key, field) for key, field in inside.items() if _holds_ignored(tensor_of(field))]
+    if named or not all(isinstance(key, int) for key in inside):
+        return named
+    tokens = [(key, field) for key, field in inside.items() if documents.of(tensor_of(field)) is not None]
+    return tokens[1:][-1:]
+
+
+def _holds_ignored(tensor: Tensor) -> bool:
+    return tensor.dtype == torch.int64 and bool((tensor == IGNORED).any())
+
+
+def with_labels(batch: Any, documents: Documents, keep: Callable[[Tensor], Tensor]) -> Any | None:
+    """The batch in which only the labels count for which ``keep`` (asked with documents' numbers) holds.
+
+    Labels of integers become -100, those of a MaskedTensor unspecified, weights 0. None if nothing can be ignored, or
+    nothing is left that counts.
+    """
+    new: dict[Key, Any] = {}
+    left = False
+    numbers = torch.arange(documents.count)
+    weighed = [(key, field) for key, field in fields(batch).items() if _is_weight(key)]
+    for key, field in [*_labels(batch, documents), *weighed]:
+        tensor = tensor_of(field)
+        ids = documents.of(tensor)
+        if ids is None and tensor.ndim and len(tensor) == documents.count:
+            ids = numbers.to(tensor.device)  # a label for each document
+        if ids is None:
+            continue
+        kept = keep(ids).view(*ids.shape, *[1] * (tensor.ndim - ids.ndim))
+        if isinstance(field, MaskedTensor):
+            new[key] = masked(tensor.detach(), field.mask & kept)
+            left |= bool(new[key].mask.any())
+        elif _is_weight(key):
+            new[key] = torch.where(kept, tensor, 0)
+            left |= bool((new[key] != 0).any())
+        elif not tensor.is_floating_point() and tensor.dtype != torch.bool:
+            new[key] = torch.where(kept, tensor, IGNORED)
+            left |= bool((new[key] != IGNORED).any())
+    return replaced(batch, new) if left else None
+
+
+def alone(batch: Any, documents: Documents, number: int) -> Any | None:
+    """The batch that holds one document and nothing else; None if its tokens are not neighbours in one row."""
+    places = (documents.ids == number).nonzero()
+    row, first, size = int(places[0, 0]) if places.shape[1] == 2 else 0, int(places[0, -1]), len(places)
+    if bool((places[:, -1] != torch.arange(first, first + size, device=places.device)).any()):
+        return None
+    tokens = documents.ids.shape[-1]
+    new: dict[Key, Any] = {}
+    for key, field in fields(batch).items():
+        tensor = tensor_of(field)
+        if _name(key).startswith(_BOUNDS) and tensor.ndim == 1:
+            new[key] = tensor.new_tensor([0, size])
+        elif (ids := documents.of(tensor)) is not None:
+            index: tuple[slice, ...] = (slice(first, first + size),)
+            if ids.ndim == 2:
+                index = (slice(row, row + 1), *index)
+            new[key] = tensor.detach()[index]
+            if isinstance(field, MaskedTensor):
+                new[key] = masked(new[key], field.mask[index])
+        elif tensor.ndim >= 2 and tensor.shape[-2:] == (tokens, tokens):  # a mask for pairs of positions
+            rows = (
+                tensor[row : row + 1] if tensor.ndim > 2 and len(tensor) == documents.ids.shape[0] else tensor
+            )
+            new[key] = rows[..., first : first + size, first : first + size]
+        elif tensor.ndim and len(tensor) == documents.count:  # a label for each document
+            new[key] = field[number : number + 1]
+        if key in new and isinstance(field, Tensor) and field.requires_grad:
+            new[key] = new[key].detach().requires_grad_()
+    return replaced(_with_longest(batch, size), new)
+
+
+def _with_longest(batch: Any, size: int) -> Any:
+    """The same where the length of the longest document, a number, is that of the one that is left."""
+    if not isinstance(batch, Mapping):
+        return batch
+    longest = {
+        key: size for key, value in batch.items() if isinstance(value, int) and _name(key).startswith("max_")
+    }
+    return {**batch, **longest} if longest else batch
