@@ -5,7 +5,7 @@ A file of the corpus is plain PyTorch and has
 * a docstring: one sentence that says what goes wrong, and ``Thread:``, where somebody met it, as
   ``owner/repository#number``, or ``none found; `` and what was looked for;
 * ``kind``, the kind of finding that is expected, one of ``maskgrad.doctor``'s;
-* ``batch``, and ``padding`` or ``documents`` where they cannot be recognised; ``causal = True`` where the future is
+* ``batch``, and ``padding`` or ``documents`` where they cannot be recognised; ``is_causal = True`` where the future is
   asked for; ``model`` where the program has one module for all;
 * ``wrong(batch)`` and ``fixed(batch)``, which return the loss;
 * the comment ``# leak`` on the line that must be named; for kinds that name no line, ``module`` instead.
@@ -96,7 +96,7 @@ def load(path: Path) -> ModuleType:
 
 def examine(program: ModuleType, step: str) -> doctor.Report:
     declared = {name: getattr(program, name, None) for name in ("padding", "documents", "model")}
-    causal = getattr(program, "causal", False)
+    causal = getattr(program, "is_causal", False)
     return doctor.examine(getattr(program, step), program.batch, causal=causal, **declared)
 
 

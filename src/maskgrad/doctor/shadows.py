@@ -164,8 +164,8 @@ class Shadows:
             if name == "convolution" and shadows[0] is not None and not args[6]:
                 # padded by hand, it keeps the positions of the batch
                 padded = shadows[0].shape[2:] != output.shape[2:]
-                known = self.by_shape(output) if padded else None
-                return _by_windows(args, shadows[0], output) if known is None else known
+                kept = self.by_shape(output) if padded else None
+                return _by_windows(args, shadows[0], output) if kept is None else kept
             query = 1 if name == "embedding" else 0
             shadow = shadows[query] if query < len(shadows) else None
             if shadow is not None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 kind = "future-leak"
-causal = True
+is_causal = True
 
 embed, conv, head = nn.Embedding(12, 6), nn.Conv1d(6, 6, 3), nn.Linear(6, 12)
 batch = {
