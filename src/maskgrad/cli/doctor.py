@@ -43,6 +43,15 @@ def doctor(
             help="KEY=MASK: the mask (True = real) of what the batch has under KEY. May be given again."
         ),
     ] = None,
+    documents: Annotated[
+        str | None,
+        typer.Option(
+            help="The model's argument that says which document a token belongs to; usual names are known."
+        ),
+    ] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Later positions must not reach earlier ones.")
+    ] = False,
     steps: Annotated[int, typer.Option(min=1, help="How many training steps are watched.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Watch one step.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End the script when these steps are over.")] = False,
@@ -70,7 +79,9 @@ def doctor(
             with (
                 ranks.running(),
                 _progress(steps, shown=json is None and not ranks.rank) as progress,
-                watch(given, steps=steps, stop=stop, progress=progress) as watched,
+                watch(
+                    given, documents=documents, causal=causal, steps=steps, stop=stop, progress=progress
+                ) as watched,
             ):
                 _run(script, context.args)
         except ExaminationError as error:

@@ -178,6 +178,12 @@ def _run(
             case.note("padding", message)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
     left_out = {"document-leak", "document-alone"}
+    if case.documents is None and left_out & case.asked:
+        case.note(
+            "document-leak",
+            "no documents were recognised in the batch; say which token belongs to which with documents='seq_idx', the "
+            "key of their numbers, positions or bounds",
+        )
     if case.documents is not None:  # another column would belong to a document; rows may be tokens
         left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
     chosen = [name for name in chosen if name not in left_out]

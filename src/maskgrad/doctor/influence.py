@@ -92,8 +92,8 @@ def future_leak(case: Examination) -> None:
 
 
 def _some(numbers: range) -> list[int]:
-    """The first, the middle and the last."""
-    return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]})
+    """The last, the middle and the first: what a causal model leaks comes from before."""
+    return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]}, reverse=True)
 
 
 def _counting(case: Examination, documents: Documents, number: int) -> Any | None:

@@ -74,6 +74,16 @@ class Report:
         if note not in self.notes:
             self.notes.append(note)
 
+    def take(self, other: Report) -> None:
+        """Take up what another report has."""
+        self.add(other.findings)
+        for note in other.notes:
+            self.note(note)
+        self.experiments += other.experiments
+        self.padding |= other.padding
+        for file, lines in other.trail.items():
+            self.add_lines({(file, line): what for line, what in lines.items()})
+
     def add_lines(self, lines: Mapping[tuple[str, int], str]) -> None:
         """Take up what differed at lines (file and number); a line that mixes stays one."""
         for (file, line), what in lines.items():

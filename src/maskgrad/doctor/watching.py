@@ -14,6 +14,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
@@ -21,6 +22,7 @@ from maskgrad.doctor.batches import Key, Padding, fields, recognised
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.leaks import Hidden, findings_of, garble
+from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.ranks import end_group_last, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
@@ -47,12 +49,17 @@ class Watch:
         padding: Mapping[Any, Any] | None = None,
         steps: int = 2,
         *,
+        documents: Any = None,
+        causal: bool = False,
         stop: bool = False,
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
         self._padding, self._wanted, self.stops = padding, steps, stop
-        self._progress = progress
+        self._progress, self._documents, self._causal = progress, documents, causal
+        #: a call of the model in this step, which may tell who influences whom
+        self._calls: list[tuple[nn.Module, inspect.BoundArguments]] = []
+        self._influence_is_known = False
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
         self._changed = ""
@@ -116,17 +123,40 @@ class Watch:
             return
         if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
             self._roots.append(module)
-        if self._recorder is None and any(parameter.requires_grad for parameter in module.parameters()):
-            try:
-                bound = inspect.signature(module.forward).bind(*args, **kwargs).arguments
-            except (TypeError, ValueError):
-                bound = dict(enumerate(args)) | kwargs
-            self.batch(dict(bound))
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return
+        try:
+            call = inspect.signature(module.forward).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            call = None
+        if self._recorder is None:
+            self.batch(dict(enumerate(args)) | kwargs if call is None else dict(call.arguments))
+        if call is not None and module in self._roots and not self._calls:
+            self._calls.append((module, call))
+
+    def _look_at_influence(self) -> None:
+        """A call that packs documents, or any if the model is to be causal, is made a few times more."""
+        if (
+            self._influence_is_known
+            or not self._calls
+            or (dist.is_initialized() and dist.get_world_size() > 1)
+        ):
+            return
+        self._busy = True
+        try:
+            found = examine_outputs(*self._calls.pop(), self._documents, causal=self._causal)
+        finally:
+            self._busy = False
+        if found is not None:
+            self._influence_is_known = True
+            self.report.take(found)
 
     def differentiated(self, losses: Any) -> None:
         """A backward pass is over: loss and gradients are compared with their twins."""
         recorder = self._recorder
         if recorder is None:
+            self._look_at_influence()
+            self.steps += self._influence_is_known  # no padding: this was all
             return
         loss = losses if isinstance(losses, Tensor) else losses[0]
         self._leave()
@@ -143,6 +173,7 @@ class Watch:
             self.report.note(Note.at(place, "padding-leak", why))
         if difference and (kind != "nan" or self._padding_holds_nan()):
             self._found(recorder, loss, gradients, kind, difference)
+        self._look_at_influence()
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)
 
@@ -193,6 +224,8 @@ class _Stopped(BaseException):
 def watch(
     padding: Mapping[Any, Any] | None = None,
     *,
+    documents: Any = None,
+    causal: bool = False,
     steps: int = 2,
     stop: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
@@ -201,10 +234,14 @@ def watch(
 
     A batch that a ``DataLoader`` gives, or with which a model is called, gets other garbage in its padding in a second
     computation beside the first; after the backward pass loss and gradients are compared. The program gets its own
-    numbers. Only what keeps all shapes is tried; :func:`examine` tries more.
+    numbers. Only what keeps all shapes is tried; :func:`examine` tries more. A model that is called with packed
+    documents, or is to be causal, is called a few times more, from the same state, with other documents and another
+    future; on one rank only.
 
     Args:
         padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
+        documents: as in :func:`examine`: the name of the model's argument that says it; recognised by usual names.
+        causal: whether later positions must not reach earlier outputs of the model.
         steps: how many steps are watched; the first with other numbers, the second with large ones.
         stop: leave the block as soon as these steps are over.
         progress: called with what is tried, how many steps are over, and how many are wanted.
@@ -224,7 +261,7 @@ def watch(
         >>> [finding.kind for finding in watched.report.findings]
         ['padding-leak']
     """
-    watched = Watch(padding, steps, stop=stop, progress=progress)
+    watched = Watch(padding, steps, documents=documents, causal=causal, stop=stop, progress=progress)
     following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
 
     @functools.wraps(following)

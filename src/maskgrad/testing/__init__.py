@@ -2,8 +2,16 @@
 
 from maskgrad.testing.invariance import (
     assert_accumulation_invariant,
+    assert_causal,
+    assert_documents_apart,
     assert_garbage_invariant,
     assert_padding_invariant,
 )
 
-__all__ = ["assert_accumulation_invariant", "assert_garbage_invariant", "assert_padding_invariant"]
+__all__ = [
+    "assert_accumulation_invariant",
+    "assert_causal",
+    "assert_documents_apart",
+    "assert_garbage_invariant",
+    "assert_padding_invariant",
+]

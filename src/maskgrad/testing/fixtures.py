@@ -13,11 +13,21 @@ import pytest
 from maskgrad.doctor import Watch, examine, watch
 from maskgrad.testing.invariance import (
     assert_accumulation_invariant,
+    assert_causal,
+    assert_documents_apart,
     assert_garbage_invariant,
     assert_padding_invariant,
 )
 
-__all__ = ["accumulation_invariant", "garbage_invariant", "mask_doctor", "padding_invariant", "watched_steps"]
+__all__ = [
+    "accumulation_invariant",
+    "causal",
+    "documents_apart",
+    "garbage_invariant",
+    "mask_doctor",
+    "padding_invariant",
+    "watched_steps",
+]
 
 
 @pytest.fixture
@@ -42,6 +52,18 @@ def garbage_invariant() -> Callable[..., None]:
 def accumulation_invariant() -> Callable[..., None]:
     """:func:`maskgrad.testing.assert_accumulation_invariant`."""
     return assert_accumulation_invariant
+
+
+@pytest.fixture
+def documents_apart() -> Callable[..., None]:
+    """:func:`maskgrad.testing.assert_documents_apart`."""
+    return assert_documents_apart
+
+
+@pytest.fixture
+def causal() -> Callable[..., None]:
+    """:func:`maskgrad.testing.assert_causal`."""
+    return assert_causal
 
 
 @pytest.fixture

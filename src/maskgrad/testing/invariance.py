@@ -11,7 +11,13 @@ from torch import nn
 from maskgrad.doctor import Report, examine
 from maskgrad.errors import ExaminationError
 
-__all__ = ["assert_accumulation_invariant", "assert_garbage_invariant", "assert_padding_invariant"]
+__all__ = [
+    "assert_accumulation_invariant",
+    "assert_causal",
+    "assert_documents_apart",
+    "assert_garbage_invariant",
+    "assert_padding_invariant",
+]
 
 
 def assert_padding_invariant(
@@ -81,6 +87,62 @@ def assert_garbage_invariant(
         required=True,
     )
     _none_found(report, "padding-leak")
+
+
+def assert_documents_apart(
+    step: Callable[[Any], Any], batch: Any, *, documents: Any = None, model: nn.Module | None = None
+) -> None:
+    """Assert that documents packed into one row do not reach each other, and count as they do alone.
+
+    Args:
+        step: function of the batch that returns the loss.
+        batch: dict, tuple, list, dataclass or tensor, with labels that can be ignored (-100, a weight of 0).
+        documents: which token belongs to which, as in :func:`maskgrad.doctor.examine`; None: recognised by usual names.
+        model: whose parameters are named in the message.
+
+    Raises:
+        AssertionError: with the findings, each with its line and its remedy.
+        ExaminationError: the step cannot be examined, or no documents are known.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> table = torch.nn.Embedding(9, 9)
+        >>> batch = {"ids": torch.tensor([[1, 2, 3, 4]]), "seq_idx": torch.tensor([[0, 0, 1, 1]]),
+        ...          "labels": torch.tensor([[2, -100, 4, -100]])}
+        >>> def step(b):
+        ...     return torch.nn.functional.cross_entropy(table(b["ids"]).mT, b["labels"])
+        >>> mg.testing.assert_documents_apart(step, batch)
+    """
+    kinds = ("document-leak", "document-alone")
+    _none_found(examine(step, batch, documents=documents, model=model, experiments=kinds), "document-leak")
+
+
+def assert_causal(
+    step: Callable[[Any], Any],
+    batch: Any,
+    *,
+    padding: Mapping[Any, Any] | None = None,
+    documents: Any = None,
+    model: nn.Module | None = None,
+) -> None:
+    """Assert that what comes later in a sequence changes nothing at earlier positions.
+
+    The arguments are those of :func:`maskgrad.doctor.examine`.
+
+    Raises:
+        AssertionError: with the findings, each with its line and its remedy.
+        ExaminationError: the step cannot be examined, or its labels cannot be ignored.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> table = torch.nn.Embedding(9, 9)
+        >>> batch = {"ids": torch.tensor([[1, 2, 3, 4]]), "labels": torch.tensor([[2, 3, 4, 5]])}
+        >>> def step(b):
+        ...     return torch.nn.functional.cross_entropy(table(b["ids"]).cumsum(1).mT, b["labels"])
+        >>> mg.testing.assert_causal(step, batch)
+    """
+    options: dict[str, Any] = {"padding": padding, "documents": documents, "model": model}
+    _none_found(examine(step, batch, causal=True, experiments=(), **options), "future-leak")
 
 
 def _none_found(report: Report, *experiments: str) -> None:
