@@ -17,7 +17,17 @@ from maskgrad.doctor.operations import expanded
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["IGNORED", "Key", "Padding", "fields", "ragged", "recognised", "replaced", "tensor_of"]
+__all__ = [
+    "IGNORED",
+    "Key",
+    "Padding",
+    "fields",
+    "ragged",
+    "recognised",
+    "replaced",
+    "tensor_of",
+    "with_own_memory",
+]
 
 Key = Hashable
 _LEAVES = (Tensor, MaskedTensor, PackedSequence)
@@ -70,6 +80,18 @@ def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
             if other is not part:
                 changed[key] = other
     return _with(batch, changed) if changed else batch
+
+
+def with_own_memory(batch: Any) -> Any:
+    """The batch with a copy of each tensor that was expanded: entries that share memory cannot differ."""
+    expanded = {
+        key: field.detach().clone().requires_grad_(field.requires_grad)
+        for key, field in fields(batch).items()
+        if isinstance(field, Tensor)
+        and field.layout is torch.strided
+        and any(stride == 0 and size > 1 for size, stride in zip(field.shape, field.stride(), strict=True))
+    }
+    return replaced(batch, expanded) if expanded else batch
 
 
 def tensor_of(field: Tensor | MaskedTensor) -> Tensor:

@@ -30,6 +30,8 @@ class Difference:
     gradients: dict[str, float] = field(default_factory=dict)
     #: whether some entry that differs is infinite or NaN in neither run
     finite: bool = False
+    #: the largest difference, relative to the loss or to the gradient
+    relative: float = 0.0
 
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
@@ -47,7 +49,8 @@ class Difference:
 
     def numbers(self) -> dict[str, Any]:
         """The difference as plain data."""
-        return {"loss": None if self.loss is None else list(self.loss), "gradients": dict(self.gradients)}
+        loss = None if self.loss is None else list(self.loss)
+        return {"loss": loss, "gradients": dict(self.gradients), "relative": self.relative}
 
 
 def _size(number: float) -> float:
@@ -78,6 +81,9 @@ def compare_tensors(
         if twin is not None and bool(differing(loss, twin).any()):
             difference.loss = (float(loss), float(twin))
             difference.finite |= math.isfinite(float(loss) - float(twin))
+            size = max(abs(float(loss)), abs(float(twin)))
+            difference.relative = _relative(abs(float(loss) - float(twin)), size)
+    largest = max((_largest(gradient) for gradient in gradients.values()), default=0.0)
     for name, gradient in gradients.items():
         twin = mode.twin(gradient)
         if twin is None:
@@ -98,8 +104,21 @@ def compare_tensors(
             worst = apart.max().item()
         if worst:
             difference.gradients[name] = worst
+            # what cancels in a small gradient is as large as elsewhere
+            size = max(_largest(gradient), _SMALL * largest)
+            difference.relative = max(difference.relative, _relative(worst, size))
             difference.finite |= bool((apart.isfinite() & (apart != 0)).any())
     return difference
+
+
+def _largest(gradient: Any) -> float:
+    found = dense(gradient)
+    return found.abs().max().item() if found.numel() else 0.0
+
+
+def _relative(apart: float, size: float) -> float:
+    """How large a difference is beside a number; infinite if that cannot be said."""
+    return apart / size if size and math.isfinite(apart) and math.isfinite(size) else math.inf
 
 
 def not_close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:

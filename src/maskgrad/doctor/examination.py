@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of
+from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of, with_own_memory
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
@@ -141,6 +141,7 @@ def examine(
 def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
     """Find padding and documents, and run the step as it is, twice."""
     trial = case.trial
+    trial.batch = with_own_memory(trial.batch)
     case.documents = documents_of(trial.batch, documents)
     if case.documents is not None:
         case.report.padding["documents"] = f"{case.documents.count}, by {case.documents.source}"

@@ -12,6 +12,7 @@ from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.packed import Documents
+from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, batch_in_double, in_double
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
@@ -89,7 +90,7 @@ def leak(case: Examination, hidden: Hidden) -> bool:
     """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
     for seed, kind in enumerate(("numbers", "large")):
         difference, _ = _with_garbage(case, hidden, kind, seed)
-        if not difference:
+        if not difference or _is_rounding(case, hidden, kind, seed, difference):
             continue
         found = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
@@ -101,6 +102,30 @@ def leak(case: Examination, hidden: Hidden) -> bool:
         case.report.add(found)
         return True
     return False
+
+
+def _is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference) -> bool:
+    """Whether little differs, and next to nothing in float64; where a program cannot run in that, it counts."""
+    if difference.relative >= DOUBTFUL:
+        return False
+    mode, batch = Twins(), case.trial.batch if hidden.batch is None else hidden.batch
+    try:
+        with in_double(case.trial.roots):
+            batch = batch_in_double(batch)
+            garble(mode, batch, hidden.paddings, kind, seed)
+            wide: Difference = case.trial.run(
+                mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
+            )
+    except Exception as error:
+        case.note(hidden.kind, f"float64, in which rounding would shrink, cannot be tried: {error!r}")
+        return False
+    if wide and wide.relative > SHRINKS * difference.relative:
+        return False
+    case.note(
+        hidden.kind,
+        f"{difference.relative:.0e} of loss or gradients is rounding: in float64 it is next to nothing",
+    )
+    return True
 
 
 def _with_garbage(
@@ -205,6 +230,8 @@ def findings_of(found: list[Event], hidden: Hidden, kind: str, difference: Diffe
     """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
     message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
+    if difference.relative < DOUBTFUL:
+        message += f" ({difference.relative:.1e} of its size)"
     if not found:
         return [Finding(hidden.kind, message, affected=difference.numbers())]
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}

@@ -1,0 +1,54 @@
+"""Rounding is no leak: what differs by little is computed once more in float64, in which rounding shrinks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.doctor.batches import fields, replaced
+from maskgrad.masked_tensor import MaskedTensor, masked
+
+__all__ = ["DOUBTFUL", "SHRINKS", "batch_in_double", "in_double"]
+
+#: relative to the loss or the gradient: more is no rounding in float32
+DOUBTFUL = 1e-3
+#: rounding shrinks by 1e8 in float64, what is computed of other numbers stays
+SHRINKS = 1e-3
+
+
+@contextlib.contextmanager
+def in_double(roots: Iterable[nn.Module]) -> Iterator[None]:
+    """Let modules and new tensors have float64 for a while; gradients are put aside."""
+    held: dict[int, Tensor] = {}
+    for module in roots:
+        held |= {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
+    before = [(tensor, tensor.data, tensor.grad) for tensor in held.values() if tensor.is_floating_point()]
+    default = torch.get_default_dtype()
+    try:
+        for tensor, data, _ in before:
+            tensor.grad = None
+            tensor.data = data.double()
+        torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        torch.set_default_dtype(default)
+        for tensor, data, gradient in before:
+            tensor.grad = None
+            tensor.data = data
+            tensor.grad = gradient
+
+
+def batch_in_double(batch: Any) -> Any:
+    """The batch with its floating-point tensors in float64."""
+    new: dict[Any, Any] = {}
+    for key, field in fields(batch).items():
+        if isinstance(field, MaskedTensor):
+            if field._values.is_floating_point() and field.layout is torch.strided:
+                new[key] = masked(field._values.detach().double(), field.mask)
+        elif field.is_floating_point():
+            new[key] = field.detach().double().requires_grad_(field.requires_grad)
+    return replaced(batch, new)
