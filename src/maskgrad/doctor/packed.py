@@ -33,6 +33,8 @@ class Documents:
     ids: Tensor
     #: how that is known
     source: str
+    #: the key of the batch that says so, whatever its name
+    key: Key | None = None
 
     @property
     def count(self) -> int:
@@ -76,7 +78,10 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
                 f"documents[{key!r}]: expected an integer for each token, of shape {tuple(tensor.shape[:2])}, found "
                 f"{ids.dtype} of shape {tuple(ids.shape)}; number the documents, such as torch.tensor([[0, 0, 1]])"
             )
-        return Documents(_counted(ids), "given")
+        counted = _counted(ids)
+        # the program knows them from the batch: there they are no tokens, either, that others must not see
+        same = (other for other, field in inside.items() if _tells(tensor_of(field), counted))
+        return Documents(counted, "given", next(same, None))
     found = (
         _bounded(key, tensor, inside, named=False)
         or _restarted(key, tensor, inside, named=False)
@@ -103,7 +108,7 @@ def is_structure(key: Key) -> bool:
 def _numbered(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
     if (named and _name(key) not in _NUMBERS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
         return None
-    return Documents(_counted(tensor), f"the numbers {key!r}")
+    return Documents(_counted(tensor), f"the numbers {key!r}", key)
 
 
 def _restarted(
@@ -122,7 +127,7 @@ def _restarted(
         for other, mask in inside.items()
     ):
         return None
-    return Documents(_counted(starts.cumsum(-1)), f"positions {key!r} that start again")
+    return Documents(_counted(starts.cumsum(-1)), f"positions {key!r} that start again", key)
 
 
 def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
@@ -137,13 +142,18 @@ def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool
     if not flat:
         return None
     ids = torch.repeat_interleave(torch.arange(len(tensor) - 1, device=tensor.device), tensor.diff())
-    return Documents(ids if flat[0][:1] == (tokens,) else ids[None], f"the bounds {key!r}")
+    return Documents(ids if flat[0][:1] == (tokens,) else ids[None], f"the bounds {key!r}", key)
 
 
 def _are_numbers(tensor: Tensor) -> bool:
     return (
         tensor.layout is torch.strided and tensor.numel() > 0 and tensor.dtype in (torch.int64, torch.int32)
     )
+
+
+def _tells(tensor: Tensor, counted: Tensor) -> bool:
+    """Whether a tensor holds these numbers of documents, counted from wherever."""
+    return tensor.shape == counted.shape and _are_numbers(tensor) and torch.equal(_counted(tensor), counted)
 
 
 def _counted(ids: Tensor) -> Tensor:
@@ -164,7 +174,8 @@ def content(batch: Any, documents: Documents) -> dict[Key, Tensor]:
     found = {}
     for key, field in fields(batch).items():
         ids = documents.of(tensor_of(field))
-        if ids is not None and key not in labels and not is_structure(key) and not _is_weight(key):
+        structure = is_structure(key) or key == documents.key
+        if ids is not None and key not in labels and not structure and not _is_weight(key):
             found[key] = ids
     return found
 
@@ -175,7 +186,9 @@ def _is_weight(key: Key) -> bool:
 
 def _labels(batch: Any, documents: Documents) -> list[tuple[Key, Any]]:
     """What the loss is asked for, by token or by document; in a batch without names the last tensor by token."""
-    inside = {key: field for key, field in fields(batch).items() if not is_structure(key)}
+    inside = {
+        key: field for key, field in fields(batch).items() if not is_structure(key) and key != documents.key
+    }
     named = [
         (key, field)
         for key, field in inside.items()
@@ -201,10 +214,16 @@ def with_labels(batch: Any, documents: Documents, keep: Callable[[Tensor], Tenso
     new: dict[Key, Any] = {}
     left = False
     numbers = torch.arange(documents.count)
+    labels = _labels(batch, documents)
     weighed = [(key, field) for key, field in fields(batch).items() if _is_weight(key)]
-    for key, field in [*_labels(batch, documents), *weighed]:
+    # a program that weighs its tokens, and was given no -100, may look labels up: the weights alone say what counts
+    looked_up = any(documents.of(tensor_of(field)) is not None for _, field in weighed) and not any(
+        _holds_ignored(tensor_of(field)) for _, field in labels
+    )
+    for key, field in [*labels, *weighed]:
         tensor = tensor_of(field)
         ids = documents.of(tensor)
+        by_weight = looked_up and ids is not None
         if ids is None and tensor.ndim and len(tensor) == documents.count:
             ids = numbers.to(tensor.device)  # a label for each document
         if ids is None:
@@ -216,7 +235,7 @@ def with_labels(batch: Any, documents: Documents, keep: Callable[[Tensor], Tenso
         elif _is_weight(key):
             new[key] = torch.where(kept, tensor, 0)
             left |= bool((new[key] != 0).any())
-        elif not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        elif not by_weight and not tensor.is_floating_point() and tensor.dtype != torch.bool:
             new[key] = torch.where(kept, tensor, IGNORED)
             left |= bool((new[key] != IGNORED).any())
     return replaced(batch, new) if left else None
@@ -232,9 +251,11 @@ def alone(batch: Any, documents: Documents, number: int) -> Any | None:
     new: dict[Key, Any] = {}
     for key, field in fields(batch).items():
         tensor = tensor_of(field)
-        if _name(key).startswith(_BOUNDS) and tensor.ndim == 1:
+        ids = documents.of(tensor)
+        bounds = _name(key).startswith(_BOUNDS) or (key == documents.key and ids is None)
+        if bounds and tensor.ndim == 1:
             new[key] = tensor.new_tensor([0, size])
-        elif (ids := documents.of(tensor)) is not None:
+        elif ids is not None:
             index: tuple[slice, ...] = (slice(first, first + size),)
             if ids.ndim == 2:
                 index = (slice(row, row + 1), *index)

@@ -294,7 +294,12 @@ def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
         missing = torch.convolution(
             (~places).float(), window, None, stride, padding, dilation, False, [0] * len(stride), 1
         )
-        places = missing == 0
+        reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
+        if len(stride) == 1 and stride[0] == 1 and list(padding) == reach:
+            # padded for a causal one: each position ends its own window, and what comes after the last is cut off
+            places = torch.cat([places, missing[..., places.shape[2] :] == 0], 2)
+        else:
+            places = missing == 0
     return places.expand(output.shape)
 
 
