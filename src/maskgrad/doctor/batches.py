@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import re
 from collections.abc import Hashable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +131,8 @@ def _with(batch: Any, changed: dict[Any, Any]) -> Any:
 
 #: the label that PyTorch's losses ignore
 IGNORED = -100
+#: a mask of what the loss counts says nothing of inputs: a prompt is read, and has no loss
+_OF_THE_LOSS = re.compile(r"(loss|label|target|completion|action)s?_mask", re.IGNORECASE)
 _LENGTHS = ("length", "lens", "seq_len", "seqlen", "num_tokens")
 
 
@@ -208,9 +211,15 @@ def _found(inside: dict[Key, Tensor | MaskedTensor]) -> list[Padding]:
         if key in masks or key in lengths:
             continue
         padding = _own(key, field) or _by_mask(key, field, masks) or _by_lengths(key, field, lengths)
-        if padding is not None and not bool(padding.mask.all()):
+        if padding is not None and not bool(padding.mask.all()) and not _is_weight_of(field, key, padding):
             paddings.append(padding)
     return paddings
+
+
+def _is_weight_of(field: Tensor | MaskedTensor, key: Key, padding: Padding) -> bool:
+    """Whether a tensor says by zeros that padding does not count: it is a mask, and no data."""
+    tensor = tensor_of(field)
+    return "weight" in str(key).lower() and not bool(tensor[~padding.entries(tensor)].any())
 
 
 def _own(key: Key, field: Tensor | MaskedTensor) -> Padding | None:
@@ -245,12 +254,23 @@ def _as_mask(key: Key, field: Tensor | MaskedTensor) -> tuple[Tensor, bool] | No
 
 def _by_mask(key: Key, field: Tensor | MaskedTensor, masks: dict[Key, tuple[Tensor, bool]]) -> Padding | None:
     tensor = tensor_of(field)
-    fitting = [name for name, (mask, _) in masks.items() if tensor.shape[: mask.ndim] == mask.shape]
+    fitting = [
+        name
+        for name, (mask, _) in masks.items()
+        if tensor.shape[: mask.ndim] == mask.shape and (_is_asked(key) or not _OF_THE_LOSS.search(str(name)))
+    ]
     if not fitting:
         return None
     best = max(fitting, key=lambda name: _likeness(name, key))
     mask, inverted = masks[best]
     return Padding(key, mask, f"the mask {best!r}", best, inverted)
+
+
+def _is_asked(key: Key) -> bool:
+    """Whether a name says that the loss reads it."""
+    return any(
+        word in str(key).lower() for word in ("label", "target", "weight", "advantage", "reward", "logprob")
+    )
 
 
 def _likeness(mask: Key, key: Key) -> int:

@@ -193,7 +193,8 @@ class Twins(Guarded):
 
         seen = self._seen(call, with_twin, twins) if facts.looks else other
         twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
-        marked = facts.name in COPIES and any(key_of(tensor) in self._markers for tensor in with_twin)
+        keeps = facts.name in COPIES or facts.name in ("masked_fill", "where")  # and writes constants beside
+        marked = keeps and any(key_of(tensor) in self._markers for tensor in with_twin)
         before = self.before(call)
         generator = call.kwargs.get("generator")
         state = random_state(generator) if facts.random else None

@@ -112,7 +112,12 @@ def _chosen(held: Any, rows: Tensor) -> Any:
 
 def pads_left(paddings: Sequence[Padding]) -> bool:
     """Whether padding is at the beginning of the sequences, and nowhere at their end."""
-    masks = [padding.mask for padding in paddings if padding.mask.ndim == 2 and padding.mask.numel()]
+    # labels that are ignored at the beginning are those of a prompt, which is read
+    masks = [
+        padding.mask
+        for padding in paddings
+        if padding.mask.ndim == 2 and padding.mask.numel() and not padding.source.startswith("labels")
+    ]
     return (
         bool(masks)
         and all(bool(mask[:, -1].all()) for mask in masks)

@@ -16,7 +16,6 @@ batch = {
     "loss_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1], [1, 1, 0, 1, 1, 1, 1, 1]]),
 }
 documents = {"frames": batch["recording"]}
-padding = {"targets": "loss_mask"}
 
 
 def loss_of(batch, hidden):
