@@ -276,10 +276,12 @@ class Recorder(Twins):
             for output in outputs:
                 self.shadows.slice(output)
             return
-        if name not in ("select", "unbind") or torch._C._current_autograd_node() is not None:
+        if name not in ("select", "unbind", "slice") or torch._C._current_autograd_node() is not None:
             return
         axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
-        if source.ndim < 2 or not self._runs_along(source, axis):
+        # a recurrent network takes its steps out of a packed sequence by slices
+        step = axis == 0 and len(source) in self.shadows.packed and outputs[0].shape[:1] != source.shape[:1]
+        if source.ndim < 2 or (name == "slice" and not step) or not self._runs_along(source, axis):
             return
         was_bad = self.is_bad(source)
         for output in outputs:
@@ -296,7 +298,8 @@ class Recorder(Twins):
             return False
         changes = [bool((shadow != shadow.narrow(other, 0, 1)).any()) for other in range(shadow.ndim)]
         sizes = {mask.shape[1] for mask in self.shadows.masks if mask.ndim == 2}
-        return changes[axis] and source.shape[axis] in sizes
+        packed = self.shadows.packed if axis == 0 and sizes else set[int]()
+        return changes[axis] and source.shape[axis] in sizes | packed
 
     def is_bad(self, tensor: Tensor) -> bool:
         """Whether real entries differ."""

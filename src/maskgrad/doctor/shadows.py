@@ -81,6 +81,8 @@ class Shadows:
         self._fresh = 0
         #: distinct masks of the batch, by which shapes are recognised
         self.masks = distinct(masks)
+        #: sizes of packed sequences, in which the samples' first positions come first, then their second ones
+        self.packed: set[int] = set()
 
     # one tensor
 
@@ -134,6 +136,10 @@ class Shadows:
         shadows = [self.get(tensor) for tensor in call.inputs]
         if name in ("stack", "cat") and self._is_a_walk(shadows):
             return [self.by_shape(output) for output in outputs]
+        if name == "constant_pad_nd" and shadows[0] is not None and self._is_filled_up(args[0], outputs[0]):
+            at_home = self.by_shape(outputs[0])
+            if at_home is not None:
+                return [at_home]
         if name in COPIES | _RESHAPERS:
             copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
@@ -141,13 +147,15 @@ class Shadows:
         if name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
             # rows change places and padding is left out, or comes back
             rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
+            if name == "_pack_padded_sequence":
+                self.packed.add(len(outputs[0]))
             return [call.func(shadows[0].float(), *rest)[0] > 0, None]
         return [self._of_one(call, shadows, output) for output in outputs]
 
     def _of_one(self, call: Operated, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
         name, args, inputs = call.facts.name, call.args, call.inputs
         if call.facts.pointwise or name == "masked_fill":
-            own = self._at_its_positions(shadows, output.shape)
+            own = self._at_its_positions(shadows, output)
             return _intersection(shadows, output.shape) if own is None else own
         if name in _PRODUCTS or name.startswith(_QUERIES):
             samples = self._by_samples(inputs, shadows, output)
@@ -189,17 +197,28 @@ class Shadows:
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
         return len(shadows) in steps and all(shadow is None for shadow in shadows)
 
-    def _at_its_positions(self, shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
+    def _is_filled_up(self, source: Tensor, output: Tensor) -> bool:
+        """Whether what was cut off along the sequence, or became fewer, is put at the positions of the batch again."""
+        grown = [after for before, after in zip(source.shape, output.shape, strict=True) if before < after]
+        return len(grown) == 1 and any(mask.ndim == 2 and mask.shape[1] == grown[0] for mask in self.masks)
+
+    def _at_its_positions(self, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
         """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
 
         What is computed at a position that is real belongs to it: with a neighbour that is not real it is mixed.
         """
+        shape = output.shape
         known = [shadow for shadow in shadows if shadow is not None]
         if len(known) < 2 or any(shadow.shape[:2] != shape[:2] for shadow in known):
             return None
         known = [shadow.expand(shape) for shadow in known]
-        at_home = [expanded(mask, shape) for mask in self.masks if mask.ndim == 2 and mask.shape == shape[:2]]
-        own = [s for s in known if any(torch.equal(s, mask.to(s.device)) for mask in at_home)]
+        places = [  # channels may stand before the positions
+            expanded(mask, shape) if mask.shape == shape[:2] else _shaped(mask, output)
+            for mask in self.masks
+            if mask.ndim == 2
+        ]
+        at_home = [place.to(output.device) for place in places if place is not None]
+        own = [s for s in known if any(torch.equal(s, place) for place in at_home)]
         return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
