@@ -20,7 +20,7 @@ batch = {
 
 def wrong(batch):
     hidden = embed(batch["input_ids"])
-    before = F.pad(hidden[:, :-1], (0, 0, 1, 0))
+    before = F.pad(hidden[:, :-1], (0, 0, 1, 0))  # leak
     hidden = torch.lerp(before, hidden, mix)  # leak
     return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
 
