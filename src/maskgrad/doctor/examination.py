@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of, with_own_memory
+from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
@@ -40,13 +41,14 @@ EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
     "document-leak": (document_leak, False),
     "document-alone": (document_alone, False),
     "future-leak": (future_leak, False),
+    "batch-bits": (batch_bits, False),
     "sample-coupling": (sample_coupling, False),
     "recorded-step": (recorded_step, False),
 }
 #: those for which the rows of a batch are samples
-_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling", "empty-row"}
+_OF_SAMPLES = {"batch-bits", "padding-length", "denominator", "order", "sample-coupling", "empty-row"}
 #: those that are made only if they are asked for
-_ASKED = {"future-leak"}
+_ASKED = {"future-leak", "batch-bits"}
 _OF_THE_RECORDED_STEP = (
     "densified-gradient", "silent-hook", "unused-parameter", "zero-gradient", "stale-rows",
 )  # fmt: skip
@@ -91,8 +93,9 @@ def examine(
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
         experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts`` or they
-            are given. ``nan-under-mask`` by name makes a fault of any way that a NaN could take, not only where padding
-            holds such values.
+            are given, ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample has the same bits alone
+            and among others) only if it is named. ``nan-under-mask`` by name makes a fault of any way that a NaN could
+            take, not only where padding holds such values.
         quick: make the experiments ``padding-leak`` and ``document-leak`` alone.
         progress: called with the name of each experiment, its number, and how many there are.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword

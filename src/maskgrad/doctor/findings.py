@@ -21,6 +21,7 @@ KINDS = {
     "document-leak": "another document of the pack changes the loss of a document, or a gradient",
     "document-alone": "a document in a pack does not give what it gives alone",
     "future-leak": "later positions change the loss of earlier ones, or a gradient",
+    "batch-bits": "a sample has other bits among other samples than alone",
     "densified-gradient": "a sparse gradient is turned into a dense one",
     "silent-hook": "a hook is registered and was not called",
     "unused-parameter": "a parameter takes no part in the loss",
@@ -197,6 +198,10 @@ _BY_KIND: dict[str, tuple[str, ...]] = {
     "document-alone": (
         "positions = torch.arange(length)   # counted anew in each document",
         "loss = loss_sum / labels_that_count   # neither the length of the pack nor statistics over it",
+    ),
+    "batch-bits": (
+        "torch.cat([model(x[None]) for x in batch])   # sample by sample, or always in batches of one size",
+        "torch.testing.assert_close(alone, among)   # a tolerance instead of bits",
     ),
     "future-leak": (
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",

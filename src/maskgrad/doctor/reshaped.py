@@ -31,9 +31,12 @@ Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
 
 def first_difference(
-    first: list[LoggedOperation], second: list[LoggedOperation], align: Aligned
+    first: list[LoggedOperation],
+    second: list[LoggedOperation],
+    align: Aligned,
+    apart: Callable[[Tensor, Tensor], bool] = not_close,
 ) -> LoggedOperation | None:
-    """The first operation whose outputs differ where they can be compared.
+    """The first operation whose outputs are ``apart`` where they can be compared.
 
     Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
     more: then only the common end of its operations is compared.
@@ -49,7 +52,7 @@ def first_difference(
             for a, b in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
                 for outputs in zip(a.outputs, b.outputs, strict=False):
                     aligned = align(*outputs)
-                    if aligned is not None and not_close(*aligned):
+                    if aligned is not None and apart(*aligned):
                         return a
     return None
 

@@ -1,0 +1,64 @@
+"""The experiment that computes a sample alone and among others, and compares every bit."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.findings import Finding
+from maskgrad.doctor.leaks import Examination
+from maskgrad.doctor.operations import same
+from maskgrad.doctor.reshaped import first_difference, log
+from maskgrad.doctor.variants import selected
+
+__all__ = ["batch_bits"]
+
+
+def batch_bits(case: Examination) -> None:
+    """The first sample alone, and in batches of other sizes: where the bits part, and how far."""
+    count = case.count
+    if count < 2:
+        return
+    alone = log(case, selected(case.trial.batch, torch.tensor([0]), count))
+    for rows in sorted({2, count // 2, count} - {0, 1}):
+        words = f"the first sample among {rows}"
+        among = log(case, selected(case.trial.batch, torch.arange(rows), count))
+        apart = _Apart()
+        entry = first_difference(alone, among, functools.partial(_first, rows=rows), apart)
+        case.tried("batch-bits", words, "the same bits" if entry is None else f"{apart.relative:.1e} apart")
+        if entry is not None:
+            message = (
+                f"{entry.operation} is the first operation that gives the first sample other bits among {rows} samples "
+                f"than alone: {apart.relative:.1e} of its size"
+            )
+            case.report.add([Finding.at(entry, "batch-bits", message, affected={"relative": apart.relative})])
+            return
+
+
+class _Apart:
+    """Whether two tensors differ in a bit, and how far they were apart the last time."""
+
+    relative = 0.0
+
+    def __call__(self, a: Tensor, b: Tensor) -> bool:
+        if same(a, b) or not a.numel():
+            return False
+        size = max(float(a.double().abs().max()), float(b.double().abs().max()))
+        self.relative = float((a.double() - b.double()).abs().max()) / size if size else 0.0
+        return True
+
+
+def _first(alone: Tensor, among: Tensor, rows: int) -> tuple[Tensor, Tensor] | None:
+    """What belongs to the first sample, of an output for it alone and of one for several; None: not to be compared."""
+    if alone.ndim != among.ndim or alone.ndim == 0:
+        return None
+    axes = [
+        axis for axis, sizes in enumerate(zip(alone.shape, among.shape, strict=True)) if sizes[0] != sizes[1]
+    ]
+    if len(axes) != 1 or among.shape[axes[0]] != alone.shape[axes[0]] * rows:
+        return None
+    if axes[0] == 0 or alone.shape[axes[0]] == 1:
+        return alone, among.narrow(axes[0], 0, alone.shape[axes[0]])
+    return None
