@@ -8,9 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
-from maskgrad.doctor.comparison import Difference, compare_twins
+from maskgrad.doctor.batches import Key, Padding, fields, replaced, tensor_of
+from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, batch_in_double, in_double
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
@@ -18,6 +19,7 @@ from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS, other_contents, rows_of
+from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
@@ -89,19 +91,63 @@ def padding_leak(case: Examination) -> None:
 def leak(case: Examination, hidden: Hidden) -> bool:
     """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
     for seed, kind in enumerate(("numbers", "large")):
-        difference, _ = _with_garbage(case, hidden, kind, seed)
+        difference, _, mode = _with_garbage(case, hidden, kind, seed)
+        whole = None if mode.saw_markers else _as_a_whole(case, hidden, kind, seed, mode, difference)
+        if whole is not None:
+            if not difference and whole:  # what the twins could not follow reaches the result
+                place, lost = mode.not_followed[0]
+                (found,) = findings_of([], hidden, kind, whole)
+                case.report.add(
+                    [Finding.at(place, hidden.kind, f"{lost}; {found.message}", affected=found.affected)]
+                )
+                return True
+            if difference and not whole:
+                note = "a difference that only the twins saw: the step as a whole gives what it gave"
+                case.note(hidden.kind, note)
+                continue
         if not difference or _is_rounding(case, hidden, kind, seed, difference):
             continue
-        found = list[Finding]()
+        findings = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
             hidden = replace(hidden, kind="nan-under-mask")
-            found = nan_findings(case, "nan-under-mask")
-        if not any(finding.operation for finding in found):
+            findings = nan_findings(case, "nan-under-mask")
+        if not any(finding.operation for finding in findings):
             # also if the batch's own NaN went straight into the loss: the line is that at which real entries take it up
-            found = _locate(case, hidden, kind, seed, difference)
-        case.report.add(found)
+            findings = _locate(case, hidden, kind, seed, difference)
+        case.report.add(findings)
         return True
     return False
+
+
+def _as_a_whole(
+    case: Examination, hidden: Hidden, kind: str, seed: int, mode: Twins, difference: Difference | None
+) -> Difference | None:
+    """What the step as it is gives with the garbage in its batch; None where that would say nothing new.
+
+    It is asked where twins could not follow an operation, and where they saw a difference that is no rounding.
+    """
+    if not mode.not_followed and not (difference and difference.relative >= DOUBTFUL):
+        return None
+    batch = case.trial.batch if hidden.batch is None else hidden.batch
+    inside, new = fields(batch), dict[Key, Any]()
+    for padding in hidden.paddings:
+        held = inside[padding.key]
+        if padding.source.startswith("labels") or padding.source == "NaN" or not isinstance(held, Tensor):
+            continue  # what stands there says that it is not to be counted
+        other = other_contents(held.detach(), padding.entries(held), kind, seed)
+        if other is not None:
+            new[padding.key] = other.requires_grad_(held.requires_grad)
+    if not new:
+        return None
+    try:
+        before, after = (
+            case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, replaced(batch, new))
+        )
+    except ExaminationError:
+        raise
+    except Exception:  # a table does not know the garbage, for instance
+        return None
+    return compare_outcomes(before, after, case.count)
 
 
 def _is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference) -> bool:
@@ -130,12 +176,12 @@ def _is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, differ
 
 def _with_garbage(
     case: Examination, hidden: Hidden, kind: str, seed: int = 0
-) -> tuple[Difference | None, list[Key]]:
+) -> tuple[Difference | None, list[Key], Twins]:
     """A run with garbage in what is hidden: what differs, and which tensors were changed; None if there were none."""
     mode, name = Twins(), hidden.kind
     changed = garble(mode, case.trial.batch, hidden.paddings, kind, seed)
     if not changed:
-        return None, changed
+        return None, changed, mode
     found: Difference = case.trial.run(
         mode, hidden.batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
     )
@@ -147,7 +193,7 @@ def _with_garbage(
     where = "" if name in ("padding-leak", "nan-under-mask") else f"{hidden.what}: "
     words = found.words(hidden.how) or nothing
     case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words)
-    return found, changed
+    return found, changed, mode
 
 
 def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
@@ -230,7 +276,7 @@ def findings_of(found: list[Event], hidden: Hidden, kind: str, difference: Diffe
     """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
     message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
-    if difference.relative < DOUBTFUL:
+    if 0 < difference.relative < DOUBTFUL:
         message += f" ({difference.relative:.1e} of its size)"
     if not found:
         return [Finding(hidden.kind, message, affected=difference.numbers())]
@@ -275,7 +321,7 @@ def _nan_as_it_is(case: Examination) -> None:
 def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
     for kind in ("nan", "inf"):
         hidden = Hidden("nan-under-mask", paddings)
-        difference, changed = _with_garbage(case, hidden, kind)
+        difference, changed, _ = _with_garbage(case, hidden, kind)
         if not difference:
             continue
         findings = _locate(case, hidden, kind, 0, difference, fault=fault)

@@ -18,6 +18,7 @@ from maskgrad.doctor.operations import (
     EMPTY,
     SEES_NAN,
     Operated,
+    differing,
     flat,
     key_of,
     mapped,
@@ -32,6 +33,9 @@ __all__ = ["Twins"]
 
 #: bytes; a few twins that nobody needs any more may wait when they are no larger than this
 _SMALL = 2**14
+
+
+_ORDERS = {"lt", "le", "gt", "ge"}
 
 
 class Twins(Guarded):
@@ -50,6 +54,8 @@ class Twins(Guarded):
         self._looks_at_views = type(self)._follow is not Twins._follow
         #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
         self.not_followed: list[tuple[Place | None, str]] = []
+        #: whether a test of the program saw what stands for padding instead of the garbage
+        self.saw_markers = False
 
     # twins of single tensors
 
@@ -249,8 +255,12 @@ class Twins(Guarded):
             if tests and key_of(tensor) in self._markers:
                 if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
+                if name in _ORDERS and not _tells_padding(call, tensor, twin):
+                    return twin
+                self.saw_markers = True
                 return tensor
             if sees_nan and tensor.is_floating_point() and (tests or itself or not compares):
+                self.saw_markers = True
                 return torch.where(tensor.isnan(), tensor, twin)
             return twin
 
@@ -301,6 +311,16 @@ class Twins(Guarded):
                 self._note_shape(call, output)
             elif isinstance(output, Tensor):
                 self.set_twin(output, twin)
+
+
+def _tells_padding(call: Operated, tensor: Tensor, twin: Tensor) -> bool:
+    """Whether a comparison such as ``ids > 0`` tells what is real from what is not: ``ids > 20`` reads the data."""
+    result = call()
+    if not isinstance(result, Tensor) or result.shape != tensor.shape:
+        return True
+    rewritten = differing(tensor, twin)
+    inside, outside = result[rewritten], result[~rewritten]
+    return not inside.numel() or bool((inside == inside[0]).all() and (outside != inside[0]).all())
 
 
 def _is_number(tensor: Tensor) -> bool:

@@ -218,7 +218,7 @@ def _at(address: int, count: int) -> Tensor:
     ],
 )
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_data_that_leaves_in_the_step_is_a_note(leave: Callable[[Tensor], Tensor]) -> None:
+def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(leave: Callable[[Tensor], Tensor]) -> None:
     def step(b: dict[str, Tensor]) -> Tensor:
         return LAYER(b["x"][b["mask"]]).mean() * leave(b["x"].mean((1, 2))).mean()  # type: ignore[no-any-return]
 
@@ -227,7 +227,9 @@ def test_data_that_leaves_in_the_step_is_a_note(leave: Callable[[Tensor], Tensor
     assert "torch.autograd.Function" in note.message
     assert linecache.getline(note.file, note.line).endswith("# leaves\n")
     assert "as far as it was followed" in report.experiments[-1].result
-    with pytest.warns(UserWarning, match="outside of PyTorch"):
+    (finding,) = report.findings
+    assert (finding.file, finding.line) == (note.file, note.line)
+    with pytest.raises(AssertionError, match="outside of PyTorch"):
         mg.testing.assert_garbage_invariant(step, _batch())
 
 

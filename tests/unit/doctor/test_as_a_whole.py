@@ -1,0 +1,78 @@
+"""Where twins lose track, the step as it is, run with the garbage in its batch, says whether padding matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+MASK = torch.arange(12) < torch.tensor([3, 5, 7, 12])[:, None]
+Step = Callable[[dict[str, Tensor]], Tensor]
+
+
+def batch() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    ids, labels = torch.randint(1, 30, (4, 12)), torch.randint(0, 5, (4, 12))
+    return {
+        "input_ids": ids.masked_fill(~MASK, 0),
+        "attention_mask": MASK,
+        "labels": labels.masked_fill(~MASK, -100),
+    }
+
+
+def experts(capacity: int | None) -> Step:
+    torch.manual_seed(1)
+    embed, router, head = nn.Embedding(30, 16), nn.Linear(16, 3), nn.Linear(16, 5)
+    layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        tokens = embed(b["input_ids"]).flatten(0, 1)
+        weight, chosen = router(tokens).softmax(-1).max(-1)
+        out = torch.zeros_like(tokens)
+        for number, layer in enumerate(layers):
+            at = (chosen == number).nonzero()[:capacity, 0]
+            out = out.index_add(0, at, layer(tokens[at]) * weight[at, None])
+        return F.cross_entropy(head(out), b["labels"].flatten())
+
+    return step
+
+
+def divided_by(count: Callable[[Tensor], float]) -> Step:
+    embed = nn.Embedding(30, 5)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        logits = embed(b["input_ids"]).flatten(0, 1)
+        return F.cross_entropy(logits, b["labels"].flatten(), reduction="sum") / count(b["input_ids"])
+
+    return step
+
+
+def test_padding_that_takes_the_places_of_an_expert_is_found() -> None:
+    report = mg.doctor.examine(experts(4), batch(), experiments=["padding-leak"])
+    (finding,) = report.findings
+    assert finding.code == "at = (chosen == number).nonzero()[:capacity, 0]"
+    assert "nonzero was not followed" in finding.message
+    assert mg.doctor.examine(experts(None), batch(), experiments=["padding-leak"]).ok
+
+
+@pytest.mark.parametrize(
+    ("count", "ok"),
+    [
+        (lambda ids: int((ids > 15).sum()), False),  # of garbage, too
+        (lambda ids: int((ids > 0).sum()), True),  # a test for padding
+        (lambda ids: int((ids != 0).sum()), True),
+        (lambda ids: int(((ids > 15) & (ids > 0)).sum()), True),  # and one that leaves it out
+    ],
+)
+def test_numbers_that_are_read(count: Callable[[Tensor], float], ok: bool) -> None:
+    given = batch()
+    # above 15 only where garbage may come from
+    given["input_ids"][3] = torch.randint(16, 30, (12,))
+    given["input_ids"][:3] = given["input_ids"][:3].clamp(max=14)
+    report = mg.doctor.examine(divided_by(count), given, experiments=["padding-leak"])
+    assert report.ok is ok, str(report)
