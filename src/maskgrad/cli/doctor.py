@@ -53,6 +53,12 @@ def doctor(
         bool, typer.Option("--causal", help="Later positions must not reach earlier ones.")
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="How many training steps are watched.")] = 2,
+    blame: Annotated[
+        str,
+        typer.Option(
+            help="Where a package's model is at fault: name the line of the 'program', or of the 'package'."
+        ),
+    ] = "program",
     quick: Annotated[bool, typer.Option("--quick", help="Watch one step.")] = False,
     stop: Annotated[bool, typer.Option("--stop", help="End the script when these steps are over.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file as JSON.")] = None,
@@ -60,6 +66,8 @@ def doctor(
 ) -> None:
     """Run a script while its first training steps are examined; exit status 1 if padding reaches what counts."""
     given, ranks = _given(padding), Ranks()
+    if blame not in ("program", "package"):
+        raise typer.BadParameter(f"expected program or package, found {blame!r}", param_hint="'--blame'")
     _check_script(script)
     if not ranks.rank:  # the one that writes
         for option, path in (("--json", json), ("--html", html)):
@@ -80,7 +88,13 @@ def doctor(
                 ranks.running(),
                 _progress(steps, shown=json is None and not ranks.rank) as progress,
                 watch(
-                    given, documents=documents, causal=causal, steps=steps, stop=stop, progress=progress
+                    given,
+                    documents=documents,
+                    causal=causal,
+                    steps=steps,
+                    stop=stop,
+                    blame=blame,
+                    progress=progress,
                 ) as watched,
             ):
                 _run(script, context.args)

@@ -21,7 +21,7 @@ from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
-from maskgrad.doctor.report import Report
+from maskgrad.doctor.report import Report, check_blame
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
@@ -67,6 +67,7 @@ def examine(
     progress: Callable[[str, int, int], None] | None = None,
     parts: Any = None,
     required: bool = False,
+    blame: str = "program",
 ) -> Report:
     r"""Look for places in a program where padding reaches what counts, and for what goes with it.
 
@@ -103,6 +104,8 @@ def examine(
             other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
             whole batch gives, loss and all gradients, and no other weights may fit as well.
         required: raise if padding is needed and none is known, instead of noting it.
+        blame: which line a finding names where the model is that of an installed package: ``"program"``, the line that
+            calls it (the package's own line is added), or ``"package"``.
 
     Returns:
         the report; it is true if something was examined and nothing found. Where no experiment could be made it is
@@ -122,6 +125,7 @@ def examine(
         >>> report.ok, [finding.kind for finding in report.findings]
         (False, ['padding-leak'])
     """
+    check_blame(blame)
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(Trial(step, batch, model), asked=asked, parts=parts)
@@ -129,6 +133,7 @@ def examine(
     try:
         _prepare(case, padding, documents)
         _run(case, chosen, progress, required=required)
+        case.report.blame(blame)
     except Exception as error:
         if case.trial.replicas() is None:
             raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import re
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from maskgrad.doctor.frames import Place
@@ -44,6 +45,8 @@ class Finding:
         module: dotted name of the module that was running.
         operation: the operation of PyTorch at which real entries first depended on padding.
         affected: how much is affected: names of numbers, such as the change of the loss, and their values.
+        package_file: path of a file of an installed package, if the line calls one: the innermost that was running.
+        package_line: number of the line in it.
     """
 
     kind: str
@@ -55,6 +58,8 @@ class Finding:
     module: str = ""
     operation: str = ""
     affected: dict[str, Any] = field(default_factory=dict)
+    package_file: str = ""
+    package_line: int = 0
 
     @classmethod
     def at(cls, where: Any, kind: str, message: str, **rest: Any) -> Finding:
@@ -67,20 +72,41 @@ class Finding:
             message: what was changed and what followed.
             rest: further attributes.
         """
-        known = {}
+        known: dict[str, Any] = {}
         if where is not None and not isinstance(where, Place):
             known = {"operation": where.operation, "module": getattr(where, "module", "")}
         known |= {"remedy": _remedy_for(kind, known.get("operation", "")), **rest}
         place = where if where is None or isinstance(where, Place) else where.place
         if place is None:
             return cls(kind, message, **known)
-        return cls(kind, message, place.file, place.line, place.code, **known)
+        package: dict[str, Any] = {"package_file": place.package_file, "package_line": place.package_line}
+        return cls(kind, message, place.file, place.line, place.code, **(package | known))
+
+    def at_package(self) -> Finding:
+        """The finding at the line of the package; the same if there is none."""
+        if not self.package_file:
+            return self
+        place = Place(self.package_file, self.package_line)
+        called = f"{self.message} (called at {self.file}:{self.line})"
+        return replace(
+            self,
+            message=called,
+            file=place.file,
+            line=place.line,
+            code=place.code,
+            package_file="",
+            package_line=0,
+        )
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no line is known)"
         lines = [f"{self.kind} at {where}"]
         if self.code:
             lines.append(f"    {self.code}")
+        if self.package_file:
+            place = Place(self.package_file, self.package_line)
+            short = re.split(r"[\\/](?:site|dist)-packages[\\/]", place.file)[-1]
+            lines.append(f"  in {short}:{place.line}: {place.code}")
         if self.module:
             lines.append(f"  in module {self.module}")
         lines.append(f"  {self.message}")

@@ -22,6 +22,10 @@ _LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(torch.__file__).parent), _OURS}
 )
+#: packages whose lines are nobody's model
+_COMPUTED_BY = frozenset(
+    ("torch", "functorch", "numpy", "numba", "triton", "einops", "torch_xla", "_pytest", "pluggy", "xdist")
+)
 #: the function in which the doctor calls the user's step
 BOUNDARY = "call_step"
 
@@ -33,6 +37,9 @@ class Place:
     file: str
     line: int
     function: str = ""
+    #: the innermost line of an installed package that the line calls
+    package_file: str = ""
+    package_line: int = 0
 
     @property
     def code(self) -> str:
@@ -50,10 +57,17 @@ def is_users(file: str) -> bool:
     return not file.startswith(_LIBRARIES)
 
 
+@functools.cache
+def _is_packages(file: str) -> bool:
+    """Whether a file belongs to an installed package that computes with PyTorch, such as a library of models."""
+    inside = re.search(r"[\\/](?:site|dist)-packages[\\/](\w+)", file)
+    return inside is not None and inside[1] not in _COMPUTED_BY and not file.startswith(_OURS)
+
+
 def here() -> Place | None:
     """The innermost line of the user's program; the innermost line of a library if there is none."""
     frame: FrameType | None = sys._getframe(1)
-    library = None
+    library, package = None, ("", 0)
     while frame is not None:
         file = frame.f_code.co_filename
         if frame.f_code.co_name == "_engine_run_backward":
@@ -63,11 +77,13 @@ def here() -> Place | None:
             if frame.f_code.co_name == BOUNDARY:
                 break
         elif is_users(file):
-            return Place(file, frame.f_lineno, frame.f_code.co_name)
+            return Place(file, frame.f_lineno, frame.f_code.co_name, *package)
+        elif not package[0] and _is_packages(file):
+            package = (file, frame.f_lineno)
         elif library is None and not file.startswith(_LIBRARIES) and not file.startswith("<"):
             library = Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
-    return library
+    return Place(*package) if library is None and package[0] else library
 
 
 class Lines:

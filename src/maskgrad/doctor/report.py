@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.errors import ExaminationError
 
-__all__ = ["Experiment", "Report", "identity"]
+__all__ = ["Experiment", "Report", "check_blame", "identity"]
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class Experiment:
     name: str
     changed: str
     result: str
+
+
+def check_blame(whom: str) -> None:
+    """ExaminationError unless findings can name the lines of that."""
+    if whom not in ("program", "package"):
+        raise ExaminationError(f"blame: expected 'program' or 'package', found {whom!r}")
 
 
 @dataclass
@@ -73,6 +80,11 @@ class Report:
         """Take a note up, once."""
         if note not in self.notes:
             self.notes.append(note)
+
+    def blame(self, whom: str) -> None:
+        """Name the lines of the program, or those of installed packages that it calls."""
+        if whom == "package":
+            self.findings = [finding.at_package() for finding in self.findings]
 
     def take(self, other: Report) -> None:
         """Take up what another report has."""
@@ -144,7 +156,7 @@ def _headline(report: Report) -> str:
 def identity(finding: Finding) -> tuple[object, ...]:
     """Findings of one kind at one line are one; without a line it is the message that tells them apart."""
     if finding.file:
-        return finding.kind, finding.file, finding.line, finding.module
+        return finding.kind, finding.file, finding.line, finding.module, finding.package_line
     return finding.kind, finding.message
 
 

@@ -25,7 +25,7 @@ from maskgrad.doctor.leaks import Hidden, findings_of, garble
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.ranks import end_group_last, is_sharded
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.report import Experiment, Report, check_blame
 from maskgrad.doctor.trial import reached, with_gradient
 from maskgrad.errors import MissingDependencyError
 
@@ -52,11 +52,14 @@ class Watch:
         documents: Any = None,
         causal: bool = False,
         stop: bool = False,
+        blame: str = "program",
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
+        check_blame(blame)
+        self._blame = blame
         #: a call of the model in this step, which may tell who influences whom
         self._calls: list[tuple[nn.Module, inspect.BoundArguments]] = []
         self._influence_is_known = False
@@ -196,6 +199,7 @@ class Watch:
     def close(self) -> None:
         """The program is over, perhaps in the middle of a step."""
         self._leave()
+        self.report.blame(self._blame)
         if self._seen and not self.report.padding:
             self.report.note(
                 Note(
@@ -228,6 +232,7 @@ def watch(
     causal: bool = False,
     steps: int = 2,
     stop: bool = False,
+    blame: str = "program",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[Watch]:
     """Run the first training steps inside the block on twins, while they happen.
@@ -244,6 +249,7 @@ def watch(
         causal: whether later positions must not reach earlier outputs of the model.
         steps: how many steps are watched; the first with other numbers, the second with large ones.
         stop: leave the block as soon as these steps are over.
+        blame: as in :func:`examine`.
         progress: called with what is tried, how many steps are over, and how many are wanted.
 
     Yields:
@@ -261,7 +267,9 @@ def watch(
         >>> [finding.kind for finding in watched.report.findings]
         ['padding-leak']
     """
-    watched = Watch(padding, steps, documents=documents, causal=causal, stop=stop, progress=progress)
+    watched = Watch(
+        padding, steps, documents=documents, causal=causal, stop=stop, blame=blame, progress=progress
+    )
     following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
 
     @functools.wraps(following)

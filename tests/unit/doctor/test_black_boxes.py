@@ -218,7 +218,9 @@ def _at(address: int, count: int) -> Tensor:
     ],
 )
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated")
-def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(leave: Callable[[Tensor], Tensor]) -> None:
+def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(
+    leave: Callable[[Tensor], Tensor],
+) -> None:
     def step(b: dict[str, Tensor]) -> Tensor:
         return LAYER(b["x"][b["mask"]]).mean() * leave(b["x"].mean((1, 2))).mean()  # type: ignore[no-any-return]
 
