@@ -3,7 +3,8 @@
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.watching import Watch, huggingface_callback, lightning_callback, watch
+from maskgrad.doctor.trainers import huggingface_callback, lightning_callback
+from maskgrad.doctor.watching import Watch, watch
 
 __all__ = [
     "Experiment",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import maskgrad as mg
-from maskgrad.doctor.watching import _Watching
+from maskgrad.doctor.trainers import _Watching
 from maskgrad.errors import MissingDependencyError
 
 
