@@ -40,7 +40,8 @@ def doctor(
     padding: Annotated[
         list[str] | None,
         typer.Option(
-            help="KEY=MASK: the mask (True = real) of what the batch has under KEY. May be given again."
+            help="KEY=MASK: the mask (True = real; ~MASK: True = padding) or the lengths of what the batch has under "
+            "KEY; KEY==0: padded with the id 0. May be given again."
         ),
     ] = None,
     documents: Annotated[
@@ -185,10 +186,15 @@ def _check_report(option: str, path: Path | None) -> None:
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
     given: dict[Any, Any] = {}
     for pair in padding or []:
+        key, equal, mask = pair.partition("==")
+        if equal and mask.lstrip("-").isdigit():
+            given[int(key) if key.isdigit() else key] = int(mask)
+            continue
         key, _, mask = pair.partition("=")
         if not (key and mask):
             raise typer.BadParameter(
-                f"expected KEY=MASK, found {pair!r}; write --padding input_ids=attention_mask",
+                f"expected KEY=MASK, found {pair!r}; write --padding input_ids=attention_mask, or "
+                "--padding input_ids==0",
                 param_hint="'--padding'",
             )
         # positions in a tuple are numbers

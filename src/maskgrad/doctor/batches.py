@@ -180,19 +180,33 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
     if key not in inside:
         raise ExaminationError(f"padding: {key!r} is no key of the batch; {known}")
     mask_key: Key | None = None
+    tensor = tensor_of(inside[key])
+    if type(given) is int and given not in inside:  # the id of padding
+        return Padding(key, tensor != given, f"the id {given}")
+    inverted = isinstance(given, str) and given.startswith("~")
+    given = given[1:] if inverted else given
     if not isinstance(given, Tensor):
         if isinstance(given, MaskedTensor) or given not in inside:
             raise ExaminationError(
-                f"padding[{key!r}]: expected a Boolean tensor or the key of one, found {given!r}; {known}"
+                f"padding[{key!r}]: expected a Boolean tensor, the key of one, or the id of padding, found {given!r}; "
+                f"{known}"
             )
         mask_key, given = given, tensor_of(inside[given])
-    tensor = tensor_of(inside[key])
+    if (
+        given.ndim == 1
+        and given.dtype in (torch.int64, torch.int32)
+        and len(given) == len(tensor)
+        and tensor.ndim > 1
+    ):
+        steps = torch.arange(tensor.shape[1], device=tensor.device)  # lengths
+        return Padding(key, steps < given.to(tensor.device)[:, None], "given", mask_key)
     if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
         raise ExaminationError(
             f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other numbers; "
             f"lengths make one: torch.arange(size) < lengths[:, None]"
         )
     mask = given if given.dtype == torch.bool else given != 0
+    mask = ~mask if inverted else mask
     try:
         expanded(mask, tensor.shape)
     except RuntimeError:
@@ -200,7 +214,25 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
             f"padding[{key!r}]: a mask of shape {tuple(mask.shape)} does not fit the tensor of shape "
             f"{tuple(tensor.shape)}; give a mask of its leading dimensions, such as {tuple(tensor.shape[: mask.ndim])}"
         ) from None
-    return Padding(key, mask, "given", mask_key)
+    found = Padding(key, mask, "given", mask_key, inverted)
+    _question(found, tensor, mask_key)
+    return found
+
+
+def _question(padding: Padding, tensor: Tensor, mask_key: Key | None) -> None:
+    """ExaminationError for a mask that is True where padding looks to be: one value, at one end of the rows."""
+    real = padding.entries(tensor)
+    inside, outside = tensor[real], tensor[~real]
+    if not inside.numel() or not outside.numel() or not bool((inside == inside[0]).all()):
+        return
+    places = padding.mask.flatten(1) if padding.mask.ndim > 1 else padding.mask[None]
+    ends = bool(places[:, 0].any()) != bool(places[:, -1].any())
+    if ends and not bool((outside == outside[0]).all()):
+        instead = f"'~{mask_key}'" if isinstance(mask_key, str) else "~mask"
+        raise ExaminationError(
+            f"padding[{padding.key!r}]: the mask is True where the tensor holds nothing but {inside[0].item()}, at one "
+            f"end of the rows: True says real, not padding; invert it, padding={{{padding.key!r}: {instead}}}"
+        )
 
 
 def _found(inside: dict[Key, Tensor | MaskedTensor]) -> list[Padding]:

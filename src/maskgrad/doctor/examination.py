@@ -14,6 +14,7 @@ from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of, with_
 from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
+from maskgrad.doctor.inferred import Asking, inferred
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.leaks import Examination, nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, OperationLog
@@ -157,7 +158,12 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.report.padding |= {str(found.key): found.source for found in case.paddings}
     if takes_parts(trial.step):
         trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
-    outcome, again = (trial.run(Guarded(), after=Outcome.cloned) for _ in range(2))
+    asking = Asking()
+    outcome, again = (trial.run(mode, after=Outcome.cloned) for mode in (asking, Guarded()))
+    if padding is None:
+        more = inferred(asking, trial.batch, {found.key for found in case.paddings})
+        case.paddings += more
+        case.report.padding |= {str(found.key): found.source for found in more}
     case.gives_nan = outcome.has_nan()
     _check_step(case, outcome.tensors(), again.tensors())
 

@@ -193,7 +193,7 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
         tensor = tensor_of(field).detach().clone()
         if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
             continue
-        own = padding.source == "NaN" or padding.source.startswith("labels")
+        own = padding.source == "NaN" or padding.source.startswith(("labels", "padding_idx"))
         padded = tensor[~padding.entries(tensor)]
         tensor[row] = padded[0] if padded.numel() else 0
         if isinstance(field, MaskedTensor):

@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from maskgrad.doctor.batches import Key, Padding, fields, recognised
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
+from maskgrad.doctor.inferred import padded_ids
 from maskgrad.doctor.leaks import Hidden, findings_of, garble
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.ranks import end_group_last, is_sharded
@@ -81,13 +82,14 @@ class Watch:
         finally:
             self._busy = False
 
-    def _begin(self, batch: Any) -> None:
+    def _begin(self, batch: Any, inferred: list[Padding] | None = None) -> None:
         inside = fields(batch)
         self._seen |= dict.fromkeys(inside)
         given = self._padding
         if given is not None:
             given = {key: mask for key, mask in given.items() if key in inside}
-        paddings = [found for found in recognised(batch, given) if not bool(found.mask.all())]
+        known = recognised(batch, given) if inferred is None else inferred
+        paddings = [found for found in known if not bool(found.mask.all())]
         if not paddings:
             self.unpadded += bool(inside)
             return
@@ -107,6 +109,9 @@ class Watch:
     def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
         if self._busy or self.done:
+            return
+        if type(module) is nn.Embedding and self._recorder is None and self._padding is None:
+            self._read_by_table(module, args)
             return
         if not self._roots and is_sharded(module):
             self._leave()
@@ -132,6 +137,20 @@ class Watch:
             self.batch(dict(enumerate(args)) | kwargs if call is None else dict(call.arguments))
         if call is not None and module in self._roots and not self._calls:
             self._calls.append((module, call))
+
+    def _read_by_table(self, table: nn.Embedding, args: Any) -> None:
+        """Ids that are padded with the table's own id of padding: nothing else in the program may say so."""
+        ids = args[0] if args else None
+        if table.padding_idx is None or not isinstance(ids, Tensor):
+            return
+        real = padded_ids(ids, table.padding_idx)
+        if real is not None:
+            self._busy = True
+            try:
+                source = f"padding_idx={table.padding_idx} of the table that reads it"
+                self._begin({"ids": ids}, [Padding("ids", real, source)])
+            finally:
+                self._busy = False
 
     def _look_at_influence(self) -> None:
         """A call that packs documents, or any if the model is to be causal, is made a few times more."""

@@ -1,0 +1,102 @@
+"""Padding that a batch does not mark, known from who reads it: a table with a padding_idx, a module with a mask."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.modes import Guarded, module_calls
+from maskgrad.doctor.operations import Operated
+
+__all__ = ["Asking", "inferred", "padded_ids"]
+
+#: arguments of modules that are True where padding is, and such as hold 1 where entries are real
+_INVERTED = ("src_key_padding_mask", "tgt_key_padding_mask", "memory_key_padding_mask", "key_padding_mask")
+_USUAL = ("attention_mask",)
+
+
+def padded_ids(ids: Tensor, padding_idx: int) -> Tensor | None:
+    """Where ids are real, if the id of padding stands at the ends of rows and nowhere else; None otherwise."""
+    if ids.ndim != 2 or not ids.numel() or ids.is_floating_point():
+        return None
+    real = ids != padding_idx
+    if bool(real.all()) or not bool(real.any()):
+        return None
+    starts = real.diff(dim=1, prepend=torch.zeros_like(real[:, :1]).to(real.dtype)) & real
+    return real if bool((starts.sum(1) <= 1).all()) else None
+
+
+class Asking(Guarded):
+    """The first run of a step: which ids are read by tables that know an id of padding, and masks of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables: list[tuple[Tensor, int]] = []
+        self.masks: list[tuple[Tensor, str]] = []
+
+    def __enter__(self) -> Asking:
+        self._calls = module_calls(self._called, lambda *_: None)
+        self._calls.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._calls.__exit__(None, None, None)
+
+    def run(self, call: Operated) -> Any:
+        """Note what a table reads."""
+        if call.facts.name == "embedding" and len(call.args) > 2 and call.args[2] >= 0:
+            self.tables.append((call.args[1], call.args[2]))
+        return call()
+
+    def _called(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
+        given = sys._getframe(1).f_locals.get("kwargs", {})  # a hook for all modules is not given keywords
+        for name in (*_INVERTED, *_USUAL):
+            mask = given.get(name)
+            if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point():
+                mask = mask.bool()
+                self.masks.append(
+                    (~mask if name in _INVERTED else mask, f"{name} of {type(module).__name__}")
+                )
+
+
+def inferred(asking: Asking, batch: Any, known: Collection[Key]) -> list[Padding]:
+    """The padding of tensors of which none is known yet."""
+    found = []
+    for key, field in fields(batch).items():
+        tensor = tensor_of(field)
+        if key in known or not isinstance(field, Tensor) or tensor.layout is not torch.strided:
+            continue
+        padding = _by_table(key, tensor, asking) or _by_mask(key, tensor, asking)
+        if padding is not None:
+            found.append(padding)
+    return found
+
+
+def _by_table(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
+    for ids, padding_idx in asking.tables:
+        if ids.shape == tensor.shape and (ids.data_ptr() == tensor.data_ptr() or torch.equal(ids, tensor)):
+            real = padded_ids(tensor, padding_idx)
+            if real is not None:
+                return Padding(key, real, f"padding_idx={padding_idx} of the table that reads it")
+    return None
+
+
+def _by_mask(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
+    """A mask that a module was given, for what it reads: numbers, and ids that are no label."""
+    if (
+        tensor.dtype == torch.bool
+        or tensor.ndim < 2
+        or any(word in str(key).lower() for word in ("mask", "label"))
+    ):
+        return None
+    for mask, name in asking.masks:
+        if mask.shape == tensor.shape[:2] and not bool(mask.all()):
+            return Padding(key, mask.clone(), f"the argument {name}")
+    return None
