@@ -164,12 +164,21 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 def padding_length(case: Examination) -> None:
     """One more column of padding, on the side where the batch has it."""
     left = pads_left(case.paddings)
+    side = "left" if left else "right"
     made = widened(case.trial.batch, case.paddings, left=left)
     if made is None:
         return
     batch, shape = made
-    words = f"with one more column of padding on the {'left' if left else 'right'}"
+    words = f"with one more column of padding on the {side}"
     difference = changed(case, "padding-length", batch, words)
+    count = 2
+    # what takes several positions for a frame may have no more frames yet
+    while difference is not None and not difference and count <= shape[1] and _has_frames(case, shape[1]):
+        made = widened(case.trial.batch, case.paddings, left=left, count=count)
+        assert made is not None
+        batch, words = made[0], f"with {count} more columns of padding on the {side}"
+        difference = changed(case, "padding-length", batch, words)
+        count *= 2
     if not difference:
         return
     if "padding-leak" in case.report.kinds():
@@ -177,6 +186,21 @@ def padding_length(case: Examination) -> None:
     masks = [padding.mask for padding in case.paddings]
     entry = first_difference(log(case), log(case, batch), _cropped(shape, masks, left=left))
     case.report.add([finding("padding-length", entry, words, difference)])
+
+
+def _has_frames(case: Examination, columns: int) -> bool:
+    """Whether a convolution or a pooling of the program has fewer results than the batch has positions."""
+    if "frames" not in case.base:
+        sizes = (
+            size
+            for entry in log(case)
+            if entry.operation.startswith(("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft"))
+            for output in entry.outputs
+            for size in output.shape[1:]
+        )
+        case.base["frames"] = any(1 < size <= columns // 2 for size in sizes)
+    found: bool = case.base["frames"]
+    return found
 
 
 def order(case: Examination) -> None:

@@ -125,40 +125,56 @@ def pads_left(paddings: Sequence[Padding]) -> bool:
     )
 
 
-def widened(batch: Any, paddings: Sequence[Padding], *, left: bool) -> tuple[Any, tuple[int, int]] | None:
-    """The batch with one more column of padding, and the number of rows and columns before; None without columns."""
-    masks = [padding for padding in paddings if padding.mask.ndim >= 2]
+def widened(
+    batch: Any, paddings: Sequence[Padding], *, left: bool, count: int = 1
+) -> tuple[Any, tuple[int, int]] | None:
+    """The batch with more columns of padding, and the number of rows and columns before; None without columns."""
+    masks = [
+        padding.mask for padding in paddings if padding.mask.ndim >= 2 and max(padding.mask.shape[1:]) > 1
+    ]
     if not masks:
         return None
-    rows, columns = masks[0].mask.shape[:2]
+    # a mask for all channels, (B, 1, T), has its positions later
+    along = next(axis for axis in range(1, masks[0].ndim) if masks[0].shape[axis] > 1)
+    rows, columns = masks[0].shape[0], masks[0].shape[along]
     inside = fields(batch)
     by_key = {padding.key: padding for padding in paddings}
     mask_keys = {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
     new: dict[Key, Any] = {}
     for key, field in inside.items():
         tensor = tensor_of(field).detach()
-        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[:2] != (rows, columns):
+        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != rows:
             continue
-        axes = (
-            [1, 2] if tensor.ndim > 2 and tensor.shape[2] == columns and tensor.dtype == torch.bool else [1]
-        )
+        axes = [axis for axis in {1, along} if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
+        if not axes:
+            continue
+        if axes == [1] and tensor.ndim > 2 and tensor.shape[2] == columns and tensor.dtype == torch.bool:
+            axes = [1, 2]
         wide = tensor
         for axis in axes:
-            column = _column(wide, axis, key, by_key, mask_keys)
+            column = _column(wide, axis, key, by_key, mask_keys, masks[0]).repeat_interleave(count, axis)
             wide = torch.cat([column, wide] if left else [wide, column], axis)
         if isinstance(field, MaskedTensor):
             mask = field.mask
-            blank = torch.zeros_like(mask.narrow(1, 0, 1))
-            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], 1))
+            blank = torch.zeros_like(mask.narrow(axes[0], 0, 1)).repeat_interleave(count, axes[0])
+            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], axes[0]))
         else:
             new[key] = _like(field, wide)
     return replaced(batch, new), (rows, columns)
 
 
 def _column(
-    tensor: Tensor, axis: int, key: Key, paddings: dict[Key, Padding], masks: dict[Key | None, bool]
+    tensor: Tensor,
+    axis: int,
+    key: Key,
+    paddings: dict[Key, Padding],
+    masks: dict[Key | None, bool],
+    common: Tensor,
 ) -> Tensor:
-    """A column of padding: what the tensor has there already, else zeros, or for a mask what means padding."""
+    """A column of padding: what the tensor has there already, else zeros, or for a mask what means padding.
+
+    A tensor of which nothing is known has what it has where others, of which ``common`` is the mask, are padded.
+    """
     edge = tensor.narrow(axis, tensor.shape[axis] - 1, 1)
     if key in masks:
         return torch.full_like(edge, int(masks[key]))
@@ -172,7 +188,8 @@ def _column(
         return torch.full_like(edge, float("nan"))
     if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()):
         return torch.full_like(edge, IGNORED)
-    return edge.clone()
+    content = _content(tensor, common) if axis == 1 else None
+    return edge.clone() if content is None else content.expand_as(edge).clone()
 
 
 def _content(tensor: Tensor, mask: Tensor) -> Tensor | None:

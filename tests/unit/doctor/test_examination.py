@@ -164,7 +164,7 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
         (step_with("fixed"), {"padding": {"z": "mask"}}, "'z' is no key of the batch; the batch has 'x', 'mask'"),
         (step_with("fixed"), {"padding": {"x": "y"}}, "Boolean or of zeros and ones, found other numbers"),
         (step_with("fixed"), {"padding": {"x": torch.ones(4, 7) > 0}}, r"\(4, 7\) does not fit .* \(4, 5, 3\)"),
-        (step_with("fixed"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor or the key of one"),
+        (step_with("fixed"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor, the key of one"),
         (step_with("fixed"), {"padding": "mask"}, "expected a mapping from keys"),
         (step_with("fixed"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
         (step_with("fixed"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),

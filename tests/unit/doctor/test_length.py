@@ -1,0 +1,59 @@
+"""More columns of padding: as many as add a frame, along whichever dimension, and with what stands there already."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+LENGTHS = torch.tensor([16, 9, 12])
+MASK = torch.arange(16) < LENGTHS[:, None]
+
+
+def test_a_model_that_takes_four_samples_for_a_frame() -> None:
+    torch.manual_seed(0)
+    conv = nn.Conv1d(1, 8, 4, stride=4)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        frames = conv(b["x"].masked_fill(~b["mask"], 0.0)[:, None])
+        return frames.mean(2).square().mean()  # of all frames, however many
+
+    batch = {"x": torch.randn(3, 16), "mask": MASK}
+    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
+    (finding,) = report.findings
+    assert finding.code.startswith("return frames.mean(2)")
+    assert "with 4 more columns of padding on the right" in finding.message
+    assert [tried.changed for tried in report.experiments] == [
+        "with one more column of padding on the right",
+        "with 2 more columns of padding on the right",
+        "with 4 more columns of padding on the right",
+    ]
+
+
+def test_a_mask_for_all_channels_widens_the_positions() -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(5, 1)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = head(b["x"].masked_fill(~b["mask"], 0.0).mT)  # (B, T, 1)
+        return (h * b["mask"].mT).sum((1, 2)).div(b["mask"].sum((1, 2))).square().mean()
+
+    batch = {"x": torch.randn(3, 5, 16), "mask": MASK[:, None]}
+    report = mg.doctor.examine(step, batch, padding={"x": "mask"}, experiments=["padding-length"])
+    assert report.ok, str(report)
+    assert report.experiments
+
+
+def test_other_tensors_have_what_they_have_at_padding() -> None:
+    """The longest row would otherwise get its last label twice."""
+    torch.manual_seed(0)
+    head = nn.Linear(4, 3)
+    labels = torch.randint(0, 3, (3, 16)).masked_fill(~MASK, -1)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        return F.cross_entropy(head(b["x"]).flatten(0, 1), b["tags"].flatten(), ignore_index=-1)
+
+    batch = {"x": torch.randn(3, 16, 4), "tags": labels}
+    assert mg.doctor.examine(step, batch, padding={"x": MASK}, experiments=["padding-length"]).ok
