@@ -72,15 +72,18 @@ def set_all_random_states(states: Any) -> None:
 def objects_with_state() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
     """Of the whole process: leaves that a gradient may reach or of which rows are behind, counters, modules."""
     leaves, counters, modules = [], [], []
-    for thing in gc.get_objects():
-        kind = type(thing)  # isinstance would ask a lazy object for its class, and wake it
+    things = gc.get_objects()
+    # by type, of which there are few; isinstance would ask a lazy object for its class, and wake it
+    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, (Tensor, nn.Module, *_COUNTERS))}
+    for thing in [thing for thing in things if type(thing) in kinds]:
+        kind = type(thing)
         if issubclass(kind, Tensor):
             real = not kind.__name__.startswith("Fake") and _is_leaf(thing)
             if real and (thing.requires_grad or lazy_rows_of(thing) is not None):
                 leaves.append(thing)
         elif issubclass(kind, _COUNTERS):
             counters.append(thing)
-        elif issubclass(kind, nn.Module) and "_parameters" in vars(thing):
+        elif "_parameters" in vars(thing):
             modules.append(thing)
     return leaves, counters, modules
 
