@@ -13,8 +13,8 @@ from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.families.models import Program, programs
 from benchmarks.plan import Family, Point
 from maskgrad.doctor.batches import recognised
+from maskgrad.doctor.case import garble
 from maskgrad.doctor.comparison import compare_twins
-from maskgrad.doctor.leaks import garble
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.trial import Outcome, Trial

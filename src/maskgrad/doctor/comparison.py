@@ -14,7 +14,7 @@ from maskgrad.doctor.operations import dense, differing
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 
-__all__ = ["Difference", "compare_outcomes", "compare_tensors", "compare_twins", "not_close"]
+__all__ = ["Difference", "compare_outcomes", "compare_tensors", "compare_twins", "furthest", "not_close"]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
@@ -109,6 +109,22 @@ def compare_tensors(
             difference.relative = max(difference.relative, _relative(worst, size))
             difference.finite |= bool((apart.isfinite() & (apart != 0)).any())
     return difference
+
+
+def furthest(before: Outcome, after: Outcome) -> float:
+    """The largest difference of two runs on the same samples, relative to the loss or to a gradient."""
+    found = 0.0
+    if before.loss is not None and after.loss is not None:
+        first, second = float(before.loss), float(after.loss)
+        found = _relative(abs(first - second), max(abs(first), abs(second)))
+    largest = max((_largest(gradient) for gradient in before.gradients.values()), default=0.0)
+    for name, gradient in before.gradients.items():
+        other = after.gradients.get(name)
+        if other is None or name in before.own or other.shape != gradient.shape:
+            continue
+        apart = _largest(dense(gradient) - dense(other))
+        found = max(found, _relative(apart, max(_largest(gradient), _SMALL * largest)))
+    return found
 
 
 def _largest(gradient: Any) -> float:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.case import Examination
 from maskgrad.doctor.findings import Finding
-from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.operations import expanded
 from maskgrad.doctor.packed import is_structure
 from maskgrad.doctor.recorder import Event, Recorder

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.doctor.case import Examination
 from maskgrad.doctor.comparison import compare_outcomes
-from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.operations import dense
 from maskgrad.doctor.reshaped import (
     DRAWS,

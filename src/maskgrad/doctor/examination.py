@@ -12,11 +12,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of, with_own_memory
 from maskgrad.doctor.bits import batch_bits
+from maskgrad.doctor.case import Examination
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.inferred import Asking, inferred
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
-from maskgrad.doctor.leaks import Examination, nan_under_mask, padding_leak
+from maskgrad.doctor.leaks import nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, OperationLog
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of

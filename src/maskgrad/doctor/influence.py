@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Padding, fields, tensor_of
-from maskgrad.doctor.leaks import Examination, Hidden, leak
+from maskgrad.doctor.case import Examination, Hidden
+from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, with_labels
 from maskgrad.doctor.reshaped import changed, finding, first_difference, log
 

@@ -2,85 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, Padding, fields, replaced, tensor_of
-from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins
+from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.case import Examination, Hidden, garble
+from maskgrad.doctor.comparison import Difference, compare_twins
+from maskgrad.doctor.confirmation import as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.packed import Documents
-from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, batch_in_double, in_double
+from maskgrad.doctor.precision import DOUBTFUL
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
-from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Twins
-from maskgrad.doctor.variants import KINDS, other_contents, rows_of
-from maskgrad.errors import ExaminationError
+from maskgrad.doctor.variants import KINDS
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = [
-    "Examination", "Hidden", "findings_of", "garble", "leak", "nan_findings", "nan_under_mask",
-    "padding_leak",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Hidden:
-    """What is rewritten, because it must not be seen: padding, other documents, the future.
-
-    Attributes:
-        kind: of a finding, and the name of the experiment.
-        paddings: where it is, as padding of each tensor.
-        what: how a message calls it where it is rewritten.
-        noun: how a message calls what is mixed.
-        others: how a message calls what it must not reach.
-        how: how a message calls the second run.
-        batch: the batch in which only the others count; None: as it is.
-    """
-
-    kind: str
-    paddings: list[Padding]
-    what: str = "the padding"
-    noun: str = "padding"
-    others: str = "what is real"
-    how: str = "with other padding"
-    batch: Any = None
-
-
-@dataclass
-class Examination:
-    """What the experiments share."""
-
-    trial: Trial
-    paddings: list[Padding] = field(default_factory=list)
-    report: Report = field(default_factory=Report)
-    #: which document each token belongs to, in a packed batch
-    documents: Documents | None = None
-    #: the experiments that were asked for by name
-    asked: frozenset[str] = frozenset()
-    #: how the batch is split into parts, if that was given
-    parts: Any = None
-    #: whether the program as it is gives NaN
-    gives_nan: bool = False
-    #: results of the program as it is, by experiment
-    base: dict[str, Any] = field(default_factory=dict)
-
-    @functools.cached_property
-    def count(self) -> int:
-        """The number of samples."""
-        return rows_of(self.trial.batch, self.paddings)
-
-    def tried(self, name: str, changed: str, result: str) -> None:
-        """Write down what was done."""
-        self.report.experiments.append(Experiment(name, changed, result))
-
-    def note(self, about: str, message: str, place: Any = None) -> None:
-        """Write down what is no fault."""
-        self.report.note(Note.at(place, about, message))
+__all__ = ["findings_of", "leak", "nan_findings", "nan_under_mask", "padding_leak"]
 
 
 def padding_leak(case: Examination) -> None:
@@ -92,7 +31,7 @@ def leak(case: Examination, hidden: Hidden) -> bool:
     """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
     for seed, kind in enumerate(("numbers", "large")):
         difference, _, mode = _with_garbage(case, hidden, kind, seed)
-        whole = None if mode.saw_markers else _as_a_whole(case, hidden, kind, seed, mode, difference)
+        whole = None if mode.saw_markers else as_a_whole(case, hidden, kind, seed, mode, difference)
         if whole is not None:
             if not difference and whole:  # what the twins could not follow reaches the result
                 place, lost = mode.not_followed[0]
@@ -105,7 +44,7 @@ def leak(case: Examination, hidden: Hidden) -> bool:
                 note = "a difference that only the twins saw: the step as a whole gives what it gave"
                 case.note(hidden.kind, note)
                 continue
-        if not difference or _is_rounding(case, hidden, kind, seed, difference):
+        if not difference or is_rounding(case, hidden, kind, seed, difference):
             continue
         findings = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
@@ -117,61 +56,6 @@ def leak(case: Examination, hidden: Hidden) -> bool:
         case.report.add(findings)
         return True
     return False
-
-
-def _as_a_whole(
-    case: Examination, hidden: Hidden, kind: str, seed: int, mode: Twins, difference: Difference | None
-) -> Difference | None:
-    """What the step as it is gives with the garbage in its batch; None where that would say nothing new.
-
-    It is asked where twins could not follow an operation, and where they saw a difference that is no rounding.
-    """
-    if not mode.not_followed and not (difference and difference.relative >= DOUBTFUL):
-        return None
-    batch = case.trial.batch if hidden.batch is None else hidden.batch
-    inside, new = fields(batch), dict[Key, Any]()
-    for padding in hidden.paddings:
-        held = inside[padding.key]
-        if padding.source.startswith("labels") or padding.source == "NaN" or not isinstance(held, Tensor):
-            continue  # what stands there says that it is not to be counted
-        other = other_contents(held.detach(), padding.entries(held), kind, seed)
-        if other is not None:
-            new[padding.key] = other.requires_grad_(held.requires_grad)
-    if not new:
-        return None
-    try:
-        before, after = (
-            case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, replaced(batch, new))
-        )
-    except ExaminationError:
-        raise
-    except Exception:  # a table does not know the garbage, for instance
-        return None
-    return compare_outcomes(before, after, case.count)
-
-
-def _is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference) -> bool:
-    """Whether little differs, and next to nothing in float64; where a program cannot run in that, it counts."""
-    if difference.relative >= DOUBTFUL:
-        return False
-    mode, batch = Twins(), case.trial.batch if hidden.batch is None else hidden.batch
-    try:
-        with in_double(case.trial.roots):
-            batch = batch_in_double(batch)
-            garble(mode, batch, hidden.paddings, kind, seed)
-            wide: Difference = case.trial.run(
-                mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
-            )
-    except Exception as error:
-        case.note(hidden.kind, f"float64, in which rounding would shrink, cannot be tried: {error!r}")
-        return False
-    if wide and wide.relative > SHRINKS * difference.relative:
-        return False
-    case.note(
-        hidden.kind,
-        f"{difference.relative:.0e} of loss or gradients is rounding: in float64 it is next to nothing",
-    )
-    return True
 
 
 def _with_garbage(
@@ -194,34 +78,6 @@ def _with_garbage(
     words = found.words(hidden.how) or nothing
     case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words)
     return found, changed, mode
-
-
-def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
-    """Give the padded tensors of a batch twins with other garbage; the keys of those that have one."""
-    inside, done = fields(batch), []
-    for padding in paddings:
-        tensor = tensor_of(inside[padding.key]).detach()
-        real = padding.entries(tensor)
-        other = other_contents(tensor, real, kind, seed)
-        if other is None:
-            continue
-        mode.set_twin(tensor, other, marker=_is_marker(tensor, real))
-        if isinstance(mode, Recorder):
-            mode.shadows.set(tensor, real)
-        done.append(padding.key)
-    return done
-
-
-def _is_marker(tensor: Tensor, real: Tensor) -> bool:
-    """Integers, and numbers that are all the same: a program may test for what stands there."""
-    if not tensor.is_floating_point():
-        return True
-    entries, real = tensor.reshape(-1), real.reshape(-1)
-    for some in (slice(256), slice(None)):  # a few tell nearly always
-        padded = entries[some][~real[some]]
-        if padded.numel() and not bool((padded == padded[0]).all()):
-            return False
-    return padded.numel() > 0
 
 
 def _locate(

@@ -11,9 +11,9 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from maskgrad.doctor.case import Examination
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
-from maskgrad.doctor.leaks import Examination
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of, tensors_in
 from maskgrad.doctor.trial import Outcome

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.doctor.case import Examination
 from maskgrad.doctor.comparison import Difference, compare_outcomes, not_close
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.leaks import Examination, nan_findings
+from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from maskgrad.doctor.batches import Key, Padding, fields, recognised
+from maskgrad.doctor.case import Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import padded_ids
-from maskgrad.doctor.leaks import Hidden, findings_of, garble
+from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.ranks import end_group_last, is_sharded
 from maskgrad.doctor.recorder import Recorder

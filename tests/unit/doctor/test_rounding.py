@@ -49,10 +49,8 @@ def test_a_program_that_cannot_run_in_float64_is_judged_as_it_is() -> None:
 
     def step(b: dict[str, Tensor]) -> Tensor:
         real = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum(1) @ other
-        return (real + 1e-5 * b["x"].mean(1)).square().mean()
+        return (real + 1e-3 * b["x"].mean(1)).square().mean()
 
     report = mg.doctor.examine(step, batch(), quick=True)
     assert report.kinds() == ["padding-leak"]
-    assert any(
-        "float64, in which rounding would shrink, cannot be tried" in note.message for note in report.notes
-    )
+    assert any("is more than rounding (float64 cannot be tried" in note.message for note in report.notes)

@@ -1,0 +1,103 @@
+"""What the experiments share: the case that is examined, and what is hidden in it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.findings import Note
+from maskgrad.doctor.packed import Documents
+from maskgrad.doctor.recorder import Recorder
+from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.trial import Trial
+from maskgrad.doctor.twins import Twins
+from maskgrad.doctor.variants import other_contents, rows_of
+
+__all__ = ["Examination", "Hidden", "garble"]
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """What is rewritten, because it must not be seen: padding, other documents, the future.
+
+    Attributes:
+        kind: of a finding, and the name of the experiment.
+        paddings: where it is, as padding of each tensor.
+        what: how a message calls it where it is rewritten.
+        noun: how a message calls what is mixed.
+        others: how a message calls what it must not reach.
+        how: how a message calls the second run.
+        batch: the batch in which only the others count; None: as it is.
+    """
+
+    kind: str
+    paddings: list[Padding]
+    what: str = "the padding"
+    noun: str = "padding"
+    others: str = "what is real"
+    how: str = "with other padding"
+    batch: Any = None
+
+
+@dataclass
+class Examination:
+    """What the experiments share."""
+
+    trial: Trial
+    paddings: list[Padding] = field(default_factory=list)
+    report: Report = field(default_factory=Report)
+    #: which document each token belongs to, in a packed batch
+    documents: Documents | None = None
+    #: the experiments that were asked for by name
+    asked: frozenset[str] = frozenset()
+    #: how the batch is split into parts, if that was given
+    parts: Any = None
+    #: whether the program as it is gives NaN
+    gives_nan: bool = False
+    #: results of the program as it is, by experiment
+    base: dict[str, Any] = field(default_factory=dict)
+
+    @functools.cached_property
+    def count(self) -> int:
+        """The number of samples."""
+        return rows_of(self.trial.batch, self.paddings)
+
+    def tried(self, name: str, changed: str, result: str) -> None:
+        """Write down what was done."""
+        self.report.experiments.append(Experiment(name, changed, result))
+
+    def note(self, about: str, message: str, place: Any = None) -> None:
+        """Write down what is no fault."""
+        self.report.note(Note.at(place, about, message))
+
+
+def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
+    """Give the padded tensors of a batch twins with other garbage; the keys of those that have one."""
+    inside, done = fields(batch), []
+    for padding in paddings:
+        tensor = tensor_of(inside[padding.key]).detach()
+        real = padding.entries(tensor)
+        other = other_contents(tensor, real, kind, seed)
+        if other is None:
+            continue
+        mode.set_twin(tensor, other, marker=_is_marker(tensor, real))
+        if isinstance(mode, Recorder):
+            mode.shadows.set(tensor, real)
+        done.append(padding.key)
+    return done
+
+
+def _is_marker(tensor: Tensor, real: Tensor) -> bool:
+    """Integers, and numbers that are all the same: a program may test for what stands there."""
+    if not tensor.is_floating_point():
+        return True
+    entries, real = tensor.reshape(-1), real.reshape(-1)
+    for some in (slice(256), slice(None)):  # a few tell nearly always
+        padded = entries[some][~real[some]]
+        if padded.numel() and not bool((padded == padded[0]).all()):
+            return False
+    return padded.numel() > 0
