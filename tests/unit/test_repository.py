@@ -121,15 +121,18 @@ def test_the_licence_is_shipped() -> None:
     assert any(path.endswith("licenses/LICENSE") for path in shipped)
 
 
-def test_the_readme_shows_an_example_then_how_to_install_then_two_commands() -> None:
-    blocks = re.findall(r"```(\w*)\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert [language for language, _ in blocks[:3]] == ["python", "sh", "sh"]
+def test_the_readme_opens_three_doors_then_says_how_to_install_then_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
+    assert [language for language, _ in blocks] == [*["diff", "python"] * 3, "sh", "sh"]
+    for _, diff in blocks[:6:2]:  # one line out, one line in
+        assert [line[0] for line in diff.splitlines()] == ["-", "+"]
     lines = [
         [line.partition("#")[0].strip() for line in text.splitlines() if line.strip()] for _, text in blocks
     ]
-    assert sum(line.startswith(">>>") for line in lines[0]) == 5
-    assert lines[1] == ["pip install maskgrad"]
-    assert lines[2] == ["make demo", "make test"]
+    assert lines[6] == ["pip install maskgrad"]
+    assert lines[7] == ["make demo", "make test"]
+    assert len(text.splitlines()) <= 120
 
 
 def test_every_extra_that_a_target_installs_exists() -> None:
