@@ -34,8 +34,8 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change, on one screen, in two minutes
-	$(BIN)/maskgrad demo tour
+demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change: one screen, a minute; ARGS=--all is the long way
+	$(BIN)/maskgrad demo tour $(ARGS)
 
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)

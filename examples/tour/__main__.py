@@ -31,6 +31,12 @@ def tour(
         float, typer.Option(min=0.1, help="How long each recommender is trained; there are ten.")
     ] = 4.0,
     quick: Annotated[bool, typer.Option(help="Everything small: seconds, and nothing learnt.")] = False,
+    everything: Annotated[
+        bool,
+        typer.Option(
+            "--all", help="The long way: tables and pictures of five parts, in two and a half minutes."
+        ),
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for tour.json and the pictures.")] = Path("tour-report"),
 ) -> None:
     """What masks and sparse gradients change, measured now: errors, NaN, speed, and a leak that is found."""
@@ -42,7 +48,10 @@ def tour(
         # said, or PyTorch's Adagrad warns that nobody said it
         torch.sparse.check_sparse_tensor_invariants.disable()
         torch.set_num_threads(1)  # steps are small: a second thread waits more than it works
-        _run(seed, seconds, quick, out)
+        if everything:
+            _run(seed, seconds, quick, out)
+        else:
+            _screen(seed, quick, out)
     except MissingDependencyError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -64,6 +73,26 @@ def _parts(seed: int, seconds: float, quick: bool) -> Iterator[Part]:
         yield lengths.measure(seed)
         yield table.measure(seed)
     yield leak.measure()
+
+
+def _screen(seed: int, quick: bool, out: Path) -> None:
+    from rich.console import Console
+
+    from maskgrad.plot.canvas import figure
+
+    from . import screen
+
+    console, start = Console(), time.perf_counter()
+    for line in screen.lines(screen.parts(seed, quick=quick)):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    drawn = figure(9, 3.8)
+    title = screen.picture(drawn.subplots(), quick=quick)
+    drawn.suptitle(textwrap.fill(title, 100), fontsize=11, x=0.02, ha="left")
+    drawn.savefig(out / "everyday.png")
+    console.print(
+        f"{time.perf_counter() - start:.0f} s, one thread. Picture: {out}/everyday.png; the long way: --all",
+        highlight=False, soft_wrap=True,
+    )  # fmt: skip
 
 
 def _run(seed: int, seconds: float, quick: bool, out: Path) -> None:

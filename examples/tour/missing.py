@@ -27,7 +27,7 @@ from examples.movielens.scores import score
 
 from .part import Column, Part
 
-__all__ = ["LOSSES", "measure"]
+__all__ = ["LOSSES", "measure", "ratings_of", "trained"]
 
 BATCH = 256
 #: steps before the clock starts, on every side
@@ -88,15 +88,28 @@ class Factors(Factorization):
         return output
 
 
-def measure(seed: int = 0, seconds: float = 4.0, movies: int | None = None) -> Iterator[Part]:
-    """Both networks, each for ``seconds`` with every loss and optimizer."""
+def ratings_of(seed: int, movies: int | None = None) -> Split:
+    """The ratings, or those of the first movies, in three parts."""
     ratings = data.load()
     if movies is not None:
         few = ratings.movies < movies
         ratings = Ratings(
             ratings.users[few], ratings.movies[few], ratings.stars[few], ratings.num_users, movies
         )
-    parts = split(ratings, seed)
+    return split(ratings, seed)
+
+
+def trained(parts: Split, loss: str, seed: int, seconds: float) -> dict[str, float]:
+    """The autoencoder, trained with one of the losses by PyTorch's Adam."""
+    torch.manual_seed(seed)
+    model = Autoencoder(parts.training.num_users)
+    return _train(model, torch.optim.Adam(model.parameters(), lr=2e-3), loss, parts, seconds)
+
+
+def measure(seed: int = 0, seconds: float = 4.0, movies: int | None = None) -> Iterator[Part]:
+    """Both networks, each for ``seconds`` with every loss and optimizer."""
+    parts = ratings_of(seed, movies)
+    ratings = parts.training
     networks: dict[str, tuple[Callable[[], nn.Module], str, float]] = {
         "autoencoder": (lambda: Autoencoder(ratings.num_users), "Adam", 2e-3),
         "factorisation": (

@@ -17,7 +17,7 @@ from examples.tour.part import Column, Part
 @pytest.mark.demo(per="elsewhere")  # each part has a test of its own
 def test_a_quick_tour_writes_its_report_and_a_picture_for_each_part(tmp_path) -> None:
     threads = torch.get_num_threads()
-    done = CliRunner().invoke(app, ["--quick", "--out", str(tmp_path)])
+    done = CliRunner().invoke(app, ["--quick", "--all", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     written = json.loads((tmp_path / "tour.json").read_text())
     assert list(written) == [
@@ -31,6 +31,24 @@ def test_a_quick_tour_writes_its_report_and_a_picture_for_each_part(tmp_path) ->
     for name in set(written) - {"leak"}:
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     assert torch.get_num_threads() == threads
+
+
+@pytest.mark.demo(per="elsewhere")  # the parts of the long way have tests of their own
+def test_one_screen_is_measured_and_says_what_is_right(tmp_path) -> None:
+    done = CliRunner().invoke(app, ["--quick", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert len(lines) <= 30
+    assert [line[0] for line in lines if line[0].isdigit() and line[1] == "."] == list("1234567")
+    found = {line[5:63].strip(): line[63:].strip() for line in lines if line.startswith("     ")}
+    assert found["F.mse_loss(model(x), y)"] == "nan"
+    assert found["F.mse_loss(model(x), mg.from_nan(y))"] == found["the missing ones deleted by hand"]
+    assert found["mg.from_lengths(hidden, lengths).mean(1)"] == found["each sentence alone"]
+    assert found["hidden.mean(1)"] != found["each sentence alone"]
+    assert float(found["mg.GradientAccumulator(model)"]) < 1e-5
+    assert found["(F.cross_entropy(model(x), y) / 4).backward()"].endswith("%")
+    assert any("padding-leak at leaking.py" in line for line in lines)
+    assert (tmp_path / "everyday.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_masked_and_hand_masked_targets_have_the_same_gradient_and_filled_ones_do_not() -> None:
