@@ -23,6 +23,7 @@ from maskgrad.semantics.convolutions import (
     paddings,
     source,
 )
+from maskgrad.semantics.entries import in_a_graph
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, of_lengths
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
@@ -59,12 +60,13 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
             return None
         taps = weight.shape[-1]
         keeps = mode == "zeros" and not transposed and _keeps_lengths(taps, given)
-        if not can_read_values(x.values, *x.pattern.tensors()):
+        eager = can_read_values(x.values, *x.pattern.tensors())
+        if not eager and not (keeps and in_a_graph()):  # how many rows come out, only the lengths know
             return from_padded(call.on_padded().values, x.pattern) if keeps else None
         if mode != "zeros":
             x, given["padding"] = _wrapped(x, given["padding"], mode), 0
         line = _line(x.pattern, taps, given, transposed, keeps)
-        if not line.rows.shape[0]:  # perhaps PyTorch refuses the padded batch, too
+        if eager and not line.rows.shape[0]:  # perhaps PyTorch refuses the padded batch, too
             return from_padded(call.on_padded().values, line.results)
         data = x.values.new_zeros(line.size, x.values.shape[1]).index_copy(0, line.places, x.values)
         given["padding"] = 0
@@ -119,7 +121,9 @@ def _line(pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transpose
         start.index_select(0, p.sequences()) * step + (skip + p.positions())
         for p, step, skip in zip((pattern, results), per_step, skipped, strict=True)
     )
-    return Line(int(steps.sum()) * per_step[0], places, results, rows)
+    # of as many results as entries the line is known without a look
+    size = len(rows) + len(lengths) * (before + after) if keeps else int(steps.sum()) * per_step[0]
+    return Line(size, places, results, rows)
 
 
 def _wrapped(x: Jagged, widths: Sequence[int], mode: str) -> Jagged:
