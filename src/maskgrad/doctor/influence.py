@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Padding, fields, tensor_of
+from maskgrad.doctor.batches import Padding
 from maskgrad.doctor.case import Examination, Hidden
 from maskgrad.doctor.leaks import leak
-from maskgrad.doctor.packed import Documents, alone, content, with_labels
+from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.reshaped import changed, finding, first_difference, log
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
@@ -118,15 +118,7 @@ def _positions(case: Examination) -> Documents | None:
     if documents is not None and documents.ids.ndim == 1:
         return Documents(torch.arange(len(documents.ids)), "positions")
     shapes = [tuple(padding.mask.shape) for padding in case.paddings if padding.mask.ndim == 2]
-    shapes = shapes or [
-        tuple(tensor.shape[:2])
-        for field in fields(case.trial.batch).values()
-        if (tensor := tensor_of(field)).ndim >= 2
-    ]
-    if not shapes:
-        return None
-    rows, columns = max(set(shapes), key=shapes.count)
-    return Documents(torch.arange(columns).expand(rows, columns), "positions") if columns > 1 else None
+    return positions_of(case.trial.batch, shapes)
 
 
 def _cut(tokens: int, places: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:

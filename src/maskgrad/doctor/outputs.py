@@ -13,7 +13,7 @@ from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.operations import tensors_in
-from maskgrad.doctor.packed import Documents, documents_of
+from maskgrad.doctor.packed import Documents, documents_of, positions_of
 from maskgrad.doctor.report import Report
 from maskgrad.errors import ExaminationError
 
@@ -35,7 +35,7 @@ def examine_outputs(
         if isinstance(documents, str) and documents not in fields(arguments):
             documents = None  # the key of another batch
         packed = documents_of(arguments, documents)
-        tokens = packed or (_positions(arguments) if causal else None)
+        tokens = packed or (positions_of(arguments) if causal else None)
         if tokens is None:
             return None
 
@@ -62,19 +62,6 @@ def examine_outputs(
 
 def _key(arguments: dict[str, Any], documents: Documents) -> Any:
     return next(key for key, field in fields(arguments).items() if documents.of(tensor_of(field)) is not None)
-
-
-def _positions(arguments: dict[str, Any]) -> Documents | None:
-    """The shape (samples, positions) that most arguments begin with."""
-    shapes = [
-        tuple(tensor.shape[:2])
-        for field in fields(arguments).values()
-        if (tensor := tensor_of(field)).ndim >= 2
-    ]
-    if not shapes:
-        return None
-    rows, columns = max(set(shapes), key=shapes.count)
-    return Documents(torch.arange(columns).expand(rows, columns), "positions")
 
 
 def _loss(returned: Any, weight: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from maskgrad.doctor.batches import IGNORED, Key, fields, replaced, tensor_of
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["Documents", "alone", "content", "documents_of", "is_structure", "with_labels"]
+__all__ = ["Documents", "alone", "content", "documents_of", "is_structure", "positions_of", "with_labels"]
 
 #: Names under which programs pass a number for each token; positions, which start again; and bounds.
 _NUMBERS = ("seq_idx", "document_ids", "document_id", "doc_ids", "segment_ids", "sequence_ids")
@@ -166,6 +166,17 @@ def _counted(ids: Tensor) -> Tensor:
         tail = (ids != 0).flip(-1).cumsum(-1).flip(-1) == 0
         none = none | (tail & (ids > 0).any(-1, keepdim=True))
     return torch.where(none, -1, counted)
+
+
+def positions_of(batch: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Documents | None:
+    """The number of each position, in the shape (samples, positions) that is given, or that most tensors begin with."""
+    shapes = shapes or [
+        tuple(tensor.shape[:2]) for field in fields(batch).values() if (tensor := tensor_of(field)).ndim >= 2
+    ]
+    if not shapes:
+        return None
+    rows, columns = max(set(shapes), key=shapes.count)
+    return Documents(torch.arange(columns).expand(rows, columns), "positions") if columns > 1 else None
 
 
 def content(batch: Any, documents: Documents) -> dict[Key, Tensor]:
