@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -39,17 +40,30 @@ def examine_outputs(
         if tokens is None:
             return None
 
+        own: list[bool] = []
+
         def step(batch: dict[str, Any]) -> Tensor:
             given = dict(batch)
             weight = given.pop(_WEIGHT)
             again = inspect.BoundArguments(call.signature, given)
-            return _loss(module(*again.args, **again.kwargs), weight)
+            returned = module(*again.args, **again.kwargs)
+            loss = _own_loss(returned)
+            if loss is not None:
+                own.append(True)
+            return _weighed(returned, weight) if loss is None else loss
 
         batch = {**arguments, _WEIGHT: torch.ones(tokens.ids.shape, device=tokens.ids.device)}
         given = None if packed is None else {_key(arguments, packed): packed.ids}
         kinds = ["document-leak", "document-alone"] if packed is not None else []
         options: dict[str, Any] = {"padding": {}, "documents": given, "causal": causal, "model": module}
         report = examine(step, batch, experiments=kinds, **options)
+        if not own:
+            report.findings = [
+                replace(found, message=_of_outputs(found.message)) for found in report.findings
+            ]
+            report.experiments = [
+                replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
+            ]
         if packed is not None:
             report.padding["documents"] = f"{packed.count}, by {packed.source}"
         return report
@@ -64,11 +78,18 @@ def _key(arguments: dict[str, Any], documents: Documents) -> Any:
     return next(key for key, field in fields(arguments).items() if documents.of(tensor_of(field)) is not None)
 
 
-def _loss(returned: Any, weight: Tensor) -> Tensor:
-    """The model's own loss, else its first output that has something for each token, weighed."""
+def _of_outputs(words: str) -> str:
+    return words.replace("the loss is", "a weighed sum of the outputs is")
+
+
+def _own_loss(returned: Any) -> Tensor | None:
+    """The loss that a model returns, if it does."""
     own = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", None)
-    if isinstance(own, Tensor) and own.numel() == 1 and own.requires_grad:
-        return own
+    return own if isinstance(own, Tensor) and own.numel() == 1 and own.requires_grad else None
+
+
+def _weighed(returned: Any, weight: Tensor) -> Tensor:
+    """A sum of the first output that has something for each token."""
     for output in tensors_in(list(returned.values()) if isinstance(returned, Mapping) else returned):
         for form in (weight, weight.squeeze(0)):
             if (
