@@ -35,7 +35,7 @@ def document_leak(case: Examination) -> None:
         hidden = Hidden(
             "document-leak",
             _paddings(case, documents, functools.partial(torch.eq, other=number)),
-            what=f"the documents beside number {number}, in the tokens",
+            what="the other documents' part",
             noun="other documents",
             others=f"document {number}",
             how="with other documents beside it",

@@ -74,7 +74,7 @@ def _with_garbage(
         nothing += ", as far as it was followed: see the notes"
         for place, why in mode.not_followed:
             case.note(name, why, place)
-    where = "" if name in ("padding-leak", "nan-under-mask") else f"{hidden.what}: "
+    where = "" if name in ("padding-leak", "nan-under-mask") else f"for {hidden.others}, "
     words = found.words(hidden.how) or nothing
     case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words)
     return found, changed, mode
