@@ -42,7 +42,7 @@ def parts(seed: int, *, quick: bool) -> Iterator[tuple[str, list[tuple[str, str]
         f"100,000 real ratings, {seconds:g} s each: RMSE on held-out ratings (stars)",
         _ratings(seed, seconds, quick),
     )
-    yield "An LSTM on words of unequal length: tokens per second", _lengths(seed, quick)
+    yield "Two encoder layers on sentences of unequal length, trained: tokens per second", _lengths(quick)
 
 
 def lines(numbered: Iterator[tuple[str, list[tuple[str, str]]]]) -> Iterator[str]:
@@ -164,12 +164,34 @@ def _ratings(seed: int, seconds: float, quick: bool) -> list[tuple[str, str]]:
     ]
 
 
-def _lengths(seed: int, quick: bool) -> list[tuple[str, str]]:
-    from . import lengths
+def _lengths(quick: bool) -> list[tuple[str, str]]:
+    layer = nn.TransformerEncoderLayer(64, 4, 256, dropout=0.0, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    lengths = torch.randint(4, 17 if quick else 97, (32,))
+    x = torch.randn(32, int(lengths.max()), 64)
+    mask = torch.arange(x.shape[1]) < lengths[:, None]
+    ways: dict[str, Callable[[], Tensor]] = {
+        "encoder(x, src_key_padding_mask=~mask)": lambda: encoder(x, src_key_padding_mask=~mask)[mask],
+        "sentence by sentence": lambda: torch.cat(
+            [encoder(row[None, :n])[0] for row, n in zip(x, lengths.tolist(), strict=True)]
+        ),
+        "encoder(mg.from_lengths(x, lengths, layout=torch.jagged))": lambda: encoder(
+            mg.from_lengths(x, lengths, layout=torch.jagged)
+        ).values(),
+    }
+    expected, found = ways["sentence by sentence"](), []
+    for code, way in ways.items():
 
-    rows = lengths.measure(seed, steps=4 if quick else 12, words=3_000 if quick else 20_000).rows
-    names = {"padded": "padded", "packed": "pack_padded_sequence", "jagged": "layout=torch.jagged"}
-    return [(code, f"{rows[name]['tokens per second']:,.0f}") for name, code in names.items()]
+        def step(way: Callable[[], Tensor] = way) -> Tensor:
+            encoder.zero_grad()
+            result = way()
+            result.square().mean().backward()
+            return result
+
+        torch.testing.assert_close(step(), expected, rtol=1e-3, atol=1e-4)
+        seconds = statistics.median(seconds_of(step) for _ in range(2 if quick else 9))
+        found.append((code, f"{int(lengths.sum()) / seconds:,.0f}"))
+    return found
 
 
 def picture(axes: Axes, *, quick: bool) -> str:
