@@ -192,13 +192,11 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
                 f"{known}"
             )
         mask_key, given = given, tensor_of(inside[given])
+    counts = given.ndim == 1 and given.dtype in (torch.int64, torch.int32) and len(given) == len(tensor) > 0
     if (
-        given.ndim == 1
-        and given.dtype in (torch.int64, torch.int32)
-        and len(given) == len(tensor)
-        and tensor.ndim > 1
-    ):
-        steps = torch.arange(tensor.shape[1], device=tensor.device)  # lengths
+        counts and not inverted and tensor.ndim > 1 and int(given.max()) > 1
+    ):  # lengths, and no mask of samples
+        steps = torch.arange(tensor.shape[1], device=tensor.device)
         return Padding(key, steps < given.to(tensor.device)[:, None], "given", mask_key)
     if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
         raise ExaminationError(

@@ -15,33 +15,8 @@ from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_do
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, selected
-from maskgrad.errors import ExaminationError
 
 __all__ = ["as_a_whole", "is_rounding"]
-
-
-def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, error: Exception) -> bool:
-    """Whether a difference is as small as the one that another order of the samples makes, or as float32 rounds."""
-    usual = SMALL_SUMS * torch.finfo(torch.float32).eps
-    if case.count > 1:
-        batch = case.trial.batch if hidden.batch is None else hidden.batch
-        rows = torch.arange(case.count).flip(0)
-        try:
-            before, after = (
-                case.trial.run(Guarded(), given, after=Outcome.cloned)
-                for given in (batch, selected(batch, rows, case.count))
-            )
-            usual = max(usual, 4 * furthest(before, after))
-        except Exception:  # rows that must stand in their order
-            usual = max(usual, 0.0)
-    why = f"(float64 cannot be tried: {type(error).__name__}: {str(error).partition(chr(10))[0]})"
-    if difference.relative > usual:
-        case.note(hidden.kind, f"{difference.relative:.0e} of loss or gradients is more than rounding {why}")
-        return False
-    case.note(
-        hidden.kind, f"{difference.relative:.0e} of loss or gradients is as much as float32 rounds {why}"
-    )
-    return True
 
 
 def as_a_whole(
@@ -51,28 +26,48 @@ def as_a_whole(
 
     It is asked where twins could not follow an operation, and where they saw a difference that is no rounding.
     """
-    if not mode.not_followed and not (difference and difference.relative >= DOUBTFUL):
+    if mode.saw_markers or not (mode.not_followed or (difference and difference.relative >= DOUBTFUL)):
         return None
     batch = case.trial.batch if hidden.batch is None else hidden.batch
-    inside, new = fields(batch), dict[Key, Any]()
+    inside, new, complete = fields(batch), dict[Key, Any](), True
     for padding in hidden.paddings:
         held = inside[padding.key]
         if padding.source.startswith("labels") or padding.source == "NaN" or not isinstance(held, Tensor):
-            continue  # what stands there says that it is not to be counted
+            complete = False  # what stands there says that it is not to be counted
+            continue
         other = other_contents(held.detach(), padding.entries(held), kind, seed)
         if other is not None:
             new[padding.key] = other.requires_grad_(held.requires_grad)
-    if not new:
+    outcomes = _both(case, hidden, batch, replaced(batch, new)) if new else None
+    if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
+    whole = compare_outcomes(*outcomes, case.count)
+    return whole if whole or complete else None  # what was not rewritten may be what the twins saw
+
+
+def _both(case: Examination, hidden: Hidden, batch: Any, other: Any) -> tuple[Outcome, Outcome] | None:
+    """The step as it is on two batches; None, with a note, where it fails on one of them."""
     try:
-        before, after = (
-            case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, replaced(batch, new))
-        )
-    except ExaminationError:
-        raise
-    except Exception:  # a table does not know the garbage, for instance
+        before, after = (case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, other))
+    except Exception as error:  # a table does not know the garbage, for instance
+        case.note(hidden.kind, f"the step as a whole cannot be run so: {error!r}")
         return None
-    return compare_outcomes(before, after, case.count)
+    return before, after
+
+
+def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, error: Exception) -> bool:
+    """Whether a difference is as small as the one that another order of the samples makes, or as float32 rounds."""
+    usual = SMALL_SUMS * torch.finfo(torch.float32).eps
+    if case.count > 1:
+        batch = case.trial.batch if hidden.batch is None else hidden.batch
+        turned = selected(batch, torch.arange(case.count).flip(0), case.count)
+        outcomes = _both(case, hidden, batch, turned)
+        usual = max(usual, 4 * furthest(*outcomes)) if outcomes else usual
+    why = f"(float64 cannot be tried: {type(error).__name__}: {str(error).partition(chr(10))[0]})"
+    rounds = difference.relative <= usual
+    verdict = "as much as float32 rounds" if rounds else "more than rounding"
+    case.note(hidden.kind, f"{difference.relative:.0e} of loss or gradients is {verdict} {why}")
+    return rounds
 
 
 def is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference) -> bool:

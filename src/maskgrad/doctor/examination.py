@@ -18,7 +18,7 @@ from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.inferred import Asking, inferred
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak
-from maskgrad.doctor.modes import Guarded, OperationLog
+from maskgrad.doctor.modes import Guarded, OperationLog, module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.ranks import gathered_report
@@ -160,7 +160,9 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     if takes_parts(trial.step):
         trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
     asking = Asking()
-    outcome, again = (trial.run(mode, after=Outcome.cloned) for mode in (asking, Guarded()))
+    with module_calls(asking.called, lambda *_: None):
+        outcome = trial.run(asking, after=Outcome.cloned)
+    again = trial.run(Guarded(), after=Outcome.cloned)
     if padding is None:
         more = inferred(asking, trial.batch, {found.key for found in case.paddings})
         case.paddings += more
@@ -193,15 +195,16 @@ def _run(
         if not samples and case.documents is None:
             case.note("padding", message)
         chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
-    left_out = {"document-leak", "document-alone"}
+    if case.documents is not None:  # another column would belong to a document; rows may be tokens
+        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
+    else:
+        left_out = {"document-leak", "document-alone"}
     if case.documents is None and left_out & case.asked:
         case.note(
             "document-leak",
             "no documents were recognised in the batch; say which token belongs to which with documents='seq_idx', the "
             "key of their numbers, positions or bounds",
         )
-    if case.documents is not None:  # another column would belong to a document; rows may be tokens
-        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
     chosen = [name for name in chosen if name not in left_out]
     modules = [module for root in case.trial.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):

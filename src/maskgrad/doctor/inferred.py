@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
-from maskgrad.doctor.modes import Guarded, module_calls
+from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated
 
 __all__ = ["Asking", "inferred", "padded_ids"]
@@ -39,23 +39,14 @@ class Asking(Guarded):
         self.tables: list[tuple[Tensor, int]] = []
         self.masks: list[tuple[Tensor, str]] = []
 
-    def __enter__(self) -> Asking:
-        self._calls = module_calls(self._called, lambda *_: None)
-        self._calls.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._calls.__exit__(None, None, None)
-
     def run(self, call: Operated) -> Any:
         """Note what a table reads."""
         if call.facts.name == "embedding" and len(call.args) > 2 and call.args[2] >= 0:
             self.tables.append((call.args[1], call.args[2]))
         return call()
 
-    def _called(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
+    def called(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
+        """Note the masks that a module is given."""
         given = sys._getframe(1).f_locals.get("kwargs", {})  # a hook for all modules is not given keywords
         for name in (*_INVERTED, *_USUAL):
             mask = given.get(name)
@@ -81,7 +72,8 @@ def inferred(asking: Asking, batch: Any, known: Collection[Key]) -> list[Padding
 
 def _by_table(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
     for ids, padding_idx in asking.tables:
-        if ids.shape == tensor.shape and (ids.data_ptr() == tensor.data_ptr() or torch.equal(ids, tensor)):
+        alike = (ids.shape, ids.dtype, ids.device) == (tensor.shape, tensor.dtype, tensor.device)
+        if alike and torch.equal(ids, tensor):
             real = padded_ids(tensor, padding_idx)
             if real is not None:
                 return Padding(key, real, f"padding_idx={padding_idx} of the table that reads it")
@@ -89,14 +81,12 @@ def _by_table(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
 
 
 def _by_mask(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
-    """A mask that a module was given, for what it reads: numbers, and ids that are no label."""
-    if (
-        tensor.dtype == torch.bool
-        or tensor.ndim < 2
-        or any(word in str(key).lower() for word in ("mask", "label"))
-    ):
+    """A mask that a module was given, if one value stands wherever it says padding: that of another input does not."""
+    if tensor.dtype == torch.bool or tensor.ndim < 2 or "mask" in str(key).lower():
         return None
     for mask, name in asking.masks:
-        if mask.shape == tensor.shape[:2] and not bool(mask.all()):
-            return Padding(key, mask.clone(), f"the argument {name}")
+        if mask.device == tensor.device and mask.shape == tensor.shape[:2] and not bool(mask.all()):
+            padded = tensor[~mask]
+            if bool((padded == padded.flatten()[0]).all()):
+                return Padding(key, mask.clone(), f"the argument {name}")
     return None

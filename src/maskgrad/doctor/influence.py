@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -28,20 +27,33 @@ def document_leak(case: Examination) -> None:
     documents = case.documents
     if documents is None:
         return
-    for number in _some(range(documents.count)):
-        batch = _counting(case, documents, number)
-        if batch is None:
-            continue
-        hidden = Hidden(
-            "document-leak",
-            _paddings(case, documents, functools.partial(torch.eq, other=number)),
-            what="the other documents' part",
-            noun="other documents",
-            others=f"document {number}",
-            how="with other documents beside it",
-            batch=batch,
-        )
-        if leak(case, hidden):
+    words = {
+        "what": "the other documents' part",
+        "noun": "other documents",
+        "how": "with other documents beside it",
+    }
+    tries = [
+        (functools.partial(torch.eq, other=number), {**words, "others": f"document {number}"})
+        for number in _some(documents.count)
+    ]
+    _first_leak(case, "document-leak", documents, tries, "all documents but one")
+
+
+def _first_leak(
+    case: Examination,
+    kind: str,
+    tokens: Documents,
+    tries: Sequence[tuple[Callable[[Tensor], Tensor], dict[str, str]]],
+    ignored: str,
+) -> None:
+    """Hide what is not seen in one try after the other, until something leaks; a note where no label can be ignored."""
+    batches = [with_labels(case.trial.batch, tokens, seen) for seen, _ in tries]
+    if all(batch is None for batch in batches):
+        case.note(kind, UNLABELLED.format(whom=ignored))
+    for (seen, words), batch in zip(tries, batches, strict=True):
+        places = content(case.trial.batch, tokens).items()
+        paddings = [Padding(key, seen(ids), tokens.source) for key, ids in places]
+        if batch is not None and leak(case, Hidden(kind, paddings, batch=batch, **words)):
             return
 
 
@@ -50,8 +62,8 @@ def document_alone(case: Examination) -> None:
     documents = case.documents
     if documents is None or "document-leak" in case.report.kinds():
         return  # what comes of other documents is known already
-    for number in _some(range(documents.count)):
-        packed = _counting(case, documents, number)
+    for number in _some(documents.count):
+        packed = with_labels(case.trial.batch, documents, functools.partial(torch.eq, other=number))
         single = None if packed is None else alone(packed, documents, number)
         if packed is None or single is None:
             continue
@@ -72,44 +84,24 @@ def future_leak(case: Examination) -> None:
         case.note("future-leak", "left out: no tensor of the batch has the shape (samples, positions)")
         return
     last = positions.ids.shape[-1] - 1
-    for place in sorted({last // 4, last // 2, last - 1} - {last}):
-        seen = functools.partial(torch.le, other=place)
-        batch = with_labels(case.trial.batch, positions, seen)
-        if batch is None:
-            continue
-        hidden = Hidden(
-            "future-leak",
-            _paddings(case, positions, seen),
-            what=f"what comes after position {place}",
-            noun="later positions",
-            others=f"positions up to {place}",
-            how="with another future",
-            batch=batch,
+    tries = [
+        (
+            functools.partial(torch.le, other=place),
+            {
+                "what": f"what comes after position {place}",
+                "noun": "later positions",
+                "others": f"positions up to {place}",
+                "how": "with another future",
+            },
         )
-        if leak(case, hidden):
-            return
-    if not any(tried.name == "future-leak" for tried in case.report.experiments):
-        case.note("future-leak", UNLABELLED.format(whom="the positions after another"))
-
-
-def _some(numbers: range) -> list[int]:
-    """The last, the middle and the first: what a causal model leaks comes from before."""
-    return sorted({numbers[0], numbers[len(numbers) // 2], numbers[-1]}, reverse=True)
-
-
-def _counting(case: Examination, documents: Documents, number: int) -> Any | None:
-    """The batch in which the labels of one document count; None, with a note, if that cannot be said."""
-    batch = with_labels(case.trial.batch, documents, lambda ids: ids == number)
-    if batch is None:
-        case.note("document-leak", UNLABELLED.format(whom=f"all documents but number {number}"))
-    return batch
-
-
-def _paddings(case: Examination, documents: Documents, seen: Callable[[Tensor], Tensor]) -> list[Padding]:
-    """What is hidden of each tensor that holds tokens."""
-    return [
-        Padding(key, seen(ids), documents.source) for key, ids in content(case.trial.batch, documents).items()
+        for place in sorted({last // 4, last // 2, last - 1} - {last})
     ]
+    _first_leak(case, "future-leak", positions, tries, "what comes after a position")
+
+
+def _some(count: int) -> list[int]:
+    """The last, the middle and the first: what a causal model leaks comes from before."""
+    return sorted({0, count // 2, count - 1}, reverse=True)
 
 
 def _positions(case: Examination) -> Documents | None:

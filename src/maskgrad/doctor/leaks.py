@@ -31,7 +31,7 @@ def leak(case: Examination, hidden: Hidden) -> bool:
     """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
     for seed, kind in enumerate(("numbers", "large")):
         difference, _, mode = _with_garbage(case, hidden, kind, seed)
-        whole = None if mode.saw_markers else as_a_whole(case, hidden, kind, seed, mode, difference)
+        whole = as_a_whole(case, hidden, kind, seed, mode, difference)
         if whole is not None:
             if not difference and whole:  # what the twins could not follow reaches the result
                 place, lost = mode.not_followed[0]

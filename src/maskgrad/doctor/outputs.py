@@ -29,7 +29,8 @@ def examine_outputs(
 ) -> Report | None:
     """Documents and the future, in a call of a model; None if the call packs no documents and is not to be causal.
 
-    The loss is that of the model where it returns one, else a sum of its outputs, in which tokens are weighed.
+    A sum of its outputs, in which tokens are weighed, stands for the loss. A loss that the model returns is not read:
+    it counts all documents, whatever the weights.
     """
     arguments = dict(call.arguments)
     try:
@@ -40,30 +41,23 @@ def examine_outputs(
         if tokens is None:
             return None
 
-        own: list[bool] = []
-
         def step(batch: dict[str, Any]) -> Tensor:
             given = dict(batch)
             weight = given.pop(_WEIGHT)
             again = inspect.BoundArguments(call.signature, given)
-            returned = module(*again.args, **again.kwargs)
-            loss = _own_loss(returned)
-            if loss is not None:
-                own.append(True)
-            return _weighed(returned, weight) if loss is None else loss
+            return _weighed(module(*again.args, **again.kwargs), weight)
 
         batch = {**arguments, _WEIGHT: torch.ones(tokens.ids.shape, device=tokens.ids.device)}
         given = None if packed is None else {_key(arguments, packed): packed.ids}
         kinds = ["document-leak", "document-alone"] if packed is not None else []
         options: dict[str, Any] = {"padding": {}, "documents": given, "causal": causal, "model": module}
         report = examine(step, batch, experiments=kinds, **options)
-        if not own:
-            report.findings = [
-                replace(found, message=_of_outputs(found.message)) for found in report.findings
-            ]
-            report.experiments = [
-                replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
-            ]
+        report.findings = [replace(found, message=_of_outputs(found.message)) for found in report.findings]
+        report.experiments = [
+            replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
+        ]
+        about = f"the outputs of {type(module).__name__} were examined, and nothing that is computed of them"
+        report.note(Note("document-leak" if packed is not None else "future-leak", about))
         if packed is not None:
             report.padding["documents"] = f"{packed.count}, by {packed.source}"
         return report
@@ -82,12 +76,6 @@ def _of_outputs(words: str) -> str:
     return words.replace("the loss is", "a weighed sum of the outputs is")
 
 
-def _own_loss(returned: Any) -> Tensor | None:
-    """The loss that a model returns, if it does."""
-    own = returned.get("loss") if isinstance(returned, Mapping) else getattr(returned, "loss", None)
-    return own if isinstance(own, Tensor) and own.numel() == 1 and own.requires_grad else None
-
-
 def _weighed(returned: Any, weight: Tensor) -> Tensor:
     """A sum of the first output that has something for each token."""
     for output in tensors_in(list(returned.values()) if isinstance(returned, Mapping) else returned):
@@ -102,6 +90,6 @@ def _weighed(returned: Any, weight: Tensor) -> Tensor:
                 weights = torch.arange(1, features.shape[-1] + 1, device=output.device).cos().to(output.dtype)
                 return ((features * weights).sum(-1) * form).sum()
     raise ExaminationError(
-        "the model returns neither a loss nor an output for each token; examine the step, from the batch to the loss, "
-        "with mg.doctor.examine(step, batch)"
+        "the model returns no output for each token; examine the step, from the batch to the loss, with "
+        "mg.doctor.examine(step, batch)"
     )

@@ -64,19 +64,23 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
                 if found is not None and found.count > 1:
                     return found
         return None
-    key, ids = next(iter(given.items())) if isinstance(given, Mapping) else (given, None)
-    if isinstance(key, Tensor) or key not in inside:
+    one = isinstance(given, Mapping) and len(given) == 1
+    key, ids = next(iter(given.items())) if one else (given, None)
+    if isinstance(key, (Tensor, Mapping)) or key not in inside:
         known = ", ".join(map(repr, inside)) or "no tensors"
         raise ExaminationError(
-            f"documents: expected a key of the batch, which has {known}, or integers by key; write "
+            f"documents: expected a key of the batch, which has {known}, or integers for one key; write "
             "documents='seq_idx', or documents={'input_ids': document_of_each_token}"
         )
     tensor = tensor_of(inside[key])
     if ids is not None:
-        if ids.is_floating_point() or ids.shape != tensor.shape[: ids.ndim]:
+        fits = isinstance(ids, Tensor) and ids.ndim in (1, 2) and ids.shape == tensor.shape[: ids.ndim]
+        if not fits or not _are_numbers(ids):
+            is_tensor = isinstance(ids, Tensor)
+            held = f"{ids.dtype} of shape {tuple(ids.shape)}" if is_tensor else type(ids).__name__
             raise ExaminationError(
                 f"documents[{key!r}]: expected an integer for each token, of shape {tuple(tensor.shape[:2])}, found "
-                f"{ids.dtype} of shape {tuple(ids.shape)}; number the documents, such as torch.tensor([[0, 0, 1]])"
+                f"{held}; number the documents, such as torch.tensor([[0, 0, 1]])"
             )
         counted = _counted(ids)
         # the program knows them from the batch: there they are no tokens, either, that others must not see
@@ -157,22 +161,25 @@ def _tells(tensor: Tensor, counted: Tensor) -> bool:
 
 
 def _counted(ids: Tensor) -> Tensor:
-    """Documents numbered from 0 as they follow each other, in different rows different ones; zeros at the end: none."""
-    rows = torch.arange(len(ids), device=ids.device)[:, None] if ids.ndim == 2 else 0
-    wide = ids.long() - ids.min()
-    _, counted = torch.unique(rows * (int(wide.max()) + 1) + wide, return_inverse=True)
+    """Documents numbered from 0 without gaps, in different rows different ones; -1: none, as for zeros at the end."""
     none = ids < 0
     if bool((ids[..., -1] == 0).any() and (ids > 0).any()):  # numbers from 1, and 0 where no document is
         tail = (ids != 0).flip(-1).cumsum(-1).flip(-1) == 0
         none = none | (tail & (ids > 0).any(-1, keepdim=True))
-    return torch.where(none, -1, counted)
+    rows = torch.arange(len(ids), device=ids.device)[:, None] if ids.ndim == 2 else 0
+    found = torch.full_like(ids, -1, dtype=torch.int64)
+    found[~none] = torch.unique((rows * (int(ids.max()) + 1) + ids)[~none], return_inverse=True)[1]
+    return found
 
 
 def positions_of(batch: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Documents | None:
-    """The number of each position, in the shape (samples, positions) that is given, or that most tensors begin with."""
-    shapes = shapes or [
-        tuple(tensor.shape[:2]) for field in fields(batch).values() if (tensor := tensor_of(field)).ndim >= 2
-    ]
+    """The number of each position, in the shape (samples, positions) that is given, or that most tensors begin with.
+
+    Two dimensions of floats are positions only where nothing else is: they may be features.
+    """
+    tensors = [tensor for field in fields(batch).values() if (tensor := tensor_of(field)).ndim >= 2]
+    surely = [tensor for tensor in tensors if tensor.ndim > 2 or not tensor.is_floating_point()]
+    shapes = shapes or [tuple(tensor.shape[:2]) for tensor in surely or tensors]
     if not shapes:
         return None
     rows, columns = max(set(shapes), key=shapes.count)

@@ -68,9 +68,9 @@ def _pairs(
     yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
 
 
-def _cropped(shape: tuple[int, int], masks: list[Tensor], *, left: bool) -> Aligned:
-    """Outputs of a run with one more column: cut it off, and compare what the mask has."""
-    columns, shadows = shape[1], Shadows(masks)
+def _cropped(columns: int, more: int, masks: list[Tensor], *, left: bool) -> Aligned:
+    """Outputs of a run with more columns: cut these off, and compare what the mask has."""
+    shadows = Shadows(masks)
 
     def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         if a.ndim != b.ndim:
@@ -78,10 +78,10 @@ def _cropped(shape: tuple[int, int], masks: list[Tensor], *, left: bool) -> Alig
         for axis, (before, after) in enumerate(zip(a.shape, b.shape, strict=True)):
             if before == after:
                 continue
-            if before % columns or after != before // columns * (columns + 1):
+            if before % columns or after != before // columns * (columns + more):
                 return None
-            split = b.unflatten(axis, (before // columns, columns + 1))
-            b = split.narrow(axis + 1, 1 if left else 0, columns).flatten(axis, axis + 1)
+            split = b.unflatten(axis, (before // columns, columns + more))
+            b = split.narrow(axis + 1, more if left else 0, columns).flatten(axis, axis + 1)
         real = shadows.by_shape(a)
         return (a, b) if real is None else (a[real], b[real])
 
@@ -163,45 +163,39 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 
 
 def padding_length(case: Examination) -> None:
-    """One more column of padding, on the side where the batch has it."""
-    left = pads_left(case.paddings)
-    side = "left" if left else "right"
-    made = widened(case.trial.batch, case.paddings, left=left)
-    if made is None:
-        return
-    batch, shape = made
-    words = f"with one more column of padding on the {side}"
-    difference = changed(case, "padding-length", batch, words)
-    count = 2
-    # what takes several positions for a frame may have no more frames yet
-    while difference is not None and not difference and count <= shape[1] and _has_frames(case, shape[1]):
+    """One more column of padding on the side where the batch has it, or as many as add a frame."""
+    left, count = pads_left(case.paddings), 1
+    while True:
         made = widened(case.trial.batch, case.paddings, left=left, count=count)
-        assert made is not None
-        batch, words = made[0], f"with {count} more columns of padding on the {side}"
+        if made is None:
+            return
+        batch, shape = made
+        columns = "one more column" if count == 1 else f"{count} more columns"
+        words = f"with {columns} of padding on the {'left' if left else 'right'}"
         difference = changed(case, "padding-length", batch, words)
-        count *= 2
-    if not difference:
-        return
+        if difference is None:
+            return
+        if difference:
+            break
+        if 2 * count > shape[1] or (count == 1 and not _has_frames(case, shape[1])):
+            return
+        count *= 2  # what takes several positions for a frame has no more frames yet
     if "padding-leak" in case.report.kinds():
         return  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
-    entry = first_difference(log(case), log(case, batch), _cropped(shape, masks, left=left))
-    case.report.add([finding("padding-length", entry, words, difference)])
+    align = _cropped(shape[1], count, masks, left=left)
+    case.report.add(
+        [finding("padding-length", first_difference(log(case), log(case, batch), align), words, difference)]
+    )
 
 
 def _has_frames(case: Examination, columns: int) -> bool:
     """Whether a convolution or a pooling of the program has fewer results than the batch has positions."""
-    if "frames" not in case.base:
-        sizes = (
-            size
-            for entry in log(case)
-            if entry.operation.startswith(("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft"))
-            for output in entry.outputs
-            for size in output.shape[1:]
-        )
-        case.base["frames"] = any(1 < size <= columns // 2 for size in sizes)
-    found: bool = case.base["frames"]
-    return found
+    frames = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft")
+    outputs = [
+        output for entry in log(case) if entry.operation.startswith(frames) for output in entry.outputs
+    ]
+    return any(1 < size <= columns // 2 for output in outputs for size in output.shape[1:])
 
 
 def order(case: Examination) -> None:

@@ -145,7 +145,7 @@ def widened(
         tensor = tensor_of(field).detach()
         if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != rows:
             continue
-        axes = [axis for axis in {1, along} if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
+        axes = [axis for axis in (along, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
         if not axes:
             continue
         if axes == [1] and tensor.ndim > 2 and tensor.shape[2] == columns and tensor.dtype == torch.bool:
@@ -210,7 +210,7 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
         tensor = tensor_of(field).detach().clone()
         if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
             continue
-        own = padding.source == "NaN" or padding.source.startswith(("labels", "padding_idx"))
+        own = padding.source == "NaN" or padding.source.startswith(("labels", "padding_idx", "the id"))
         padded = tensor[~padding.entries(tensor)]
         tensor[row] = padded[0] if padded.numel() else 0
         if isinstance(field, MaskedTensor):

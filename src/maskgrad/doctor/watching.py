@@ -111,9 +111,6 @@ class Watch:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
         if self._busy or self.done:
             return
-        if type(module) is nn.Embedding and self._recorder is None and self._padding is None:
-            self._read_by_table(module, args)
-            return
         if not self._roots and is_sharded(module):
             self._leave()
             self._wanted = 0
@@ -128,6 +125,8 @@ class Watch:
             return
         if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
             self._roots.append(module)
+        if isinstance(module, nn.Embedding) and self._recorder is None and self._padding is None:
+            self._read_by_table(module, args[0] if args else kwargs.get("input"))
         if not any(parameter.requires_grad for parameter in module.parameters()):
             return
         try:
@@ -139,9 +138,8 @@ class Watch:
         if call is not None and module in self._roots and not self._calls:
             self._calls.append((module, call))
 
-    def _read_by_table(self, table: nn.Embedding, args: Any) -> None:
+    def _read_by_table(self, table: nn.Embedding, ids: Any) -> None:
         """Ids that are padded with the table's own id of padding: nothing else in the program may say so."""
-        ids = args[0] if args else None
         if table.padding_idx is None or not isinstance(ids, Tensor):
             return
         real = padded_ids(ids, table.padding_idx)

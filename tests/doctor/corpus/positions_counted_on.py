@@ -1,6 +1,6 @@
 """Positions are counted on from one packed document to the next.
 
-Thread: huggingface/transformers#32410
+Thread: none found; looked for positions that run on over packed documents
 """
 
 import torch

@@ -1,6 +1,6 @@
 """The base of rotary positions is scaled by the length of the packed row, not by that of the document.
 
-Thread: QwenLM/Qwen#401
+Thread: none found; looked for a rotary base scaled by the length of a pack
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A recurrent network walks over the border between two packed documents with the state of the first.
 
-Thread: state-spaces/mamba#180
+Thread: NovaSky-AI/SkyRL#2056
 """
 
 import torch

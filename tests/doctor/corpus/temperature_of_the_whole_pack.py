@@ -1,6 +1,6 @@
 """Attention is sharpened by the logarithm of the length, which is that of the packed row and not of the document.
 
-Thread: NVIDIA/TensorRT-LLM#836
+Thread: none found; looked for attention scaled by the logarithm of a pack's length
 """
 
 import torch

@@ -76,3 +76,16 @@ def test_numbers_that_are_read(count: Callable[[Tensor], float], ok: bool) -> No
     given["input_ids"][:3] = given["input_ids"][:3].clamp(max=14)
     report = mg.doctor.examine(divided_by(count), given, experiments=["padding-leak"])
     assert report.ok is ok, str(report)
+
+
+def test_what_was_not_rewritten_as_a_whole_is_not_cleared() -> None:
+    """The labels of padding are counted, and they say themselves that they are not to be."""
+    embed = nn.Embedding(30, 5)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        logits = embed(b["input_ids"]).masked_fill(~b["attention_mask"][..., None], 0.0)
+        counted = logits.gather(2, b["labels"].clamp(min=0)[..., None])[..., 0]
+        return (counted + b["labels"].clamp(min=0) * 0.1).mean() + 0 * logits.sum()
+
+    report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
+    assert report.kinds() == ["padding-leak"], str(report)

@@ -107,3 +107,38 @@ def test_a_mask_of_padding_is_questioned() -> None:
         recognised(batch, {"x": "pad"})
     (padding,) = recognised(batch, {"x": "~pad"})
     assert torch.equal(padding.mask, MASK)
+
+
+def test_tables_that_stand_alone_are_named_as_parameters() -> None:
+    embed, head = nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 3)
+    with mg.doctor.watch() as watched:
+        head(embed(input=IDS).mean(1)).square().sum().backward()
+    (finding,) = watched.report.findings
+    assert all("leaf" not in name for name in finding.affected["gradients"])
+
+
+def test_the_mask_of_the_source_says_nothing_of_the_target() -> None:
+    """Both have as many positions, and the target is not padded."""
+    torch.manual_seed(0)
+    embed, model = nn.Embedding(20, 8), nn.Transformer(8, 2, 1, 1, 16, dropout=0.0, batch_first=True)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        pad = b["source"] == 0
+        out = model(
+            embed(b["source"]), embed(b["target"]), src_key_padding_mask=pad, memory_key_padding_mask=pad
+        )
+        return out[..., :3].square().mean()  # type: ignore[no-any-return]
+
+    report = mg.doctor.examine(step, {"source": IDS, "target": torch.randint(1, 20, (4, 9))}, quick=True)
+    assert report.ok, str(report)
+    assert list(report.padding) == ["source"]
+
+
+def test_integers_of_samples_are_a_mask_of_them_or_lengths() -> None:
+    batch = {"x": torch.randn(4, 9), "kept": torch.tensor([1, 0, 1, 1]), "size": LENGTHS}
+    (samples,) = recognised(batch, {"x": "kept"})
+    assert samples.entries(batch["x"]).all(1).tolist() == [True, False, True, True]
+    (lengths,) = recognised(batch, {"x": "size"})
+    assert torch.equal(lengths.mask, MASK)
+    with pytest.raises(ExaminationError, match="lengths make one"):
+        recognised(batch, {"x": "~size"})

@@ -7,6 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.doctor.batches import recognised
+from maskgrad.doctor.variants import widened
 
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]
@@ -57,3 +59,11 @@ def test_other_tensors_have_what_they_have_at_padding() -> None:
 
     batch = {"x": torch.randn(3, 16, 4), "tags": labels}
     assert mg.doctor.examine(step, batch, padding={"x": MASK}, experiments=["padding-length"]).ok
+
+
+def test_positions_are_widened_where_there_are_as_many_channels() -> None:
+    batch = {"x": torch.randn(3, 16, 16), "mask": MASK[:, None]}
+    made = widened(batch, recognised(batch, {"x": "mask"}), left=False, count=2)
+    assert made is not None
+    assert made[0]["x"].shape == (3, 16, 18)
+    assert made[0]["mask"].shape == (3, 1, 18)
