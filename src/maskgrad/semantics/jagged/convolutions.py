@@ -121,8 +121,9 @@ def _line(pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transpose
         start.index_select(0, p.sequences()) * step + (skip + p.positions())
         for p, step, skip in zip((pattern, results), per_step, skipped, strict=True)
     )
-    # of as many results as entries the line is known without a look
-    size = len(rows) + len(lengths) * (before + after) if keeps else int(steps.sum()) * per_step[0]
+    # of as many results as entries the line is known without a look, with room for a window where there are none
+    span = before + after
+    size = len(rows) + (len(lengths) + 1) * span + 1 if keeps else int(steps.sum()) * per_step[0]
     return Line(size, places, results, rows)
 
 

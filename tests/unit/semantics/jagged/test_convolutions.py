@@ -51,6 +51,17 @@ def test_a_graph_computes_on_the_rows_of_any_lengths(options: dict[str, object])
 
 
 @pytest.mark.compiled
+@pytest.mark.parametrize("taps", [1, 5])
+def test_a_graph_meets_batches_without_rows(taps: int) -> None:
+    layer = mg.nn.Conv1d(4, 6, taps, padding="same", specified="sequence", dtype=torch.float64)
+    compiled = torch.compile(layer, fullgraph=True, backend="eager", dynamic=True)
+    for lengths in ([5, 2], [0, 0, 0], [3, 1]):
+        padded = torch.randn(len(lengths), 7, 4, dtype=torch.float64)
+        x = mg.from_lengths(padded, torch.tensor(lengths), layout=torch.jagged).transpose(1, 2)
+        torch.testing.assert_close(compiled(x).values(), layer(x).values())
+
+
+@pytest.mark.compiled
 def test_where_lengths_change_a_graph_is_right() -> None:
     layer = mg.nn.Conv1d(4, 6, 3, stride=2, padding=1, specified="sequence", dtype=torch.float64)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
