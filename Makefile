@@ -94,9 +94,8 @@ bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside 
 record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
 	$(BIN)/python -m benchmarks.record benchmark-report
 
-docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and run their examples
+docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html; `make test` runs their examples
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
-	$(BIN)/python -m pytest -q docs README.md
 	@echo "open docs/_build/html/index.html"
 
 dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty environment

@@ -2,16 +2,18 @@
 
 *By hand* means right although NaN may stand under the mask: ``torch.where`` before the operation, and counts of the
 mask made in the step. Each line is first compared with its twin by hand; then both are timed in turns, on one thread.
-Writes ``sweep.csv`` and ``sweep.png``, and prints the lines that are furthest from the goal.
+Writes ``sweep.csv`` and ``sweep.png``, and prints the lines that are furthest from the goal. ``--keep`` puts both
+beside the pages, and their table into README.md and docs/benchmarks.md.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,7 +37,14 @@ SHAPES = (
 #: Up to so many entries a line is at its goal, too, if it takes no more than three calls of torch.where longer.
 SMALL = 2_048
 ROUNDS = 7
+WAYS = ("forward", "forward + backward")
 COLUMNS = ("line", "shape", "mask", "pass", "ours_us", "by_hand_us", "ratio", "at_goal")
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / "docs" / "pictures"
+#: Pages with a region for the table.
+PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+BEGIN, END = "<!-- sweep: made by benchmarks/sweep.py -->", "<!-- end of sweep -->"
 
 Dims = tuple[int, ...]
 Line = tuple[str, Callable[[Any], Any], Callable[[Tensor, Tensor], Tensor]]
@@ -191,7 +200,7 @@ def draw(rows: list[dict[str, Any]], to: Path) -> None:
     """A dot for each line, by the number of entries."""
     picture = figure(9, 4.6)
     axes = picture.subplots()
-    for way, color in zip(("forward", "forward + backward"), COLORS, strict=False):
+    for way, color in zip(WAYS, COLORS, strict=False):
         chosen = [row for row in rows if row["pass"] == way]
         sizes = [math.prod(map(int, row["shape"].split("x"))) for row in chosen]
         shift = 1.06 if way == "forward" else 0.94
@@ -213,6 +222,35 @@ def draw(rows: list[dict[str, Any]], to: Path) -> None:
     picture.savefig(to, dpi=150)
 
 
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    """A column of Markdown for each shape, from the rows of ``sweep.csv``."""
+    rows = list(rows)
+    columns = [["", "---", *WAYS, "lines on target"]]
+    for name in ("all", *("x".join(map(str, shape)) for shape in SHAPES)):
+        if its := [row for row in rows if name in {"all", row["shape"]}]:
+            passes = [_middle(row for row in its if row["pass"] == way) for way in WAYS]
+            columns.append([name.replace("x", "×"), "---:", *passes, _on_target(its)])
+    facts = rows[0]
+    note = (
+        "Time by hand divided by that of maskgrad (above 1, maskgrad is faster): medians of the lines of a shape. "
+        f"One thread, {facts['cpu']}, PyTorch {facts['torch']}, {facts['date'].split()[0]}, commit {facts['commit']}."
+    )
+    return "\n".join([*(f"| {' | '.join(line)} |" for line in zip(*columns, strict=True)), "", note])
+
+
+def _middle(rows: Iterable[dict[str, Any]]) -> str:
+    return f"{statistics.median(float(row['ratio']) for row in rows):.2g}"
+
+
+def _on_target(rows: list[dict[str, Any]]) -> str:
+    return f"{sum(str(row['at_goal']) == 'True' for row in rows)}/{len(rows)}"
+
+
+def with_table(page: str, rows: Iterable[dict[str, Any]]) -> str:
+    """The text of a page with its table written anew."""
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n\n{table(rows)}\n\n{END}", page, flags=re.DOTALL)
+
+
 def main(
     only: Annotated[
         str, typer.Argument(help="Measure the lines that contain this, such as 'mean' or '64x200x8'.")
@@ -220,6 +258,9 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the table and the picture go.")] = Path("benchmark-report"),
     worst: Annotated[int, typer.Option(help="How many lines are printed.")] = 20,
     largest: Annotated[int, typer.Option(help="Leave out shapes of more entries.")] = 10**9,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Write the table and the picture of the pages anew.")
+    ] = False,
 ) -> None:
     """Measure everyday lines beside the safe line by hand."""
     torch.set_num_threads(1)
@@ -230,14 +271,17 @@ def main(
     rows = [row for shape in track(shapes, "Shapes", console=console) for row in measured(shape, only, short)]
     if not rows:
         raise SystemExit(f"no line contains {only!r}; leave it out to measure all lines")
-    rows.sort(key=lambda row: row["ratio"])
-    out.mkdir(parents=True, exist_ok=True)
     facts = provenance()
+    rows = [{**row, **facts} for row in sorted(rows, key=lambda row: row["ratio"])]
+    out = KEPT if keep else out
+    out.mkdir(parents=True, exist_ok=True)
     with (out / "sweep.csv").open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, [*COLUMNS, *facts])
         writer.writeheader()
-        writer.writerows({**row, **facts} for row in rows)
+        writer.writerows(rows)
     draw(rows, out / "sweep.png")
+    for page in PAGES if keep else ():
+        page.write_text(with_table(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
     for row in [row for row in rows if not row["at_goal"]][:worst]:
         console.print(
             f"{row['ratio']:.2f}  {row['line']} {row['shape']} {row['mask']}, {row['pass']} "

@@ -128,7 +128,7 @@ def provenance_note(rows: Sequence[Row]) -> str:
             f" **The machine was busy with other work (load {load}): times are too long, and ratios rough.**"
         )
     if len(runs) > 1:
-        note += f" {len(runs)} runs are put together; each line of the CSV files names its own."
+        note += f" Combined from {len(runs)} runs; every row of the CSV files names its run."
     return note
 
 

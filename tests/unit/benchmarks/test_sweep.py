@@ -34,3 +34,12 @@ def test_a_wrong_line_is_not_measured() -> None:
 def test_it_says_that_nothing_was_chosen(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="no line contains 'nothing'"):
         sweep.main("nothing", out=tmp_path)
+
+
+def test_the_pages_show_what_was_kept() -> None:
+    with (sweep.KEPT / "sweep.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for page in sweep.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert sweep.BEGIN in text
+        assert sweep.with_table(text, rows) == text

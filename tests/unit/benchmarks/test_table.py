@@ -71,7 +71,7 @@ def test_where_the_numbers_come_from() -> None:
     assert "busy" not in note
     busy = replace(OURS, provenance=tuple((facts | {"load": "1.90"}).items()))
     assert "busy with other work (load 1.90)" in provenance_note([busy])
-    assert "2 runs are put together" in provenance_note([quiet, busy])
+    assert "Combined from 2 runs" in provenance_note([quiet, busy])
     assert provenance_note([]) == "Nothing was measured."
 
 
