@@ -57,7 +57,7 @@ def test_a_report_becomes_results_tables_and_pictures(repository: Path) -> None:
     assert len(read_folder(repository / "results")) == 4
     goal = "| reductions: mean(1), forward | at least 20 times as fast as torch.masked | 25 | ✓ |"
     head = "| operation | work | shape | specified | dtype | maskgrad (ms) | dense |"
-    first = "| mean of each row, 4096 × 4096, half missing | `torch.masked` | 25 times as fast | ✓ |"
+    first = "| mean of each row, 4096 × 4096, half of it missing | `torch.masked` | 25 times as fast | ✓ |"
     for page, line in (("README.md", first), ("PAGE.md", goal), ("COMPILATION.md", head)):
         text = (repository / page).read_text()
         assert text.startswith(f"before\n{record.BEGIN}\n")
