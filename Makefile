@@ -15,7 +15,6 @@ dist_extras := dist
 xla_extras := dev
 xla_packages := torch-xla
 ecosystem_extras := dev,cli,plot,examples,interop,ecosystem
-peers_extras := dev,cli,interop,peers
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -40,9 +39,9 @@ demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change: on
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)
 
-test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples; of `make test-peers` what is beside packages at hand
+test-all: $(VENV)/.stamp-dev  ## run all tests, with all samples
 	$(BIN)/python -m pytest --effort full $(one_process_per_core) --ignore=tests/peers
-	$(BIN)/python -m pytest --effort full $(one_process_per_core) tests/peers
+	$(MAKE) test-peers
 
 install-newest:
 	@$(PYTHON) -c $(NEW_ENOUGH)
@@ -69,8 +68,8 @@ test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty othe
 	@$(call which_versions,.venv-ecosystem)
 	.venv-ecosystem/bin/python -m pytest tests/ecosystem
 
-test-peers: .venv-peers/.stamp  ## operations of numpy.ma, xarray, SciPy, awkward, opacus and others beside ours: docs/proof.md
-	.venv-peers/bin/python -m pytest --effort full $(one_process_per_core) tests/peers
+test-peers: $(VENV)/.stamp-dev  ## compare operations of numpy.ma, xarray, SciPy, awkward, opacus and others with ours: docs/proof.md
+	$(BIN)/python -m pytest --effort full $(one_process_per_core) tests/peers
 
 fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
 	$(BIN)/python -m tests.random_programs --number 1000000 $(ARGS)

