@@ -177,3 +177,31 @@ def test_forms_for_issues_are_forms() -> None:
         assert {"name", "description", "body"} <= form.keys()
         assert len({field["id"] for field in form["body"]}) == len(form["body"])
     assert len(forms) == 2
+
+
+def test_the_map_names_what_is_there() -> None:
+    text = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:src|tests|examples|benchmarks|docs)/[^`]*)`", text)
+    assert not [path for path in named if not (ROOT / path).exists()]
+    rooms = {
+        f"src/maskgrad/{path.parent.name}/" for path in (ROOT / "src" / "maskgrad").glob("*/__init__.py")
+    }
+    assert rooms <= set(named)
+
+
+def test_the_map_has_the_order_of_imports() -> None:
+    text = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    order = re.search(r"```text\n(versions.*?)```", text, re.DOTALL)
+    assert order
+    drawn = [sorted(part.replace(",", " ").split()) for part in order[1].split("←")]
+    (layers,) = (
+        contract["layers"]
+        for contract in PYPROJECT["tool"]["importlinter"]["contracts"]
+        if "layers" in contract
+    )
+    words = [sorted(re.findall(r"(\w+)(?![\w.])", layer)) for layer in reversed(layers)]
+    assert drawn == [
+        [name for name in layer if name not in {"compatibility", "deprecation"}]
+        for layer in words
+        if layer != ["optional_packages"]
+    ]
