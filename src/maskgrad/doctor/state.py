@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import gc
 import random
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,6 @@ from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
-
-if TYPE_CHECKING:
-    from maskgrad.doctor.modes import Guarded
 
 __all__ = [
     "ModuleState", "RunState", "all_random_states", "objects_with_state", "random_state", "set_all_random_states",
@@ -133,11 +130,19 @@ class RunState:
     Args:
         leaves: that may get a gradient, or of which rows may be behind.
         counters: objects whose attributes are numbers, lists and dicts.
-        mode: the mode of the run; it keeps the memory of what an optimizer writes.
+        keep: keeps the memory of a tensor that an optimizer writes.
+        sees_late_reads: whether the run looks for rows that are read while they are behind.
     """
 
-    def __init__(self, leaves: list[Tensor], counters: Iterable[Any], mode: Guarded) -> None:
-        self._mode = mode
+    def __init__(
+        self,
+        leaves: list[Tensor],
+        counters: Iterable[Any],
+        keep: Callable[[Tensor], None],
+        *,
+        sees_late_reads: bool,
+    ) -> None:
+        self._keep = keep
         self._gradients = [(leaf, leaf.grad) for leaf in leaves]
         self._lazy = [(leaf, lazy_rows_of(leaf)) for leaf in leaves]
         rows = [(leaf, lazy) for leaf, lazy in self._lazy if lazy is not None]
@@ -147,7 +152,7 @@ class RunState:
         # what a step writes counts as its own, and what is loaded later as somebody else's
         self._own = [(leaf, lazy) for leaf, lazy in rows if lazy.version == leaf._version]
         for _, lazy in rows:  # also if the step has warned before
-            lazy.is_read_in_time = not mode.sees_late_reads
+            lazy.is_read_in_time = not sees_late_reads
         #: of each optimizer that makes a step: states and groups, the objects themselves and what was in them
         self._optimizers: dict[int, list[tuple[Any, dict[Any, Any]]]] = {}
 
@@ -177,7 +182,7 @@ class RunState:
         self._optimizers[id(optimizer)] = [(table, dict(table)) for table in tables]
         params = [group["params"] for group in optimizer.param_groups]
         for tensor in tensors_in([params, list(optimizer.state.values())]):
-            self._mode.keep(tensor)
+            self._keep(tensor)
 
     def restore(self) -> None:
         """Put everything back."""

@@ -88,7 +88,7 @@ class Trial:
             what ``after`` returns, else the outcome.
         """
         mode.sends_nothing = True
-        state = RunState(self._leaves, self._counters, mode)
+        state = RunState(self._leaves, self._counters, mode.keep, sees_late_reads=mode.sees_late_reads)
         try:
             with (
                 state,
