@@ -118,7 +118,7 @@ def test_from_sparse() -> None:
     with pytest.raises(ValueError, match="capacity=1 is too small"):
         mg.PaddedRows.from_sparse(dense.to_sparse(1), capacity=1)
     for other in (dense.to_sparse(), dense.to_sparse_csr(), mg.masked(dense, dense != 0)):
-        with pytest.raises(TypeError, match="must list whole rows"):
+        with pytest.raises(TypeError, match="must have whole rows"):
             mg.PaddedRows.from_sparse(other, capacity=5)
 
 
