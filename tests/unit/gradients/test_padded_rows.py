@@ -98,7 +98,7 @@ def test_sums_and_capacities() -> None:
     assert many.resized(9).capacity == 9
     torch.testing.assert_close(many.resized(9).to_dense(), coo.to_dense())
     with pytest.raises(
-        ValueError, match=r"capacity=8 is too small .* may name 9 different rows.*number of rows, 9,"
+        ValueError, match=r"capacity=8 is too small .* up to 9 different rows.*number of rows, 9,"
     ):
         many.resized(8)
     with pytest.raises(ValueError, match=r"capacity=4 is too small .* 5 different rows"):
