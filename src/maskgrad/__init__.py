@@ -1,4 +1,4 @@
-"""maskgrad: masked and sparse gradients for PyTorch, right, complete and fast."""
+"""maskgrad: masked and sparse gradients for PyTorch."""
 
 from typing import TYPE_CHECKING
 
@@ -142,7 +142,7 @@ _find_ranks_with(_ranks_of)  # type: ignore[arg-type]
 
 
 def __getattr__(name: str) -> object:
-    # matplotlib is imported by those who draw, and so on; several processes are not everybody's
+    # matplotlib and torch.distributed are imported on first use only: not everybody needs them
     lazy = {
         "distributed": "maskgrad.distributed",
         "doctor": "maskgrad.doctor",
@@ -160,5 +160,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    # What is public, and nothing else: no module that only we import.
+    # Public names only, without modules imported for internal use.
     return sorted([*__all__, "__version__"])

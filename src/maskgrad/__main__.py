@@ -1,4 +1,4 @@
-"""``python -m maskgrad`` is the command ``maskgrad``."""
+"""``python -m maskgrad``: the ``maskgrad`` command."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from maskgrad.errors import MissingDependencyError
 
 
 def main() -> None:
-    """Run the command line, or say which extra brings it."""
+    """Run the command line, or name the extra to install if it is missing."""
     try:
         from maskgrad.cli.main import app
     except MissingDependencyError as error:

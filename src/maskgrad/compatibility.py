@@ -1,7 +1,7 @@
-"""Refuses to be imported beside a PyTorch or NumPy that the library does not take, in one line.
+"""Raise an ImportError on import if the version of PyTorch or NumPy is not supported.
 
-``maskgrad/__init__.py`` imports this module before any other: what comes later reaches into PyTorch, and an older one
-would answer with an ``AttributeError`` that says nothing to whoever meets it.
+``maskgrad/__init__.py`` imports this module first: later imports would fail on an old PyTorch with an
+``AttributeError`` that does not name the cause.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["refusal_of_numba", "refusal_of_numpy", "refusal_of_torch"]
 
 
 def refusal_of_torch(version: object) -> str:
-    """Why this PyTorch is not taken, and what to install; empty if it is."""
+    """Return why this PyTorch is not supported and what to install; empty if it is supported."""
     known = release(version)
     if known.startswith(f"{TORCH_OF_XLA}.") or not is_before(known, TORCH_MINORS[0]):
         return ""
@@ -29,7 +29,7 @@ def refusal_of_numpy(version: object) -> str:
 
 
 def refusal_of_numba(version: object) -> str:
-    """The same for Numba, which is looked at when the first kernel is compiled: it takes a second to import."""
+    """The same for Numba, checked when the first kernel is compiled, as importing Numba takes a second."""
     return _refusal("Numba", version, NUMBA)
 
 

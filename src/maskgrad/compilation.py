@@ -1,4 +1,4 @@
-"""How often something was compiled: for tests and training loops in which masks change and graphs must not."""
+"""Count compilations, for tests and training loops in which masks change but graphs must not."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["Compilations", "assert_no_recompile", "count_recompiles"]
 
-#: How many reasons a message lists.
+#: Maximum number of reasons in a message.
 LISTED = 5
 
 
 class Compilations:
-    """What has been compiled since :func:`count_recompiles` began; it stands still when the block ends."""
+    """Compilations since :func:`count_recompiles` began; fixed once the block has ended."""
 
     def __init__(self) -> None:
         from torch._dynamo.callback import callback_handler
@@ -30,12 +30,12 @@ class Compilations:
 
     @property
     def number(self) -> int:
-        """How many graphs torch.compile and PyTorch/XLA compiled, attempts that failed included."""
+        """Number of graphs compiled by torch.compile and PyTorch/XLA, failed attempts included."""
         return self._now()[0]
 
     @property
     def reasons(self) -> list[str]:
-        """For each of them that is still remembered, what was compiled and why what there was did not fit."""
+        """What was compiled and why the existing graph did not fit, for each compilation still in PyTorch's records."""
         return self._now()[1]
 
     def __int__(self) -> int:
@@ -45,7 +45,7 @@ class Compilations:
         return f"Compilations(number={self.number})"
 
     def stop(self) -> None:
-        """Count no further."""
+        """Stop counting."""
         self._final = self._now()
         with suppress(ValueError):  # torch._dynamo.reset() has forgotten it
             self._handler.remove_start_callback(self._notice)
@@ -53,8 +53,8 @@ class Compilations:
     def _now(self) -> tuple[int, list[str]]:
         if self._final is not None:
             return self._final
-        # Neither alone sees everything: torch._dynamo.reset() drops callbacks, users clear counters, and a function
-        # that has reached the limit of recompilations is counted, but no longer compiled.
+        # Take the maximum of both counts: torch._dynamo.reset() drops callbacks, users clear counters, and a function
+        # that has reached the recompilation limit is counted, but no longer compiled.
         frames = self._frames() - self._frames_before
         dynamo = max(self._noticed, frames if frames >= 0 else self._frames())
         xla = max(_xla_compilations() - self._xla_before, 0)
@@ -68,7 +68,7 @@ class Compilations:
         return int(self._counters["frames"]["total"])
 
     def _notice(self, event: Any = None) -> None:
-        # a backward pass may be compiled when it is first run: that belongs to a forward pass counted before
+        # a backward pass may be compiled on its first run; it belongs to a forward pass that was counted
         trigger = getattr(event, "callback_trigger", None)
         if trigger is None or trigger.name == "DYNAMO":
             self._noticed += 1
@@ -85,7 +85,7 @@ def _reason(metrics: Any) -> str:
 
 
 def _xla_compilations() -> int:
-    """How many graphs PyTorch/XLA has compiled; 0 where nobody has imported it."""
+    """Number of graphs compiled by PyTorch/XLA; 0 if it has not been imported."""
     if "torch_xla" not in sys.modules:
         return 0
     from torch_xla.debug import metrics  # type: ignore[import-not-found, unused-ignore]
@@ -99,9 +99,9 @@ def count_recompiles() -> Iterator[Compilations]:
     """Count what ``torch.compile`` and PyTorch/XLA compile inside a ``with`` block, first compilations included.
 
     Yields:
-        An object with a ``number``, to be read inside the block or after it, and its
-        ``reasons``, in the words of ``torch.compile``. Graph breaks count: each piece is compiled. A function that
-        reached ``torch._dynamo.config.recompile_limit`` before the block runs uncompiled, which nobody reports.
+            An object with ``number`` and ``reasons`` (the messages of ``torch.compile``), to be read inside the
+            block or after it. With graph breaks, each piece counts. A function that reached
+            ``torch._dynamo.config.recompile_limit`` before the block runs uncompiled and is not counted.
 
     Example:
         >>> layer = torch.compile(torch.nn.Softplus(), backend="eager")
@@ -122,11 +122,11 @@ def count_recompiles() -> Iterator[Compilations]:
 def assert_no_recompile() -> Iterator[None]:
     """Fail if ``torch.compile`` or PyTorch/XLA compile anything inside a ``with`` block.
 
-    Call the compiled function once before; what follows in the block may change masks and numbers only.
+    Call the compiled function once before; inside the block only masks and values may change.
 
     Raises:
-        AssertionError: when the block ends, if something was compiled in it: how often, what, and why what had been
-            compiled before did not fit.
+        AssertionError: at the end of the block, if something was compiled in it; lists what was compiled and why
+            the existing graph did not fit.
 
     Example:
         >>> layer = torch.compile(torch.nn.LayerNorm(4), backend="eager")

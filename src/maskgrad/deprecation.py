@@ -1,4 +1,4 @@
-"""Old names: they work until the version that is named, and say what to write instead."""
+"""Deprecated names: they work until the version named in the warning, which says what to write instead."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["moved"]
 def moved(
     module: str, names: Mapping[str, Callable[..., Any]], since: str, until: str
 ) -> Callable[[str], Any]:
-    """The ``__getattr__`` of ``module`` for public names that have their home in ``maskgrad`` alone.
+    """Return a ``__getattr__`` for ``module`` that serves deprecated names, which are now in ``maskgrad`` only.
 
     Args:
-        module: name of the module that they have left.
-        names: by their names, which are the same in ``maskgrad``.
-        since: the version that brought the warning, with its date.
-        until: the version in which they go.
+        module: name of the old module.
+        names: the objects by name; the names are the same in ``maskgrad``.
+        since: version that introduced the warning, with its date.
+        until: version in which the names are removed.
     """
 
     def __getattr__(name: str) -> Any:  # noqa: N807
         if name not in names:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        # a warning for whoever wrote the line, once each: FutureWarning is shown to users, too
+        # FutureWarning, as users see it too, not only developers
         warnings.warn(
-            f"{module}.{name} is deprecated since {since} and goes in {until}: write maskgrad.{name}",
+            f"{module}.{name} is deprecated since {since} and will be removed in {until}; use maskgrad.{name}",
             FutureWarning,
             stacklevel=2,
         )

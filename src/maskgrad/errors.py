@@ -1,16 +1,16 @@
-"""What maskgrad raises: a class for each reason, which says what to write instead.
+"""Exceptions and warnings of maskgrad, one class for each reason.
 
 - :class:`UndefinedOnMaskedError`: the operation has no meaning on incomplete data.
-- :class:`UnsupportedOperationError`: there is no rule yet for what the operation means.
-- :class:`NotExportableError`: the operation runs eagerly, but cannot be written into a file or a graph.
-- :class:`ExportMismatchError`: the exported file gives other results than the model.
+- :class:`UnsupportedOperationError`: the operation is not supported on masked data.
+- :class:`NotExportableError`: the operation runs eagerly, but cannot be exported to a file or a graph.
+- :class:`ExportMismatchError`: the exported file gives different results from the model.
 - :class:`UnspecifiedValueError`: ``.item()`` and the like on an unspecified entry.
 - :class:`CoupledSamplesError`: per-sample gradients of samples that influence each other.
-- :class:`ExaminationError`: the doctor cannot examine a program: which argument or property of it is in the way.
-- :class:`LostRankError`: another process has ended or does not answer.
-- :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; it names what works.
-- :class:`IntegrationWarning`: a package is loaded for which :func:`maskgrad.integrations.install` was not called.
-- :class:`TorchPatchWarning`: a PyTorch that is not known yet; ``maskgrad info`` says what is off.
+- :class:`ExaminationError`: the doctor cannot examine a program; names the argument or property that prevents it.
+- :class:`LostRankError`: another process has ended or does not respond.
+- :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; says what to install.
+- :class:`IntegrationWarning`: a package was imported without a call of :func:`maskgrad.integrations.install` for it.
+- :class:`TorchPatchWarning`: unknown version of PyTorch; ``maskgrad info`` lists what does not work.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
 ``TypeError``, ``ValueError`` and ``IndexError``, as they are in PyTorch. Every message names the
@@ -52,7 +52,7 @@ class MaskgradError(Exception):
 
 
 class UndefinedOnMaskedError(MaskgradError, TypeError):
-    """The operation has no meaning on incomplete data: which one, why, and what to do instead."""
+    """The operation has no meaning on incomplete data; says why, and what to do instead."""
 
     def __init__(self, operation: str, reason: str, remedy: str) -> None:
         self.operation, self.reason, self.remedy = operation, reason, remedy
@@ -60,7 +60,7 @@ class UndefinedOnMaskedError(MaskgradError, TypeError):
 
 
 class UnsupportedOperationError(MaskgradError, TypeError):
-    """There is no rule for what the operation means on masked data; it is never guessed."""
+    """The operation is not supported on masked data; maskgrad never guesses a meaning."""
 
     def __init__(self, operation: str, detail: str = "", instead: str = "") -> None:
         self.operation = operation
@@ -77,7 +77,7 @@ class UnsupportedAttributeError(UnsupportedOperationError, AttributeError):
 
 
 class NotExportableError(UnsupportedOperationError):
-    """The operation cannot be written into a file or a graph: which one, why, and what to do instead."""
+    """The operation cannot be exported to a file or a graph; says why, and what to do instead."""
 
     def __init__(self, operation: str, reason: str, remedy: str) -> None:
         self.operation, self.reason, self.remedy = operation, reason, remedy
@@ -85,15 +85,15 @@ class NotExportableError(UnsupportedOperationError):
 
 
 class DependsOnNumbersError(NotExportableError):
-    """The control flow depends on values of tensors, which are known in a run only."""
+    """The control flow depends on tensor values, which are known only at run time."""
 
 
 class ExaminationError(MaskgradError, ValueError):
-    """The doctor cannot examine a program: which argument or property of it is in the way, and what to do."""
+    """The doctor cannot examine a program; names the argument or property that prevents it, and what to do."""
 
 
 class ExportMismatchError(MaskgradError, RuntimeError):
-    """The exported file gives other results than the model; nothing was written."""
+    """The exported file gives different results from the model; nothing was written."""
 
 
 class UnspecifiedValueError(MaskgradError, ValueError):
@@ -101,17 +101,17 @@ class UnspecifiedValueError(MaskgradError, ValueError):
 
 
 class CoupledSamplesError(MaskgradError, ValueError):
-    """Samples of a batch influence each other, so that the gradient of each is not defined or not cheap."""
+    """Samples of a batch influence each other, so per-sample gradients are undefined or expensive."""
 
 
 class LostRankError(MaskgradError, RuntimeError):
-    """Another process has ended, is late, or calls something else; nothing was changed in this one."""
+    """Another process has ended, is late, or calls something else; nothing was changed in this process."""
 
 
 class MissingDependencyError(MaskgradError, ImportError):
-    """An optional package is absent, too old, too new or broken; the message names what to install.
+    """An optional package is absent, too old, too new or broken; the message says what to install.
 
-    ``finding`` says what is wrong and what to do; without it the package is absent, and the extra brings it.
+    ``finding`` says what is wrong and what to do; by default: not installed, install the extra.
     """
 
     def __init__(self, package: str, extra: str, purpose: str, finding: str = "") -> None:
@@ -121,19 +121,19 @@ class MissingDependencyError(MaskgradError, ImportError):
 
 
 class UnsupportedLayoutError(MaskgradError, TypeError):
-    """The operation exists, but not on this storage layout; nothing becomes dense unless you ask for it."""
+    """The operation exists, but not for this storage layout; conversion to dense is never implicit."""
 
     def __init__(self, operation: str, layout: object, shape: tuple[int, ...] | None = None) -> None:
         self.operation, self.layout = operation, layout
         size = f", which allocates the whole shape {shape}" if shape is not None else ""
         super().__init__(
-            f"{operation} does not work on entries stored as {layout}. Convert explicitly with x.to_dense(){size}"
+            f"{operation} is not supported for the layout {layout}. Convert explicitly with x.to_dense(){size}"
         )
 
 
 class IntegrationWarning(UserWarning):
-    """A loaded package may be wrong on MaskedTensors without an error; names the line that prevents it."""
+    """A loaded package may give wrong results on MaskedTensors without an error; names the line that prevents it."""
 
 
 class TorchPatchWarning(UserWarning):
-    """This PyTorch lacks something that maskgrad completes: what, and what does not work without it."""
+    """This PyTorch lacks something that maskgrad patches; says what, and what does not work without it."""

@@ -1,4 +1,4 @@
-"""Packages that only a part of the library needs: imported when that part is used, and missed with a remedy."""
+"""Optional packages: imported on first use, with an error that says what to install if they are missing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["require"]
 
 
 def require(module: str, purpose: str, extra: str | None = None) -> ModuleType:
-    """Import ``module`` of an optional package for ``purpose``, which begins the message if that fails.
+    """Import ``module`` of an optional package for ``purpose``, the start of the error message.
 
     Raises:
-        MissingDependencyError: the package is absent, of a version that does not work, or cannot be imported, for
-            whatever reason; ``extra`` (by default the first that has it) brings it.
+        MissingDependencyError: the package is absent, has an unsupported version, or fails to import;
+            ``extra`` (by default the first that contains it) installs it.
     """
     name = module.partition(".")[0]
     package = OPTIONAL[name]
@@ -26,7 +26,7 @@ def require(module: str, purpose: str, extra: str | None = None) -> ModuleType:
     try:
         importlib.import_module(name)
         imported = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # what is broken fails in ways of its own
+    except (Exception, SystemExit) as error:  # a broken package may raise anything
         if isinstance(error, ModuleNotFoundError) and error.name == name:
             raise MissingDependencyError(name, extra, purpose) from None
         finding = _unfit(name, package, _version(name, package)) or _broken(name, package, error)
@@ -38,7 +38,7 @@ def require(module: str, purpose: str, extra: str | None = None) -> ModuleType:
 
 
 def _version(name: str, package: Package) -> str:
-    """What the package says of itself if it is imported, else what was installed; empty if neither is known."""
+    """The package's own version if it is imported, else that of the installed distribution; empty if unknown."""
     said = getattr(sys.modules.get(name), "__version__", None)
     if isinstance(said, str):
         return said
@@ -49,7 +49,7 @@ def _version(name: str, package: Package) -> str:
 
 
 def _unfit(name: str, package: Package, version: str) -> str:
-    """What is wrong with a version that is too old or too new; empty if nothing is known to be."""
+    """Message about a version that is too old or too new; empty if the version may be used."""
     if is_before(version, package.least):
         wanted = f"from version {package.least} on"
     elif package.below and not is_before(release(version), package.below):
@@ -63,7 +63,7 @@ def _broken(name: str, package: Package, error: BaseException) -> str:
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     version = _version(name, package)
     return (
-        f"which is there{f' ({version})' if version else ''} but cannot be imported: {_shortened(reason)}; "
+        f"which is installed{f' ({version})' if version else ''} but cannot be imported: {_shortened(reason)}; "
         f"{f'{package.note}; ' if package.note else ''}"
         f"install it again with: pip install --force-reinstall '{_requirement(name, package)}'"
     )

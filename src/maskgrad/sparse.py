@@ -1,7 +1,7 @@
-"""Merge duplicate entries of sparse COO tensors: in float32 for halves, checked, and fast.
+"""Merge duplicate entries of sparse COO tensors: in float32 for half precision, with checked indices, and fast.
 
 Shapes: ``n`` stored entries, ``m <= n`` distinct ones, ``s`` sparse dimensions, ``*dense`` the shape of one
-entry. An entry's *position* is its row-major number among the sparse dimensions (int64).
+entry. An entry's *position* is its row-major index over the sparse dimensions (int64).
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ prod = math.prod
 
 
 def coalesce(t: Tensor, reduce: Reduce = "sum") -> Tensor:
-    r"""Merge the entries of a sparse COO tensor that are stored at the same place.
+    r"""Merge the entries of a sparse COO tensor that have the same index.
 
     .. math:: c_i = \operatorname{reduce}_{k:\, \mathrm{index}_k = i} v_k
 
     Args:
         t: sparse COO tensor, any number of sparse and dense dimensions, any dtype, coalesced or not.
-        reduce: ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"`` of the entries at one place.
+        reduce: ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"`` of the entries with the same index.
 
     Returns:
         A COO tensor of the same shape and dtype, its indices sorted and distinct, ``is_coalesced()`` True.
-        Entries of half precision are merged in float32 and rounded once. An entry that is stored stays
-        stored, a zero too. If ``t`` is merged already the result shares its memory.
+            Entries of half precision are merged in float32 and rounded once. Stored zeros stay stored. If ``t``
+            is already coalesced, the result shares its memory.
 
     Gradient:
-        For ``"sum"`` and ``"mean"``. Not twice: the gradient of ``torch.sparse_coo_tensor`` forgets how it
-        depends on the gradient that arrives, so a second derivative would be silently wrong, and a backward
-        pass with ``create_graph=True`` is refused. :func:`merge_entries` works on the values themselves and
-        can be differentiated any number of times, for every ``reduce``.
+            For ``"sum"`` and ``"mean"``, once only: the gradient of ``torch.sparse_coo_tensor`` ignores its
+            dependence on the incoming gradient, so a second derivative would be silently wrong, and a backward
+            pass with ``create_graph=True`` is refused. :func:`merge_entries` works on plain values and can be
+            differentiated any number of times, for every ``reduce``.
 
     Raises:
         TypeError: ``t`` is not a sparse COO tensor, or ``reduce`` has no meaning for its dtype.
         ValueError: ``reduce`` is unknown or, for ``"amax"`` and ``"amin"``, ``t`` has duplicates and needs a
             gradient.
-        IndexError: an index lies outside the shape (torch's constructor does not look).
+        IndexError: an index lies outside the shape (torch's constructor does not check).
         RuntimeError: in a backward pass with ``create_graph=True``.
 
     Dense equivalent: ``torch.zeros(...).index_add`` (sum), ``index_reduce`` (mean, amax, amin).
@@ -70,7 +70,7 @@ def coalesce(t: Tensor, reduce: Reduce = "sum") -> Tensor:
 def merge_entries(
     indices: Tensor, values: Tensor, size: Sequence[int], reduce: Reduce = "sum"
 ) -> tuple[Tensor, Tensor]:
-    r"""Merge values stored at the same place, on plain tensors and differentiable any number of times.
+    r"""Merge values that have the same index, on plain tensors; differentiable any number of times.
 
     .. math:: c_i = \operatorname{reduce}_{k:\, \mathrm{index}_k = i} v_k
 
@@ -122,11 +122,11 @@ def coalesce_gradients(model_or_params: torch.nn.Module | Tensor | Iterable[Tens
     """Merge every sparse COO gradient of a model, in place of the old one.
 
     Args:
-        model_or_params: a module, a parameter, or parameters in any iterable. Dense gradients and
-            parameters without a gradient are left alone.
+        model_or_params: a module, a parameter, or parameters in any iterable. Dense gradients, and
+            parameters without a gradient, are not changed.
 
     Gradient:
-        The new gradients are detached; they stand for the same tensors as the old ones.
+        The new gradients are detached; they represent the same tensors as the old ones.
 
     Raises:
         IndexError: an index lies outside its parameter; no gradient has been replaced then.
@@ -140,7 +140,7 @@ def coalesce_gradients(model_or_params: torch.nn.Module | Tensor | Iterable[Tens
         >>> e.weight.grad.is_coalesced(), e.weight.grad.values().tolist()
         (True, [[2.0], [1.0]])
 
-    Source: PyTorch concatenates accumulated sparse gradients, so their entries grow with every micro-batch.
+    Source: PyTorch concatenates accumulated sparse gradients, so the number of entries grows with every micro-batch.
     """
     if isinstance(model_or_params, torch.nn.Module):
         found: Iterable[Tensor] = model_or_params.parameters()
@@ -153,7 +153,7 @@ def coalesce_gradients(model_or_params: torch.nn.Module | Tensor | Iterable[Tens
 
 
 def is_coalesced(t: Tensor) -> bool:
-    """Whether a sparse COO tensor is really coalesced: flagged so, with sorted indices, each once.
+    """Return whether a sparse COO tensor is flagged as coalesced and has sorted, distinct indices.
 
     Args:
         t: sparse COO tensor.
@@ -167,7 +167,7 @@ def is_coalesced(t: Tensor) -> bool:
         >>> mg.sparse.is_coalesced(torch.eye(2).to_sparse())
         True
 
-    Source: ``torch.Tensor.is_coalesced`` reports the flag, which PyTorch believes without a look.
+    Source: ``torch.Tensor.is_coalesced`` reports the flag, which PyTorch does not check.
     """
     _require_coo(t, "is_coalesced")
     return t.is_coalesced() and increasing(
@@ -176,17 +176,17 @@ def is_coalesced(t: Tensor) -> bool:
 
 
 def stored(t: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices (s, n) and values (n, *dense) as stored, without gradient; no public accessor serves unmerged ones."""
+    """Indices (s, n) and values (n, *dense) as stored, without gradient; public accessors need coalesced tensors."""
     plain = t.detach()
     return plain._indices(), plain._values()
 
 
 def positions(indices: Tensor, size: Sequence[int], where: str) -> Tensor:
-    """Row-major number (n,) of each place in ``indices`` (s, n), after a look at the bounds of each dimension."""
+    """Row-major index (n,) of each column of ``indices`` (s, n), after checking the bounds of each dimension."""
     if indices.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"{where} must be int64 or int32, got {indices.dtype}")
     if prod(size) > torch.iinfo(torch.int64).max:
-        raise ValueError(f"{where}: the sparse sizes {tuple(size)} number more places than int64 can count")
+        raise ValueError(f"{where}: the sparse sizes {tuple(size)} have more positions than int64 can hold")
     for dimension, extent in enumerate(size):
         require_inside(indices[dimension], extent, f"{where}, dimension {dimension}")
     if len(size) == 1:
@@ -200,7 +200,7 @@ def positions(indices: Tensor, size: Sequence[int], where: str) -> Tensor:
 
 
 def require_inside(index: Tensor, extent: int, where: str) -> None:
-    """IndexError naming the first of ``index`` (n,) outside ``0 <= index < extent``, and its place."""
+    """Raise an IndexError that names the first of ``index`` (n,) outside ``0 <= index < extent``."""
     if index.numel() == 0:
         return
     low, high = torch.stack(torch.aminmax(index)).tolist()
@@ -213,7 +213,7 @@ def require_inside(index: Tensor, extent: int, where: str) -> None:
 
 
 def places(position: Tensor, size: Sequence[int]) -> Tensor:
-    """The inverse of :func:`positions`: indices (s, n) of row-major numbers (n,)."""
+    """Indices (s, n) of row-major positions (n,): the inverse of :func:`positions`."""
     if len(size) == 1:
         return position.unsqueeze(0)
     indices = torch.empty(len(size), len(position), dtype=torch.int64, device=position.device)
@@ -229,14 +229,14 @@ def places(position: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def _lines(position: Tensor, extent: int, places: int) -> Tensor:
-    """``position // extent``; on the CPU in float64, which divides in half the time and is exact below 2**53."""
+    """``position // extent``; on the CPU in float64, which is twice as fast and exact below 2**53."""
     if position.device.type == "cpu" and places <= 2**53:
         return position.double().div_(extent).to(torch.int64)
     return position.div(extent, rounding_mode="floor")
 
 
 def increasing(position: Tensor) -> bool:
-    """Whether ``position`` (n,) is sorted without duplicates."""
+    """Return whether ``position`` (n,) is sorted without duplicates."""
     return bool((position[1:] > position[:-1]).all())
 
 
@@ -244,13 +244,13 @@ def _require_coo(t: object, function: str) -> None:
     if isinstance(t, Tensor) and t.layout is torch.sparse_coo:
         return
     found = f"layout {t.layout}" if isinstance(t, Tensor) else type(t).__name__
-    remedy = "t.to_sparse() converts" if isinstance(t, Tensor) else "give it a torch.Tensor"
+    remedy = "t.to_sparse() converts" if isinstance(t, Tensor) else "pass a torch.Tensor"
     if found == "MaskedTensor":
         remedy = (
-            "each entry of a MaskedTensor is stored once, so that there is nothing to merge: use it as it is, or write "
-            "t.to_sparse().to_sparse_tensor() for a sparse tensor of PyTorch"
+            "each entry of a MaskedTensor is stored once, so there is nothing to merge: use it as it is, or "
+            "t.to_sparse().to_sparse_tensor() for a PyTorch sparse tensor"
         )
-    raise TypeError(f"mg.sparse.{function}: t must be a sparse COO tensor, found {found}; {remedy}")
+    raise TypeError(f"mg.sparse.{function}: t must be a sparse COO tensor, got {found}; {remedy}")
 
 
 def _require_reduction(reduce: str, values: Tensor) -> None:
@@ -264,7 +264,7 @@ def _require_reduction(reduce: str, values: Tensor) -> None:
 
 
 def _coalesce(t: Tensor, reduce: Reduce) -> tuple[Tensor, bool]:
-    """The merged tensor without gradient, and whether there was anything to merge."""
+    """The merged tensor without gradient, and whether it had duplicates."""
     indices, values = stored(t)
     size = t.shape[: t.sparse_dim()]
     position = positions(indices, size, "coalesce: t")
@@ -287,8 +287,8 @@ class _Coalesce(torch.autograd.Function):
         result, merged = _coalesce(t, reduce)
         if merged and reduce in ("amax", "amin"):
             raise ValueError(
-                f"coalesce: t needs a gradient and has duplicates, and reduce={reduce!r} cannot say through a COO "
-                "tensor which of them it came from; use mg.sparse.merge_entries(indices, values, size, reduce), "
+                f"coalesce: t needs a gradient and has duplicates; reduce={reduce!r} has no gradient through a COO "
+                "tensor; use mg.sparse.merge_entries(indices, values, size, reduce), "
                 "or t.detach()"
             )
         return result
@@ -306,7 +306,7 @@ class _Coalesce(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor | None) -> tuple[Tensor | None, None]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "coalesce: create_graph=True is refused, because the second derivative through "
+                "coalesce: create_graph=True is not supported: the second derivative through "
                 "torch.sparse_coo_tensor(indices, values) is silently wrong; use "
                 "mg.sparse.merge_entries(indices, values, size), which can be differentiated any number of times"
             )
@@ -318,7 +318,7 @@ class _Coalesce(torch.autograd.Function):
         segment = torch.searchsorted(distinct, positions(before, size, "coalesce: gradient"))
         share = torch.bincount(segment, minlength=len(distinct)).reciprocal()
         values = _entries_of(gradient, after, distinct)
-        # One merged entry per place: the constructor's backward hands it to every duplicate.
+        # One merged entry per index: the constructor's backward passes it to every duplicate.
         shared = values * share.to(values.dtype).reshape(-1, *[1] * (values.dim() - 1))
         return _coo(after, shared, gradient), None
 

@@ -1,6 +1,6 @@
-"""Versions: which ones the library takes, as data, and how two are compared.
+"""Supported versions, as data, and comparison of versions.
 
-``pyproject.toml``, the page "Versions" and the workflows say the same; ``tests/unit/test_versions.py`` compares.
+``pyproject.toml``, the page "Versions" and the workflows repeat them; ``tests/unit/test_versions.py`` compares.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ __all__ = [
     "release",
 ]
 
-#: Every test runs on each of these minor versions of PyTorch. Newer ones are taken too: most of the library is
-#: ordinary PyTorch, and a version that is refused helps nobody.
+#: Every test runs on each of these minor versions of PyTorch. Newer versions are accepted too: most of the library is
+#: ordinary PyTorch, and refusing a version would help no one.
 TORCH_MINORS = ("2.12", "2.13", "2.14", "2.15")
-#: The PyTorch for which the last PyTorch/XLA was built: what XLA needs works there. Between it and the first of
+#: The PyTorch for which the last PyTorch/XLA was built: XLA features work with it. Between it and the first of
 #: TORCH_MINORS nothing is tested, and nothing is taken.
 TORCH_OF_XLA = "2.9"
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
@@ -40,15 +40,15 @@ PACKAGING = "23"
 
 @dataclass(frozen=True)
 class Package:
-    """A package that only a part of the library needs: who installs it, and which versions work."""
+    """An optional package: the extras that install it, and the versions that work."""
 
     extras: tuple[str, ...]
     least: str
-    #: The first version known not to work; empty while none is known.
+    #: The first version known not to work; empty if none is known.
     below: str = ""
-    #: Its name in the package index, where it is not that of the module.
+    #: Name of the distribution, if it differs from the module's.
     distribution: str = ""
-    #: What the numbers of its versions do not say.
+    #: Additional information about its versions.
     note: str = ""
 
 
@@ -82,14 +82,14 @@ OPTIONAL = {
 
 
 def newest_torch(python: str) -> str:
-    """The newest of TORCH_MINORS that can be installed beside this minor version of Python."""
+    """Return the newest of TORCH_MINORS that is available for this minor version of Python."""
     return _LAST_TORCH.get(python, TORCH_MINORS[-1])
 
 
 def release(version: object) -> str:
-    """Return the release that a build belongs to: ``2.15.0a0+git123`` is 2.15.0; what cannot be read as it is.
+    """Return the release of a build: ``2.15.0a0+git123`` gives 2.15.0; unparsable versions are returned unchanged.
 
-    Nightly builds and containers name PyTorch after the release whose code they have.
+    Nightly builds and containers number PyTorch by the coming release.
     """
     try:
         return Version(str(version)).base_version
@@ -98,7 +98,7 @@ def release(version: object) -> str:
 
 
 def is_before(version: object, other: str) -> bool:
-    """Return whether ``version`` comes before ``other``; one that cannot be read does not."""
+    """Return whether ``version`` is older than ``other``; False for unparsable versions."""
     try:
         return Version(str(version)) < Version(other)
     except InvalidVersion:

@@ -18,7 +18,7 @@ REFUSED: dict[frozenset[str], str] = {
     **{
         frozenset(
             (module, "COO")
-        ): "does not work on entries stored as torch.sparse_coo. Convert explicitly with x.to_dense()"
+        ): "is not supported for the layout torch.sparse_coo. Convert explicitly with x.to_dense()"
         for module in MODULES
         if module != "`nn.Linear`"
     },

@@ -86,7 +86,7 @@ def test_broken(package: Path, monkeypatch: pytest.MonkeyPatch, line: str, reaso
     package.write_text(line, encoding="utf-8")
     message = _message()
     assert message.startswith(
-        f"mg.from_scipy needs the package 'scipy', which is there (1.17.1) but cannot be imported: {reason}"
+        f"mg.from_scipy needs the package 'scipy', which is installed (1.17.1) but cannot be imported: {reason}"
     )
     assert message.endswith("; install it again with: pip install --force-reinstall 'scipy>=1.15'")
 

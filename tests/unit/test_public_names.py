@@ -57,7 +57,7 @@ def test_the_reference_has_each_name_in_one_group(monkeypatch: pytest.MonkeyPatc
 def test_old_homes_warn_with_date_and_replacement(module: str, name: str) -> None:
     """Deprecated since 0.2 (November 2026), to go in 0.3."""
     with pytest.warns(
-        FutureWarning, match=rf"{module}.{name} .*0\.2 \(November 2026\).*0\.3: write maskgrad.{name}"
+        FutureWarning, match=rf"{module}.{name} .*0\.2 \(November 2026\).*0\.3; use maskgrad.{name}"
     ):
         found = getattr(importlib.import_module(module), name)
     assert found is getattr(mg, name)

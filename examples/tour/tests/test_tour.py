@@ -75,7 +75,7 @@ def test_the_naive_loss_is_finite_where_its_gradient_is_not() -> None:
 
 
 @pytest.mark.filterwarnings(
-    "error:.*while they were behind"
+    "error:.*before their pending updates"
 )  # an exact table that is read too early is not exact
 def test_the_exact_optimizer_is_where_the_dense_one_is() -> None:
     rows = table.measure(steps=6, rows=3000).rows

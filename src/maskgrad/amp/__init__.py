@@ -1,4 +1,4 @@
-"""Mixed precision: a gradient scaler that takes sparse and masked gradients."""
+"""Mixed precision: a gradient scaler for sparse and masked gradients."""
 
 from __future__ import annotations
 

@@ -21,27 +21,27 @@ _WIDENED = "widened gradients"  # in the scaler's state for one optimizer
 
 
 class GradScaler(torch.amp.GradScaler):
-    r"""Extends ``torch.amp.GradScaler`` to float16, sparse, masked and attached gradients.
+    r"""Gradient scaler: ``torch.amp.GradScaler`` for float16, sparse, masked and attached gradients, too.
 
     .. math:: \tilde g_i = \sum_{k:\, \mathrm{index}_k = i} \frac{g_k}{\text{scale}}
 
-    Contributions to one entry are unscaled and added in float32, and the sums are checked: 40000 + 40000 in float16
+    Duplicate entries are unscaled and added in float32, and the sums are checked: 40000 + 40000 in float16
     with scale 8 is a gradient of 10000, and 3e38 + 3e38 in float32 with scale 1 is an overflow. If a sum is infinite or
     NaN, the step is skipped, and parameters and state are unchanged. Entries that are unspecified, or frozen by
-    :func:`maskgrad.train_only`, are ignored: NaN in the place of a missing label does not skip a step.
+    :func:`maskgrad.train_only`, are ignored: a NaN for a missing label does not skip a step.
 
     It works with optimizers of ``mg.optim`` and of ``torch.optim``, several of them, and several losses. PyTorch's
     scaler raises for a gradient in half precision. Here an optimizer of ``mg.optim`` gets it in float32, so that
-    nothing underflows when it is unscaled: between ``unscale_`` and the end of :meth:`step`, ``.grad`` of a half
-    parameter is a float32 tensor (``Tensor.grad_dtype``). Any other optimizer gets it in the parameter's dtype, in
-    which it is also checked.
+    nothing underflows when it is unscaled: between ``unscale_`` and the end of :meth:`step`, ``.grad`` of a
+    half-precision parameter is a float32 tensor (``Tensor.grad_dtype``). Any other optimizer gets it in the parameter's
+    dtype, in which it is also checked.
 
     Args:
         device: ``"cuda"`` or ``"cpu"``.
         init_scale: initial scale factor.
         growth_factor: factor of the scale after ``growth_interval`` consecutive steps without overflow; above 1.
         backoff_factor: factor of the scale after an overflow; below 1.
-        growth_interval: the number of these steps.
+        growth_interval: number of these steps.
         enabled: if False, every method does nothing, except :meth:`step`, which calls ``optimizer.step``.
 
     State:
@@ -49,7 +49,7 @@ class GradScaler(torch.amp.GradScaler):
 
     Raises:
         RuntimeError: ``unscale_`` is called twice or after ``step``, or ``step`` twice before ``update``; a closure.
-        IndexError, TypeError, ValueError: indices or layout of a gradient are invalid; no gradient was changed.
+        IndexError, TypeError, ValueError: indices or layout of a gradient are invalid; no gradient is changed.
 
     Dense equivalent: ``torch.amp.GradScaler``, bit for bit for dense gradients that it accepts.
 
@@ -102,10 +102,10 @@ class GradScaler(torch.amp.GradScaler):
             kwargs: passed to ``optimizer.step``.
 
         Returns:
-            What ``optimizer.step`` returned; None if it was skipped.
+            The result of ``optimizer.step``; None if it was skipped.
 
         Raises:
-            RuntimeError: there is a closure, which would compute scaled gradients inside the step, or this is called
+            RuntimeError: a closure is given, which would compute scaled gradients inside the step, or this is called
                 again before :meth:`update`.
         """
         if self._enabled and args and callable(args[0]):
@@ -152,7 +152,7 @@ class GradScaler(torch.amp.GradScaler):
 
 
 def _include_other_ranks(optimizer: Optimizer, found: PerDevice) -> None:
-    """Include overflows that other ranks found in their rows of a sharded table: all ranks skip the step, or none."""
+    """Include overflows of other ranks in their rows of a sharded table: all ranks skip the step, or none."""
     # Without this module there is no sharded table, and its import is expensive.
     if "maskgrad.distributed" not in sys.modules:
         return

@@ -1,7 +1,7 @@
-"""Unscales the gradients of an optimizer: all of them are read first, then checked, then written.
+"""Unscaling the gradients of an optimizer: all of them are read first, then checked, then written.
 
-A dense gradient that stays in its dtype goes to PyTorch's kernel, in place. All others are multiplied and merged in
-float32, checked as the optimizer will see them, and only then replaced.
+Dense gradients that keep their dtype use PyTorch's kernel, in place. All others are multiplied and merged in
+float32, checked in the form passed to the optimizer, and only then replaced.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Unscaled:
     param: Tensor
     gradient: AnyGradient
     merged: Gradient | None = None
-    """Merged, unscaled, in the dtype in which it is written. None: it is unscaled in place."""
+    """Merged, unscaled, in its final dtype. None: unscaled in place."""
     trained: Tensor | None = None
 
     def checked(self) -> Tensor:
@@ -97,7 +97,7 @@ def check_finite(found: Iterable[Unscaled], found_inf: PerDevice, inverse: PerDe
         flag, factor = found_inf.get(device), inverse.get(device)
         unchanged = torch.ones_like(factor)
         listed = list(tensors.values())
-        # The kernel looks at what it is given, not at the product.
+        # The kernel checks its input, not the product.
         torch._amp_foreach_non_finite_check_and_unscale_(
             listed, flag, factor if still_scaled and in_place else unchanged
         )
@@ -123,7 +123,7 @@ def write_unscaled(found: Iterable[Unscaled]) -> list[Widened]:
 
 
 def restore_dtypes(widened: Iterable[Widened]) -> None:
-    """Give gradients the dtype back that they had before they were unscaled."""
+    """Restore the dtype that gradients had before they were unscaled."""
     for param, dtype, wanted in widened:
         gradient = current_gradient(param, "a parameter")
         keep_attached(param, None)

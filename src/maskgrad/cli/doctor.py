@@ -1,4 +1,4 @@
-"""``maskgrad doctor``: run a training script as it is, and say where its padding leaks."""
+"""``maskgrad doctor``: run an unchanged training script, and report where its padding leaks."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranks", "doctor"]
 
-#: exit status if something was found, and if nothing can be said
+#: exit status if something was found, and if there is no result
 FOUND, UNABLE = 1, 2
-#: for how long rank 0 waits for the reports of others, which have made the same steps
+#: how long rank 0 waits for the reports of other ranks, which have run the same steps
 PATIENCE_S = 60.0
-#: the same once torchrun ends all ranks because one has failed: what they have to say comes now
+#: the same after torchrun ends all ranks because one has failed: their reports come soon
 GRACE_S = 2.0
 
 
@@ -40,32 +40,32 @@ def doctor(
     padding: Annotated[
         list[str] | None,
         typer.Option(
-            help="KEY=MASK: the mask (True = real; ~MASK: True = padding) or the lengths of what the batch has under "
-            "KEY; KEY==0: padded with the id 0. May be given again."
+            help="KEY=MASK: the mask (True = real; ~MASK: True = padding) or the lengths of the batch's "
+            "KEY; KEY==0: padded with the id 0. May be repeated."
         ),
     ] = None,
     documents: Annotated[
         str | None,
         typer.Option(
-            help="The model's argument that says which document a token belongs to; usual names are known."
+            help="The model's argument with the document of each token; usual names are recognised."
         ),
     ] = None,
     causal: Annotated[
         bool, typer.Option("--causal", help="Later positions must not reach earlier ones.")
     ] = False,
-    steps: Annotated[int, typer.Option(min=1, help="How many training steps are watched.")] = 2,
+    steps: Annotated[int, typer.Option(min=1, help="Number of training steps to examine.")] = 2,
     blame: Annotated[
         str,
         typer.Option(
-            help="Where a package's model is at fault: name the line of the 'program', or of the 'package'."
+            help="For faults in a package's model: report the line of the 'program', or of the 'package'."
         ),
     ] = "program",
-    quick: Annotated[bool, typer.Option("--quick", help="Watch one step.")] = False,
-    stop: Annotated[bool, typer.Option("--stop", help="End the script when these steps are over.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Examine one step.")] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="End the script after these steps.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the report to this file as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
 ) -> None:
-    """Run a script while its first training steps are examined; exit status 1 if padding reaches what counts."""
+    """Run a script and examine its first training steps; exit status 1 if padding affects results."""
     given, ranks = _given(padding), Ranks()
     if blame not in ("program", "package"):
         raise typer.BadParameter(f"expected program or package, found {blame!r}", param_hint="'--blame'")
@@ -104,7 +104,7 @@ def doctor(
             failed = error
         except SystemExit as error:
             failed = error if error.code else None
-            if isinstance(error.code, str):  # what Python itself would have printed
+            if isinstance(error.code, str):  # as printed by Python itself
                 typer.echo(error.code, err=True)
         except Exception as error:
             traceback.print_exception(type(error), error, error.__traceback__ and _own(error.__traceback__))
@@ -119,10 +119,10 @@ def doctor(
         if not isinstance(failed, ExaminationError):
             _write(report, json, html, failed=incomplete)
         if not incomplete and report.unexamined:
-            message = "the script ended without a backward pass; give the script that trains"
+            message = "the script ended without a backward pass; pass the training script"
             if watched.unpadded:
                 message = (
-                    "no padding was recognised in the batches of the script; name it with --padding KEY=MASK, such as "
+                    "no padding was recognised in the batches of the script; pass --padding KEY=MASK, such as "
                     "--padding input_ids=attention_mask"
                 )
             typer.echo(f"Error: {message}", err=True)
@@ -134,12 +134,12 @@ def doctor(
 
 @contextlib.contextmanager
 def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr, of the steps that are watched, where somebody looks at it; it goes when they are over."""
+    """A progress bar of the examined steps on stderr, if it is a terminal; removed at the end."""
     from rich.console import Console
     from rich.progress import Progress
 
     console = Console(stderr=True)
-    # what the script prints goes where it goes without us, and no thread of ours runs beside it
+    # the script's output is not redirected, and no extra thread runs
     options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
     with Progress(
         console=console, transient=True, disable=not (shown and console.is_terminal), **options
@@ -155,18 +155,18 @@ def _progress(steps: int, *, shown: bool) -> Iterator[Callable[[str, int, int], 
 
 
 def _check_script(script: Path) -> None:
-    """BadParameter for what is no Python file; JSON would run as one."""
+    """Raise BadParameter for files other than Python scripts; JSON would run as one."""
     if not script.is_file():
         raise typer.BadParameter(f"there is no file {str(script)!r}", param_hint="'SCRIPT'")
     if script.suffix not in ("", ".py", ".pyw"):
         raise typer.BadParameter(
-            f"expected a Python script, found {str(script)!r}; write maskgrad doctor train.py",
+            f"expected a Python script, found {str(script)!r}; for example: maskgrad doctor train.py",
             param_hint="'SCRIPT'",
         )
 
 
 def _check_report(option: str, path: Path | None) -> None:
-    """BadParameter, before the script runs, if the report cannot be written there."""
+    """Raise BadParameter, before the script runs, if the report cannot be written."""
     if path is None:
         return
     folder, problem = path.parent, ""
@@ -180,7 +180,7 @@ def _check_report(option: str, path: Path | None) -> None:
         problem = f"{str(path)!r} may not be written"
     if problem:
         kind = option.removeprefix("--")
-        raise typer.BadParameter(f"{problem}; write {option} report.{kind}", param_hint=f"'{option}'")
+        raise typer.BadParameter(f"{problem}; for example: {option} report.{kind}", param_hint=f"'{option}'")
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
@@ -193,18 +193,18 @@ def _given(padding: list[str] | None) -> dict[Any, Any] | None:
         key, _, mask = pair.partition("=")
         if not (key and mask):
             raise typer.BadParameter(
-                f"expected KEY=MASK, found {pair!r}; write --padding input_ids=attention_mask, or "
+                f"expected KEY=MASK, found {pair!r}; for example: --padding input_ids=attention_mask, or "
                 "--padding input_ids==0",
                 param_hint="'--padding'",
             )
-        # positions in a tuple are numbers
+        # positions in a tuple are ints
         name, of = (int(text) if text.isdigit() else text for text in (key, mask))
         given[name] = of
     return given or None
 
 
 def _run(script: Path, arguments: list[str]) -> None:
-    """As ``python script arguments`` would."""
+    """Run as ``python script arguments``."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(script), *arguments]
     sys.path.insert(0, str(script.resolve().parent))
@@ -245,7 +245,7 @@ def _write(report: Report, json: Path | None, html: Path | None, *, failed: bool
 
 
 class Ranks:
-    """This process among those that torchrun has started on this machine; alone where it has started none."""
+    """The processes started by torchrun on this machine; only this one without torchrun."""
 
     def __init__(self) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
@@ -254,15 +254,15 @@ class Ranks:
         self._running = self._ends = False
 
     def hand_over(self, report: Report, *, failed: bool) -> None:
-        """Give the report to rank 0."""
+        """Pass the report to rank 0."""
         path = self._folder() / f"{self.rank}.json"
-        part = path.with_suffix(".part")  # whoever sees the file sees all of it
+        part = path.with_suffix(".part")  # readers see complete files only
         part.write_text(json_files.dumps({"failed": failed, **report.as_dict()}), encoding="utf-8")
         part.replace(path)
 
     @contextlib.contextmanager
     def spared(self) -> Iterator[None]:
-        """On rank 0: if another rank fails, torchrun ends this one too; the program ends then, the report does not."""
+        """On rank 0: if another rank fails, torchrun ends this one, too; end the program then, but not the report."""
         if self.rank or self.size == 1:
             yield
             return
@@ -273,7 +273,7 @@ class Ranks:
             signal.signal(signal.SIGTERM, before)
 
     def _end(self, number: int, frame: object) -> None:  # noqa: ARG002
-        """The first time the program ends, or the waiting; the second time the process."""
+        """End the program or the wait the first time, the process the second time."""
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         self._ends = True
         if self._running:
@@ -281,7 +281,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """While the program runs."""
+        """Context in which the program runs."""
         self._running = True
         try:
             yield
@@ -289,12 +289,12 @@ class Ranks:
             self._running = False
 
     def collected(self, report: Report, *, failed: bool) -> tuple[Report, bool]:
-        """On rank 0: the report of all ranks, and whether the program failed on one of them."""
+        """On rank 0: the report of all ranks, and whether the program failed on any of them."""
         from maskgrad.doctor import Note, Report
         from maskgrad.doctor.ranks import united
 
         folder, others = self._folder(), range(1, self._local)
-        patience_s = 5.0 if failed else PATIENCE_S  # what is left after a failure ends soon, or not by itself
+        patience_s = 5.0 if failed else PATIENCE_S  # after a failure the rest ends soon, or never
         until = time.monotonic() + patience_s
         while not all((folder / f"{rank}.json").exists() for rank in others) and time.monotonic() < until:
             time.sleep(0.05)
@@ -319,13 +319,13 @@ class Ranks:
                 Note(
                     "ranks",
                     f"no report came from rank {', '.join(map(str, silent))}: they run on other machines, or did not "
-                    f"end within {patience_s:.0f} s, or before this rank was told to end",
+                    f"end within {patience_s:.0f} s, or before this rank had to end",
                 )
             )
         return whole, failed
 
     def _folder(self) -> Path:
-        """One for each run of torchrun, and each time that it starts its processes anew; of this user alone."""
+        """One folder for each run of torchrun, and for each restart of its processes; private to this user."""
         names = ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
         run = "-".join(os.environ.get(name, "") for name in names)
         run = "".join(letter if letter.isalnum() else "-" for letter in run)

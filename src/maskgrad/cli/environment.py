@@ -1,4 +1,4 @@
-"""What results and speed depend on: versions, kernels, what is patched inside PyTorch, devices, threads."""
+"""Everything that affects results and speed: versions, kernels, patches of PyTorch, devices, threads."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from maskgrad.versions import OPTIONAL
 
 __all__ = ["environment"]
 
-#: What numbers and speed depend on, besides the optional packages.
+#: Packages that affect results and speed, besides the optional ones.
 _COMPUTING = ("torch", "numpy", "numba", "llvmlite", "triton")
 
 
 def environment(install: bool = False) -> dict[str, Any]:
-    """Everything, as plain data; imports Dynamo and the compiler of the kernels to find out.
+    """Return all of it as plain data; imports Dynamo and the compiler of the kernels.
 
     With ``install``, other packages are imported and adapted first.
     """
-    importlib.import_module("torch._dynamo")  # patches that wait for it are then applied
+    importlib.import_module("torch._dynamo")  # this applies patches that wait for it
     patch_facts = ("target", "state", "is_off", "reason", "without", "versions", "test")
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     return {
@@ -45,7 +45,7 @@ def environment(install: bool = False) -> dict[str, Any]:
 
 
 def _versions() -> dict[str, str | None]:
-    """By distribution; None for what is not installed. PyTorch says more of its build than its distribution does."""
+    """By distribution; None if not installed. PyTorch itself gives more details of its build."""
     found: dict[str, str | None] = {"maskgrad": maskgrad.__version__, "python": platform.python_version()}
     optional = [package.distribution or name for name, package in OPTIONAL.items()]
     found |= {distribution: _version(distribution) for distribution in (*_COMPUTING, *optional)}
@@ -60,7 +60,7 @@ def _version(distribution: str) -> str | None:
 
 
 def _integrations(install: bool) -> list[dict[str, Any]]:
-    """Packages that ``mg.integrations.install`` knows: whether they are in this environment, and what is off."""
+    """Packages of ``mg.integrations.install``: whether they are installed, and what is switched off."""
     found = []
     for name in KNOWN:
         available = name in sys.modules or importlib.util.find_spec(name) is not None
@@ -82,11 +82,11 @@ def _devices() -> dict[str, str]:
 
 
 def _threads() -> dict[str, Any]:
-    """Of PyTorch's pool, which our loops use too, and of who says how many there are."""
+    """Numbers of threads, PyTorch's pool (also used by our loops), and the variables that set them."""
     may_use = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     pool = "nothing: numba cannot be used"
     if numba_works():
-        from maskgrad.kernels.cpu import threads  # brings the compiler
+        from maskgrad.kernels.cpu import threads  # imports the compiler
 
         pool = threads.pool()
     return {

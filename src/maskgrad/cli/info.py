@@ -1,4 +1,4 @@
-"""``maskgrad info``: what to say in a bug report."""
+"""``maskgrad info``: information for bug reports."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
     install: Annotated[
         bool,
-        typer.Option("--install", help="Import and adapt the packages found, to see whether that works."),
+        typer.Option("--install", help="Import and adapt the packages found, to check that this works."),
     ] = False,
 ) -> None:
-    """Versions, kernels in use, what is patched inside PyTorch and for other packages, devices, threads."""
-    from maskgrad.cli.environment import environment  # imports torch, for which --help need not wait
+    """Show versions, kernels in use, patches of PyTorch and other packages, devices and threads."""
+    from maskgrad.cli.environment import environment  # imports torch, which --help does not need
 
     facts = environment(install)
     if as_json:
@@ -59,7 +59,7 @@ def _empty(title: str) -> Table:
 
 
 def _by_body(kernels: dict[str, str]) -> dict[str, str]:
-    """Which kernels each body runs: there are more kernels than bodies."""
+    """The kernels of each implementation, as there are more kernels than implementations."""
     found: dict[str, list[str]] = {body: [] for body in sorted(set(kernels.values()))}
     for name, body in kernels.items():
         found[body].append(name)

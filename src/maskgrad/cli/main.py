@@ -1,4 +1,4 @@
-"""``maskgrad``: the commands and where they are."""
+"""``maskgrad``: the commands and their modules."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from maskgrad.optional_packages import require
 
 require("typer", "the command line", "cli")
 
-import typer  # noqa: E402  (after it is known to be there)
+import typer  # noqa: E402  (after checking that it is installed)
 
 import maskgrad  # noqa: E402
 from maskgrad.cli import doctor, info, programs, warmup  # noqa: E402
@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 app.command(context_settings=programs.PASSED_ON)(programs.demo)
 app.command(context_settings=programs.PASSED_ON | {"help_option_names": []})(programs.bench)
-# What follows the script belongs to the script.
+# Arguments after the script belong to the script.
 app.command(
     context_settings={
         "allow_extra_args": True,

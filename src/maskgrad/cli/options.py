@@ -1,4 +1,4 @@
-"""Options that several commands share, checked before any work begins."""
+"""Options shared by several commands, checked before any work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["usable_device", "writable_directory"]
 
 
 def usable_device(name: str) -> torch.device:
-    """The device called ``name``, if a number can be stored there and read back.
+    """Return the device ``name``, if a value can be stored there and read back.
 
     Raises:
         typer.BadParameter: PyTorch does not know the device, or cannot use it here.
@@ -24,7 +24,7 @@ def usable_device(name: str) -> torch.device:
 
     try:
         device = torch.device(name)
-        # "cuda" without a GPU fails on the way there, "meta" on the way back
+        # "cuda" without a GPU fails when writing, "meta" when reading
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -35,10 +35,10 @@ def usable_device(name: str) -> torch.device:
 
 
 def writable_directory(path: Path) -> None:
-    """Create the folder ``path`` if need be, and make sure that files can be written into it.
+    """Create the folder ``path`` if necessary, and check that files can be written to it.
 
     Raises:
-        typer.BadParameter: it is a file, lies below one, or may not be written to.
+        typer.BadParameter: it is a file, is below one, or is not writable.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -46,6 +46,6 @@ def writable_directory(path: Path) -> None:
             pass
     except OSError as error:
         raise typer.BadParameter(
-            f"cannot write into {str(path)!r} ({error.strerror or error}). Name a folder of yours.",
+            f"cannot write to {str(path)!r} ({error.strerror or error}). Choose another folder.",
             param_hint="'--out'",
         ) from None

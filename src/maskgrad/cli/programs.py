@@ -1,4 +1,4 @@
-"""``maskgrad demo`` and ``maskgrad bench``: programs that stand beside the library, in its repository."""
+"""``maskgrad demo`` and ``maskgrad bench``: programs in the library's repository."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import maskgrad
 
 __all__ = ["PASSED_ON", "bench", "checkout", "demo"]
 
-#: Options are those of the program; ours would hide them.
+#: Options are passed on to the program.
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 REPOSITORY = "https://github.com/maskgrad/maskgrad"
@@ -24,7 +24,7 @@ _HOW_TO_GET = (
 
 
 def checkout() -> Path | None:
-    """The root of a checkout of maskgrad: the one that runs, else the current folder; None if neither is one."""
+    """Root of a checkout of maskgrad: the running one, else the current folder; None if neither is one."""
     for root in (Path(maskgrad.__file__).resolve().parents[2], Path.cwd()):
         project = root / "pyproject.toml"
         if project.is_file() and 'name = "maskgrad"' in project.read_text(encoding="utf-8"):
@@ -34,9 +34,11 @@ def checkout() -> Path | None:
 
 def demo(
     context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which program; without it, they are listed.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the program; lists all programs if omitted.")
+    ] = None,
 ) -> None:
-    """Run a program of the folder examples: `maskgrad demo movielens --help` says what it takes."""
+    """Run a program of the folder examples; for its options see `maskgrad demo movielens --help`."""
     root = _root_for("examples", "cli,plot,examples", "demo")
     found = {
         main.parent.name: main.parent / "__init__.py"
@@ -48,13 +50,13 @@ def demo(
         return
     if name not in found:
         raise typer.BadParameter(
-            f"{name!r} is not among them; there are {', '.join(found)}", param_hint="'NAME'"
+            f"unknown program {name!r}; choose one of {', '.join(found)}", param_hint="'NAME'"
         )
     _run(root, f"examples.{name}", context.args, f"maskgrad demo {name}")
 
 
 def bench(context: typer.Context) -> None:
-    """Measure operations beside torch.masked, plain PyTorch and others: `maskgrad bench --help`."""
+    """Measure operations, compared with torch.masked, plain PyTorch and others: `maskgrad bench --help`."""
     root = _root_for("benchmarks", "bench", "bench")
     _run(root, "benchmarks", context.args, "maskgrad bench")
 
@@ -65,14 +67,14 @@ def _root_for(folder: str, extras: str, command: str) -> Path:
         return root
     how = _HOW_TO_GET.format(extras=extras, command=command)
     typer.echo(
-        f"Error: the package holds the library only; the folder {folder} is in its repository: {how}",
+        f"Error: the package contains the library only; the folder {folder} is in its repository: {how}",
         err=True,
     )
     raise typer.Exit(1)
 
 
 def _run(root: Path, package: str, arguments: list[str], name: str) -> None:
-    sys.path.insert(0, str(root))  # processes that it starts need it, too
+    sys.path.insert(0, str(root))  # its subprocesses need it, too
     importlib.import_module(f"{package}.__main__").app(arguments, prog_name=name)
 
 

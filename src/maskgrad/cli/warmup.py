@@ -1,4 +1,4 @@
-"""``maskgrad warmup``: the compiled kernels are made ahead, so that no first call waits for the compiler."""
+"""``maskgrad warmup``: compile the kernels ahead of time, so that no first call waits for the compiler."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def warmup(
-    dtypes: Annotated[
-        str, typer.Option(help=f"For which numbers, with commas between: {', '.join(DTYPES)}.")
-    ] = "float32",
+    dtypes: Annotated[str, typer.Option(help=f"Comma-separated dtypes: {', '.join(DTYPES)}.")] = "float32",
 ) -> None:
-    """Compile the kernels for this machine and keep them on disk: a minute or two, once for each version."""
+    """Compile the kernels for this machine and cache them on disk: a minute or two, once per version."""
     names = [name.strip() for name in dtypes.split(",") if name.strip()]
     unknown = [name for name in names if name not in DTYPES]
     if unknown or not names:
         raise typer.BadParameter(
-            f"expected some of {', '.join(DTYPES)} with commas between, got {dtypes!r}",
+            f"expected a comma-separated list of {', '.join(DTYPES)}, got {dtypes!r}",
             param_hint="'--dtypes'",
         )
-    # torch and numba take seconds to load; `--help` need not wait for them.
+    # torch and numba take seconds to load; `--help` does not need them.
     import torch
     from numba.core import event
 
@@ -45,12 +43,12 @@ def warmup(
                 work()
     made = sum(1 for _, found in compiled.buffer if found.is_start)
     typer.echo(
-        f"{made} loops were compiled in {time.perf_counter() - start:.0f} s; the others were on disk already."
+        f"{made} loops were compiled in {time.perf_counter() - start:.0f} s; the others were cached already."
     )
 
 
 def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Small programs that between them call the compiled kernels, forward and backward, with their names."""
+    """Small programs that together call all compiled kernels, forward and backward, with their names."""
     import torch
     import torch.nn.functional as F
 
@@ -88,7 +86,7 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "sums and means", both(*along("sum", "mean"))
     yield "variances", both(*along("var", "std"))
     yield "extrema", both(*along("amax", "amin"))
-    yield "entries brought together", both(methodcaller("compressed"))
+    yield "compaction of entries", both(methodcaller("compressed"))
     yield "positions", lambda: [operand().argmax(dim) for dim in (0, 1)]
     yield "products", both(*along("prod", dims=(0, 1)))
     yield "norms", both(*norms(0, 1, (0, 1)))
@@ -100,7 +98,7 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "cross-entropy", both(*(partial(F.cross_entropy, target=labels, reduction=each) for each in how))
     along_rows = along("sum", "mean", "var", "amax", "softmax", "logsumexp", "prod", dims=(1,))
     for layout in (torch.sparse_coo, torch.sparse_csr):
-        yield f"entries stored as {layout}", both(*along_rows, *norms(1), layout=layout)
+        yield f"layout {layout}", both(*along_rows, *norms(1), layout=layout)
     yield "attention of sequences", partial(_attention, dtype)
     yield "rows of tables", partial(_tables, dtype)
 

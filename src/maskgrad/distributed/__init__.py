@@ -1,4 +1,4 @@
-"""Training on several processes: gradients, losses and statistics as one process on the whole batch would have them."""
+"""Training on several processes: gradients, losses and statistics equal to those of one process on the whole batch."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # A subclass of what a build without torch.distributed lacks.
+    # Its base class is missing in builds without torch.distributed.
     if name == "DataParallel":
         from maskgrad.distributed.data_parallel import DataParallel
 

@@ -1,4 +1,4 @@
-"""Ranks that accumulate gradients together: exchanges of wrappers are put off, totals and gradients added up."""
+"""Ranks that accumulate gradients together: exchanges of wrappers are deferred, totals and gradients are summed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["AccumulatingRanks", "imported", "replicating", "sharding"]
 class AccumulatingRanks(Alone):
     """The ranks that accumulate gradients together; wrappers in ``module`` do not exchange until :meth:`close`.
 
-    Wrappers are DistributedDataParallel, the result of ``prepare``, and modules that ``fully_shard`` has changed.
+    Wrappers are DistributedDataParallel, the result of ``prepare``, and modules changed by ``fully_shard``.
 
     Raises:
         ValueError: a wrapper outside ``module`` exchanges a gradient of ``params``, or groups differ.
-        TypeError: a wrapper whose exchange cannot be put off.
+        TypeError: a wrapper whose exchange cannot be deferred.
     """
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor], group: Any) -> None:
@@ -39,8 +39,8 @@ class AccumulatingRanks(Alone):
         self._shards: list[Any] = [m for m in modules if _is(m, sharding())]
         if any(_is(m, imported("torch.distributed.fsdp", "FullyShardedDataParallel")) for m in modules):
             raise TypeError(
-                "GradientAccumulator: the module holds a FullyShardedDataParallel; use "
-                "torch.distributed.fsdp.fully_shard, whose exchange can be put off"
+                "GradientAccumulator: the module contains a FullyShardedDataParallel; use "
+                "torch.distributed.fsdp.fully_shard, whose exchange can be deferred"
             )
         _check_others(params, [*modules, *(d for m in replicated for d in getattr(m, "_dense", ()))])
         group = _common_group(replicated) if group is None else group
@@ -67,7 +67,7 @@ class AccumulatingRanks(Alone):
         return [one for _, one in rows]
 
     def gathered(self, tensors: Sequence[Tensor], error: Exception | None = None) -> list[list[Tensor]]:
-        """Tensors of each rank, by rank, which may differ in their first size; raises as :meth:`collected`."""
+        """Gather the tensors of all ranks, by rank, whose first sizes may differ; raises as :meth:`collected`."""
         kinds = [[str(t.dtype), list(t.shape[1:])] for t in tensors]
         rows = self.collected([kinds, [len(t) for t in tensors]], error)
         plans = [
@@ -89,7 +89,7 @@ class AccumulatingRanks(Alone):
         return found
 
     def reduce_shards(self) -> None:
-        """Let ``fully_shard`` add up what it has gathered, as at the end of a backward pass that exchanges."""
+        """Let ``fully_shard`` reduce its accumulated gradients, as at the end of a synchronizing backward pass."""
         for wrapper in self._shards:
             wrapper.set_requires_gradient_sync(True, recurse=False)
         try:
@@ -97,14 +97,14 @@ class AccumulatingRanks(Alone):
                 state = wrapper._get_fsdp_state()
                 if state._is_root:
                     context = state._state_ctx
-                    # since PyTorch 2.15 set as a backward pass begins, and unset as it ends
+                    # since PyTorch 2.15 set when a backward pass begins, and unset when it ends
                     if getattr(context, "manual_backward_finalization_active", False) is None:
                         context.manual_backward_finalization_active = False
                     state._root_post_backward_final_callback()
         finally:
             for wrapper in self._shards:
                 wrapper.set_requires_gradient_sync(False, recurse=False)
-        for wrapper in self._shards:  # averages were made: of so many ranks
+        for wrapper in self._shards:  # averages over this number of ranks
             for group in _groups(wrapper):
                 factor = group.gradient_divide_factor or group.mesh_info.mesh.size()
                 for param in (one.sharded_param for one in group.fsdp_params):
@@ -114,7 +114,7 @@ class AccumulatingRanks(Alone):
     def exchanged(
         self, params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]
     ) -> list[AnyGradient | None]:
-        """Sums over the ranks; nothing is written."""
+        """Sums over the ranks; out of place."""
         found = list(gradients)
         places = [n for n, p in enumerate(params) if not (is_distributed_tensor(p) or is_sharded(p))]
         named = [
@@ -149,7 +149,7 @@ def _averaged_tables(module: nn.Module | None, params: Sequence[Tensor]) -> set[
             found |= own
     if sharded:
         raise ValueError(
-            "GradientAccumulator: parameters are rows of sharded tables, and only the tables know whether their "
+            "GradientAccumulator: parameters are rows of sharded tables, and only the tables store whether their "
             "gradients are averages; pass the module instead of its parameters"
         )
     return found
@@ -162,8 +162,8 @@ def _common_group(wrappers: list[Any]) -> Any:
     distinct = {id(world if group is None else group): group for group in found}
     if len(distinct) > 1:
         raise ValueError(
-            "GradientAccumulator: the module holds wrappers of different process groups; say which ranks "
-            "accumulate together: group="
+            "GradientAccumulator: the module contains wrappers of different process groups; pass the ranks that "
+            "accumulate together as group="
         )
     return next(iter(distinct.values()), None)
 
@@ -186,30 +186,30 @@ def replicating() -> tuple[type, ...]:
 
 
 def sharding() -> tuple[type, ...]:
-    """Modules whose parameters are divided among the ranks."""
+    """Modules whose parameters are sharded over the ranks."""
     return imported("torch.distributed.fsdp", "FSDPModule")
 
 
 def imported(module: str, name: str) -> tuple[type, ...]:
-    """A class, if it has been imported: otherwise there are no instances."""
+    """Return a class if it is imported; otherwise it has no instances."""
     found = getattr(sys.modules.get(module), name, None)
     return () if found is None else (found,)
 
 
 def _is(x: object, kinds: tuple[type, ...]) -> bool:
-    return issubclass(type(x), kinds)  # not isinstance: proxies answer in their own ways
+    return issubclass(type(x), kinds)  # not isinstance: proxies may answer differently
 
 
 def _check_others(params: Sequence[Tensor], known: list[nn.Module]) -> None:
-    """ValueError if a wrapper that is not ``known`` exchanges the gradient of one of the parameters."""
+    """Raise a ValueError if a wrapper that is not ``known`` exchanges the gradient of one of the parameters."""
     ids, inside = {id(p) for p in params}, {id(m) for m in known}
-    # PyTorch's own list of modules that fully_shard has changed
+    # PyTorch's own list of modules changed by fully_shard
     states = sys.modules.get("torch.distributed._composable_state")
     changed = [m for m in getattr(states, "_module_state_mapping", ()) if _is(m, sharding())]
     for other in (*list(REPLICAS), *changed):
         if id(other) not in inside and any(id(p) in ids for p in other.parameters()):
             raise ValueError(
                 f"GradientAccumulator: a {type(other).__name__} exchanges the gradients of these parameters in each "
-                "backward pass, and can wait only if it is given itself: GradientAccumulator(model) with the module "
-                "that is called, instead of its parameters or what is inside"
+                "backward pass, and can defer this only if passed itself: GradientAccumulator(model) with the module "
+                "that is called, instead of its parameters or submodules"
             )

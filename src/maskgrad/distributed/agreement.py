@@ -1,4 +1,4 @@
-"""Either all ranks go on, or all raise: a mistake on one of them must not leave the others waiting."""
+"""Agreement of ranks: either all continue, or all raise, so that an error on one leaves no others waiting."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Postponed(contextlib.AbstractContextManager["Postponed"]):
 
 
 def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    """ValueError if ``value`` of argument ``name`` is not among ``known``."""
+    """Raise a ValueError if ``value`` of argument ``name`` is not among ``known``."""
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
 
 
 def digest(text: str) -> int:
-    """A number for what a rank is about to do; 56 bits, so that it travels in an int64."""
+    """A hash of a rank's plan; 56 bits, so that it fits into an int64."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big")
 
 
@@ -55,8 +55,8 @@ def check_consistent(
 ) -> None:
     """Return if all ranks have the same plan and none has an error; raise on every rank otherwise. Waits.
 
-    ``plan`` is a text, part by part separated by ``"; "``. Where the plans differ, ``kind`` is raised with the first
-    difference; where a rank has an ``error``, it is raised there, and one of its type that quotes it elsewhere.
+    ``plan`` is a string, with parts separated by ``"; "``. If the plans differ, ``kind`` is raised with the first
+    difference; if a rank has an ``error``, it is raised there, and one of its type that quotes it elsewhere.
     """
     what = group.what if what is None else what
     own = f"{_PLAN}\n{plan}" if error is None else f"{_ERROR}\n{type(error).__name__}\n{error}"
@@ -85,12 +85,12 @@ def exchange_numbers(
 ) -> Tensor:
     """Send each rank its row of ``numbers`` (W, k), int64, and receive theirs, (W, k); or raise on every rank.
 
-    How many rows are wanted has to be sent before a look-up anyway; that message carries two numbers more, which say
+    The number of requested rows must be sent before a lookup anyway; two more integers in that message tell
     whether the ranks have the same ``plan``, and so the same k >= 1, and whether one has an ``error``.
     """
     once, own = [1] * group.size, digest(plan)
     head = torch.tensor([int(error is not None), own], device=numbers.device).expand(group.size, 2)
-    # The first message has the same length whatever the ranks are about to do; the rest follows if plans are equal.
+    # The first message has the same length for any plan; the rest follows if plans are equal.
     received = group.all_to_all(torch.cat([head, numbers[:, :1]], 1), once, once)
     if any(failed or other != own for failed, other in received[:, :2].tolist()):
         check_consistent(group, plan, error, what=what, kind=RuntimeError)

@@ -1,4 +1,4 @@
-"""Tensors and gradients added up over the ranks, each of whatever kind it is."""
+"""Tensors and gradients summed over the ranks, of any kind."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AllReduce:
         self._result: Any = None
 
     def wait(self) -> Any:
-        """The result, once it has arrived; RuntimeError if a rank has ended or does not answer. May be called again."""
+        """Wait for the result; RuntimeError if a rank has ended or does not respond. May be called again."""
         if self._exchange is not None:
             self._result = self._exchange.finish()[0]
             self._exchange = None
@@ -50,34 +50,34 @@ class AllReduce:
 def all_reduce(
     x: AnyGradient, op: Op = "sum", group: Any = None, async_op: bool = False, *, exchange: Transport = "auto"
 ) -> Any:
-    r"""Add up what the ranks have, entry by entry: dense, sparse or masked tensors, also of different kinds.
+    r"""Sum tensors over the ranks: dense, sparse or masked tensors, also of different kinds.
 
     .. math:: y_i = \frac1d \sum_{r:\, i \text{ specified on rank } r} x^{(r)}_i, \qquad
               d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
 
     Args:
         x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`, of a
-            dtype that can be added up. All ranks have the same shape and dtype.
+            dtype that can be summed. All ranks have the same shape and dtype.
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
-        async_op: return at once; ``wait()`` of what is returned gives the result. Only the sizes, which are exchanged
-            first, are waited for.
+        async_op: return at once; ``wait()`` of the returned object gives the result. Only the sizes, which are
+            exchanged first, are waited for.
         exchange: how sparse entries are sent: ``"sparse"``, as lists; ``"dense"``, the whole shape; ``"auto"``,
             whichever is smaller.
 
     Returns:
-        The result, the same bit for bit on all ranks and detached; ``x`` is left as it is. An entry is specified where
-        it is on some rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
+        The result, the same bit for bit on all ranks and detached; ``x`` is not changed. An entry is specified where
+        it is on any rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
         mask; otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of
-        all ranks together. Half precision is added up in float32 and rounded once; Booleans are counted. For a
+        all ranks together. Half precision is added in float32 and rounded once; Booleans are counted. For a
         differentiable sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
         TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
         ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` or ``exchange`` is unknown.
         IndexError: an index of a sparse ``x`` lies outside its shape.
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
     Dense equivalent: ``torch.distributed.all_reduce``, in place.
 
@@ -88,7 +88,7 @@ def all_reduce(
         tensor([5.])
         >>> torch.distributed.destroy_process_group()
 
-    Source: the sparse all-reduce that gloo has, and NCCL and half precision lack (PyTorch issue 22400).
+    Source: gloo's sparse all-reduce, which NCCL and half precision do not support (PyTorch issue 22400).
     """
     ranks = ProcessGroup(group, "all_reduce")
     gradients: list[NamedGradient] = []
@@ -119,15 +119,15 @@ def all_reduce_gradients(
 
     .. math:: g \leftarrow \frac1W \sum_r g^{(r)}
 
-    The gradients decide, not what a module declares. If one rank has a dense gradient, all end with a dense one in
-    ``.grad``. Sparse ones stay sparse: the result lists the rows that some rank lists, merged, and is attached if
+    The result depends on the gradients, not on the module. If one rank has a dense gradient, all end with a dense one
+    in ``.grad``. Sparse ones stay sparse: the result has the rows of all ranks, merged, and is attached if
     ``.grad`` cannot hold its layout. With a masked one (:func:`maskgrad.attach_gradient`) the result is attached, and
-    specifies what some rank specifies. No gradient counts as zero, unless no rank has one. The results are detached,
+    specified where any rank's is. A missing gradient counts as zero, unless no rank has one. The results are detached,
     and equal bit for bit on all ranks. An error on one rank is raised on all of them, before any gradient is changed.
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
-            among them. DTensors and rows of sharded tables, whose gradients are reduced already, are left out.
+            among them. DTensors and rows of sharded tables, whose gradients are reduced already, are ignored.
         group: a process group of any backend; None: the default one.
         op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
         exchange: how sparse gradients are sent, as for :func:`all_reduce`.
@@ -137,7 +137,7 @@ def all_reduce_gradients(
         ValueError: parameters differ in shape or dtype between the ranks, or one has an attached gradient and a
             ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
     Dense equivalent: ``torch.distributed.all_reduce(p.grad, ReduceOp.AVG)`` for each parameter.
 
@@ -150,7 +150,7 @@ def all_reduce_gradients(
         tensor([[2., 2.]])
         >>> torch.distributed.destroy_process_group()
 
-    Source: ``torch.nn.parallel.DistributedDataParallel``, which decides by the module whether a gradient is sparse.
+    Source: ``torch.nn.parallel.DistributedDataParallel``, for which the module determines whether a gradient is sparse.
     """
     ranks = ProcessGroup(group, "all_reduce_gradients")
     owners: list[Tensor] = []
@@ -168,7 +168,7 @@ def all_reduce_gradients(
 def named_gradients(
     params: Sequence[Tensor], names: Sequence[str], present: bool = True
 ) -> list[NamedGradient]:
-    """The gradient of each parameter if ``present``, else none; raises if a parameter has two."""
+    """The gradient of each parameter if ``present``, else None; raises if a parameter has two."""
     found = [current_gradient(p, name) if present else None for p, name in zip(params, names, strict=True)]
     return [
         NamedGradient(f"gradient of {name}", p.shape, p.dtype, p.device, gradient)
@@ -177,7 +177,7 @@ def named_gradients(
 
 
 def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | None]) -> None:
-    """Put gradients in the place of those that parameters have; None: there was none anywhere."""
+    """Replace the gradients of parameters; None: no rank had one."""
     for param, gradient in zip(params, gradients, strict=True):
         if gradient is None:
             continue
@@ -193,7 +193,7 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
             and present.layout is torch.strided
             and present.dtype is gradient.dtype
         ):
-            present.copy_(gradient)  # others may hold it: a bucket, a view
+            present.copy_(gradient)  # it may be referenced elsewhere: a bucket, a view
             continue
         if present is None or present.dtype is not gradient.dtype:
             param.grad = None
@@ -202,12 +202,12 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
             if grad_dtype(param) not in (None, gradient.dtype):
                 keep_attached(param, gradient)
                 continue
-        # Memory of its own: results that travelled together share theirs.
+        # A copy, as results of one exchange share memory.
         param.grad = gradient.clone() if dense else gradient
 
 
 def is_distributed_tensor(x: object) -> bool:
-    """Whether it is a DTensor, whose gradient is reduced where it was sharded."""
+    """Whether it is a DTensor, whose gradient is reduced where it is sharded."""
     return any(kind.__name__ == "DTensor" for kind in type(x).__mro__)
 
 

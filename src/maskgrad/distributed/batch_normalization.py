@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of the specified entries that all ranks have together."""
+"""Batch normalisation with the statistics of the specified entries of all ranks."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     .. math:: y = \frac{x - \bar x}{\sqrt{\sigma^2 + \varepsilon}}\, w + b
 
-    Mean and variance of a channel are those of its specified entries on all ranks together, as one process on the joint
-    batch has them, and so are the running statistics. A channel without entries leaves them as they are, one with a
-    single entry moves the mean only. In evaluation nothing is exchanged.
+    Mean and variance of a channel are those of its specified entries on all ranks, as in one process on the joint
+    batch, and so are the running statistics. A channel without entries does not change them; one with a
+    single entry updates the mean only. In evaluation nothing is exchanged.
 
     Args:
         num_features: number of channels C.
         eps: added to the variance.
-        momentum: of the running statistics; None: cumulative average.
+        momentum: momentum of the running statistics; None: cumulative average.
         affine: whether there are weight and bias.
         track_running_stats: whether there are running statistics.
         process_group: a group of any backend; None: the default one, or this process alone if there is none.
-        device: of the parameters.
-        dtype: of the parameters.
+        device: device of the parameters.
+        dtype: dtype of the parameters.
 
     Shapes: ``(N, C, *)``, plain or masked; N may be 0 on some ranks. The result has the input's mask.
 
     Gradient:
         That of the sum of the ranks' losses, through the common statistics. Averaged over the ranks, it is that of
-        one process. Every rank must go through the backward pass.
+        one process. Every rank must run the backward pass.
 
     Raises:
         ValueError: the input has fewer than 2 dimensions, or another number of channels.
         TypeError: the input is stored in a sparse layout.
-        RuntimeError: a rank has ended, or did not come within the group's timeout.
+        RuntimeError: a rank has ended, or did not respond within the group's timeout.
 
     Dense equivalent: ``torch.nn.SyncBatchNorm``, which takes plain tensors on a GPU.
 
@@ -119,7 +119,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @torch.no_grad()
     def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
-        """Move the running statistics."""
+        """Update the running statistics."""
         if self.running_mean is None or self.running_var is None or not self.training:
             return
         momentum = self.momentum
@@ -128,7 +128,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             if momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         assert momentum is not None
-        unbiased = variance * count / (count - 1).clamp(min=1)  # a quotient of integers would be float32
+        unbiased = variance * count / (count - 1).clamp(min=1)  # dividing integers would give float32
         for running, observed, known in (
             (self.running_mean, mean, count > 0),
             (self.running_var, unbiased, count > 1),
@@ -138,14 +138,14 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
     @classmethod
     def convert(cls, module: nn.Module, process_group: Any = None) -> nn.Module:
-        """Put such layers in the place of all BatchNorm layers of a module, with their parameters and statistics.
+        """Replace all BatchNorm layers of a module by such layers, with their parameters and statistics.
 
         Args:
             module: a module, or a BatchNorm layer itself.
             process_group: a group of any backend; None: the default one.
 
         Returns:
-            ``module``, changed in place; the new layer, if it was itself a BatchNorm layer.
+            ``module``, changed in place; the new layer if it was a BatchNorm layer itself.
         """
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, cls):
             made = cls(

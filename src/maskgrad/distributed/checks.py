@@ -1,4 +1,4 @@
-"""Checks that optimizers, their options, and parameters bit for bit, are the same on all ranks."""
+"""Checks that optimizers, their options, and parameters (bit for bit) are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["check_optimizer", "check_parameters"]
 
 
 def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = True) -> None:
-    """Raise on all ranks if their optimizers are not the same: class, options, parameters and, if wanted, states.
+    """Raise on all ranks if their optimizers differ: class, options, parameters and, optionally, states.
 
     Ranks with different learning rates drift apart silently. Call it once, before training or after loading.
 
     Args:
         optimizer: any optimizer of ``mg.optim`` or ``torch.optim``.
         group: a process group of any backend; None: the default one.
-        state: compare the states, too: names, shapes, dtypes, and the values of those that are one number. False for
-            optimizers whose state is divided among the ranks.
+        state: compare the states, too: names, shapes, dtypes, and the values of scalar ones. False for
+            optimizers whose state is sharded over the ranks.
 
     Raises:
-        ValueError: something differs; the first difference is named. On all ranks.
+        ValueError: something differs; reports the first difference. On all ranks.
         TypeError: ``optimizer`` is not an optimizer. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -59,26 +59,26 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 
 
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
-    """Raise on all ranks if their parameters (of a module: and buffers) are not equal, bit for bit.
+    """Raise on all ranks if their parameters (and a module's buffers) are not equal, bit for bit.
 
-    Reads all of them: call it now and then. Parts of sharded tables and DTensors, which are different on each rank, are
-    left out.
+    Reads all of them, so call it only occasionally. Shards of tables and DTensors, which differ between ranks, are
+    ignored.
 
     Args:
         module_or_params: a module, a parameter, or parameters in the same order on all ranks.
         group: a process group of any backend; None: the default one.
 
     Raises:
-        ValueError: something differs; the first difference is named. On all ranks.
+        ValueError: something differs; reports the first difference. On all ranks.
         TypeError: something among the parameters is not a tensor. On all ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
         >>> mg.distributed.check_parameters(torch.nn.Linear(2, 1))
         >>> torch.distributed.destroy_process_group()
 
-    Source: replicas that should be equal are compared by a digest, as files are.
+    Source: comparison of replicas by a digest, as for files.
     """
     ranks = ProcessGroup(group, "check_parameters")
     parts = []

@@ -1,4 +1,4 @@
-"""A module on several ranks: dense gradients through DistributedDataParallel, all others through our exchange."""
+"""A module on several ranks: dense gradients through DistributedDataParallel, others through our exchange."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ class DataParallel(nn.Module, Joinable):
         enable: bool = True,
         throw_on_early_termination: bool = False,
     ) -> Join:
-        """Train on uneven inputs: a rank that has run out takes part without gradients.
+        """Train on uneven inputs: a rank without further input takes part without gradients.
 
         Args:
             divide_by_initial_world_size: divide by the number of all ranks; False: of those that still have input.
             enable: False does nothing.
-            throw_on_early_termination: raise on all ranks as soon as one has run out.
+            throw_on_early_termination: raise on all ranks as soon as one has no further input.
         """
         return Join(
             [*self._dense, self],
@@ -114,7 +114,7 @@ class DataParallel(nn.Module, Joinable):
         )
 
     def join_hook(self, **kwargs: Any) -> JoinHook:
-        """The hook of a rank that has run out of input."""
+        """The hook of a rank without further input."""
         self._exchange.divide_by_present = not kwargs.get("divide_by_initial_world_size", True)
         return _RunOut(self)
 
@@ -129,8 +129,8 @@ class DataParallel(nn.Module, Joinable):
         return self._group if self._group is not None else torch.distributed.group.WORLD
 
     def _announce(self, synchronize: bool) -> bool:
-        """Tell ranks that have run out, who know nothing of this forward pass, whether an exchange follows."""
-        # Those ranks are busy with what DistributedDataParallel does at its end of backward; so is ours.
+        """Tell ranks without further input, which do not run this forward pass, whether an exchange follows."""
+        # Those ranks mirror the end of backward in DistributedDataParallel, and ours.
         self._exchange.overlap = False
         self._exchange.group.wait(self._announced)
         self._follows = torch.tensor([int(synchronize)], device=self._exchange.group.device)
@@ -138,7 +138,7 @@ class DataParallel(nn.Module, Joinable):
         return synchronize
 
     def _send_from(self, group: ProcessGroup, rank: int) -> None:
-        """Give all ranks the parameters, and without DistributedDataParallel the buffers, of one."""
+        """Broadcast the parameters of one rank, and its buffers if DistributedDataParallel is not used."""
         tensors: list[Tensor] = list(self._partition.exchanged.values())
         if not self._dense:
             own = {id(p) for p in self._partition.local.values()} | {id(p) for p in tensors}
@@ -166,7 +166,7 @@ class _RunOut(JoinHook):
         self.model = model
 
     def main_hook(self) -> None:
-        """One iteration of the others."""
+        """One iteration of the other ranks."""
         model = self.model
         model._announce(False)
         model._exchange.group.wait(model._announced)
@@ -174,7 +174,7 @@ class _RunOut(JoinHook):
             model._exchange.take_part()
 
     def post_hook(self, is_last_joiner: bool) -> None:
-        """All have run out: everyone gets the parameters of a rank that was among the last."""
+        """At the end all ranks get the parameters of one of the last ranks with input."""
         model, group = self.model, self.model._exchange.group
         group.wait(model._announced)
         model._exchange.overlap = model._overlap
@@ -184,9 +184,9 @@ class _RunOut(JoinHook):
 
 
 class _PlainOutputs(nn.Module):
-    """A module whose output DistributedDataParallel can look through: it cannot see into MaskedTensors.
+    """A module with output that DistributedDataParallel can traverse: it does not support MaskedTensors.
 
-    It also gives every parameter a name with a dot in it, without which DistributedDataParallel ignores none.
+    It also adds a dot to every parameter name, which DistributedDataParallel needs to ignore some.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -194,12 +194,12 @@ class _PlainOutputs(nn.Module):
         self.module = module
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[list[Any], Any]:
-        """The leaves of the output, and its structure."""
+        """Return the leaves of the output, and its structure."""
         return pytree.tree_flatten(self.module(*args, **kwargs))
 
 
 def _new_group(ranks: ProcessGroup, timeout: datetime.timedelta | None) -> Any:
-    """A group of the same ranks, in which the exchange is not held up by what else is said; it waits as long."""
+    """A group of the same ranks, so that other messages do not delay the exchange; with the same timeout."""
     if timeout is None:
         timeout = ranks.timeout()
     if ranks.group is None or ranks.group is torch.distributed.group.WORLD:

@@ -1,12 +1,12 @@
-"""One exchange: all ranks bring gradients of any kind, and all leave with their sum, of one kind.
+"""One exchange: all ranks contribute gradients of any kind, and all get their sum, of one kind.
 
 Three steps, each of which starts collectives without waiting for them: every rank describes its contributions
-(``__init__``), contributions are sent (:meth:`Exchange.send`), results are put together (:meth:`Exchange.finish`).
-What a rank does in a step follows from what all of them said, so that all start the same collectives in the same
+(``__init__``), contributions are sent (:meth:`Exchange.send`), results are assembled (:meth:`Exchange.finish`).
+Each step depends only on the descriptions of all ranks, so that all start the same collectives in the same
 order. A rank whose gradients have an error says so in the first message, and all ranks raise.
 
-Whatever the number of gradients, they travel in few messages: whole tensors that are added up in a ring, or lists of
-rows that go to everyone. Lists are merged in the order of the ranks, so that every rank has the same sums, bit for bit.
+Any number of gradients is sent in a few messages: dense tensors by a ring all-reduce, or lists of
+rows by an all-gather. Lists are merged in the order of the ranks, so that all ranks have the same sums, bit for bit.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ Transport = Literal["auto", "dense", "sparse"]
 _BUCKET_BYTES = 32 << 20
 _HEAD = 4
 _FIRST = 64
-"""Number of gradients that the first message describes; its length must be known before anything is compared."""
+"""Number of gradients that the first message describes; its length must be known before any comparison."""
 
 
 class NamedGradient(NamedTuple):
-    """One gradient of an exchange; None where this rank has none."""
+    """One gradient of an exchange; None if this rank has none."""
 
     name: str
     shape: torch.Size
@@ -58,10 +58,10 @@ class Exchange:
         gradients: those of this rank.
         group: the ranks.
         op: ``"sum"``; ``"avg"``, divided by the number of ranks; ``"mean"``, by that of ranks that specify the entry.
-        transport: how sparse gradients travel.
-        error: why this rank cannot go on.
-        away: this rank has run out of input, and takes part because the others wait for it.
-        divide_by_present: whether ``"avg"`` leaves out ranks that are away.
+        transport: how sparse gradients are sent.
+        error: error of this rank, if any.
+        away: whether this rank has no further input, and takes part only for the others.
+        divide_by_present: whether ``"avg"`` excludes ranks that are away.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Exchange:
         self._gathered = group.gather(message, self._works)
 
     def send(self) -> None:
-        """Learn what the other ranks contribute, and send what this rank does; or raise on all ranks."""
+        """Receive the descriptions of the other ranks, and send this rank's contribution; or raise on all ranks."""
         self.group.wait(self._works)
         gathered = self._gathered.tolist()
         if any(row[0] or row[1] != gathered[0][1] for row in gathered):
@@ -134,7 +134,7 @@ class Exchange:
             self._sent.append(transfer(self.group, torch.device(device), items[device, listed]))
 
     def finish(self) -> list[AnyGradient | None]:
-        """The results, each of one kind and equal bit for bit on all ranks; None where no rank had anything."""
+        """The results, each of one kind and equal bit for bit on all ranks; None if no rank had any."""
         found: dict[int, AnyGradient] = {}
         for transfer in self._sent:
             found.update(transfer.finish())
@@ -142,7 +142,7 @@ class Exchange:
 
 
 class _Item(NamedTuple):
-    """A gradient under way: its number in the exchange, and the device on which the result is wanted."""
+    """A gradient in transfer: its index in the exchange, and the device of the result."""
 
     number: int
     device: torch.device
@@ -151,7 +151,7 @@ class _Item(NamedTuple):
 
 
 class _DenseTransfer:
-    """Whole tensors, zero where a rank has nothing, added up in buckets; with counts of who specifies what."""
+    """Dense tensors, zero if a rank has none, summed in buckets; with counts of the ranks that specify entries."""
 
     def __init__(self, group: ProcessGroup, device: torch.device, items: list[_Item]) -> None:
         self._group = group
@@ -173,7 +173,7 @@ class _DenseTransfer:
         counts = [
             part.specified(plan.leading, own).to(device) for _, own, part, plan in bucket if plan.partial
         ]
-        # Concatenation copies, also one tensor: the gradient itself must not change before all have answered.
+        # Concatenation copies, also one tensor: the gradient itself must not change before all have responded.
         flat = torch.cat(values)
         self._group.add(flat, self._works)
         count = torch.cat(counts) if counts else torch.empty(0, dtype=torch.int32)
@@ -181,7 +181,7 @@ class _DenseTransfer:
         self._buckets.append((bucket, flat, count))
 
     def finish(self) -> dict[int, AnyGradient]:
-        """The results by number."""
+        """The results by index."""
         self._group.wait(self._works)
         found: dict[int, AnyGradient] = {}
         for bucket, flat, count in self._buckets:
@@ -194,7 +194,7 @@ class _DenseTransfer:
 
 
 class _SparseTransfer:
-    """Lists of rows, all in one message from each rank to all."""
+    """Lists of rows, in one message from each rank to all."""
 
     def __init__(self, group: ProcessGroup, device: torch.device, items: list[_Item]) -> None:
         self._items, self._group = items, group
@@ -203,7 +203,7 @@ class _SparseTransfer:
         message = torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.uint8, device=device)
         lengths = [sum(_length(item.plan, rank) for item in items) for rank in range(group.size)]
         longest = max(lengths)
-        if longest * group.size > 2 * sum(lengths):  # padding would be most of what travels
+        if longest * group.size > 2 * sum(lengths):  # padding would be most of the message
             self._messages = [
                 message if rank == group.rank else message.new_empty(length)
                 for rank, length in enumerate(lengths)
@@ -215,7 +215,7 @@ class _SparseTransfer:
             self._messages = list(group.gather(padded, self._works).unbind(0))
 
     def finish(self) -> dict[int, AnyGradient]:
-        """The results by number."""
+        """The results by index."""
         self._group.wait(self._works)
         found: dict[int, AnyGradient] = {}
         for gradient, device, _, plan in self._items:

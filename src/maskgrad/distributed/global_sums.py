@@ -1,8 +1,8 @@
-"""Sums over the ranks that know where they come from: the derivative of a sum over ranks is a sum over ranks.
+"""Differentiable sums over ranks: the derivative of a sum over ranks is a sum over ranks.
 
-If every rank goes on to a loss of its own, the gradient here is that of the sum of all these losses. Where the ranks'
-gradients are averaged afterwards, as DistributedDataParallel does, that is the gradient of the mean loss, which is
-what one process on the joint batch has.
+If every rank computes its own loss, the gradient here is that of the sum of all losses. If the ranks'
+gradients are averaged afterwards, as DistributedDataParallel does, that is the gradient of the mean loss, as in
+one process on the joint batch.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def global_sums(
     """The sum over the ranks of each of ``parts``, strided, of the same shapes and dtypes on all ranks.
 
     If a part needs a gradient on some rank, the result does on all of them, so that all take part in the backward pass.
-    ``gradients`` is what is done with the ranks' gradients afterwards; ``"summed"`` divides them by the number of
+    ``gradients`` is the later treatment of the ranks' gradients; ``"summed"`` divides them by the number of
     ranks.
     """
     plan = f"{ranks.what} of " + "; ".join(f"{tuple(p.shape)} {p.dtype}" for p in parts)
@@ -44,7 +44,7 @@ def global_sums(
         check_consistent(ranks, plan, error)
     if any(row[2] for row in rows):
         share = 1.0 if gradients == "averaged" else 1 / ranks.size
-        # Where nothing needs a gradient, this makes sure that the backward pass comes by.
+        # If nothing needs a gradient, this ensures that the backward pass comes here.
         witness = torch.zeros((), requires_grad=True)
         return cast("tuple[Tensor, ...]", _SumOverRanks.apply(ranks, share, witness, *parts))  # type: ignore[no-untyped-call]
     return _summed(ranks, parts)
@@ -64,7 +64,7 @@ def _summed(ranks: ProcessGroup, parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """Tensors added up over the ranks; as is their gradient, as often as one likes."""
+    """Tensors summed over the ranks, as is their gradient, any number of times."""
 
     @staticmethod
     def forward(ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
@@ -91,32 +91,32 @@ def _has_gradient(x: Tensor) -> bool:
 
 @contextlib.contextmanager
 def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> Iterator[None]:
-    r"""Within this context losses are reduced over all ranks: the sum of all losses, divided by their number.
+    r"""Context manager in which losses are reduced over all ranks: the sum of all losses, divided by their number.
 
     .. math:: L = \frac{\sum_r \sum_i m^{(r)}_i \ell^{(r)}_i}{\sum_r \sum_i m^{(r)}_i}
 
     Every loss of ``torch.nn.functional``, called directly or by a module, with masked or plain arguments, has the value
     of one process on the joint batch, on every rank. Weighted means divide by the weights of all ranks, and
-    ``ignore_index`` is left out. The average of the ranks' own means would weigh a rank with few specified entries like
-    one with many.
+    entries with ``ignore_index`` are ignored. The average of the ranks' own means would give a rank with few specified
+    entries the same weight as one with many.
 
-    All ranks call the same losses in the same order, and go through the backward pass; a rank without samples passes an
+    All ranks must call the same losses in the same order, and run the backward pass; a rank without samples passes an
     empty or fully masked batch.
 
     Args:
         group: a process group of any backend; None: the default one.
-        gradients: what happens to the ranks' gradients afterwards: ``"averaged"``, as by
-            :func:`maskgrad.distributed.prepare` and DistributedDataParallel; ``"summed"``, or nothing.
+        gradients: later treatment of the ranks' gradients: ``"averaged"``, as by
+            :func:`maskgrad.distributed.prepare` and DistributedDataParallel; ``"summed"``, or none.
 
     Gradient:
         Averaged (or summed) over the ranks it is that of one process on the joint batch; exactly 0 at unspecified
-        entries. ``reduction="none"`` is left alone.
+        entries. ``reduction="none"`` is not affected.
 
     Raises:
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
         ValueError: ``gradients`` is unknown; in a loss: the ranks do not compute the same kind of loss.
 
-    Dense equivalent: ``reduction="sum"``, and division by a number from ``torch.distributed.all_reduce``.
+    Dense equivalent: ``reduction="sum"``, and division by a count from ``torch.distributed.all_reduce``.
 
     Example:
         >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -135,7 +135,7 @@ def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> It
 
 
 class _PlainLosses(TorchFunctionMode):
-    """Lets losses of plain tensors go the same way as masked ones, and gives plain tensors back."""
+    """Treat losses of plain tensors like masked ones, and return plain tensors."""
 
     known = frozenset(function for operation in OPERATIONS for function in operation.functions)
 
@@ -153,12 +153,12 @@ class _PlainLosses(TorchFunctionMode):
             result = func(**{**kwargs, name: masked(kwargs[name])})
         if not isinstance(result, MaskedTensor):
             return result
-        # of each position: all are specified, and the dtype stays as it is
+        # of each position: all are specified, and the dtype is unchanged
         return result.filled(torch.nan if result.is_floating_point() else 0)
 
 
 def sampler_mask(sampler: Sampler[int]) -> Tensor:
-    r"""Mask of this rank's samples that count: False for those that the sampler repeats to give all ranks equally many.
+    r"""Mask of this rank's samples: False for those that the sampler repeats to give all ranks equally many.
 
     .. math:: m_k = (k W + r < N)
 
@@ -168,11 +168,11 @@ def sampler_mask(sampler: Sampler[int]) -> Tensor:
         sampler: a ``torch.utils.data.DistributedSampler``.
 
     Returns:
-        Boolean tensor (``len(sampler)``,), in the order in which the sampler gives indices, in every epoch. All True
+        Boolean tensor (``len(sampler)``,), in the sampler's order, in every epoch. All True
         with ``drop_last=True``. Over all ranks, as many are True as the dataset has samples. Gradient: none.
 
     Raises:
-        TypeError: ``sampler`` is something else.
+        TypeError: ``sampler`` is not a DistributedSampler.
 
     Dense equivalent: none; repeated samples count twice.
 

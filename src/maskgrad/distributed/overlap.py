@@ -1,7 +1,7 @@
-"""Exchanges that run while backward goes on.
+"""Exchanges that overlap with the backward pass.
 
 Every bucket of parameters is one exchange. It starts when its parameters have their gradients, but always in the same
-order on all ranks: a bucket waits for those before it, and the end of backward starts what is left, so that a
+order on all ranks: a bucket waits for those before it, and the end of backward starts the rest, so that a
 parameter without a gradient on some rank does not block the others. Gradients are written when everything has arrived.
 """
 
@@ -23,10 +23,10 @@ __all__ = ["OverlappedExchange"]
 
 
 class OverlappedExchange:
-    """Averages the gradients of ``params`` whenever a backward pass has computed them.
+    """Averages the gradients of ``params`` after every backward pass.
 
     ``params`` have the same order on all ranks, and nothing else uses ``group``. With ``overlap`` an exchange starts
-    before the backward pass ends; parameters of ``bucket_bytes`` together travel in one exchange.
+    before the backward pass ends; parameters of ``bucket_bytes`` in total share one exchange.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class OverlappedExchange:
             p.register_post_accumulate_grad_hook(partial(self._accumulated, name))
 
     def arm(self, synchronize: bool) -> None:
-        """Before a forward pass: whether the gradients of its backward pass are to be exchanged."""
+        """Set, before a forward pass, whether the gradients of its backward pass are exchanged."""
         self.armed = synchronize
-        self._reset()  # an error may have ended the last backward pass
+        self._reset()  # the last backward pass may have failed
 
     def backward_begins(self) -> None:
-        """Called during a backward pass, perhaps several times: see to it that its end is noticed."""
+        """Called during a backward pass, possibly several times: register a callback for its end."""
         if self.armed and not self._queued:
             self._queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def take_part(self) -> None:
-        """Go through the same exchanges as the other ranks, with nothing: this rank has no input any more."""
+        """Take part in the exchanges of the other ranks without gradients: this rank has no further input."""
         self._reset()
         self._received(away=True)
         self._raise_error()
@@ -83,7 +83,7 @@ class OverlappedExchange:
         number = self._place[name]
         if number < len(self._started):
             raise RuntimeError(
-                f"parameter {name!r} got a second gradient in one backward pass, after the first had been sent "
+                f"parameter {name!r} got a second gradient in one backward pass, after the first was sent "
                 "(reentrant checkpointing does this); use checkpoint(..., use_reentrant=False), or "
                 "mg.distributed.prepare(module, overlap=False)"
             )
@@ -95,7 +95,7 @@ class OverlappedExchange:
         return self._error is None and len(self._started) < len(self._buckets)
 
     def _start(self, away: bool = False) -> None:
-        """Announce a bucket, and send the one before, which the other ranks have had time to announce."""
+        """Announce a bucket, and send the one before, which the other ranks had time to announce."""
         number = len(self._started)
         names = self._buckets[number]
         params = [self.params[name] for name in names]
@@ -114,10 +114,10 @@ class OverlappedExchange:
     def _send(self, number: int) -> None:
         with Postponed() as postponed, torch.no_grad():
             self._started[number].send()
-        self._error = postponed.error  # an error of all ranks, which start nothing more
+        self._error = postponed.error  # an error on all ranks, which start no further exchanges
 
     def _finish(self) -> None:
-        """At the end of backward: exchange what is left. DistributedDataParallel ends its own before we write."""
+        """At the end of backward, exchange the rest. DistributedDataParallel finishes before gradients are written."""
         found = self._received()
         torch.autograd.Variable._execution_engine.queue_callback(partial(self._write, found))
 
@@ -140,7 +140,7 @@ class OverlappedExchange:
 
 
 def _bucketed(params: dict[str, Tensor], most: float) -> list[list[str]]:
-    """Backward meets the parameters in about the opposite order; small neighbours travel together."""
+    """Group parameters, roughly in the order of the backward pass; small neighbours share a bucket."""
     buckets: list[list[str]] = []
     filled = 0
     for name, param in reversed(params.items()):

@@ -1,4 +1,4 @@
-"""Parameters of a module: those that PyTorch reduces, those that we exchange, and those that stay local."""
+"""Parameters of a module: those reduced by PyTorch, those exchanged by us, and local ones."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class ParameterPartition:
     """Parameters that need a gradient, by name; a shared one by its first name."""
 
     dense: dict[str, Tensor] = field(default_factory=dict)
-    """For DistributedDataParallel, which adds up whole tensors in buckets."""
+    """Reduced by DistributedDataParallel, which sums dense tensors in buckets."""
     exchanged: dict[str, Tensor] = field(default_factory=dict)
-    """For our exchange, which looks at the kind of each gradient."""
+    """Exchanged by us, depending on the kind of each gradient."""
     local: dict[str, Tensor] = field(default_factory=dict)
-    """Left alone: DTensors, rows of sharded tables, and what a module says is its own."""
+    """Not exchanged: DTensors, rows of sharded tables, and parameters that a module declares as local."""
 
     def described(self) -> str:
-        """A text that is the same on ranks that can train together."""
+        """A string that is equal on ranks that can train together."""
         return "; ".join(
             f"parameter {name!r} of shape {tuple(p.shape)} and {p.dtype} ({kind}, {p.device.type})"
             for kind, params in (("dense", self.dense), ("exchanged", self.exchanged))
@@ -37,8 +37,8 @@ class ParameterPartition:
 def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
     """Divide the parameters of ``module``.
 
-    Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. What a class from elsewhere does with its own
-    parameters cannot be known, so they are exchanged by what their gradients turn out to be; and so are the names,
+    Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. The gradients of parameters in other classes
+    are unknown, so they are exchanged depending on their actual kind; and so are the names,
     parameters and modules in ``sparse``.
     """
     everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
@@ -76,12 +76,14 @@ def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Mo
         elif isinstance(one, str):
             found = {id(p) for name, p in everything.items() if name == one or name.startswith(f"{one}.")}
             if not found:
-                raise ValueError(f"sparse names {one!r}, but the module has no such parameter or part")
+                raise ValueError(
+                    f"sparse contains {one!r}, but the module has no such parameter or submodule"
+                )
         else:
-            raise TypeError(f"sparse must hold names, parameters or modules, found {type(one).__name__}")
+            raise TypeError(f"sparse must contain names, parameters or modules, found {type(one).__name__}")
         if not found <= known:
             raise ValueError(
-                "sparse holds a parameter that the module does not have; pass one of this module"
+                "sparse contains a parameter that the module does not have; pass one of this module"
             )
         chosen |= found
     return chosen
@@ -94,7 +96,7 @@ def _dense_by_nature(owner: nn.Module) -> bool:
 
 
 def check_gradient_is_dense(name: str, gradient: Tensor) -> None:
-    """RuntimeError where a parameter of DistributedDataParallel, which cannot take it, has a sparse gradient."""
+    """Raise a RuntimeError if a parameter of DistributedDataParallel has a sparse gradient."""
     if gradient.layout is not torch.strided:
         raise RuntimeError(
             f"parameter {name!r} has a gradient of layout {gradient.layout}, although its layer is one of torch.nn "

@@ -1,4 +1,4 @@
-"""One call that makes a module train on several ranks."""
+"""Preparing a module for training on several ranks."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ def prepare(
     exchange_bucket_mb: float = 1.0,
     **ddp_options: Any,
 ) -> DataParallel:
-    """Make a module train on several ranks as one process would on the joint batch, whatever gradients it has.
+    """Prepare a module for training on several ranks, equivalent to one process on the joint batch, for any gradients.
 
     Args:
-        module: any module; compiled ones, tied weights, and modules whose dense part was sharded with
-            ``fully_shard(module, ignored_params=...)`` among them.
+        module: any module, including compiled ones, tied weights, and modules whose dense part was sharded with
+            ``fully_shard(module, ignored_params=...)``.
         group: a process group of any backend; None: the default one.
-        sparse: names, parameters or modules whose gradients are exchanged by what they turn out to be. Those of layers
-            with ``sparse=True`` and of classes outside ``torch.nn`` are, without being named.
+        sparse: names, parameters or modules whose gradients are exchanged depending on their actual kind. Those of
+            layers with ``sparse=True`` and of classes outside ``torch.nn`` always are.
         exchange: how sparse gradients are sent: ``"sparse"``, lists of rows; ``"dense"``, the whole shape; ``"auto"``,
             whichever is smaller, step by step.
         overlap: exchange during the backward pass; False: at its end.
-        init_sync: give all ranks the parameters and buffers of rank 0.
-        timeout: how long an exchange waits for a rank; None: as ``init_process_group(timeout=…)`` says.
-        exchange_bucket_mb: parameters that are not larger together, in MiB, travel in one exchange. Fewer exchanges
-            cost less, more of them start earlier.
+        init_sync: broadcast the parameters and buffers of rank 0.
+        timeout: how long an exchange waits for a rank; None: that of ``init_process_group(timeout=…)``.
+        exchange_bucket_mb: maximum size, in MiB, of the parameters in one exchange. Fewer exchanges
+            have less overhead, more of them start earlier.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,
             ``gradient_as_bucket_view=True``, ``device_ids=[...]``, ``bucket_cap_mb=...``.
 
     Returns:
-        A module that is called like ``module``, its attribute of that name. After ``backward()`` the gradients are
+        A module that is called like ``module``, which is its attribute ``module``. After ``backward()`` gradients are
         averages over the ranks, in ``.grad`` or attached, as by :func:`maskgrad.distributed.all_reduce_gradients`: a
         mean loss over equal numbers of samples has the gradient of one process; for masked losses see
-        :func:`maskgrad.distributed.global_losses`. Optimizers, ``mg.amp.GradScaler`` and clipping work as they are:
+        :func:`maskgrad.distributed.global_losses`. Optimizers, ``mg.amp.GradScaler`` and clipping work unchanged:
         gradients are equal bit for bit, so all ranks skip the same steps. ``no_sync()`` and ``join()`` are those of
         DistributedDataParallel.
 
     Raises:
         RuntimeError: there is no process group, or a rank has ended. In a backward pass: the same, before any gradient
-            has been written; or a layer of ``torch.nn`` has a sparse gradient that it did not declare.
-        ValueError: names, shapes, dtypes or options differ between the ranks: on all of them, and nothing has been
+            is written; or a layer of ``torch.nn`` has a sparse gradient although it does not declare one.
+        ValueError: names, shapes, dtypes or options differ between the ranks: on all of them, and nothing is
             changed. A name in ``sparse`` that the module does not have.
 
     Dense equivalent: ``torch.nn.parallel.DistributedDataParallel``.
@@ -89,7 +89,7 @@ def prepare(
             [*(f"{name}={_shown(options[name])}" for name in sorted(options)), parts.described()]
         )
     check_consistent(ranks, plan, postponed.error)
-    # A class derived from what a build without torch.distributed lacks.
+    # Its base class is missing in builds without torch.distributed.
     from maskgrad.distributed.data_parallel import DataParallel
 
     bucket_bytes = exchange_bucket_mb * (1 << 20)
@@ -99,6 +99,6 @@ def prepare(
 
 
 def _shown(value: object) -> str:
-    """An option as a text that does not depend on the rank."""
+    """An option as a string that does not depend on the rank."""
     plain = (str, int, float, bool, type(None), datetime.timedelta)
     return repr(value) if isinstance(value, plain) else f"a {type(value).__name__}"

@@ -1,8 +1,8 @@
-"""The ranks that work together, as everything here sees them, and the plain collectives that everything is made of.
+"""The ranks of a process group, and the plain collectives that all exchanges use.
 
-Only collectives that every backend has are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums and maxima in
-dtypes that all backends know, ``broadcast``, and all-to-all, which is made of messages where it is absent. Half
-precision never travels: gloo cannot add all of it, and a failed exchange would poison the group.
+Only collectives of all backends are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums and maxima in
+dtypes that all backends support, ``broadcast``, and all-to-all, which is made of messages if it is missing. Half
+precision is never sent: gloo cannot add all of it, and a failed exchange would poison the group.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from maskgrad.errors import LostRankError
 
 __all__ = ["ProcessGroup", "as_bytes", "from_bytes"]
 
-#: Dtypes that every backend can add up; others travel in a wider one.
+#: Dtypes that every backend can sum; others are sent in a wider one.
 _SUMMABLE = (torch.int32, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128)
 
-#: Dtypes that every backend can send in an all-to-all; others travel as bytes.
+#: Dtypes that every backend can send in an all-to-all; others are sent as bytes.
 _SENT_BY_ALL = (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
 
 
 def _require_distributed(what: str) -> None:
     if not torch.distributed.is_available():
         raise RuntimeError(
-            f"{what} needs torch.distributed, which this build of PyTorch lacks (torch.distributed.is_available() is "
-            "False); install a build that has it. A single process needs none of it"
+            f"{what} needs torch.distributed, missing in this build of PyTorch (torch.distributed.is_available() is "
+            "False); install a build with it. A single process does not need it"
         )
     if not torch.distributed.is_initialized():
         raise RuntimeError(
-            f"{what} needs an initialized process group, and there is none; call "
-            "torch.distributed.init_process_group(...) first, in a program started with torchrun, say"
+            f"{what} needs an initialized process group; call "
+            "torch.distributed.init_process_group(...) first, for example in a program started with torchrun"
         )
 
 
 class ProcessGroup:
-    """The ranks of a ``torch.distributed`` group, seen from one of them.
+    """The ranks of a ``torch.distributed`` group, on one of them.
 
-    A collective waits for its result, unless it is given a list ``works``, to which it is appended for :meth:`wait`.
+    A collective waits for its result, unless it gets a list ``works``, to which it is appended for :meth:`wait`.
 
     Args:
         group: a process group; None: the default one.
@@ -51,9 +51,9 @@ class ProcessGroup:
         or_alone: without an initialized default group there is one rank, instead of a RuntimeError.
 
     Attributes:
-        size: how many ranks there are.
-        rank: this one, counted in the group.
-        device: where small messages live: a device that the backend can send from.
+        size: number of ranks.
+        rank: index of this one in the group.
+        device: device of small messages, from which the backend can send.
     """
 
     def __init__(self, group: Any, what: str, *, or_alone: bool = False) -> None:
@@ -78,18 +78,18 @@ class ProcessGroup:
             self.device = _accelerator(self._kinds)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProcessGroup:
-        return self  # a copied table lives on the same processes
+        return self  # a copied table has the same processes
 
     def __reduce__(self) -> Any:
         if self.group is not None:
             raise TypeError(
-                "a table sharded over a process group of its own cannot be pickled: the group exists in these "
+                "a table sharded over its own process group cannot be pickled: the group exists in these "
                 "processes only. Save its state_dict() with torch.distributed.checkpoint"
             )
         return _same_number_of_ranks, (self.what, self.size, self.rank)
 
     def timeout(self) -> datetime.timedelta | None:
-        """For how long the group waits for a rank; None if this PyTorch does not know."""
+        """Timeout of the group; None if this PyTorch does not provide it."""
         group: Any = self.group if self.group is not None else torch.distributed.group.WORLD
         try:
             found = group._get_backend(self.device).options._timeout
@@ -103,7 +103,7 @@ class ProcessGroup:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Say in the error of a failed collective what it means for the caller."""
+        """Explain the error of a failed collective."""
         try:
             yield
         except LostRankError:
@@ -111,14 +111,14 @@ class ProcessGroup:
         except RuntimeError as error:
             raise LostRankError(
                 f"{self.what}: the exchange failed on rank {self.rank} of {self.size}. Another rank has ended, did "
-                "not answer within the group's timeout, or takes part in another exchange: all ranks call the same "
-                "functions in the same order, and an empty batch takes part like any other. What was to be exchanged "
-                "is unchanged on this rank. The group cannot be used any more: start all ranks again. The process "
+                "not respond within the group's timeout, or takes part in another exchange: all ranks call the same "
+                "functions in the same order, also with an empty batch. The tensors to be exchanged "
+                "are unchanged on this rank. The group cannot be used any more: restart all ranks. The process "
                 f"group says: {error}"
             ) from error
 
     def wait(self, works: list[Any]) -> None:
-        """Wait for collectives under way."""
+        """Wait for pending collectives."""
         with self.explained():
             for work in works:
                 if work is not None:
@@ -134,7 +134,7 @@ class ProcessGroup:
             works.append(work)
 
     def gather(self, part: Tensor, works: list[Any] | None = None) -> Tensor:
-        """(W, *shape): ``part``, of the same shape and dtype on all ranks, of each of them."""
+        """Gather ``part``, of the same shape and dtype on all ranks, as (W, *shape)."""
         part = part.contiguous()
         gathered = torch.empty((self.size, *part.shape), dtype=part.dtype, device=part.device)
         if self.size == 1 or not part.numel():
@@ -144,17 +144,17 @@ class ProcessGroup:
         return gathered
 
     def add(self, values: Tensor, works: list[Any] | None = None) -> None:
-        """Put the sum over the ranks in the place of ``values``, of a dtype that :meth:`summable` gave."""
+        """Replace ``values``, of a dtype from :meth:`summable`, by the sum over the ranks."""
         if self.size > 1 and values.numel():
             self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.SUM)
 
     def largest(self, values: Tensor, works: list[Any] | None = None) -> None:
-        """Put the maximum over the ranks in the place of ``values`` (integers)."""
+        """Replace ``values`` (integers) by the maximum over the ranks."""
         if self.size > 1 and values.numel():
             self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.MAX)
 
     def send_from(self, rank: int, values: Tensor, works: list[Any] | None = None) -> None:
-        """Put what ``rank`` has in the place of ``values``, which are contiguous, on every other rank."""
+        """Replace contiguous ``values`` by those of ``rank`` on every other rank."""
         if self.size > 1 and values.numel():
             root = torch.distributed.get_global_rank(self.group, rank) if self.group is not None else rank
             self._start(works, torch.distributed.broadcast, values, root)
@@ -176,7 +176,7 @@ class ProcessGroup:
             try:
                 torch.distributed.all_to_all_single(arrived, rows, received, sent, group=self.group)
             except (RuntimeError, NotImplementedError) as error:
-                # A backend without all-to-all says so at once, on every rank.
+                # A backend without all-to-all raises immediately, on every rank.
                 if not any(phrase in str(error).lower() for phrase in ("not support", "not implemented")):
                     raise
                 self._point_to_point = True
@@ -204,7 +204,7 @@ class ProcessGroup:
 
     @staticmethod
     def summable(dtype: torch.dtype) -> torch.dtype:
-        """Dtype in which ``dtype`` is added up: float32 for half precision, int64 for small integers and Booleans."""
+        """Dtype in which ``dtype`` is summed: float32 for half precision, int64 for small integers and Booleans."""
         if dtype in _SUMMABLE:
             return dtype
         if dtype.is_floating_point or dtype.is_complex:
@@ -212,7 +212,7 @@ class ProcessGroup:
         return torch.int64
 
     def gather_texts(self, text: str) -> list[str]:
-        """The text of each rank."""
+        """Gather the string of each rank."""
         message = torch.tensor(list(text.encode()), dtype=torch.uint8, device=self.device)
         lengths = self.gather(torch.tensor(len(message), device=self.device)).tolist()
         padded = torch.nn.functional.pad(message, (0, max(lengths) - len(message)))
@@ -225,7 +225,7 @@ def _same_number_of_ranks(what: str, size: int, rank: int) -> ProcessGroup:
     if (ranks.size, ranks.rank) != (size, rank):
         raise ValueError(
             f"a table pickled on rank {rank} of {size} is unpickled on rank {ranks.rank} of {ranks.size}; load its "
-            "state_dict() with torch.distributed.checkpoint, which fits any number of ranks"
+            "state_dict() with torch.distributed.checkpoint, which supports any number of ranks"
         )
     return ranks
 
@@ -239,7 +239,7 @@ def _accelerator(kinds: set[str]) -> torch.device:
 
 
 def as_bytes(values: Tensor) -> Tensor:
-    """The memory of ``values`` as (n,) uint8, n a multiple of 16, so that any dtype may follow."""
+    """The memory of ``values`` as (n,) uint8, n a multiple of 16, so that any dtype can follow."""
     plain = values.detach().resolve_conj().resolve_neg().contiguous().view(-1)
     if plain.is_complex():
         plain = torch.view_as_real(plain).view(-1)
@@ -248,7 +248,7 @@ def as_bytes(values: Tensor) -> Tensor:
 
 
 def from_bytes(data: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """The tensor that :func:`as_bytes` turned into the beginning of ``data``, and the rest of ``data``."""
+    """Return the tensor at the beginning of ``data``, from :func:`as_bytes`, and the rest of ``data``."""
     length = math.prod(shape) * dtype.itemsize
     if not length:
         return torch.empty(shape, dtype=dtype, device=data.device), data

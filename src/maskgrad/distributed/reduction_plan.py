@@ -1,4 +1,4 @@
-"""Contributions of each rank to an exchange, and the kind of the result of all.
+"""Contributions of each rank to an exchange, and the kind of the result.
 
 =====================  =======================================================  ===========================
 kind of gradient       how a rank holds it                                      entries that are specified
@@ -9,8 +9,8 @@ Boolean MaskedTensor   ``values`` of the whole shape, 0 where unspecified       
 anything sparse        ``rows`` (n,), ascending, each once, ``values`` (n, *)   those of the rows listed
 =====================  =======================================================  ===========================
 
-Rows are counted in the product of the first ``leading`` sizes. Values are in the dtype in which they are added up:
-half-precision values are added up in float32, also those that one rank has for the same entry.
+Rows are counted in the product of the first ``leading`` sizes. Values are in the dtype of the sum:
+half precision is added in float32, also duplicates on one rank.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DTYPES = (
 
 
 class GradientFacts(NamedTuple):
-    """Description of a gradient, which other ranks need before they can receive it: plain integers."""
+    """Description of a gradient for other ranks, needed to receive it: plain integers."""
 
     present: int = 0
     masked: int = 0
@@ -48,12 +48,12 @@ class GradientFacts(NamedTuple):
     layout: int = 0
     """Index into ``LAYOUTS``."""
     dtype: int = 0
-    """Index into ``_DTYPES``, of the gradient as it was."""
+    """Index into ``_DTYPES``, of the original gradient."""
     leading: int = 0
     rows: int = 0
     """Number of listed rows."""
     height: int = 0
-    """Of a block; 0 without blocks."""
+    """Block size; 0 without blocks."""
     width: int = 0
     capacity: int = 0
     """Of PaddedRows."""
@@ -61,16 +61,16 @@ class GradientFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LocalGradient:
-    """The gradient of one rank; see the table above for what is None when."""
+    """The gradient of one rank; see the table above for unused fields."""
 
     shape: torch.Size
-    facts: GradientFacts = GradientFacts()  # noqa: RUF009  (a tuple never changes)
+    facts: GradientFacts = GradientFacts()  # noqa: RUF009  (tuples are immutable)
     values: Tensor | None = None
     mask: Tensor | None = None
     rows: Tensor | None = None
 
     def with_leading(self, leading: int) -> LocalGradient:
-        """The same, listing rows of the first ``leading`` dimensions, which are not fewer."""
+        """The same, listing rows of the first ``leading`` dimensions, which must be at least as many."""
         before = self.facts.leading
         if self.rows is None or before == leading:
             return self
@@ -83,7 +83,7 @@ class LocalGradient:
         )
 
     def whole_values(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Values of the whole shape, 0 where nothing is specified."""
+        """Dense values, 0 where unspecified."""
         if self.values is not None and self.rows is None:
             return self.values.to(dtype)
         whole = torch.zeros(self.shape, dtype=dtype, device=device)
@@ -103,9 +103,9 @@ class LocalGradient:
 
 
 def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -> LocalGradient:
-    """Read a gradient of any kind, after a look at everything that can be wrong with it.
+    """Check and read a gradient of any kind.
 
-    ``shape`` is what it must have, ``name`` what to call it in an error: TypeError for no tensor, or an unknown layout
+    ``shape`` is the required shape, ``name`` the name in errors: TypeError for non-tensors, or an unknown layout
     or dtype; ValueError for another shape, or indices that contradict each other; IndexError for one outside the shape.
     """
     if gradient is None:
@@ -115,7 +115,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
     if gradient.shape != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}, found {tuple(gradient.shape)}")
     if gradient.dtype not in _DTYPES:
-        raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be added up; convert it first")
+        raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be summed; convert it first")
     found = read(gradient, name)
     found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
     rows, dtype = 0 if found.rows is None else len(found.rows), _DTYPES.index(gradient.dtype)
@@ -124,7 +124,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
         sparse = LAYOUTS.index(torch.sparse_coo)
         facts = facts._replace(masked=2, layout=sparse, capacity=gradient.capacity)
         return LocalGradient(shape, facts, found.values, found.mask, found.rows)
-    # rows are exchanged: in these a jagged gradient does not differ from a list of coordinates
+    # rows are exchanged, in the same way for jagged gradients and lists of coordinates
     layout = torch.sparse_coo if gradient.layout == torch.jagged else gradient.layout
     facts = facts._replace(masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(layout))
     if gradient.layout in BLOCKED:
@@ -136,7 +136,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
 
 
 class ReductionPlan(NamedTuple):
-    """Kind of the result of all ranks; every rank computes it from the same numbers."""
+    """Kind of the result of all ranks; every rank computes it from the same facts."""
 
     shape: torch.Size
     layout: torch.layout
@@ -144,35 +144,35 @@ class ReductionPlan(NamedTuple):
     blocksize: tuple[int, int] | None
     dtype: torch.dtype
     leading: int
-    """Rows are those of the first so many dimensions."""
+    """Number of leading dimensions indexed by rows."""
     counts: tuple[int, ...]
-    """Number of rows of ``leading`` that each rank lists; all 0 for results that list none."""
+    """Number of rows of ``leading`` of each rank; all 0 for results without rows."""
     listed: bool
-    """Whether lists of rows travel; otherwise values of the whole shape do."""
+    """Whether lists of rows are sent instead of dense values."""
     divisor: int
-    """By what the sum is divided; 0: each entry by the number of ranks that specify it."""
+    """Divisor of the sum; 0: for each entry the number of ranks that specify it."""
     capacity: int | None
-    """Of a result that is PaddedRows; None: it is not."""
+    """Capacity of a result that is PaddedRows, else None."""
     partial: bool
-    """Whether it has to be found out where the result is specified, and by how many ranks."""
+    """Whether the mask of the result, and the number of ranks per entry, must be exchanged."""
 
     @property
     def summed(self) -> torch.dtype:
-        """The dtype of what is added up."""
+        """The dtype of the sums."""
         return ProcessGroup.summable(self.dtype)
 
     @property
     def number_of_rows(self) -> int:
-        """Number of rows of the whole shape."""
+        """Number of rows of the full shape."""
         return prod(self.shape[: self.leading])
 
     @property
     def row_shape(self) -> torch.Size:
-        """Of one row."""
+        """Shape of one row."""
         return self.shape[self.leading :]
 
     def of_whole(self, total: Tensor, count: Tensor | None) -> AnyGradient:
-        """The result, of sums of the whole shape, and of the number of ranks that specify each row."""
+        """Make the result from dense sums, and the number of ranks that specify each row."""
         if self.layout is torch.strided:
             count = None if count is None else count.view(self.shape)
             values = self._divided(total.view(self.shape), count)
@@ -182,7 +182,7 @@ class ReductionPlan(NamedTuple):
         return self.of_rows(rows, total.view(len(count), *self.row_shape)[rows], count[rows])
 
     def of_rows(self, rows: Tensor, total: Tensor, count: Tensor | None) -> AnyGradient:
-        """The result, of distinct ascending ``rows`` (m,) with sums (m, *row), by ``count`` (m,) ranks each."""
+        """Make the result from distinct ascending ``rows`` (m,) with sums (m, *row), by ``count`` (m,) ranks each."""
         if count is not None:
             count = count.view(-1, *(1,) * (total.dim() - 1))
         values = self._divided(total, count)
@@ -205,10 +205,10 @@ class ReductionPlan(NamedTuple):
 def reduction_plan(
     facts: list[GradientFacts], shape: torch.Size, op: str, transport: str, present: int
 ) -> ReductionPlan | None:
-    """The plan for one gradient, from the :class:`GradientFacts` of each rank; None if no rank has any.
+    """Make the plan for one gradient, from the :class:`GradientFacts` of each rank; None if no rank has any.
 
-    The gradients decide, not what was declared: one dense contribution makes the result dense, a Boolean mask makes it
-    masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` transports fewer bytes.
+    The kind depends on the gradients only: one dense contribution makes the result dense, a Boolean mask makes it
+    masked, and sparse ones stay sparse. ``present`` is the divisor of ``"avg"``; ``"auto"`` sends fewer bytes.
     """
     kinds = {(bool(f.masked), LAYOUTS[f.layout], f.height, f.width) for f in facts if f.present}
     if not kinds:
@@ -221,7 +221,7 @@ def reduction_plan(
     leading = max(f.leading for f in facts)
     counts = tuple(f.rows * prod(shape[f.leading : leading]) for f in facts)
     divisor = {"sum": 1, "avg": present, "mean": 0}[op]
-    if any(kind[1] is torch.strided for kind in kinds):  # then every entry is a row by itself
+    if any(kind[1] is torch.strided for kind in kinds):  # then every entry is a row
         none, partial = (0,) * len(facts), not dense or not divisor
         return ReductionPlan(
             shape, torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
@@ -233,7 +233,7 @@ def reduction_plan(
     )
     blocksize = (height, width) if height else None
     padded = all(f.masked == 2 for f in facts if f.present)
-    # A size that does not depend on the numbers, here as in the look-up.
+    # A size that does not depend on values, as in the lookup.
     capacity = min(sum(f.capacity for f in facts), shape[0]) if padded else None
     return ReductionPlan(
         shape, layout, masked, blocksize, dtype, leading, counts, listed, divisor, capacity, True
@@ -241,6 +241,6 @@ def reduction_plan(
 
 
 def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:
-    """Compare the bytes that each rank receives: from all others, or twice the whole in a ring."""
+    """Compare the bytes that each rank receives: from all others, or twice the dense size in a ring."""
     rows, row = prod(shape[:leading]), prod(shape[leading:]) * ProcessGroup.summable(dtype).itemsize
     return sum(counts) * (row + 8) <= 2 * rows * (row + 4)

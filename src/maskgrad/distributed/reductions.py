@@ -1,4 +1,4 @@
-"""Sums, means and numbers of the specified entries that all ranks have together; differentiable."""
+"""Differentiable sums, means and counts of the specified entries of all ranks."""
 
 from __future__ import annotations
 
@@ -35,27 +35,27 @@ def sum(
     r"""Sum of the specified entries of all ranks, :math:`\sum_r \sum_{i: m^{(r)}_i} x^{(r)}_i`.
 
     Args:
-        x: MaskedTensor of any layout, or strided tensor (fully specified); on some ranks perhaps empty, or all masked.
+        x: MaskedTensor of any layout, or strided tensor (fully specified); may be empty or fully masked on some ranks.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
         dtype: of the result; None: as in ``torch.sum``.
         group: a process group of any backend; None: the default one.
-        gradients: what happens to the ranks' gradients. ``"averaged"``, as :func:`maskgrad.distributed.prepare` and
-            DistributedDataParallel do; ``"summed"``, or nothing.
+        gradients: later treatment of the ranks' gradients. ``"averaged"``, as :func:`maskgrad.distributed.prepare` and
+            DistributedDataParallel do; ``"summed"``, or none.
 
     Returns:
-        The same on all ranks: a plain number without ``dim``; with it masked if ``x`` is, and unspecified where no rank
-        specifies anything. Half-precision values are added up in float32.
+        The same on all ranks: a plain scalar without ``dim``; with it masked if ``x`` is, and unspecified where no rank
+        has a specified entry. Half-precision values are added in float32.
 
     Gradient:
-        The sum over the ranks of what arrives, at specified entries, exactly 0 elsewhere: if every rank computes the
-        same loss, W times that of one process, which averaging corrects. ``"summed"`` divides by W beforehand. Every
-        rank must go through the backward pass.
+        The sum over the ranks of incoming gradients, at specified entries, exactly 0 elsewhere: if every rank computes
+        the same loss, W times that of one process, which averaging corrects. ``"summed"`` divides by W beforehand.
+        Every rank must run the backward pass.
 
     Raises:
         TypeError: ``x`` is not a strided tensor or MaskedTensor. On all ranks, as the next one.
         ValueError: the reduced tensors differ in shape or dtype between the ranks.
-        RuntimeError: there is no process group; a rank has ended, or did not answer within the group's timeout.
+        RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
     Dense equivalent: ``torch.where(mask, x, 0).sum(dim)`` and ``torch.distributed.all_reduce``.
 
@@ -82,7 +82,7 @@ def mean(
 ) -> Any:
     r"""Mean of the specified entries of all ranks, each counted once: :math:`\sum_r \sum_i x^{(r)}_i / \sum_r n^{(r)}`.
 
-    The mean of the ranks' means differs where they have different numbers of entries.
+    The mean of the ranks' means differs if they have different numbers of entries.
 
     Args:
         x: as in :func:`maskgrad.distributed.sum`.
@@ -90,7 +90,7 @@ def mean(
         keepdim: keep them with size 1.
         dtype: of the result; None: that of ``x``.
         group: a process group of any backend; None: the default one.
-        gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
+        gradients: as in :func:`maskgrad.distributed.sum`.
 
     Returns:
         As :func:`maskgrad.distributed.sum`; without ``dim`` NaN (with a gradient of zero) if no rank specifies
@@ -126,7 +126,7 @@ def var(
     group: Any = None,
     gradients: Gradients = "averaged",
 ) -> Any:
-    r"""Variance of the specified entries of all ranks, :math:`\sum (x - \bar x)^2 / (n - c)`, of n entries together.
+    r"""Variance of the specified entries of all ranks, :math:`\sum (x - \bar x)^2 / (n - c)`, for n entries in total.
 
     Args:
         x: as in :func:`maskgrad.distributed.sum`.
@@ -134,11 +134,11 @@ def var(
         keepdim: keep them with size 1.
         correction: the c above.
         group: a process group of any backend; None: the default one.
-        gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
+        gradients: as in :func:`maskgrad.distributed.sum`.
 
     Returns:
-        As :func:`maskgrad.distributed.mean`; where there are no more entries than ``correction``, unspecified, or NaN
-        for a number. Two passes, the second over deviations from the common mean.
+        As :func:`maskgrad.distributed.mean`; unspecified if there are no more entries than ``correction``, or NaN
+        for a scalar. Two passes, the second over deviations from the common mean.
 
     Gradient:
         :math:`2 (x_i - \bar x) / (n - c)` times that of :func:`maskgrad.distributed.sum`.
@@ -169,15 +169,15 @@ def std(
     group: Any = None,
     gradients: Gradients = "averaged",
 ) -> Any:
-    r"""Standard deviation of the specified entries of all ranks: the root of :func:`maskgrad.distributed.var`.
+    r"""Standard deviation of the specified entries of all ranks: the square root of :func:`maskgrad.distributed.var`.
 
     Args:
         x: as in :func:`maskgrad.distributed.var`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
-        correction: what is subtracted from the number of entries.
+        correction: subtracted from the number of entries.
         group: a process group of any backend; None: the default one.
-        gradients: what happens to the ranks' gradients, as in :func:`maskgrad.distributed.sum`.
+        gradients: as in :func:`maskgrad.distributed.sum`.
 
     Returns:
         As :func:`maskgrad.distributed.var`.
@@ -240,7 +240,7 @@ def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = Non
 def _totals(
     x: Masked, dim: Dim, keepdim: bool, dtype: torch.dtype | None, group: Any, gradients: Gradients, what: str
 ) -> tuple[Tensor, Tensor, torch.dtype]:
-    """The sum of the entries of all ranks, their number, and the dtype that the result is to have."""
+    """The sum of the entries of all ranks, their number, and the dtype of the result."""
     ranks = ProcessGroup(group, what)
     total = number = torch.zeros(())
     wanted = torch.float32
@@ -266,7 +266,7 @@ def _variance(
     total, number, _ = _totals(square, dim, keepdim, None, group, gradients, "var")
     wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
     enough = number > max(correction, 0)
-    if isinstance(x, MaskedTensor):  # too few entries have no estimate: nothing is divided there
+    if isinstance(x, MaskedTensor):  # no estimate from too few entries, and no division
         variance = torch.where(enough, total, 0) / torch.where(enough, number - correction, 1)
     else:
         variance = total / (number - correction).clamp(min=0)
@@ -279,7 +279,7 @@ def _check(x: object, what: str, gradients: str) -> None:
     if isinstance(x, Tensor) and x.layout is not torch.strided:
         raise TypeError(
             f"{what}: x must be a strided tensor or a MaskedTensor, found layout {x.layout}; mg.from_sparse(x) takes "
-            "the stored entries, x.to_dense() all of them"
+            "the stored entries, x.to_dense() all entries"
         )
     if what in ("mean", "var") and not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise TypeError(f"{what}: x has dtype {x.dtype}; convert it to a floating-point or complex one")
@@ -306,7 +306,7 @@ def _number(x: Masked, dim: Dim, keepdim: bool) -> Tensor:
 
 
 def _result(values: Tensor, number: Tensor, x: Masked, dim: Dim, nothing: float) -> Any:
-    """Masked if ``x`` is, unless it is a number: then ``nothing`` stands for nothing."""
+    """Masked if ``x`` is, unless it is a scalar: then ``nothing`` if there are no entries."""
     if not isinstance(x, MaskedTensor):
         return values
     if values.ndim == 0 and numbers.over_everything(dim):

@@ -1,9 +1,9 @@
 """Masked functions on plain tensors, with the names and signatures of ``torch.masked``.
 
-Plain tensors in, plain tensors out. A result for which nothing is specified is what PyTorch gives for an empty tensor
+Plain tensors in, plain tensors out. If nothing is specified, the result is PyTorch's for an empty tensor
 (sum 0, prod 1, mean, median, quantile, var, std NaN, amax and logsumexp -inf, amin inf, norm 0, any False, all True),
-and its gradient is exactly 0. Positions (argmax, argmin) are 0 there, as in ``torch.masked``. At unspecified entries
-softmax and softmin give 0, log_softmax -inf. Where it matters which results these are, use a MaskedTensor: its
+and its gradient is exactly 0. Positions (argmax, argmin) are 0 then, as in ``torch.masked``. At unspecified entries
+softmax and softmin give 0, log_softmax -inf. To tell these results from others, use a MaskedTensor: its
 reductions keep the pattern.
 
 Example:

@@ -1,4 +1,4 @@
-"""The arguments that all masked functions share: checked in one place, documented in one place."""
+"""Checks and documentation of the arguments shared by all masked functions."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ SHARED = """
 
     Returns:
         Plain tensor of the shape that torch's function gives. Gradient: exactly 0 at unspecified entries, and from
-        results for which nothing is specified.
+        results of which nothing is specified.
 
     Raises:
-        TypeError: ``input`` is no plain tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``input``, does not broadcast to it, or lives on another device.
+        TypeError: ``input`` is not a plain tensor, or ``mask`` is not Boolean.
+        ValueError: ``mask`` has fewer dimensions than ``input``, does not broadcast to it, or is on another device.
         IndexError: ``dim`` is out of range.
 
     Source: https://docs.pytorch.org/docs/stable/masked.html (names and signatures).
@@ -41,16 +41,16 @@ SHARED = """
 
 
 def documented(function: F) -> F:
-    """Append what is said alike of every masked function."""
+    """Append the documentation shared by all masked functions."""
     function.__doc__ = (function.__doc__ or "").rstrip() + SHARED
     return function
 
 
 def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
-    """The plain ``input`` and its mask as entries, in ``dtype`` if one is given."""
+    """The plain ``input`` and its mask as entries, in ``dtype`` if given."""
     if not isinstance(input, Tensor):
         raise TypeError(
-            f"input must be a plain torch.Tensor, found {type(input).__name__}; a MaskedTensor has these as methods"
+            f"input must be a plain torch.Tensor, found {type(input).__name__}; use the methods of a MaskedTensor"
         )
     values = input if dtype is None else input.to(dtype)
     if mask is None:
@@ -59,5 +59,5 @@ def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
 
 
 def reduced(result: Entries, dim: Dim, nothing: float) -> Tensor:
-    """The values of a reduction, and ``nothing`` where nothing is specified."""
+    """The values of a reduction, or ``nothing`` where nothing is specified."""
     return (number if result.values.ndim == 0 and over_everything(dim) else plain)(result, nothing)

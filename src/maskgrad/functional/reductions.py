@@ -108,9 +108,9 @@ def std(
     dtype: Dtype = None,
     mask: Mask = None,
 ) -> Tensor:
-    """Standard deviation of the specified entries, the root of :func:`var`.
+    """Standard deviation of the specified entries, the square root of :func:`var`.
 
-    Gradient: that of the root, and 0 where the deviation is 0, as in torch.
+    Gradient: that of the square root, and 0 where the deviation is 0, as in torch.
     Dense equivalent: ``input[mask].std()``, for each result.
 
     Example:
@@ -127,7 +127,7 @@ def amax(
 ) -> Tensor:
     """Largest specified entry; -inf where nothing is specified, the least value of an integer dtype.
 
-    Gradient: shared equally among the specified entries that attain it. Dense equivalent: ``input[mask].amax()``.
+    Gradient: shared equally among ties. Dense equivalent: ``input[mask].amax()``.
 
     Example:
         >>> amax(torch.tensor([2., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
@@ -142,7 +142,7 @@ def amin(
 ) -> Tensor:
     """Smallest specified entry; inf where nothing is specified, the greatest value of an integer dtype.
 
-    Gradient: shared equally among the specified entries that attain it. Dense equivalent: ``input[mask].amin()``.
+    Gradient: shared equally among ties. Dense equivalent: ``input[mask].amin()``.
 
     Example:
         >>> amin(torch.tensor([2., float("nan"), 3.]), mask=torch.tensor([True, False, True]))
@@ -203,7 +203,7 @@ def norm(
 
 @documented
 def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
-    """Whether some specified entry is true; False where nothing is specified.
+    """Whether any specified entry is true; False where nothing is specified.
 
     Example:
         >>> any(torch.tensor([True, False]), mask=torch.tensor([False, True]))
@@ -245,7 +245,7 @@ def logsumexp(
 def median(
     input: Tensor, dim: int = -1, *, keepdim: bool = False, dtype: Dtype = None, mask: Mask = None
 ) -> Tensor:
-    """Middle one of the specified entries, the lower of two.
+    """Median of the specified entries, the lower of two.
 
     NaN where nothing is specified; the least value of an integer dtype, as in torch.
 
@@ -275,7 +275,7 @@ def quantile(
 
     NaN where nothing is specified.
 
-    Gradient: to the one or two entries between which it lies. Dense equivalent: ``input[mask].quantile(q)``.
+    Gradient: to the one or two entries between which the quantile lies. Dense equivalent: ``input[mask].quantile(q)``.
 
     Example:
         >>> quantile(torch.tensor([5., float("nan"), 1., 3.]), 0.25, mask=torch.tensor([True, False, True, True]))

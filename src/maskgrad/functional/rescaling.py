@@ -1,4 +1,4 @@
-"""Softmax and its relatives, normalisation and scans, over the specified entries of a plain tensor."""
+"""Softmax and related functions, normalisation and scans, over the specified entries of a plain tensor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from maskgrad.semantics.entries import Entries
 def softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Probabilities of the specified entries, :math:`e^{x_i} / \sum_{j: m_j} e^{x_j}`.
 
-    Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].softmax(0)``, slice by slice.
+    Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].softmax(0)``, for each slice.
 
     Example:
         >>> softmax(torch.tensor([1., float("nan"), 1.]), 0, mask=torch.tensor([True, False, True]))[[0, 2]]
@@ -28,7 +28,7 @@ def softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) 
 def log_softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Logarithms of :func:`softmax`, :math:`x_i - \log \sum_{j: m_j} e^{x_j}`.
 
-    Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].log_softmax(0)``, slice by slice.
+    Gradient: torch's, over the specified entries. Dense equivalent: ``input[mask].log_softmax(0)``, for each slice.
 
     Example:
         >>> log_softmax(torch.tensor([1., float("nan"), 1.]), 0, mask=torch.tensor([True, False, True]))[[0, 2]]
@@ -41,7 +41,7 @@ def log_softmax(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = No
 def softmin(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Softmax of the negated entries, :math:`e^{-x_i} / \sum_{j: m_j} e^{-x_j}`.
 
-    Gradient: torch's, over the specified entries. Dense equivalent: ``(-input[mask]).softmax(0)``, slice by slice.
+    Gradient: torch's, over the specified entries. Dense equivalent: ``(-input[mask]).softmax(0)``, for each slice.
 
     Example:
         >>> softmin(torch.tensor([1., float("nan"), 1.]), 0, mask=torch.tensor([True, False, True]))[[0, 2]]
@@ -57,7 +57,7 @@ def normalize(
     r"""Divide by the norm of the specified entries, :math:`x_i / \max(\lVert x \rVert_p, \varepsilon)`.
 
     Gradient: torch's, over the specified entries.
-    Dense equivalent: ``F.normalize(input[mask], ord, 0)``, slice by slice.
+    Dense equivalent: ``F.normalize(input[mask], ord, 0)``, for each slice.
 
     Example:
         >>> normalize(torch.tensor([3., float("nan"), 4.]), 2., 0, mask=torch.tensor([True, False, True]))[[0, 2]]
@@ -72,7 +72,7 @@ def normalize(
 def cumsum(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) -> Tensor:
     r"""Running sum of the specified entries, :math:`\sum_{j \le i: m_j} x_j` where ``i`` is specified.
 
-    Gradient: the incoming ones from here on, at specified entries. Dense equivalent: ``input[mask].cumsum(0)``.
+    Gradient: the sum of incoming ones from here on, where specified. Dense equivalent: ``input[mask].cumsum(0)``.
 
     Example:
         >>> cumsum(torch.tensor([1., float("nan"), 3.]), 0, mask=torch.tensor([True, False, True]))[[0, 2]]
@@ -97,11 +97,11 @@ def cumprod(input: Tensor, dim: int, *, dtype: Dtype = None, mask: Mask = None) 
 def logaddexp(
     input: Tensor, other: Tensor, *, dtype: Dtype = None, input_mask: Mask = None, other_mask: Mask = None
 ) -> Tensor:
-    r"""Logarithm of the sum of two exponentials, :math:`\log(e^{x_i} + e^{y_i})`; an unspecified one takes no part.
+    r"""Logarithm of the sum of two exponentials, :math:`\log(e^{x_i} + e^{y_i})`; unspecified ones are ignored.
 
     -inf where neither is specified.
 
-    Gradient: the share of each specified term. Dense equivalent: ``torch.logaddexp`` with -inf for what is unspecified.
+    Gradient: the weight of each specified term. Dense equivalent: ``torch.logaddexp`` with -inf where unspecified.
 
     Args:
         input: plain tensor of any shape.
@@ -115,7 +115,7 @@ def logaddexp(
         Plain tensor of the common shape. Gradient at unspecified entries: exactly 0.
 
     Raises:
-        TypeError: an operand is no plain tensor, or a mask is not Boolean.
+        TypeError: an operand is not a plain tensor, or a mask is not Boolean.
         ValueError: a mask has fewer dimensions than its operand or does not broadcast to it.
 
     Example:

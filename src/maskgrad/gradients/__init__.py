@@ -1,4 +1,4 @@
-"""Functions for gradients between backward and the step."""
+"""Functions for gradients between the backward pass and the step."""
 
 from maskgrad.gradients.accumulation import GradientAccumulator
 from maskgrad.gradients.batched import batched_grad, batched_hessian

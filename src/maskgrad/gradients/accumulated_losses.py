@@ -29,17 +29,17 @@ Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 
 _REDUCED = (
-    "{name} a reduced loss (0-dim) without count=, so the number of its entries is unknown; pass count=, or an "
+    "{name} a reduced loss (0-dim) without count=, so it is not known how many entries it averages; pass count=, or an "
     'unreduced loss, from reduction="none"'
 )
 _UNKNOWN = (
-    "{name} a plain tensor of shape {shape} without count= or mask=, so it is unknown which of its entries count "
+    "{name} a plain tensor of shape {shape} without count= or mask=, so it is unknown which entries count "
     "(ignore_index leaves zeros in it); pass count=, mask=, or a masked target"
 )
 
 
 class Summed(NamedTuple):
-    """Entries of a tensor, added up: their sum is ``total * times``."""
+    """The sum of the entries of a tensor: ``total * times``."""
 
     total: Tensor
     """0-dim, in the graph of the entries."""
@@ -51,7 +51,7 @@ class Summed(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing counts, as far as is known without a synchronization."""
+        """Whether nothing counts, if known without a synchronization."""
         return not isinstance(self.number, Tensor) and self.number == 0
 
 
@@ -75,14 +75,14 @@ class LossSum:
     total: float = 0.0
     count: float = 0.0
     pending: list[Summed] = field(default_factory=list)
-    """Detached parts that are not in total and count yet: reading them waits for a GPU."""
+    """Detached parts not yet added to total and count, as reading them waits for a GPU."""
 
     def scaled(self, number: float) -> float:
-        """Factor with which a loss that counts ``number`` times is in the gradients."""
+        """Factor of the gradients of a loss that counts ``number`` times."""
         return math.ldexp(number, -(self.exponent or 0))
 
     def read(self) -> dict[str, Any]:
-        """Weight, exponent, total and count as numbers."""
+        """Weight, exponent, total and count as Python numbers."""
         for part in self.pending:
             number = float(part.number)
             self.total += float(part.total) * part.times if number else 0.0
@@ -102,7 +102,7 @@ def parts_of(
             )
         return [Part(None, 1.0, _differentiable(summed(losses, count, mask, mean, "losses is"), "losses is"))]
     if not losses or not all(isinstance(name, str) for name in losses):
-        raise ValueError("losses is a dict without names, or with names that are no strings; name each loss")
+        raise ValueError("losses is a dict without names, or with names that are not strings; name each loss")
     for what, given in (("count", count), ("mask", mask), ("weights", weights)):
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(
@@ -110,7 +110,7 @@ def parts_of(
             )
         unknown = sorted(set(given or ()) - set(losses))
         if unknown:
-            raise ValueError(f"{what} has names that losses lacks: {', '.join(map(repr, unknown))}")
+            raise ValueError(f"{what} has names that losses does not have: {', '.join(map(repr, unknown))}")
     counts, masks, factors = count or {}, mask or {}, weights or {}
     parts = []
     for name, loss in losses.items():
@@ -124,7 +124,7 @@ def parts_of(
 
 
 def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
-    """Add up the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``.
+    """Sum the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``.
 
     Raises:
         TypeError, ValueError: it is unknown how many entries count; messages begin with ``name``.
@@ -166,17 +166,17 @@ def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
 
 
 def check_names(parts: list[Part], known: Mapping[str | None, LossSum]) -> None:
-    """ValueError if the losses of a micro-batch do not go with those before."""
+    """Raise a ValueError if the losses of a micro-batch do not match those of earlier ones."""
     for name, weight, _ in parts:
         if known and (name is None) != (None in known):
             here, there = ("a loss without a name", "losses with names")[:: 1 if name is None else -1]
             raise ValueError(
-                f"this micro-batch has {here}, the ones before had {there}; name the losses of all micro-batches, "
+                f"this micro-batch has {here}, earlier ones had {there}; name the losses of all micro-batches, "
                 "or of none"
             )
         if name in known and known[name].weight != weight:
             raise ValueError(
-                f"this micro-batch has a loss {name!r} with weight {weight}, the ones before had {name!r} with weight "
+                f"this micro-batch has a loss {name!r} with weight {weight}, earlier ones had {name!r} with weight "
                 f"{known[name].weight}; pass the same weight each time"
             )
 
@@ -205,18 +205,16 @@ def together(
             _, totals, counts = found.get(name, (weight, 0.0, 0.0))
             found[name] = weight, totals + total, counts + count
     if not found:
-        raise RuntimeError(
-            "finish() without a backward() since the last one, on any rank: there is nothing to divide"
-        )
+        raise RuntimeError("finish() without a backward() since the last one, on any rank; nothing to divide")
     return found
 
 
 def finite(number: Any, name: str) -> float:
-    """TypeError or ValueError unless it is a finite number, or a tensor of one."""
+    """Raise a TypeError or ValueError unless it is a finite number, or a tensor with one element."""
     if isinstance(number, Tensor):
         if number.numel() != 1 or number.dtype.is_complex:
             raise TypeError(
-                f"{name} must be one number, found a tensor of shape {tuple(number.shape)} and {number.dtype}"
+                f"{name} must be a scalar, found a tensor of shape {tuple(number.shape)} and {number.dtype}"
             )
         number = number.item()
     if isinstance(number, (bool, str, bytes)):
@@ -240,7 +238,7 @@ def _count(count: Any) -> float:
 
 
 def _differentiable(part: Summed, name: str) -> Summed:
-    """ValueError if something counts that requires no gradient."""
+    """Raise a ValueError if counted losses require no gradient."""
     if part.is_empty or part.total.requires_grad:
         return part
     raise ValueError(

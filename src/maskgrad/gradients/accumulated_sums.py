@@ -1,7 +1,7 @@
 """Sums of gradients over backward passes, one for each loss, accumulated in ``.grad``.
 
 ``.grad`` holds the sum of the loss whose backward pass runs, and keeps it if there is only one loss. Gradients that
-``.grad`` cannot add up (masked ones, padded rows) are taken out after each pass and added here.
+``.grad`` cannot accumulate (masked ones, padded rows) are removed after each pass and added here.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
 
 class GradientSums:
-    """Sums for losses of any names; RuntimeError if a parameter has a gradient already."""
+    """Sums for losses of any names; raises a RuntimeError if a parameter already has a gradient."""
 
     def __init__(self, params: Sequence[Tensor]) -> None:
         check_no_gradients(params)
         self.params = params
-        #: for each loss and parameter: the sum while it is not in ``.grad``, and what ``.grad`` cannot add up
+        #: for each loss and parameter: the sum while it is not in ``.grad``, and what ``.grad`` cannot accumulate
         self._plain: dict[str | None, list[Tensor | None]] = {}
         self._apart: dict[str | None, list[AnyGradient | None]] = {}
         self._present: list[str | None] = []  # the loss whose sum is in .grad
@@ -71,7 +71,7 @@ class GradientSums:
             self._note()
 
     def changed(self) -> bool:
-        """Whether something in ``.grad`` was written to, replaced or removed since the last pass."""
+        """Whether any ``.grad`` was modified, replaced or removed since the last pass."""
         return any(
             param.grad is not grad or (grad is not None and grad._version != version)
             for param, (grad, version) in zip(self.params, self._noted, strict=True)
@@ -94,7 +94,7 @@ class GradientSums:
         return [added(parts) if len(parts) > 1 else parts[0] if parts else None for parts in found]
 
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
-        """Put finished gradients into ``.grad``, in the parameters' dtypes."""
+        """Write finished gradients to ``.grad``, in the parameters' dtypes."""
         self.close()
         for place, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
             if gradient is None:
@@ -140,7 +140,7 @@ class GradientSums:
         return [param.grad for param in self.params] if name in self._present else self._plain[name]
 
     def _fetch(self, name: str | None) -> None:
-        """Let ``.grad`` hold the sum of this loss."""
+        """Move the sum of this loss to ``.grad``."""
         if name in self._present:
             return
         self._park()
@@ -152,7 +152,7 @@ class GradientSums:
         self._present = [name]
 
     def _park(self) -> None:
-        """Take the sum of a loss out of ``.grad``."""
+        """Remove the sum of a loss from ``.grad``."""
         for name in self._present:
             self._plain[name] = self._sums_of(name)
             for param in self.params:
@@ -188,14 +188,14 @@ def _divide(strided: list[Any], divisor: float) -> None:
 
 
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
-    """A gradient that is not strided, merged, in at least float32, by ``divisor``."""
+    """A merged, not strided gradient in at least float32, divided by ``divisor``."""
     part = read(gradient, "a gradient").wide().merged()
     values = torch.zeros_like(part.values) if divisor == math.inf else part.values / divisor
     return part.with_values(values).like(gradient)
 
 
 def _encoded(gradient: AnyGradient | None) -> Any:
-    """A copy made of tensors and numbers, which ``torch.load(weights_only=True)`` loads."""
+    """A copy made of tensors and Python numbers, which ``torch.load(weights_only=True)`` loads."""
     if gradient is None:
         return None
     if isinstance(gradient, PaddedRows):
@@ -220,7 +220,7 @@ def _decoded(saved: Any, device: torch.device) -> Any:
 
 
 def check_no_gradients(params: Sequence[Tensor]) -> None:
-    """RuntimeError if one of them has a gradient, except zeros."""
+    """Raise a RuntimeError if one of them has a nonzero gradient."""
     for param in params:
         gradient = current_gradient(param)
         if gradient is None:
@@ -234,7 +234,7 @@ def check_no_gradients(params: Sequence[Tensor]) -> None:
 
 
 def named_parameters(given: Parameters) -> dict[str, Tensor]:
-    """Each parameter once, by its name in a module or its position; TypeError or ValueError if there is none."""
+    """Return distinct parameters by name in a module, or position; TypeError or ValueError if there are none."""
     if isinstance(given, (set, frozenset)):
         raise TypeError("parameters must have the same order on all ranks, found a set; use a list")
     if isinstance(given, nn.Module):
@@ -249,7 +249,5 @@ def named_parameters(given: Parameters) -> dict[str, Tensor]:
         param = one._values if isinstance(one, MaskedTensor) else one
         found.setdefault(id(param), (name, param))
     if not found:
-        raise ValueError(
-            "there are no parameters; pass a module that has some, and no iterator that is used up"
-        )
+        raise ValueError("there are no parameters; pass a module with parameters, and no exhausted iterator")
     return dict(found.values())

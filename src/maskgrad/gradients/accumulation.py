@@ -40,20 +40,20 @@ _CHANGED = (
 
 
 class GradientAccumulator:
-    r"""Accumulates gradients over micro-batches and ranks, as one pass over the whole batch would give them.
+    r"""Accumulates gradients over micro-batches and ranks, equal to those of one pass over the whole batch.
 
     .. math:: g = \frac{\sum_r \sum_k \sum_i m^{(rk)}_i \nabla \ell^{(rk)}_i}{\sum_r \sum_k \sum_i m^{(rk)}_i}
 
-    over ranks r, micro-batches k and their specified losses. The mean of the micro-batches' means, which dividing by
-    their number gives, weighs a single token in a short micro-batch as much as a thousand in a long one. Here gradients
+    over ranks r, micro-batches k and their specified losses. The mean of the micro-batches' means (dividing by
+    their number) gives a single token in a short micro-batch the weight of a thousand in a long one. Here gradients
     of sums are accumulated, and :meth:`finish` divides them once. Later micro-batches need not be known in advance.
 
     Args:
-        model_or_parameters: what is trained; the module that is called, wrapped or not: DistributedDataParallel, what
-            :func:`maskgrad.distributed.prepare` returned, ``fully_shard``. While the accumulator exists, wrappers do
-            not exchange gradients; ``finish`` does, once. Without a wrapper, parameters are enough.
-        group: a process group of any backend; None: that of the wrapper, or the default one, or this process alone if
-            there is none.
+        model_or_parameters: the trained module as it is called, wrapped or not: DistributedDataParallel, the result of
+            :func:`maskgrad.distributed.prepare`, ``fully_shard``. While the accumulator exists, wrappers do
+            not exchange gradients; ``finish`` does, once. Without a wrapper, parameters suffice.
+        group: a process group of any backend; None: that of the wrapper, else the default one, else this process
+            only.
         scaler: a ``GradScaler``, of PyTorch or :mod:`maskgrad.amp`. Losses are given unscaled; ``.grad`` has its scale
             until ``scaler.unscale_`` or ``scaler.step``.
         mean: ``"entry"``, over all losses; ``"sequence"``, over samples (dimension 0), of each sample's mean.
@@ -66,7 +66,7 @@ class GradientAccumulator:
 
     Raises:
         TypeError, ValueError: bad arguments, in ``backward``; with several ranks in ``finish``, on all of them.
-        ValueError: a wrapper exchanges the gradients of the parameters, and the accumulator does not know it.
+        ValueError: a wrapper exchanges the gradients of the parameters, and was not passed to the accumulator.
         RuntimeError: a ``.grad`` from before; ``finish`` without ``backward``; ``optimizer.step`` or a plain
             ``backward`` before ``finish``; a rank has ended, or exceeded the group's timeout. Call :meth:`reset` then
             to start again.
@@ -124,13 +124,13 @@ class GradientAccumulator:
         Args:
             losses: with ``reduction="none"``: a MaskedTensor of any layout, whose specified entries count, or a plain
                 tensor with ``mask`` or ``count``. Or their mean, a 0-dim tensor, with ``count``. Or a dict of such
-                losses, each with a denominator and a backward pass of its own. A micro-batch, on any rank, may lack a
-                name that others have, or have None for it: that loss takes no part.
-            count: the denominator: how many entries the losses are the mean (or the sum) of, or the sum of their
+                losses, each with its own denominator and backward pass. A micro-batch, on any rank, may omit a
+                name that others have, or set it to None.
+            count: the denominator: the number of entries that the losses average (or sum), or the sum of their
                 weights; a finite number, or a dict like ``losses``. 0: no backward pass, even if the loss is NaN.
                 Python numbers need no device synchronization.
             mask: Boolean, True = counts, with as many dimensions as plain losses, size 1 where it repeats; or a dict.
-            weights: for losses in a dict: what their means are multiplied by in the sum that is differentiated; 1 if
+            weights: for losses in a dict: factors of their means in the total loss; 1 if
                 not given. The same for a name in all micro-batches.
             retain_graph: keep the graph for another pass.
 
@@ -149,7 +149,7 @@ class GradientAccumulator:
             self._check_number({*self._losses, *(part.name for part in parts)})
             sums = self._opened()
         except Exception as error:
-            # With several ranks it is raised in finish, on all of them: others may be waiting there.
+            # With several ranks finish raises it, on all of them, as others may be waiting there.
             if self._ranks.size == 1 or self._ranks.in_step:
                 raise
             self._error = error
@@ -175,12 +175,12 @@ class GradientAccumulator:
         """Divide the gradients by the number of losses on all ranks, and return the mean losses.
 
         Returns:
-            0-dim tensor without a graph: the mean over everything; a dict of them if losses came in dicts, without
-            their weights. NaN for losses of which nothing was specified anywhere. The same on all ranks.
+            0-dim tensor without a graph: the mean over all losses; a dict of means if losses came in dicts, without
+            their weights. NaN for losses without any specified entry. The same on all ranks.
 
         Raises:
             RuntimeError: ``backward`` was called on no rank; the sums were changed; a rank has ended.
-            TypeError, ValueError: an earlier call was wrong, or weights or scales differ between ranks.
+            TypeError, ValueError: an earlier call had wrong arguments, or weights or scales differ between ranks.
         """
         error, own = self._error, None
         try:
@@ -191,7 +191,7 @@ class GradientAccumulator:
         except (RuntimeError, ValueError) as found:
             error = found
         of_all = together(self._ranks.collected(own, error))
-        sums = self._opened()  # a rank without data opens them now
+        sums = self._opened()  # created here on ranks without data
         divisors = {}
         for name, loss in self._losses.items():
             weight, _, count = of_all[name]
@@ -211,7 +211,7 @@ class GradientAccumulator:
         return means.get(None, means)
 
     def reset(self) -> None:
-        """Drop what was accumulated since the last :meth:`finish`; gradients are set to None."""
+        """Drop everything accumulated since the last :meth:`finish`; gradients are set to None."""
         if self._sums is not None:
             self._sums.close()
         for param in self._named.values():
@@ -223,8 +223,8 @@ class GradientAccumulator:
         """Copy the sums, totals and counts of an unfinished step, for :meth:`load_state_dict` in another process.
 
         Returns:
-            Plain tensors, numbers and texts, which ``torch.load(weights_only=True)`` loads. With several ranks, of this
-            rank: each saves a file of its own.
+            Tensors, numbers and strings, which ``torch.load(weights_only=True)`` loads. With several ranks, of this
+            rank: each saves its own file.
 
         Raises:
             RuntimeError: a backward pass has failed, or gradients were changed; sums are inside ``fully_shard`` (save
@@ -246,14 +246,14 @@ class GradientAccumulator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with an unfinished step that :meth:`state_dict` has saved; the result has the same bits.
+        """Continue an unfinished step saved by :meth:`state_dict`; the result is the same, bit for bit.
 
         Args:
-            state: of the same rank of as many ranks, with the same parameters. Data loader, random numbers, model,
-                optimizer and scaler have states of their own; load them first.
+            state: of the same rank, with the same number of ranks and the same parameters. Data loader, random numbers,
+                model, optimizer and scaler have their own states; load them first.
 
         Raises:
-            ValueError: parameters, ranks, ``mean`` or the scaler's scale are others than when it was saved.
+            ValueError: parameters, ranks, ``mean`` or the scaler's scale differ from those when it was saved.
             RuntimeError: a step has begun, or a parameter has a gradient.
         """
         if self._sums is not None:
@@ -265,7 +265,7 @@ class GradientAccumulator:
                 if saved != own:
                     raise ValueError(
                         f"the state was saved with other {key}: {saved}, and this accumulator has {own}; load it into "
-                        "an accumulator that is made with the same arguments"
+                        "an accumulator made with the same arguments"
                     )
         if not state["losses"]:
             return
@@ -283,8 +283,8 @@ class GradientAccumulator:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(
-            "a GradientAccumulator cannot be pickled or copied: it watches the parameters of this process; save "
-            "accumulator.state_dict(), and load it with load_state_dict() into an accumulator that you make anew"
+            "a GradientAccumulator cannot be pickled or copied: it is tied to the parameters of this process; save "
+            "accumulator.state_dict(), and load it with load_state_dict() into a new accumulator"
         )
 
     def __del__(self) -> None:
@@ -303,7 +303,7 @@ class GradientAccumulator:
         self._watch.touched.clear()
 
     def _description(self) -> dict[str, Any]:
-        """Facts that must be the same where a state is loaded."""
+        """Facts that must be the same when a state is loaded."""
         named = [
             f"{n!r} of shape {tuple(p.shape)} and {p.dtype}"
             for n, p in self._named.items()
@@ -313,7 +313,7 @@ class GradientAccumulator:
         return {"parameters": named, "ranks": ranks, "mean": [self._mean]}
 
     def _opened(self) -> GradientSums:
-        """The sums of this step, which begins if there are none."""
+        """The sums of this step; begins a step if there are none."""
         if self._sums is None:
             if type(self._ranks) is Alone and there_are_groups():
                 raise RuntimeError(
@@ -347,7 +347,7 @@ class GradientAccumulator:
             self._dtype = torch.float64
 
     def _tally(self) -> dict[str, Any] | None:
-        """Numbers that this rank has accumulated; None: none."""
+        """Totals accumulated by this rank; None if there are none."""
         if self._sums is None:
             if self._ranks.size > 1:
                 check_no_gradients(list(self._named.values()))  # others may have data
@@ -360,7 +360,7 @@ class GradientAccumulator:
     def _check_number(self, names: set[str | None]) -> None:
         if self._ranks.in_step and len(names) > 1:
             raise ValueError(
-                "several losses need a sum of gradients each, and fully_shard keeps one; pass their weighted sum, "
+                "several losses need separate gradient sums, but fully_shard keeps only one; pass their weighted sum, "
                 "or use an accumulator for each"
             )
 
@@ -383,7 +383,7 @@ class GradientAccumulator:
 
     def _failed(self, what: str, error: BaseException) -> None:
         self._error = RuntimeError(
-            f"{what} of the accumulator failed half-way ({type(error).__name__}: {error}), and its sums are "
+            f"{what} of the accumulator failed midway ({type(error).__name__}: {error}), and its sums are "
             "incomplete; call accumulator.reset()"
         )
 

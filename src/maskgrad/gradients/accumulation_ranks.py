@@ -14,7 +14,7 @@ __all__ = ["Alone", "find_ranks_with", "found_ranks", "there_are_groups"]
 
 
 class Alone:
-    """One process; subclasses are several ranks."""
+    """A single process; subclasses represent several ranks."""
 
     rank: int = 0
     size: int = 1
@@ -23,10 +23,10 @@ class Alone:
     in_step: bool = False
     """Whether every rank has to take part in every backward pass."""
     sharded: bool = False
-    """Whether sums of gradients are inside of ``fully_shard`` until the end."""
+    """Whether ``fully_shard`` holds sums of gradients until the end."""
 
     def collected(self, own: Any, error: Exception | None) -> list[Any]:
-        """Collect the data of each rank (plain numbers and texts), by rank; raises on all ranks if one has an error."""
+        """Collect the data of each rank (numbers and strings), by rank; raises on all ranks if one has an error."""
         if error is not None:
             raise error
         return [own]
@@ -39,11 +39,11 @@ class Alone:
         params: Sequence[Tensor],  # noqa: ARG002
         gradients: Sequence[AnyGradient | None],
     ) -> list[AnyGradient | None]:
-        """Sums over the ranks; nothing is written."""
+        """Sums over the ranks; out of place."""
         return list(gradients)
 
     def gathered(self, tensors: Sequence[Tensor], error: Exception | None = None) -> list[list[Tensor]]:
-        """Tensors of each rank, by rank, which may differ in their first size; raises as :meth:`collected`."""
+        """Gather the tensors of all ranks, by rank, whose first sizes may differ; raises as :meth:`collected`."""
         if error is not None:
             raise error
         return [list(tensors)]
@@ -56,12 +56,12 @@ _FINDERS: list[Callable[[nn.Module | None, Sequence[Tensor], Any], Alone]] = []
 
 
 def find_ranks_with(finder: Callable[[nn.Module | None, Sequence[Tensor], Any], Alone]) -> None:
-    """Let ``finder(module, params, group)`` give the ranks of a process group."""
+    """Register ``finder(module, params, group)``, which returns the ranks of a process group."""
     _FINDERS.append(finder)
 
 
 def found_ranks(module: nn.Module | None, params: Sequence[Tensor], group: Any) -> Alone:
-    """This process alone if there is no process group."""
+    """Return the ranks; this process only if there is no process group."""
     if there_are_groups() or group is not None:
         return _FINDERS[-1](module, params, group)
     return Alone()

@@ -1,4 +1,4 @@
-"""Notices steps and backward passes that must not happen while an accumulator exists."""
+"""Detect steps and backward passes that must not happen while an accumulator exists."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _STEP = (
     "first, or accumulator.reset() to drop them"
 )
 _SILENCED = (
-    "there was a plain backward(), whose gradients are those of one rank: while a GradientAccumulator exists, only its "
+    "a plain backward() ran, whose gradients are those of one rank: while a GradientAccumulator exists, only its "
     "finish() exchanges them; call accumulator.backward(losses), or delete the accumulator first (del accumulator)"
 )
 
 
 class AccumulationWatch(StepObserver):
-    """Notices steps of optimizers, and plain backward passes while wrappers are silenced, until :meth:`close`."""
+    """Detects optimizer steps, and plain backward passes while wrappers are disabled, until :meth:`close`."""
 
     def __init__(self, params: list[Tensor], silenced: bool) -> None:
         self.accumulating = False
         self._ids = {id(param) for param in params}
-        # A deque's method: a function of Python for each parameter takes a tenth of a small backward pass.
+        # A deque's method: a Python function per parameter would take a tenth of a small backward pass.
         self.touched: deque[Tensor] = deque(maxlen=1)
         self._hooks = [
             param.register_post_accumulate_grad_hook(self.touched.append)
@@ -44,7 +44,7 @@ class AccumulationWatch(StepObserver):
         self.touched.clear()
 
     def error(self) -> Exception | None:
-        """The error of a plain ``backward``, after which wrappers have exchanged nothing."""
+        """The error of a plain ``backward``, after which wrappers exchange nothing."""
         return RuntimeError(_SILENCED) if self.touched else None
 
     def gradients_ready(self, optimizer: Optimizer) -> None:

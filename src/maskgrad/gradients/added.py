@@ -1,4 +1,4 @@
-"""The sum of gradients of one parameter, which may be of different kinds: specified where one of them is."""
+"""The sum of gradients of one parameter, of possibly different kinds; specified where any of them is."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ __all__ = ["added", "of_distinct_rows"]
 
 
 def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
-    """Their sum, in at least float32; errors as :func:`maskgrad.gradients.gradient.read`.
+    """Return their sum, in at least float32; errors as :func:`maskgrad.gradients.gradient.read`.
 
-    A strided one makes it strided, a Boolean mask makes it a MaskedTensor with a mask, PaddedRows alone have the
-    rows of all; sparse ones keep their common layout, or become COO, in which rows may be listed twice.
+    If one is strided, so is the sum; with a Boolean mask it is a MaskedTensor with a mask, of PaddedRows only it has
+    the rows of all; sparse ones keep their common layout, or become COO, possibly with duplicate rows.
     """
     padded = [
         g.with_values(g.values.to(widened_dtype(g.dtype))) for g in gradients if isinstance(g, PaddedRows)
@@ -73,14 +73,14 @@ def of_distinct_rows(
     sizes = tuple(shape[:leading])
     found = MaskedTensor(values, CoordinatePattern(places(rows, sizes), sizes))
     if layout is not torch.sparse_coo:
-        # Added up, the matrices of a batch may differ in their number of entries: then it stays COO.
+        # Sums may have different numbers of entries per matrix of a batch: these stay COO.
         with contextlib.suppress(ValueError):
             found = found.to_sparse(layout, blocksize=blocksize)
     return found if masked else found.to_sparse_tensor()
 
 
 def _whole(part: Gradient) -> Tensor:
-    """Values of the whole shape, 0 where there are none."""
+    """Dense values, 0 where unspecified."""
     if part.rows is None:
         return part.values
     flat = part.values.new_zeros(part.number_of_rows + 1, *part.values.shape[1:])
@@ -98,7 +98,7 @@ def _specified(part: Gradient) -> Tensor:
 
 
 def _finer(part: Gradient, leading: int) -> Gradient:
-    """The same, listing rows of the first ``leading`` dimensions, which are not fewer."""
+    """The same, listing rows of the first ``leading`` dimensions, which must be at least as many."""
     if part.leading == leading:
         return part
     assert part.rows is not None

@@ -1,6 +1,6 @@
-"""The gradient that a parameter has in ``.grad``: a tensor of torch, or a masked one, which PyTorch's tools can read.
+"""The gradient that a parameter has in ``.grad``: a plain tensor, or a masked one for PyTorch's tools.
 
-Norms and scaling of a masked gradient are right; everything else that PyTorch does with it raises an error.
+Norms and scaling of a masked gradient are right; all other functions of PyTorch raise an error for it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs
 
 aten = torch.ops.aten
-#: Norms, to which a missing gradient contributes nothing.
+#: Norms, to which missing gradients contribute nothing.
 NORMS = frozenset({aten.linalg_vector_norm, aten.norm, aten._foreach_norm})
-#: Functions that read entries: a missing gradient is 0.
+#: Functions that read entries: missing gradients are 0.
 READING = frozenset(
     {aten.abs, aten.eq, aten.ne, aten.isnan, aten.isinf, aten.sum, aten.amax, aten.max, aten.all, aten.any}
 )
@@ -56,8 +56,8 @@ COPYING = frozenset({aten.clone, aten._to_copy})
 
 NOT_MASKED = (
     "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
-    "would take its other entries for zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
-    "make it dense first, with zeros where there is none: param.grad = param.grad.to_dense()"
+    "would treat its other entries as zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
+    "make it dense first, with zeros for missing entries: param.grad = param.grad.to_dense()"
 )
 
 
@@ -73,7 +73,7 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
     """Attach a gradient that is known to fit, detached; None removes it.
 
-    It is visible in ``.grad``: dense or COO as it is, others as :class:`MaskedGradient`. PyTorch/XLA has no such
+    It is visible in ``.grad``: dense or COO unchanged, others as :class:`MaskedGradient`. PyTorch/XLA has no such
     tensors; there it is an attribute of the parameter.
     """
     if hasattr(param, _ATTRIBUTE):
@@ -98,12 +98,12 @@ def _hold(param: Tensor, gradient: AnyGradient) -> None:
     param.grad = MaskedGradient(gradient)
 
 
-# Not always this one: called in eager mode it would import the compiler, which takes seconds.
+# Only when compiling: in eager mode it would import the compiler, which takes seconds.
 _hold_uncompiled = _disable_dynamo(_hold)
 
 
 def current_gradient(param: Tensor, name: str = "a parameter") -> AnyGradient | None:
-    """The gradient a step uses: the attached one, or ``.grad``; None if there is none, ValueError if there are both."""
+    """The gradient for a step: the attached one, or ``.grad``; None if there is none, ValueError if there are both."""
     gradient = param.grad
     if type(gradient) is MaskedGradient:
         return gradient.gradient  # type: ignore[no-any-return]
@@ -112,17 +112,17 @@ def current_gradient(param: Tensor, name: str = "a parameter") -> AnyGradient | 
         return gradient
     if gradient is not None:
         raise ValueError(
-            f"{name} has an attached gradient and a .grad; it is ambiguous which one is meant. Remove one: "
+            f"{name} has an attached gradient and a .grad; only one is allowed. Remove one: "
             "mg.attach_gradient(param, None) or param.grad = None"
         )
     return attached
 
 
 def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
-    """Put ``gradient`` in the place of the present one, in ``.grad`` or attached.
+    """Replace the current gradient by ``gradient``, in ``.grad`` or attached.
 
     ``.grad`` must have ``param.grad_dtype``, which cannot be changed while there is a gradient; hence the order. Where
-    there is no ``grad_dtype``, what ``.grad`` cannot hold is attached.
+    there is no ``grad_dtype``, gradients that ``.grad`` cannot hold are attached.
     """
     if attached_gradient(param) is not None or not isinstance(gradient, Tensor):
         keep_attached(param, gradient)
@@ -143,7 +143,7 @@ def grad_dtype(param: Tensor) -> torch.dtype | None:
 
 
 def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
-    """Let ``param``, which has no ``.grad`` now, accumulate its gradient in ``dtype``, if PyTorch supports it."""
+    """Make ``param``, which must not have a ``.grad``, accumulate its gradient in ``dtype``, if PyTorch supports it."""
     if _HAS_GRAD_DTYPE:
         param.grad_dtype = dtype
 
@@ -151,9 +151,9 @@ def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
 class MaskedGradient(torch.Tensor):
     """Type of ``param.grad`` if the gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
 
-    Entries without a gradient count as 0 in norms and checks, and stay without one when the others are scaled, so that
+    Entries without a gradient count as 0 in norms and checks, and scaling does not change that, so that
     ``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler`` and ``zero_grad`` are right. ``to_dense()`` makes a
-    plain tensor. Everything else raises RuntimeError, torch.optim's steps before they change anything.
+    plain tensor. Everything else raises a RuntimeError, steps of torch.optim before any change.
     """
 
     gradient: Any
@@ -161,7 +161,7 @@ class MaskedGradient(torch.Tensor):
 
     @staticmethod
     def __new__(cls, gradient: Any) -> MaskedGradient:
-        """A tensor without memory of its own, around ``gradient``."""
+        """Return a tensor without its own memory, around ``gradient``."""
         made = torch.Tensor._make_wrapper_subclass(
             cls, gradient.shape, dtype=gradient.dtype, device=gradient.device
         )
@@ -194,7 +194,7 @@ class MaskedGradient(torch.Tensor):
         self.gradient = other.gradient
 
     def share_memory_(self) -> MaskedGradient:
-        """Put the gradient where other processes see it; it has no memory of its own that PyTorch could put there."""
+        """Move the wrapped gradient to shared memory; this tensor has no memory itself."""
         gradient = self.gradient
         for part in (gradient.rows, gradient.values) if isinstance(gradient, PaddedRows) else (gradient,):
             part.share_memory_()
@@ -210,7 +210,7 @@ class MaskedGradient(torch.Tensor):
         return self.gradient.to_dense()  # type: ignore[no-any-return]
 
     def clean(self) -> MaskedGradient:
-        """Itself, merged, with zeros under the mask, in memory of its own."""
+        """A merged copy, with zeros under the mask."""
         gradient = self.gradient
         if isinstance(gradient, PaddedRows):
             self.gradient = gradient.merged()
@@ -219,7 +219,7 @@ class MaskedGradient(torch.Tensor):
         return self
 
     def empty(self) -> MaskedGradient:
-        """Itself, with zeros; padded rows name no row."""
+        """The same gradient with zeros; padded rows without rows."""
         gradient = self.gradient
         if isinstance(gradient, PaddedRows):
             nowhere = torch.full_like(gradient.rows, gradient.shape[0])
@@ -260,24 +260,24 @@ class MaskedGradient(torch.Tensor):
             func(tree_map_only(MaskedGradient, read, args[0]), *args[1:], **kwargs)
             return args[0] if isinstance(args[0], MaskedGradient) else None
         shape = next(tuple(a.shape) for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
-        # no TypeError, for which Python would say "unsupported operand" in its own words
+        # no TypeError, for which Python would raise its own "unsupported operand"
         raise RuntimeError(NOT_MASKED.format(shape=shape, who=f"torch.{packet.__name__}"))
 
 
 def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a norm is that of the whole tensor."""
+    """Whether a norm is over the whole tensor."""
     dims = any(isinstance(a, (list, tuple)) and a for a in args[2:])
     return not (dims or kwargs.get("dim") or kwargs.get("keepdim") or True in args[2:])
 
 
 def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
-    """Entries for a norm of all: one zero stands for all missing gradients (orders below 0 see it, too)."""
+    """Entries for a norm of all: one zero represents all missing gradients (which matters for orders below 0)."""
     values = MaskedGradient(gradient.gradient).clean().values()
     return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
 
 
 def _copied(gradient: Any, options: dict[str, Any]) -> Any:
-    """The gradient in another dtype, on another device, or in memory of its own."""
+    """The gradient in another dtype, on another device, or in new memory."""
     options = {name: options.get(name) for name in ("dtype", "device", "non_blocking") if options.get(name)}
     if isinstance(gradient, PaddedRows):
         device = options.get("device", gradient.device)
@@ -292,7 +292,7 @@ def _listed(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
 
 
 class _DenseStepGuard(StepObserver):
-    """An optimizer that takes every entry of a gradient must not step with a masked one."""
+    """Prevents steps with masked gradients in optimizers that use every entry of a gradient."""
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
         if getattr(optimizer, "takes_masked_gradients", False):

@@ -1,4 +1,4 @@
-"""Many backward passes through one graph: several cotangents at once where that is faster and supported."""
+"""Many backward passes through one graph: with several cotangents at once if that is faster and supported."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from maskgrad.gradients.batch_nodes import Node
 
 __all__ = ["BackwardPasses", "Cotangents", "gradient_sizes", "joined", "nodes_between"]
 
-#: (start, stop) -> the cotangents of these numbers, (stop - start, B, *O)
+#: (start, stop) -> the cotangents of these indices, (stop - start, B, *O)
 Cotangents = Callable[[int, int], Tensor]
 Gradients = list[Tensor | None]
 
 # Measured on two cores with networks of 5 to 30 nodes: where the gradients of one pass have more entries than the
 # first number, the passes are bound by memory, and several at once (whose gradients no longer fit the cache) take up to
-# twice as long as in turn. Up to it they spare the overhead of each node, and matrix products of more rows are faster
+# twice as long as in turn. Up to it they save the overhead of each node, and matrix products of more rows are faster
 # (by 12 % for 256 samples in layers of 256 units), up to the second number of entries.
 _IN_TURN_FROM = 65_536
 _AT_ONCE = 2**20
-# An accelerator is the opposite: it is idle unless much is sent at once.
+# An accelerator is the opposite: it is idle unless much work is sent at once.
 _AT_ONCE_ON_ACCELERATOR = 2**26
-#: fewer are not worth it
+#: minimum number of passes
 _FEWEST_AT_ONCE = 3
 #: gradients that live at the same time in a pass, in units of the largest
 _ALIVE = 3
@@ -109,7 +109,7 @@ class BackwardPasses:
         return together
 
     def diagonal_blocks(self, cotangents: Cotangents, number: int) -> Gradients:
-        """Return the same by each sample's own input alone, if samples influence each other, in B times the passes."""
+        """Return the same by each sample's own input only, if samples influence each other, in B times the passes."""
         which = torch.arange(self.output.shape[0], device=self.output.device)
 
         def to_one_sample(cotangent: Tensor) -> Cotangents:
@@ -141,7 +141,7 @@ class BackwardPasses:
         """Run one pass with a batch of cotangents; None if a node of the graph does not support it."""
         try:
             with warnings.catch_warnings():
-                # A node without a rule for batches is run in turn by torch, as it would be here.
+                # A node without a rule for batches is run in turn by torch, as here.
                 warnings.filterwarnings("ignore", message="There is a performance drop")
                 found = torch.autograd.grad(
                     self.output,
@@ -187,7 +187,7 @@ def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor 
     present = [piece for _, piece in pieces if piece is not None]
     if not present:
         return None
-    if len(present) < len(pieces):  # a custom function may leave out a gradient that happens to be zero
+    if len(present) < len(pieces):  # a custom function may omit a gradient that is zero
         line = torch.zeros_like(present[0].narrow(dim, 0, 1))
         sizes = [-1] * line.ndim
         filled = []
@@ -199,7 +199,7 @@ def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor 
 
 
 def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:
-    """Return the sizes of the gradients that a backward pass from ``output`` to ``inputs`` computes on the way."""
+    """Return the sizes of the gradients that a backward pass from ``output`` to ``inputs`` computes."""
     sizes = [output.numel(), *(tensor.numel() for tensor in inputs)]
     for node in nodes_between(output, inputs):
         shapes = [getattr(received, "shape", ()) for received in getattr(node, "_input_metadata", ())]
@@ -215,7 +215,7 @@ def nodes_between(output: Tensor, inputs: Sequence[Tensor]) -> set[GraphNode]:
     waiting = list(parents)
     while waiting:
         node = waiting.pop()
-        if node in ends:  # what lies behind an input is not passed through
+        if node in ends:  # do not go beyond inputs
             continue
         if id(getattr(node, "variable", None)) in leaves:
             ends.add(node)

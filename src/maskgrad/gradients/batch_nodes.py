@@ -20,7 +20,7 @@ __all__ = ["Node", "input_nodes", "outer", "output_nodes", "require_batch"]
 class Node(NamedTuple):
     """One output or input of a graph, (B, ...)."""
 
-    #: as the user would write it, ``"inputs[0]"``
+    #: as in user code, ``"inputs[0]"``
     name: str
     #: the tensor that autograd differentiates; the stored values of a sparse layout
     plain: Tensor
@@ -97,7 +97,7 @@ def require_batch(output: Node, inputs: Sequence[Node]) -> int:
 
 
 def outer(values: Tensor, output: Node | None, given: Node, between: int = 0) -> Tensor | MaskedTensor:
-    """Return derivatives (B, *O, *I) with the pattern of both sides; plain if both are fully specified.
+    """Return derivatives (B, *O, *I) with the patterns of outputs and inputs; plain if both are fully specified.
 
     Without ``output``, (B, *N, *I) with ``between`` dimensions N.
     """
@@ -123,5 +123,5 @@ def _named_leaves(tree: Any, name: str) -> tuple[list[tuple[str, Any]], pytree.T
         if not isinstance(leaf, (Tensor, MaskedTensor)):
             raise TypeError(f"{path} must be a tensor, found {type(leaf).__name__}")
     if not named:
-        raise ValueError(f"{name} must hold at least one tensor, found {tree!r}")
+        raise ValueError(f"{name} must contain at least one tensor, found {tree!r}")
     return named, spec

@@ -1,4 +1,4 @@
-"""Derivatives of every output of a batch by every input of the same sample, without a loop over samples."""
+"""Derivatives of every output of a batch with respect to inputs of the same sample, without a loop over samples."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def batched_grad(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
-    r"""Derivative of every output of each sample by every input of the same sample.
+    r"""Return the derivative of every output of each sample with respect to every input of the same sample.
 
     .. math:: J_{b,o,i} = \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}}
 
-    It uses the existing graph, as ``torch.autograd.grad`` does: nothing is run again, models need no functional form,
+    It uses the existing graph, as ``torch.autograd.grad`` does: nothing is recomputed, models need no functional form,
     and inputs may be hidden layers. If samples are independent, one backward pass serves all of them.
 
     Args:
@@ -91,7 +91,7 @@ def batched_grad(
 
     Returns:
         (B, \*O, \*I) in the dtype of the input: a tensor, or nested as ``inputs``, within what is nested as
-        ``outputs``. A MaskedTensor if the output or the input is one: an entry is specified if both of its sides
+        ``outputs``. A MaskedTensor if the output or the input is one: an entry is specified if its output and input
         are; always strided. The real part of a complex output is differentiated, as by ``torch.autograd.grad`` with
         cotangent 1.
 
@@ -137,7 +137,7 @@ def batched_hessian(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
-    r"""Second derivatives of every output of each sample by the inputs of the same sample.
+    r"""Return second derivatives of every output of each sample with respect to the inputs of the same sample.
 
     .. math:: H_{b,o,i,j} = \frac{\partial^2\,\text{outputs}_{b,o}}
               {\partial\,\text{inputs}_{b,i}\,\partial\,\text{inputs}_{b,j}}
@@ -155,7 +155,7 @@ def batched_hessian(
     Returns:
         (B, \*O, \*I, \*I), zeros where an output is linear. Nested as ``inputs`` within ``inputs`` within ``outputs``;
         a block (B, \*O, \*I, \*J) of two inputs holds the mixed derivatives. A MaskedTensor if a side is one: an entry
-        is specified if all of its sides are.
+        is specified if its output and inputs are.
 
     Gradient: with ``create_graph``, for every tensor of the graph.
 
@@ -223,7 +223,7 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     checked = quick_cotangent(passes, mixture.reshape(features))
 
     def with_check(start: int, stop: int) -> Tensor:
-        """The unit vectors, and the cotangent of the check behind them."""
+        """The unit vectors, followed by the cotangent of the check."""
         found = unit_vectors(start, min(stop, number))
         return found if stop <= number or checked is None else torch.cat([found, checked[None]])
 
@@ -255,7 +255,7 @@ def _jacobians(output: Node, inputs: Sequence[Node], mode: Mode) -> list[Any]:
         if row is None:
             found.append(_zeros(output, node) if mode.materialize_grads else None)
             continue
-        # The gradient of a tensor by itself is a cotangent, whose entries may share memory.
+        # The gradient of a tensor with respect to itself is a cotangent, whose entries may share memory.
         overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
         own = row.clone(memory_format=torch.contiguous_format) if overlaps else row
         found.append(outer(own.movedim(0, 1).reshape(*shape, *node.shape[1:]), output, node))
@@ -279,10 +279,10 @@ def _is_leaf(leaf: Any) -> bool:
 
 
 def _require_third_derivatives(output: Node, inputs: Sequence[Node]) -> None:
-    """Raise NotImplementedError if a normalization lies between: its third derivatives are wrong, or missing.
+    """Raise a NotImplementedError for normalizations in between, whose third derivatives are wrong or missing.
 
     The second derivatives of layer normalization, and of batch normalization in training mode, are right (torch 2.13).
-    They are written with the mean and the variance that the forward pass kept, which their own derivative takes for
+    They use the saved mean and variance of the forward pass, which their own derivatives treat as
     constants. Since 2.15 batches raise an error.
     """
     for node in nodes_between(output.plain, [given.plain for given in inputs]):
@@ -318,7 +318,7 @@ def _is_right(what: str) -> bool:
 
     try:
         return torch.allclose(_third(normalized), _third(written_out))
-    except RuntimeError:  # of batches since PyTorch 2.15: batch_norm does not support 3rd+ order
+    except RuntimeError:  # batch_norm since PyTorch 2.15: batch_norm does not support 3rd+ order
         return False
 
 

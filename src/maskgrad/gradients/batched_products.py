@@ -17,10 +17,10 @@ from maskgrad.masked_tensor import MaskedTensor
 __all__ = ["batched_jvp", "batched_vjp"]
 
 _REMEDY = (
-    "coupling='exact' gives the product for each sample alone, at the cost of many more backward passes, and "
+    "coupling='exact' gives the product for each sample separately, at the cost of many more backward passes, and "
     "coupling='independent' skips this check"
 )
-#: largest difference of two ways to the same number, in units of the relative rounding error
+#: largest difference of two computations of a value, in units of the relative rounding error
 _ROUNDING = 2**16
 
 
@@ -36,7 +36,7 @@ def batched_vjp(
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
-    r"""Vectors times the Jacobian of each sample, from the left.
+    r"""Return vectors times the Jacobian of each sample (vector-Jacobian products).
 
     .. math:: g_{b,n,i} = \sum_o v_{b,n,o} \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}}
 
@@ -99,7 +99,7 @@ def batched_jvp(
     *,
     memory_budget: int | None = None,
 ) -> Any:
-    r"""The Jacobian of each sample times vectors: how outputs change with inputs.
+    r"""Return the Jacobian of each sample times vectors (Jacobian-vector products).
 
     .. math:: t_{b,n,o} = \sum_i \frac{\partial\,\text{outputs}_{b,o}}{\partial\,\text{inputs}_{b,i}} u_{b,n,i}
 
@@ -193,7 +193,7 @@ def _forward(
 def _twice_backward(
     output: Node, inputs: list[Node], tangents: list[Tensor], mode: Mode, used: list[bool]
 ) -> Tensor | None:
-    """Return the derivative, by a cotangent, of the gradients that it gives; None if a check of it fails."""
+    """Return the derivative of gradients with respect to their cotangent; None if a check of it fails."""
     plain = output.plain
     shape = plain.shape
     seed = directions(shape.numel(), plain).to(plain.dtype).reshape(shape).requires_grad_()
@@ -219,8 +219,8 @@ def _twice_backward(
         back = back + (dense * sent).flatten(1).sum(1)
         forth = forth + (moved * seed.detach()).flatten(1).sum(1)
         scale = scale + (dense.detach() * sent.detach()).abs().flatten(1).sum(1)
-    # Some second derivatives of sparse tensors are silently wrong in PyTorch, and some at the border of a domain are
-    # NaN; then these numbers differ.
+    # Some second derivatives of sparse tensors are silently wrong in PyTorch, and some at the boundary of a domain are
+    # NaN; then these values differ.
     tolerance = _ROUNDING * torch.finfo(plain.dtype).eps
     if not bool(((forth - back).detach().abs() <= tolerance * scale).all()):
         return None
@@ -230,7 +230,7 @@ def _twice_backward(
 
 
 def _differentiable_alike(forth: Tensor, back: Tensor, inputs: list[Node], tolerance: float) -> bool:
-    """Return whether two ways to one number have the same derivative by the inputs.
+    """Return whether two computations of one value have the same derivative with respect to the inputs.
 
     The derivative of ``forth`` is a third derivative of the graph. In PyTorch (2.13) those of layer and batch
     normalization are silently wrong; that of ``back`` is a second derivative.

@@ -1,4 +1,4 @@
-"""The entries that a check of gradients moves, and those that it compares."""
+"""The entries that a gradient check perturbs, and those that it compares."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOUBLE = (torch.float64, torch.complex128)
 class Input:
     """One argument that requires a gradient.
 
-    Its *point* is the plain tensor that holds its numbers: the data of a mask, stored values, or a tensor itself. Its
+    Its *point* is the plain tensor that holds its values: the data of a mask, stored values, or a tensor itself. Its
     *entries* (n,) are the specified ones among them.
     """
 
@@ -44,12 +44,12 @@ class Input:
         return f"input {self.position} ({kind})"
 
     def entries(self) -> Tensor:
-        """Return the specified numbers, (n,)."""
+        """Return the specified values, (n,)."""
         flat = self.point.reshape(-1)
         return flat if self.specified is None else flat[self.specified]
 
     def placed(self, entries: Tensor) -> Tensor:
-        """Return the point with these entries; unspecified ones stay as they are."""
+        """Return the point with these entries; unspecified ones are unchanged."""
         if self.specified is None:
             return entries.reshape(self.point.shape)
         return self.point.reshape(-1).index_put((self.specified,), entries).reshape(self.point.shape)
@@ -68,7 +68,7 @@ class Input:
         return point if self.pattern is None else MaskedTensor(point, self.pattern)
 
     def leaf(self) -> tuple[Any, Any]:
-        """Return the argument for one backward pass, and the tensor to differentiate by."""
+        """Return the argument for one backward pass, and the tensor to differentiate with respect to."""
         if self.sparse:
             assert isinstance(self.pattern, StoredPattern)
             t = torch_tensor_of(self.point, self.pattern).requires_grad_()
@@ -77,7 +77,7 @@ class Input:
         return self.argument(point), point
 
     def split(self, gradient: Tensor) -> tuple[Tensor, list[tuple[Place, complex]]]:
-        """Return a gradient at the specified entries, (n,), and the first value that is not zero at another."""
+        """Return a gradient at the specified entries, (n,), and the first nonzero value elsewhere."""
         if gradient.layout != torch.strided:
             gradient = _dense(gradient)
         if self.sparse:
@@ -96,7 +96,7 @@ class Input:
         ]  # NaN != 0, too
 
     def place(self, number: int) -> Place:
-        """Return the index of the entry with this number in the whole shape."""
+        """Return the index in the full shape of the entry with this position."""
         if isinstance(self.pattern, StoredPattern):
             return _place_of_stored(self.point.shape, self.pattern, number)
         at = number if self.specified is None else int(self.specified[number])
@@ -151,7 +151,7 @@ def _dense(t: Tensor) -> Tensor:
 
 
 def place_in(output: Any, number: int) -> Place:
-    """Return the index of the result with this number in the whole shape of an output."""
+    """Return the index in the full shape of an output of the result with this position."""
     if isinstance(output, MaskedTensor):
         stored = stored_of(output)
         if stored is not None:
@@ -161,7 +161,7 @@ def place_in(output: Any, number: int) -> Place:
 
 
 def _place_of_stored(shape: torch.Size, pattern: StoredPattern, number: int) -> Place:
-    """Return the index of the stored value with this number; ``shape`` is that of all values."""
+    """Return the index of the stored value with this position; ``shape`` is that of all values."""
     numbers = torch.arange(shape.numel(), device=pattern.tensors()[0].device).reshape(shape)
     listed = listed_of(MaskedTensor(numbers, pattern))
     assert listed is not None

@@ -1,4 +1,4 @@
-"""Gradients against finite differences: over the entries that are specified, and nothing anywhere else."""
+"""Comparison of gradients with finite differences over the specified entries; exactly zero elsewhere."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def gradcheck(
 ) -> bool:
     r"""Compare the gradients of ``func`` with differences :math:`(f(x + \epsilon) - f(x - \epsilon)) / 2\epsilon`.
 
-    Only specified entries are moved, and only specified results are compared. A gradient that is not exactly 0 outside
-    the pattern of an input is an error; ``torch.autograd.gradcheck`` with ``masked=True`` does not check this.
+    Only specified entries are perturbed, and only specified results are compared. A gradient that is not exactly 0
+    outside the pattern of an input is an error; ``torch.autograd.gradcheck`` with ``masked=True`` does not check this.
 
     Args:
         func: takes ``inputs``; returns tensors, MaskedTensors or sparse tensors of torch, one or a tuple.
         inputs: one argument or a tuple of them. Those that require a gradient are checked: strided tensors,
-            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each index is moved once).
-            They must be float64 or complex128: differences of float32 are too coarse.
+            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each index is perturbed
+            once). They must be float64 or complex128: differences of float32 are too coarse.
         eps: size of the finite differences.
         atol: absolute tolerance.
         rtol: relative tolerance.
@@ -78,7 +78,7 @@ def gradcheck(
         problem = comparison.problem(fast_mode) if check_backward_ad else None
         if problem is not None:
             raise GradcheckError(f"gradcheck: {problem}")
-        # torch's own checks, on the specified entries alone.
+        # torch's own checks, on the specified entries only.
         if check_undefined_grad or check_batched_grad or check_forward_ad or check_batched_forward_grad:
             torch.autograd.gradcheck(
                 _on_entries(func, arguments, checked),
@@ -112,7 +112,7 @@ def gradgradcheck(
     Args:
         func: as for :func:`gradcheck`; its backward must be differentiable.
         inputs: as for :func:`gradcheck`.
-        grad_outputs: one tensor for each differentiable result, with one number per specified entry in the order of
+        grad_outputs: one tensor for each differentiable result, with one value per specified entry in the order of
             storage (row-major for masks). None: random numbers.
         **options: keyword arguments of :func:`gradcheck`.
 
@@ -144,7 +144,7 @@ def gradgradcheck(
             g.numel() != r.numel() for g, r in zip(given, results, strict=True)
         ):
             raise ValueError(
-                f"grad_outputs must hold one number for each specified entry of each result, "
+                f"grad_outputs must have one value for each specified entry of each result, "
                 f"{[r.numel() for r in results]}, found {[g.numel() for g in given]}"
             )
         cotangents = [

@@ -1,6 +1,6 @@
-"""Norms and clipping of dense, sparse and masked gradients together.
+"""Norms and clipping of dense, sparse and masked gradients.
 
-Duplicates are merged first, half precision in float32. The cost follows the listed entries. Entries that
+Duplicates are merged first, half precision in float32. The cost depends on the listed entries. Entries that
 ``mg.train_only`` freezes do not count.
 """
 
@@ -26,7 +26,7 @@ Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 Owner = tuple[Tensor, AnyGradient]
 """A parameter and its gradient."""
 Merged = tuple[Gradient, Tensor | None]
-"""A gradient, merged, in at least float32, and which of its values count (None: all)."""
+"""A gradient, merged, in at least float32, and a mask of the values that count (None: all)."""
 
 
 def grad_norm(
@@ -35,22 +35,22 @@ def grad_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    r"""Norm of all gradients taken together, :math:`(\sum |g_i|^p)^{1/p}`, in at least float32.
+    r"""Return the norm of all gradients together, :math:`(\sum |g_i|^p)^{1/p}`, in at least float32.
 
     Args:
-        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are ignored.
             Gradients may be dense, sparse in any layout, or attached with :func:`maskgrad.attach_gradient`.
         norm_type: the order p, a number or inf; what ``torch.linalg.vector_norm`` takes.
         error_if_nonfinite: raise if the norm is NaN or infinite.
-        foreach: as in PyTorch: True insists on the batched implementation, False on the other.
+        foreach: as in PyTorch: True forces the batched implementation, False the other.
 
     Returns:
         0-dim tensor; 0 if there is no gradient. Gradient: none.
 
-    What counts are specified entries, duplicates merged, outside of what :func:`maskgrad.train_only` freezes.
+    Only specified entries count, with duplicates merged, except those frozen by :func:`maskgrad.train_only`.
 
     Raises:
-        TypeError: ``parameters`` holds something else than tensors.
+        TypeError: ``parameters`` contains something other than tensors.
         ValueError: ``norm_type`` is NaN, or a parameter has an attached gradient and a ``.grad``.
         RuntimeError: the norm is not finite, and ``error_if_nonfinite``.
         IndexError: an index of a sparse gradient lies outside its parameter.
@@ -76,22 +76,22 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    r"""Scale all gradients so that their common norm is at most ``max_norm``; each stays of its kind.
+    r"""Scale all gradients so that their total norm is at most ``max_norm``; each keeps its layout.
 
     .. math:: g \leftarrow g \cdot \min\left(1, \frac{\text{max\_norm}}{\text{norm} + 10^{-6}}\right)
 
     Args:
-        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
-        max_norm: the largest norm that is left alone.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are ignored.
+        max_norm: the largest norm that is not clipped.
         norm_type: the order of the norm, as in :func:`maskgrad.grad_norm`.
-        error_if_nonfinite: raise if the norm is NaN or infinite; nothing has been changed then.
+        error_if_nonfinite: raise if the norm is NaN or infinite; nothing is changed then.
         foreach: as in :func:`maskgrad.grad_norm`.
 
     Returns:
         The norm before clipping, a 0-dim tensor.
 
-    Dense gradients are changed in place. Sparse ones are replaced by merged ones of the same layout, except halves,
-    whose sum might not fit: their contributions are scaled where they are.
+    Dense gradients are changed in place. Sparse ones are replaced by merged ones of the same layout, except in half
+    precision, where sums might overflow: duplicates are scaled in place.
 
     Raises:
         TypeError, ValueError, RuntimeError, IndexError: as :func:`maskgrad.grad_norm`.
@@ -125,7 +125,7 @@ def clip_grad_norm_(
 def clip_grads_with_norm_(
     parameters: Parameters, max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
-    """As :func:`clip_grad_norm_` where the norm is known, of more gradients than these perhaps."""
+    """As :func:`clip_grad_norm_` with a known norm, possibly of more gradients."""
     owners = _listed(parameters)
     _scale_down(owners, _merged(owners), float(max_norm), total_norm, foreach)
 
@@ -135,12 +135,12 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
     """Limit every entry of every gradient to ``[-clip_value, clip_value]``, duplicates merged first.
 
     Args:
-        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are left out.
-        clip_value: the largest magnitude that is left alone.
+        parameters: parameters, or one; leaf MaskedTensors may be among them. Those without a gradient are ignored.
+        clip_value: the largest magnitude that is not clipped.
         foreach: as in :func:`maskgrad.grad_norm`.
 
     Raises:
-        TypeError: ``parameters`` holds something else than tensors, or a gradient is complex.
+        TypeError: ``parameters`` contains something other than tensors, or a gradient is complex.
         ValueError: ``clip_value`` is negative or NaN, or a parameter has an attached gradient and a ``.grad``.
         IndexError: an index of a sparse gradient lies outside its parameter.
 
@@ -167,7 +167,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
     if dense:
         torch.nn.utils.clip_grad_value_(dense, limit, foreach=foreach)
     for param, gradient, part in others:
-        # A sum that the limit does not touch may lie beyond what a half can hold, but never needs to be written.
+        # An unclipped sum may overflow half precision, but is never written.
         if is_half(gradient) and not bool((part.values.abs() > limit).any()):
             continue
         bound = min(limit, torch.finfo(gradient.dtype).max)
@@ -176,7 +176,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
 
 
 def limit_of(name: str, value: float) -> float:
-    """A limit as a float; ValueError if it is negative or NaN."""
+    """Return a limit as a float; raise a ValueError if it is negative or NaN."""
     limit = float(value)
     if math.isnan(limit) or limit < 0:
         raise ValueError(f"{name} must be at least 0, found {value}")
@@ -184,7 +184,7 @@ def limit_of(name: str, value: float) -> float:
 
 
 def _listed(parameters: Parameters) -> list[Owner]:
-    """The parameters that have a gradient, with it; of a leaf MaskedTensor the values, which are what is trained."""
+    """Return parameters with their gradients; for a leaf MaskedTensor its values, which are trained."""
     given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
     owners: list[Owner] = []
     for parameter in given:
@@ -198,7 +198,7 @@ def _listed(parameters: Parameters) -> list[Owner]:
 
 
 def _merged(owners: list[Owner]) -> list[Merged | Tensor]:
-    """The gradients, merged; a dense one (for which there is nothing to do) as it is, if all of it is trained."""
+    """The gradients, merged; a dense one unchanged, if all of it is trained."""
     found: list[Merged | Tensor] = []
     for param, gradient in owners:
         trained = trained_entries(param)
@@ -217,24 +217,24 @@ def _norm(
     if math.isnan(order):
         raise ValueError("norm_type must be a number or inf, found nan")
     parts = [_what_counts(part, order) for part in merged]
-    present = [values for values in parts if values.numel()]  # nothing has no largest entry
+    present = [values for values in parts if values.numel()]  # an empty tensor has no largest entry
     if not present:
         return torch.zeros((), device=parts[0].device if parts else None)
     return torch.nn.utils.get_total_norm(present, order, error_if_nonfinite, foreach)
 
 
 def _what_counts(part: Merged | Tensor, order: float) -> Tensor:
-    """The entries that a norm is taken of, or their norm already, in at least float32."""
+    """Return the entries for a norm, or their norm already, in at least float32."""
     if not isinstance(part, Tensor):
         values, counted = part[0].values, part[1]
         if counted is None:
             return values
-        # A zero in the place of what does not count is no part of a sum, but would be the least of all entries.
+        # Replacing ignored entries by zero does not change a sum, but would change a minimum.
         return torch.where(counted, values, 0) if order > 0 else values[counted]
     values = part.detach()
     if not is_half(values) or not values.numel():
         return values
-    # One number instead of a wide copy, which would be twice as large as the gradient.
+    # A scalar instead of a wide copy, which would be twice as large as the gradient.
     norm: Tensor = torch.linalg.vector_norm(values, order, dtype=torch.float32)
     return norm
 

@@ -1,4 +1,4 @@
-"""Losses that couple samples, on batches that do not fit into memory: outputs first, then one part after the other."""
+"""Losses that couple samples, on batches that do not fit into memory: outputs first, then part by part."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ def coupled_backward(
     targets: Iterable[Any] | None = None,
     group: Any = None,
 ) -> Tensor:
-    r"""Backward from a loss of all samples together, with the graph of one part of them in memory.
+    r"""Run backward from a loss of all samples together, with the graph of one part at a time in memory.
 
     .. math:: \nabla_\theta L(f(x_1), \ldots, f(x_K)) = \sum_k \frac{\partial L}{\partial y_k} \nabla_\theta f(x_k)
 
     For losses that compare samples: in-batch negatives (InfoNCE, CLIP), Cox's partial likelihood, triplets with mining,
-    correlations. The mean of such losses over micro-batches is another loss. Here the model computes the outputs
+    correlations. The mean of such losses over micro-batches is a different loss. Here the model computes the outputs
     :math:`y_k` of all parts, the loss is computed on all outputs together, and each part is computed again and
     propagated with the gradient of its outputs. Both passes use the same random numbers (dropout), buffers and autocast
     state.
 
     Args:
-        model: the module that is called, wrapped or not, as in :class:`maskgrad.GradientAccumulator`.
+        model: the module as it is called, wrapped or not, as in :class:`maskgrad.GradientAccumulator`.
         parts: arguments of the calls: a tuple is ``model(*part)``, a dict ``model(**part)``, anything else
             ``model(part)``.
         loss: ``loss(outputs)`` returns a 0-dim tensor. The outputs have the structure of the model's; each tensor in
-            it, plain or masked, is that of all parts of all ranks, concatenated along dimension 0.
-        targets: for each part a tensor, or a structure of tensors, that belongs to its samples: concatenated in the
-            same way, and given as ``loss(outputs, targets)``. In one process the loss can use them without that.
+            it, plain or masked, contains all parts of all ranks, concatenated along dimension 0.
+        targets: for each part a tensor, or a structure of tensors, for its samples: concatenated in the
+            same way, and passed as ``loss(outputs, targets)``. In one process the loss may use them directly.
         group: a process group, as in :class:`maskgrad.GradientAccumulator`. Every rank has at least one part.
 
     Returns:
         The loss, without a graph; the same on all ranks.
 
     Gradient:
-        In ``.grad``, or attached, that of the loss of the whole batch, of whatever kind the model gives: dense, sparse,
+        In ``.grad``, or attached, that of the loss of the whole batch, in the model's layout: dense, sparse,
         masked; the same on all ranks. Half-precision parameters accumulate in float32. Parameters that the loss itself
         uses, such as a temperature, have their gradients too. For loss scaling return ``scaler.scale(loss)``.
 
     Raises:
-        TypeError, ValueError: outputs without a dimension of samples, or a loss that is no 0-dim tensor; batch
+        TypeError, ValueError: outputs without a dimension of samples, or a loss that is not a 0-dim tensor; batch
             normalization in training mode, which couples the samples of each part. On all ranks.
-        RuntimeError: a ``.grad`` from before; the second pass gives other outputs than the first; ranks disagree on the
-            loss. ``.grad`` is None then.
+        RuntimeError: a ``.grad`` from before; the second pass gives different outputs from the first; ranks disagree on
+            the loss. ``.grad`` is None then.
 
     Dense equivalent: ``loss(model(torch.cat(parts))).backward()``.
 
@@ -86,9 +86,7 @@ def coupled_backward(
         batch = _Parts(model, parts, None if targets is None else list(targets), ranks)
         whole = batch.loss_of_all(loss, params)
         sums = GradientSums(params)
-        name = (
-            "loss" if ranks.rank else None
-        )  # what the loss itself uses: all ranks have the same gradient of it
+        name = "loss" if ranks.rank else None  # used by the loss itself: all ranks have the same gradient
         with _without_autocast(params):
             sums.backward(name, [whole], [torch.ones_like(whole)])
         batch.propagate(sums, params)
@@ -109,7 +107,7 @@ def coupled_backward(
 
 
 class _Structure(NamedTuple):
-    """Outputs or targets of one part: tensors, plain or masked, and how they are put together."""
+    """Outputs or targets of one part: tensors, plain or masked, and their structure."""
 
     leaves: list[Any]
     spec: pytree.TreeSpec
@@ -124,7 +122,7 @@ class _Parts:
         self._states: list[tuple[Tensor, list[Tensor]]] = []
 
     def loss_of_all(self, loss: Callable[..., Tensor], params: list[Tensor]) -> Tensor:
-        """The loss on the outputs of all parts and ranks; raises on all ranks if one has an error."""
+        """Compute the loss on the outputs of all parts and ranks; raises on all ranks if one has an error."""
         error: Exception | None = None
         targets: list[_Structure] = []
         try:
@@ -145,12 +143,12 @@ class _Parts:
         if not all(math.isclose(v, values[0], rel_tol=1e-3) or v != v for v in values):
             raise RuntimeError(
                 f"the loss differs between the ranks, {values}, and must be the same function of all outputs; pass "
-                "what belongs to the samples as targets=, and give random numbers in it the same seed on all ranks"
+                "data of samples as targets=, and use the same random seed on all ranks"
             )
         return whole
 
     def propagate(self, sums: GradientSums, params: list[Tensor]) -> None:
-        """Compute each part again, and go backward with the gradients of its outputs."""
+        """Recompute each part, and run backward with the gradients of its outputs."""
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
                 if isinstance(buffer, Tensor) and name in self._buffers:
@@ -184,7 +182,7 @@ class _Parts:
         for part in self._parts:
             cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
             self._states.append((torch.get_rng_state(), cuda))
-            # With a graph, which is freed at once: without, some modules compute something else.
+            # With a graph, which is freed at once: without it, some modules compute something else.
             leaves, spec = _flat(_called(model, part), "outputs")
             self._outputs.append(_Structure([_leaf(one) for one in leaves], spec))
         if not any(_is_tensor(one) and one.requires_grad for one in self._outputs[0].leaves):
@@ -193,7 +191,7 @@ class _Parts:
             )
 
     def _together(self, kinds: list[list[_Structure]], error: Exception | None) -> list[Any]:
-        """Outputs (and targets) of all parts and ranks, as the loss takes them."""
+        """Outputs (and targets) of all parts and ranks, as arguments of the loss."""
         own: list[list[Any]] = []
         sent: list[Tensor] = []
         try:
@@ -218,7 +216,7 @@ class _Parts:
             return [leaf.detach()] if isinstance(leaf, Tensor) else []
         if stored_of(leaf) is not None and self._ranks.size > 1:
             raise TypeError(
-                f"outputs of layout {leaf.layout} do not travel between ranks; return x.to_dense()"
+                f"outputs of layout {leaf.layout} cannot be sent between ranks; return x.to_dense()"
             )
         return [] if stored_of(leaf) is not None else [leaf._values.detach(), leaf.mask]
 
@@ -272,7 +270,7 @@ def _flat(structure: Any, what: str) -> _Structure:
     for leaf in leaves:
         if _is_tensor(leaf) and leaf.ndim == 0:
             raise ValueError(
-                f"{what} of a part have a tensor of shape (), without a dimension of samples; leave it out"
+                f"{what} of a part include a tensor of shape (), without a dimension of samples; omit it"
             )
     return _Structure(leaves, spec)
 
@@ -286,7 +284,7 @@ def _plain(leaf: Tensor | MaskedTensor) -> Tensor:
 
 
 def _leaf(output: Any) -> Any:
-    """The output without its graph, as a leaf of the loss's."""
+    """The output without its graph, as a leaf of the loss's graph."""
     if not _is_tensor(output):
         return output
     return output.detach().requires_grad_(output.requires_grad)
@@ -298,28 +296,28 @@ def _joined(structures: list[_Structure]) -> list[Any]:
     for number, other in enumerate(structures):
         if other.spec != first.spec:
             raise ValueError(
-                f"part {number} gives {other.spec}, and part 0 {first.spec}; return one structure"
+                f"part {number} has the structure {other.spec}, but part 0 {first.spec}; return the same structure"
             )
     columns = zip(*(one.leaves for one in structures), strict=True)
     return [torch.cat(column) if _is_tensor(column[0]) else column[0] for column in columns]
 
 
 def _received(leaf: Any, tensors: Iterator[Tensor]) -> Any:
-    """A leaf of another rank."""
+    """A leaf from another rank."""
     if isinstance(leaf, MaskedTensor):
         return masked(next(tensors), next(tensors)) if stored_of(leaf) is None else leaf
     return next(tensors) if isinstance(leaf, Tensor) else leaf
 
 
 def _check_same(before: Any, now: Any) -> None:
-    """RuntimeError unless the second pass gives what the first gave."""
+    """Raise a RuntimeError unless the second pass gives the same outputs as the first."""
     a, b = (_known(x) for x in (before, now))
     if a.shape == b.shape:
         tolerance = _TOLERANCE * float(a.abs().max()) if a.numel() else 0.0
         if bool(((a - b).abs() <= tolerance).all()):
             return
     raise RuntimeError(
-        "the model gives other outputs in the second pass than in the first: it depends on a state that is neither "
+        "the model gives different outputs in the second pass: it depends on a state that is neither "
         "a buffer nor PyTorch's random numbers; draw random numbers with torch, or before the call, and keep states "
         "as buffers"
     )

@@ -1,4 +1,4 @@
-"""Finds the modules through which samples of a batch influence each other."""
+"""Finding the modules through which samples of a batch influence each other."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["find_coupling"]
 
 
 def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
-    """Name the modules through which samples of a batch influence each other.
+    """Return the names of the modules through which samples of a batch influence each other.
 
-    The model is run once, in the mode that it is in. For what each module computes by itself, outside of the modules
-    that it calls, it is checked whether the gradient of one sample depends on another.
+    The model is run once, in its current mode. For the computations of each module itself, without its submodules,
+    it is checked whether the gradient of one sample depends on another.
 
     Args:
         model: any module.
@@ -33,16 +33,16 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
     Returns:
         The modules by their names in ``model.named_modules()``, in the order in which they were first called; ``""`` is
         the model's own ``forward``. Empty if samples are independent. Buffers, gradients and the random state are
-        afterwards as they were.
+        restored.
 
-    Along which dimension of a tensor samples lie is read from its shape: the first of size B, or of a multiple of B (a
+    The sample dimension of a tensor is inferred from its shape: the first of size B, or of a multiple of B (a
     batch flattened into it); the second for recurrent layers and attention with ``batch_first=False``. Choose a B that
     no other dimension has. Modules whose outputs have no such dimension are not checked.
 
     Gradient: none.
 
     Raises:
-        TypeError: ``batch`` holds no tensor.
+        TypeError: ``batch`` contains no tensor.
         ValueError: it has fewer than two samples.
 
     Dense equivalent: none.
@@ -63,7 +63,7 @@ def find_coupling(model: nn.Module, batch: Any) -> dict[str, nn.Module]:
 
 @dataclass(eq=False)
 class _Call:
-    """A module that is running: the inputs and the outputs of its own code, as tensors (B, entries of a sample)."""
+    """A running module: inputs and outputs of its own code, as tensors (B, entries of a sample)."""
 
     module: nn.Module
     inputs: list[Tensor] = field(default_factory=list)
@@ -107,7 +107,7 @@ class _Search:
 
     def _after(self, module: nn.Module, *arguments_and_output: Any) -> Any:
         output = arguments_and_output[-1]
-        while self._running[-1].module is not module:  # it raised, and its caller went on
+        while self._running[-1].module is not module:  # it raised, and its caller continued
             self._running.pop()
         call = self._running.pop()
         self._leave(output, call, module)
@@ -116,7 +116,7 @@ class _Search:
             self.found[name] = module
         if not self._running:
             return output
-        if not call.outputs:  # an object without known tensors; they are checked where they come out of it
+        if not call.outputs:  # an object without known tensors; they are checked where they are read from it
             self._running[-1].inputs += call.inputs
         return self._enter(output, self._running[-1], module)
 
@@ -129,7 +129,7 @@ class _Search:
                 return tensor
             leaf = self._by_samples(tensor.detach(), dim).requires_grad_()
             call.inputs.append(leaf)
-            # Copied, so that the module may write to what it is given.
+            # Copied, so that the module may modify its inputs.
             return leaf.reshape(tensor.movedim(dim, 0).shape).movedim(0, dim).clone()
 
         return pytree.tree_map(cut, tree)
@@ -159,7 +159,7 @@ class _Search:
 
 @contextmanager
 def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """Put buffers and random states back at the end."""
+    """Restore buffers and random states at the end."""
     before = [
         (module, name, buffer, None if buffer is None else buffer.detach().clone())
         for module in model.modules()
@@ -187,11 +187,11 @@ def _call_of(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], int]:
     first = next((leaf for leaf in leaves if isinstance(leaf, (Tensor, MaskedTensor)) and leaf.ndim), None)
     if first is None:
         raise TypeError(
-            "batch must be a tensor (B, ...), a tuple of arguments or a dict of keyword arguments that holds one, "
+            "batch must be a tensor (B, ...), a tuple of arguments or a dict of keyword arguments with a tensor, "
             f"found {[type(leaf).__name__ for leaf in leaves]}"
         )
     if first.shape[0] < 2:
         raise ValueError(
-            f"batch must hold at least two samples, found a tensor of shape {tuple(first.shape)}"
+            f"batch must have at least two samples, found a tensor of shape {tuple(first.shape)}"
         )
     return args, kwargs, int(first.shape[0])

@@ -1,11 +1,11 @@
-r"""Checks with one more cotangent, or a few backward passes, whether samples of a batch influence each other.
+r"""Checking with one more cotangent, or a few backward passes, whether samples of a batch influence each other.
 
-If samples are independent, a cotangent that is multiplied by a number for each sample gives gradients multiplied by the
-same numbers. Two tests use this:
+If samples are independent, a cotangent multiplied by a factor per sample gives gradients multiplied by the
+same factors. Two tests use this:
 
-- the quick one compares a single weighted pass with what is known already, up to rounding;
+- the quick one compares a single weighted pass with known gradients, up to rounding;
 - the exact one, used if the quick one fails, compares passes whose weights are powers of two with a pass
-  without weights. Multiplication by a power of two commutes with rounding, so independent samples give equal numbers,
+  without weights. Multiplication by a power of two commutes with rounding, so independent samples give equal results,
   bit for bit, however noisy they are. Any two samples differ in at least one of its weights.
 """
 
@@ -27,13 +27,13 @@ __all__ = ["COUPLING", "coupled_input", "directions", "quick_cotangent", "requir
 COUPLING = ("check", "exact", "independent")
 #: in units of the relative rounding error
 _ROUNDING = 64
-#: the exact test multiplies by plus or minus one of so many powers of two, fewer for the small range of float16
+#: number of powers of two (of either sign) in the exact test; fewer for the small range of float16
 _POWERS, _POWERS_OF_HALF = 8, 4
 _GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
 
 
 def directions(number: int, like: Tensor) -> Tensor:
-    """Return different numbers (number,) of either sign between 1/2 and 1, without the global random state."""
+    """Return distinct values (number,) of either sign between 1/2 and 1, without the global random state."""
     return _directions(number, like.device, like.dtype.to_real())
 
 
@@ -49,7 +49,7 @@ def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor
 def quick_cotangent(passes: BackwardPasses, combination: Tensor) -> Tensor | None:
     """Return the cotangent (B, *O) of the quick test, a weight for each sample times ``combination`` (*O).
 
-    None where rounding is too coarse for it.
+    None if rounding is too coarse for it.
     """
     if _precision(passes) > torch.finfo(torch.float32).eps:
         return None
@@ -60,7 +60,7 @@ def quick_cotangent(passes: BackwardPasses, combination: Tensor) -> Tensor | Non
 def require_independent(passes: BackwardPasses, remedy: str, *known: Any) -> None:
     """Raise CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
 
-    ``known`` is what the caller has already of the arguments of :func:`coupled_input`.
+    ``known`` are the arguments that the caller already has for :func:`coupled_input`.
     """
     found = coupled_input(passes, *known)
     if found is not None:
@@ -108,7 +108,7 @@ def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:
     for weight in _powers_of_two(len(cotangent), cotangent):
         found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight)
         if found is not None:
-            # Some kernels of accelerators add in another order each time: differences without weights prove nothing.
+            # Some kernels of accelerators add in a different order each time: unweighted differences prove nothing.
             again = passes.one(cotangent)
             noise = [
                 None if a is None or b is None else _largest(a - b) for a, b in zip(plain, again, strict=True)
@@ -140,7 +140,7 @@ def _differing(
             least = least + 64 * torch.nan_to_num(by_itself)
         if bool((_largest(difference) <= _largest(known) * tolerance + least).all()):
             continue
-        # Infinite values and NaN decide nothing; they remain visible in the result.
+        # Ignore infinite values and NaN, which remain visible in the result.
         difference = torch.where(difference.isfinite(), difference, 0)
         size = torch.where(known.isfinite(), known, 0)
         if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
@@ -157,7 +157,7 @@ def _precision(passes: BackwardPasses) -> float:
 def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
     """Yield weights (B,) until any two samples differ in at least one of them.
 
-    Each weight is a digit of the number of the sample, written with that many digits as there are values.
+    Each weight is a digit of the sample's index, in a base of as many digits as there are values.
     """
     powers = _POWERS_OF_HALF if like.dtype is torch.float16 else _POWERS
     number = torch.arange(samples)

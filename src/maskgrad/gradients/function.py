@@ -1,4 +1,4 @@
-"""Functions with custom derivatives, for plain tensors and for MaskedTensors."""
+"""Functions with custom derivatives, for plain tensors and MaskedTensors."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ PARTS = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap", "generate
 
 
 class Function:
-    r"""``torch.autograd.Function`` that takes MaskedTensors as well, and declares the pattern of its results.
+    r"""``torch.autograd.Function`` that also accepts MaskedTensors, and declares the pattern of its results.
 
     :math:`y = f(x)` with a gradient that you write. A subclass defines static methods exactly as the functions of
-    torch that have a ``setup_context`` do: ``forward(*inputs)``, ``setup_context(ctx, inputs, output)`` (may be left
-    out), ``backward(ctx, *gradients)``, and if wanted ``jvp(ctx, *tangents)`` and ``vmap(info, in_dims, *inputs)``.
-    They see plain tensors only. ``ctx`` is torch's: ``save_for_backward``, ``save_for_forward``, ``needs_input_grad``,
-    ``mark_non_differentiable``, ``set_materialize_grads``; inputs that are no tensors are constants, whose gradient is
-    None; intermediate results that second derivatives need can be returned as further outputs. A rule for
-    ``torch.func.vmap`` is generated if there is no ``vmap``.
+    torch that have a ``setup_context`` do: ``forward(*inputs)``, ``setup_context(ctx, inputs, output)`` (may be
+    omitted), ``backward(ctx, *gradients)``, and optionally ``jvp(ctx, *tangents)`` and ``vmap(info, in_dims,
+    *inputs)``. They see plain tensors only. ``ctx`` is torch's: ``save_for_backward``, ``save_for_forward``,
+    ``needs_input_grad``, ``mark_non_differentiable``, ``set_materialize_grads``; inputs that are not tensors are
+    constants, whose gradient is None; intermediate results that second derivatives need can be returned as further
+    outputs. A rule for ``torch.func.vmap`` is generated if there is no ``vmap``.
 
     Attributes:
         pattern: the specified entries of the results, if an operand is masked. ``"intersection"``: the function works
-            entry by entry, and a result is specified where all operands are (any layout; sparse ones pay for stored
-            entries only). ``"first"``: as in the first operand, whose shape the results have. A static method
-            ``pattern(*inputs)``, which is given a Boolean mask in the place of every tensor and returns the mask of
-            the result, for several results a tuple; None means fully specified, and gives a plain tensor.
+            entry by entry, and a result is specified where all operands are (any layout; on sparse ones the cost
+            depends on stored entries only). ``"first"``: as in the first operand, whose shape the results have. A
+            static method ``pattern(*inputs)``, which gets a Boolean mask in place of every tensor and returns the mask
+            of the result, for several results a tuple; None means fully specified, and gives a plain tensor.
             None, the default: MaskedTensors raise an error.
         filler: value of unspecified entries in ``forward``: a number at which function and derivative are finite
             (1 for a logarithm), or one for each input.
@@ -51,7 +51,7 @@ class Function:
     ``backward`` is.
 
     Raises:
-        TypeError: where the class is defined: ``forward`` takes a ``ctx``, or ``pattern`` is something else. Where it
+        TypeError: in the class definition: ``forward`` takes a ``ctx``, or ``pattern`` is invalid. When it
             is applied: a MaskedTensor, and no ``pattern``.
         UnsupportedLayoutError: a sparse layout, and a pattern other than ``"intersection"``.
         RuntimeError: the shapes of a result and of its mask differ.
@@ -82,7 +82,7 @@ class Function:
         >>> x.grad
         tensor([ 3.,  0., 12.])
 
-    Source: https://docs.pytorch.org/docs/stable/notes/extending.func.html (the parts of a function).
+    Source: https://docs.pytorch.org/docs/stable/notes/extending.func.html (structure of a function).
     """
 
     pattern: ClassVar[str | Callable[..., Any] | None] = None
@@ -99,12 +99,12 @@ class Function:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         forward = getattr(cls, "forward", None)
-        if forward is None:  # a base for others
+        if forward is None:  # a base class
             return
         name = cls.__name__
         if next(iter(inspect.signature(forward).parameters), None) == "ctx":
             raise TypeError(
-                f"{name}.forward must take the inputs alone, found a first argument ctx; move what concerns ctx to a "
+                f"{name}.forward must take the inputs only, found a first argument ctx; move the use of ctx to a "
                 "static method setup_context(ctx, inputs, output)"
             )
         pattern = cls.pattern
@@ -117,7 +117,7 @@ class Function:
         if "vmap" in parts:
             parts["generate_vmap_rule"] = False
         cls.plain = type(name, (torch.autograd.Function,), {**parts, "__module__": cls.__module__})
-        # torch.compile does not trace a class with a jvp, even if unused, and knows backward by one name only
+        # torch.compile does not trace a class with a jvp, even if unused, and finds backward by one name only
         parts.pop("jvp", None)
         if "vjp" in parts:
             parts["backward"] = parts.pop("vjp")
@@ -152,8 +152,8 @@ def _run(cls: type[Function], *args: Any) -> Any:
 def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     if cls.pattern is None:
         raise TypeError(
-            f"{cls.__name__} was given a MaskedTensor, but declares no pattern; write the class attribute "
-            "pattern = 'intersection' if it works entry by entry, a static method pattern(*masks) otherwise, or pass "
+            f"{cls.__name__} got a MaskedTensor, but declares no pattern; set the class attribute "
+            "pattern = 'intersection' if it is elementwise, a static method pattern(*masks) otherwise, or pass "
             "x.filled(value)"
         )
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
@@ -203,13 +203,13 @@ def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
 
 
 def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
-    """Return the result of a function that works entry by entry; RuntimeError if it has another shape."""
+    """Check the shape of the result of an elementwise function; raise a RuntimeError if it is wrong."""
     shape = torch.broadcast_shapes(*[v.shape for v in values if isinstance(v, Tensor)])
     for part in result if isinstance(result, tuple) else (result,):
         if isinstance(part, Tensor) and part.shape != shape:
             raise RuntimeError(
-                f"{cls.__name__} declares pattern 'intersection', to work entry by entry, but made shape "
-                f"{tuple(part.shape)} of operands that broadcast to {tuple(shape)}; declare "
+                f"{cls.__name__} declares pattern 'intersection' (elementwise), but returned shape "
+                f"{tuple(part.shape)} from operands that broadcast to {tuple(shape)}; declare "
                 "a static method pattern(*masks) that returns the mask of the result"
             )
     return result

@@ -1,4 +1,4 @@
-"""A gradient of any kind: which entries of a tensor it specifies, and their values.
+"""A gradient of any kind: its specified entries, and their values.
 
 =======================  ===========================================  ==============================================
 pattern                  entries that are specified                   read from
@@ -7,7 +7,7 @@ full                     every one                                    strided
 ``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
 ``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these,
                                                                       PaddedRows
-``rows`` ``padded``      padded rows, of fixed number                 PaddedRows where no size may depend on numbers
+``rows`` ``padded``      padded rows, of fixed number                 PaddedRows where no size may depend on values
 =======================  ===========================================  ==============================================
 """
 
@@ -34,16 +34,16 @@ AnyGradient = Tensor | MaskedTensor | PaddedRows
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Entries of a tensor of ``shape`` that are specified, and their values.
+    """The specified entries of a tensor of ``shape``, and their values.
 
     Attributes:
-        values: of the whole shape, 0 outside a mask; of rows (n, *row), 0 in padding and outside a mask.
-        shape: of the tensor.
-        mask: Boolean, of the whole shape: entries outside it are unspecified. None: all that are listed count.
-        rows: int64 (n,), in bounds: which rows are listed; the tensor's length in padding.
-        leading: the rows are those of the tensor seen as (R, *row), R being the product of its first so many sizes.
-        padded: whether rows are padded: ascending, each once, the padding last.
-        each_once: whether no row is listed twice.
+        values: of the full shape, 0 outside a mask; of rows (n, *row), 0 in padding and outside a mask.
+        shape: shape of the tensor.
+        mask: Boolean, of the whole shape: entries outside it are unspecified. None: all listed ones count.
+        rows: int64 (n,), in bounds: the listed rows; the tensor's length in padding.
+        leading: rows are those of the tensor viewed as (R, *row), R being the product of its first ``leading`` sizes.
+        padded: whether rows are padded: ascending, distinct, padding last.
+        each_once: whether rows are distinct.
     """
 
     values: Tensor
@@ -79,7 +79,7 @@ class Gradient:
         return self.with_values(values if factor is None else values * factor)
 
     def merged(self, ascending: bool = False) -> Gradient:
-        """Each row once, in the dtype of the values; not in the order of storage if they must be ``ascending``."""
+        """Merge duplicate rows, in the dtype of the values; sorted if ``ascending``."""
         known = self.rows is None or self.padded or (self.each_once and not ascending)
         if known or increasing(self.rows):  # type: ignore[arg-type]
             return self
@@ -87,7 +87,7 @@ class Gradient:
         return replace(self, rows=rows, values=values, each_once=True)
 
     def counted(self, trained: Tensor | None) -> Tensor | None:
-        """Boolean, of the shape of the values: specified, and under ``trained``, of the whole shape. None: all."""
+        """Boolean, of the shape of the values: specified and, if given, ``trained`` (full shape). None: all."""
         if self.rows is None:
             return self.mask if trained is None else trained if self.mask is None else self.mask & trained
         mask = None if trained is None else _rows_of(trained, self)
@@ -105,7 +105,7 @@ class Gradient:
         if self.rows is None:
             mask = trained if self.mask is None else self.mask & trained
             return replace(self, values=torch.where(trained, self.values, 0), mask=mask)
-        if self.leading == 0:  # COO without sparse dimensions: the whole tensor, perhaps more than once
+        if self.leading == 0:  # COO without sparse dimensions: the whole tensor, possibly repeated
             whole = self.wide().values.sum(0)
             mask = trained if len(self.rows) else torch.zeros_like(trained)
             return Gradient(torch.where(trained, whole, 0), self.shape, mask)
@@ -129,7 +129,7 @@ class Gradient:
         )
 
     def like(self, kind: AnyGradient) -> AnyGradient:
-        """These values in a gradient of the kind, layout and pattern of ``kind``, from which this one was read."""
+        """Convert to the type, layout and pattern of ``kind``, from which this one was read."""
         if self.rows is None:
             if isinstance(kind, MaskedTensor):
                 return of_entries(self.values, kind.mask)
@@ -155,7 +155,7 @@ class Gradient:
 
 
 def read(gradient: AnyGradient, where: str) -> Gradient:
-    """Bring a gradient of any kind into one form, detached, with its indices checked.
+    """Convert a gradient of any kind to one form, detached, with checked indices.
 
     Raises:
         TypeError: an unknown layout.
@@ -189,7 +189,7 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
 
 
 def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
-    """TypeError or ValueError unless kind, shape, device and dtype fit; entries are not read."""
+    """Raise a TypeError or ValueError unless type, shape, device and dtype fit; entries are not read."""
     if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
         raise TypeError(
             f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"
@@ -229,7 +229,7 @@ def is_half(gradient: AnyGradient) -> bool:
 
 
 def widened_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Float32 for half precision, complex64 for complex half precision; every other dtype as it is."""
+    """Float32 for half precision, complex64 for complex half precision; other dtypes unchanged."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -239,7 +239,7 @@ def _of_places(indices: Tensor, values: Tensor, shape: torch.Size, where: str) -
 
 
 def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:
-    """The rows of a tensor of the whole shape that ``gradient`` lists, (n, *row)."""
+    """The rows of a dense tensor that ``gradient`` lists, (n, *row)."""
     assert gradient.rows is not None
     if gradient.leading == 0:
         return whole.expand_as(gradient.values)

@@ -24,7 +24,7 @@ __all__ = ["mask_gradient", "reverse_gradient"]
 class _Passing(Function):
     @staticmethod
     def forward(x: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG004
-        # not a view of x: those that custom functions return cannot be written into, as ReLU(inplace=True) does
+        # not a view of x: views returned by custom functions cannot be modified, as by ReLU(inplace=True)
         return x.clone()
 
     @staticmethod
@@ -47,7 +47,7 @@ def mask_gradient(x: Tensor, mask: Tensor | MaskedTensor) -> Tensor: ...
 @overload
 def mask_gradient(x: MaskedTensor, mask: Tensor | MaskedTensor) -> MaskedTensor: ...
 def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tensor | MaskedTensor:
-    r"""``x`` itself, through which a gradient passes only where ``mask`` is True.
+    r"""Return ``x`` with a gradient that passes only where ``mask`` is True.
 
     :math:`y = x`, and :math:`\partial L/\partial x = \partial L/\partial y` where the mask is True, 0 elsewhere:
     selected, not multiplied, so that a NaN or an infinity in the gradient does not pass either.
@@ -60,11 +60,11 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
     Returns:
         ``x``'s values in new memory, with the pattern of ``x`` if it has one.
         Gradient: of ``y`` where ``mask`` is True, exactly 0 elsewhere; the same for tangents in forward mode and for
-        derivatives of any order. Other uses of ``x`` are not touched.
+        derivatives of any order. Other uses of ``x`` are not affected.
 
     Raises:
-        TypeError: ``x`` is no tensor or sparse, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``x``, does not broadcast to it, or lives on another device.
+        TypeError: ``x`` is not a tensor or is sparse, or ``mask`` is not Boolean.
+        ValueError: ``mask`` has fewer dimensions than ``x``, does not broadcast to it, or is on another device.
 
     Dense equivalent: ``torch.where(mask, x, x.detach())``.
 
@@ -122,14 +122,14 @@ def reverse_gradient(x: Tensor, scale: float | Tensor = 1.0) -> Tensor: ...
 @overload
 def reverse_gradient(x: MaskedTensor, scale: float | Tensor = 1.0) -> MaskedTensor: ...
 def reverse_gradient(x: Tensor | MaskedTensor, scale: float | Tensor = 1.0) -> Tensor | MaskedTensor:
-    r"""``x`` itself, through which a gradient passes with the opposite sign.
+    r"""Return ``x`` with a gradient that passes with the opposite sign.
 
-    :math:`y = x`, and :math:`\partial L/\partial x = -s\,\partial L/\partial y`: what follows minimises the loss, what
-    precedes maximises it.
+    :math:`y = x`, and :math:`\partial L/\partial x = -s\,\partial L/\partial y`: later layers minimise the loss,
+    earlier ones maximise it.
 
     Args:
         x: floating-point or complex strided tensor of any shape, or MaskedTensor of any layout.
-        scale: :math:`s`. A number, or a tensor that broadcasts to the shape of ``x`` and wants no gradient itself. A
+        scale: :math:`s`. A number, or a tensor that broadcasts to the shape of ``x`` and does not require a gradient. A
             strength that follows a schedule should be a tensor: under ``torch.compile`` a new number may recompile.
 
     Returns:
@@ -138,7 +138,7 @@ def reverse_gradient(x: Tensor | MaskedTensor, scale: float | Tensor = 1.0) -> T
         Differentiable again: second derivatives pass the reversal twice.
 
     Raises:
-        TypeError: ``x`` is no tensor or sparse, or ``scale`` is neither number nor tensor.
+        TypeError: ``x`` is not a tensor or is sparse, or ``scale`` is neither number nor tensor.
         ValueError: ``scale`` is not finite, does not broadcast to ``x``, or requires a gradient.
 
     Example:

@@ -1,7 +1,7 @@
 """Compare Jacobians over specified entries, by finite differences and by backward passes.
 
 Complex numbers count as two real ones: the derivative of the real and of the imaginary part of a result with respect
-to the real and the imaginary part of an entry are four numbers. torch's gradient of a real function L of z = a + ib is
+to the real and the imaginary part of an entry are four values. torch's gradient of a real function L of z = a + ib is
 dL/da + i dL/db.
 """
 
@@ -19,12 +19,12 @@ from maskgrad.gradients.checked_entries import Input, entries_of_outputs, place_
 __all__ = ["Comparison"]
 
 Results = list[tuple[Any, Tensor]]
-"""Each result, and its specified entries as real numbers."""
+"""Each result, and its specified entries as real values."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A function, its arguments, those that are ``checked`` (moved by ``eps``), and the tolerances."""
+    """A function, its arguments, those that are ``checked`` (perturbed by ``eps``), and the tolerances."""
 
     func: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -36,7 +36,7 @@ class Comparison:
     check_dtypes: bool
 
     def problem(self, fast: bool) -> str | None:
-        """Return the first mistake of the backward pass, or None."""
+        """Return a message about the first error of the backward pass, or None."""
         filled, leaves = list(self.arguments), []
         for c in self.checked:
             filled[c.position], leaf = c.leaf()
@@ -74,7 +74,7 @@ class Comparison:
         ]
 
     def _misplaced(self, c: Input, gradient: Tensor | None) -> str | None:
-        """Return a mistake that needs no comparison; ``{}`` stands for the name of the result."""
+        """Return a message about an error found without comparison; ``{}`` stands for the name of the result."""
         if gradient is None:
             return None
         if self.check_dtypes and gradient.dtype != c.point.dtype:
@@ -114,7 +114,7 @@ class Comparison:
         for a, (_, result) in zip(moved[0], results, strict=True):
             if a.numel() != result.numel():
                 raise ValueError(
-                    "gradcheck: the pattern of a result changes with the numbers, found "
+                    "gradcheck: the pattern of a result changes with the values, found "
                     f"{a.numel()} specified entries instead of {result.numel()}; a pattern must be constant"
                 )
         return (torch.cat(moved[0]) - torch.cat(moved[1])) / (2 * self.eps)
@@ -154,7 +154,7 @@ class Comparison:
             [r for r, _ in pairs], leaves, [w for _, w in pairs], retain_graph=True, allow_unused=True
         )
         if any(self._misplaced(c, g) is not None for c, g in zip(self.checked, grads, strict=True)):
-            return False  # comparing all entries finds the result
+            return False  # comparing all entries decides
         for c, analytic in zip(self.checked, self._inside(grads), strict=True):
             by = random(analytic)
             numeric = self._difference(c, by, results) @ torch.cat(weights).to(analytic.dtype)
@@ -170,14 +170,14 @@ def _as_real(t: Tensor) -> Tensor:
 
 
 def _vjp(result: Tensor, leaves: list[Tensor], direction: int) -> tuple[Tensor | None, ...]:
-    """Return the gradients of one number of a result."""
+    """Return the gradients of one value of a result."""
     if not result.requires_grad:
         return (None,) * len(leaves)
     return torch.autograd.grad(result[direction], leaves, retain_graph=True, allow_unused=True)
 
 
 def _place(output: Any, number: int) -> tuple[int, ...]:
-    """Return the index of a real number of an output in its whole shape."""
+    """Return the index of a real value of an output in its full shape."""
     return place_in(output, number // 2 if output.dtype.is_complex else number)
 
 

@@ -1,8 +1,8 @@
-"""Row-sparse gradients with padded rows, for graphs in which no size may depend on numbers.
+"""Row-sparse gradients with padded rows, for graphs in which no size may depend on values.
 
-PyTorch/XLA has no sparse tensors, and compiles a graph anew for every size that it has not seen. A COO gradient fits
-neither: how many rows it has after merging is known only when the numbers are. Here the number of rows is fixed, and
-padding names a row that does not exist.
+PyTorch/XLA has no sparse tensors, and recompiles a graph for every new size. A COO gradient does not work there:
+its number of rows after merging depends on values. Here the number of rows is fixed, and
+padding refers to a row that does not exist.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ class PaddedRows:
 
     .. math:: g_r = \sum_{i:\, \mathrm{rows}_i = r} \mathrm{values}_i
 
-    It is a masked gradient: row r is specified if it is listed. A row may be listed several times; its values are added
-    up, half precision in float32, before anything nonlinear is done with them. :func:`maskgrad.attach_gradient` gives
+    It is a masked gradient: row r is specified if it is listed. Duplicate rows are allowed; their values are added
+    up, half precision in float32, before any nonlinear operation. :func:`maskgrad.attach_gradient` gives
     it to a parameter, :class:`maskgrad.nn.Embedding` with a ``capacity`` does so itself, and the optimizers of
     ``mg.optim``, clipping, norms and :class:`maskgrad.amp.GradScaler` take it like any other gradient.
 
     Args:
-        rows: int64 or int32, shape (C,): which row each line of ``values`` belongs to; ``shape[0]`` in padding.
+        rows: int64 or int32, shape (C,): the row of each line of ``values``; ``shape[0]`` for padding.
         values: shape (C, \*shape[1:]); padding is never read.
         shape: that of the parameter, one dimension or more.
-        listed: how many of the C, the first ones, may name a row; None: all of them.
+        listed: number of leading lines that may refer to rows; None: all C.
 
-    Gradient: none flows through; it is one.
+    Gradient: none; it is a gradient itself.
 
     Raises:
-        TypeError: ``rows`` is no integer tensor, or ``values`` no floating-point or complex one.
+        TypeError: ``rows`` is not an integer tensor, or ``values`` not a floating-point or complex one.
         ValueError: the shapes or devices do not fit together.
 
     Dense equivalent: ``gradient.to_dense()``.
@@ -51,7 +51,7 @@ class PaddedRows:
                 [--],
                 [3.]], layout=torch.sparse_coo)
 
-    Source: ``jax.numpy.unique(..., size=...)``, which fills up in the same way; ``tf.IndexedSlices``.
+    Source: ``jax.numpy.unique(..., size=...)``, which pads in the same way; ``tf.IndexedSlices``.
     """
 
     __slots__ = ("listed", "rows", "shape", "values")
@@ -82,12 +82,12 @@ class PaddedRows:
 
     @property
     def used(self) -> Tensor:
-        """Boolean mask (C,) of the rows that are no padding."""
+        """Boolean mask (C,) of the rows that are not padding."""
         return (self.rows >= 0) & (self.rows < self.shape[0])
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the values."""
+        """Dtype of the values."""
         return self.values.dtype
 
     @property
@@ -96,11 +96,11 @@ class PaddedRows:
         return self.values.device
 
     def detach(self) -> PaddedRows:
-        """The same without a history."""
+        """The same without a graph."""
         return self.with_values(self.values.detach())
 
     def __add__(self, other: PaddedRows) -> PaddedRows:
-        """The sum: the rows of both, one after the other, without padding that is known."""
+        """The sum: the concatenated rows of both, without known padding."""
         if not isinstance(other, PaddedRows):
             return NotImplemented
         if other.shape != self.shape:
@@ -120,11 +120,11 @@ class PaddedRows:
         return PaddedRows(self.rows, values, self.shape, self.listed)
 
     def merged(self) -> PaddedRows:
-        """Each row once, ascending, then padding with zeros.
+        """Merge duplicate rows, in ascending order, followed by padding with zeros.
 
         Returns:
             C as before, or the number of the parameter's rows if that is smaller; half precision is added in float32
-            and rounded once. All sizes follow from sizes; nothing is read from the device.
+            and rounded once. No size depends on values; nothing is read from the device.
         """
         wide = torch.promote_types(self.dtype, torch.float32)
         height, used = self.shape[0], self.used
@@ -143,13 +143,13 @@ class PaddedRows:
         """The same gradient padded to ``capacity`` rows; merged first, if that is fewer than now.
 
         Raises:
-            ValueError: the gradient may name more rows.
+            ValueError: the gradient may have more rows.
         """
         gradient = self if self.listed <= capacity else self.merged()
         if gradient.listed > capacity:
             raise ValueError(
-                f"capacity={capacity} is too small for a gradient that may name {gradient.listed} different rows; "
-                f"use at least that, or the number of rows, {self.shape[0]}, which always does"
+                f"capacity={capacity} is too small for a gradient with up to {gradient.listed} different rows; "
+                f"use at least that, or the number of rows, {self.shape[0]}, which always suffices"
             )
         missing = max(capacity - gradient.capacity, 0)
         rows, values = gradient.rows[:capacity], gradient.values[:capacity]
@@ -181,13 +181,13 @@ class PaddedRows:
         )
 
     def to_dense(self) -> Tensor:
-        """A plain tensor, 0 where nothing is specified; on any device, without synchronizing."""
+        """A plain tensor, 0 where unspecified; on any device, without synchronizing."""
         merged = self.merged()
         dense = merged.values.new_zeros(self.shape[0] + 1, *self.shape[1:])
         return dense.index_add(0, merged.rows, merged.values)[:-1]
 
     def checked(self, where: str) -> PaddedRows:
-        """Itself, with its rows checked; ``where`` is what an error calls it.
+        """Check the rows and return the gradient; ``where`` is its name in errors.
 
         Raises:
             IndexError: a row is below 0 or above ``shape[0]``.
@@ -197,25 +197,25 @@ class PaddedRows:
 
     @classmethod
     def from_sparse(cls, gradient: Tensor | MaskedTensor, capacity: int) -> PaddedRows:
-        """A COO tensor, or MaskedTensor of COO layout, that lists whole rows, padded to ``capacity`` rows.
+        """Convert a COO tensor, or COO MaskedTensor, of whole rows, padded to ``capacity`` rows.
 
         Raises:
             TypeError: another layout, or one with more than one sparse dimension.
-            ValueError: ``capacity`` is smaller than the number of rows that are listed.
+            ValueError: ``capacity`` is smaller than the number of listed rows.
         """
         masked = from_sparse(gradient) if isinstance(gradient, Tensor) else gradient
         stored = stored_of(masked)
         if stored is None or masked.layout is not torch.sparse_coo or len(stored.sizes) != 1:
             raise TypeError(
-                "gradient must list whole rows: COO with one sparse dimension; use gradient.to_sparse(1) of a dense "
-                "tensor, or attach it as it is"
+                "gradient must have whole rows: COO with one sparse dimension; use gradient.to_sparse(1) of a dense "
+                "tensor, or attach it unchanged"
             )
         rows = cls(stored.pattern.coordinates()[0], stored.entries, tuple(masked.shape))
         return rows.resized(capacity)
 
 
 def supports_dynamic_shapes(device: torch.device) -> bool:
-    """Whether a size may depend on numbers there; on XLA each costs a copy to the host and a compilation."""
+    """Whether sizes may depend on values on this device; on XLA each costs a copy to the host and a compilation."""
     return device.type != "xla"
 
 

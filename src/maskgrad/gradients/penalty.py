@@ -1,4 +1,4 @@
-"""Penalties on the norm of a gradient, differentiated a second time when they are trained."""
+"""Penalties on the norm of a gradient, which need second derivatives in training."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def gradient_penalty(
     .. math:: n = \left(\sum_i \lVert \partial\,\text{loss} / \partial\,\text{params}_i \rVert^2\right)^{1/2}, \qquad
               n^p \;\text{ or }\; \lvert n - \text{target} \rvert^p \;\text{ or }\; \max(0,\, n - \text{target})^p
 
-    The graph is created and kept, as with ``create_graph=True``. Where the gradient is zero, so is that of its norm,
+    The graph is created and kept, as with ``create_graph=True``. If the gradient is zero, so is that of its norm,
     which would be NaN with a plain square root.
 
     Args:
         loss: a scalar, tensor or MaskedTensor, not scaled. With ``per_sample``, outputs (B, \*O), of a critic for
             example; if a sample has several outputs, the norm is the Frobenius norm of its Jacobian.
-        params: tensors to differentiate by: one tensor or MaskedTensor, or several. With ``per_sample``, (B, \*I) each,
-            any node of the graph. Several parameters: those that do not require a gradient, or take no part in the
-            loss, count as zero.
-        scaler: the scaler of mixed precision. The loss is scaled before it is differentiated, so that small gradients
+        params: tensors to differentiate with respect to: one tensor or MaskedTensor, or several. With ``per_sample``,
+            (B, \*I) each, any node of the graph. Several parameters: those that do not require a gradient, or are not
+            used in the loss, count as zero.
+        scaler: the scaler for mixed precision. The loss is scaled before it is differentiated, so that small gradients
             survive float16, and the gradient is unscaled before its norm is taken. The penalty is not scaled: add it to
             the loss, and scale the sum.
         per_sample: one norm for every sample, instead of one for all.
@@ -118,7 +118,7 @@ def _wanted(params: Any) -> list[Operand]:
     wanted = [param for param in given if param.requires_grad]
     if not wanted:
         raise ValueError(
-            f"params must hold a tensor that requires a gradient, found none among {len(given)}; call "
+            f"params must contain a tensor that requires a gradient, found none among {len(given)}; call "
             "requires_grad_() before the loss is computed"
         )
     return wanted
@@ -133,7 +133,7 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
     """Return the squared norm of the gradient by all tensors together."""
     if loss.shape.numel() != 1:
         raise ValueError(
-            f"loss must be a scalar, found shape {tuple(loss.shape)}; write loss.sum(), or pass per_sample=True"
+            f"loss must be a scalar, found shape {tuple(loss.shape)}; use loss.sum(), or pass per_sample=True"
         )
     plain = loss.filled(0) if isinstance(loss, MaskedTensor) else loss
     nodes = [w._values if isinstance(w, MaskedTensor) else w for w in wanted]
@@ -154,7 +154,7 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
 def _of_samples(
     outputs: Operand, wanted: list[Operand], unscale: Tensor | None, coupling: str
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the squared norm for each sample, (B,), and which samples have one; None: all."""
+    """Return the squared norm for each sample, (B,), and the samples that have one; None: all."""
     jacobians = batched_grad(
         outputs, wanted, create_graph=True, coupling=coupling,
         allow_unused=len(wanted) > 1, materialize_grads=len(wanted) > 1,
@@ -179,11 +179,11 @@ def _mask_of(operand: Operand) -> Tensor | None:
 
 def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
     if gradient.layout is torch.sparse_coo:
-        # a row that was looked up several times has one gradient, their sum
+        # a row that was looked up several times has the sum as gradient
         gradient = gradient.coalesce().values()
     if gradient.layout is not torch.strided:
         raise TypeError(
-            f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate a second time; write "
+            f"params: a gradient has layout {gradient.layout}, which PyTorch cannot differentiate twice; use "
             "mg.from_sparse(t.detach()).requires_grad_(), whose values are the parameter"
         )
     wide = gradient.to(widened_dtype(gradient.dtype))
@@ -212,5 +212,5 @@ def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int)
 def norm_of_squares(squares: Tensor) -> Tensor:
     """Return the square root, with gradient zero at zero."""
     positive = squares > 0
-    # Both sides of the choice are finite, and so are their gradients.
+    # Both branches are finite, and so are their gradients.
     return torch.where(positive, torch.where(positive, squares, 1).sqrt(), 0)

@@ -31,38 +31,38 @@ def per_sample_grad(
 
     .. math:: G_b = \frac{\partial}{\partial \theta}\, \text{loss\_fn}(\text{model}(x_{b:b+1}),\, t_{b:b+1})
 
-    The model sees each sample as a batch of one, so that a loss that takes the mean over the batch is the sample's own
+    The model gets each sample as a batch of one, so a loss that averages over the batch is the sample's own
     loss. The mean of the result over its first dimension is what ``backward`` puts into ``.grad`` if the loss gives
     every sample the same weight.
 
     Args:
-        model: any module; its ``.grad`` and buffers are left as they are.
+        model: any module; its ``.grad`` and buffers are not changed.
         loss_fn: called with the model's output and the targets; returns a scalar, a tensor or MaskedTensor.
         inputs: a tensor (B, ...), a tuple of positional or a dict of keyword arguments of the model, in containers of
-            any kind. Every tensor or MaskedTensor in it has the samples in its first dimension; other values
+            any kind. The first dimension of every tensor or MaskedTensor is that of samples; other values
             are passed on unchanged.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
         create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, without the
             rules that some layers have.
         chunk_size: number of samples that are processed at once; None: all. Fewer need less memory for activations.
-        randomness: of dropout and the like: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
+        randomness: of dropout and similar: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
             if the model allows it, otherwise the loop, with a warning.
 
     Returns:
         ``{name: (B, *shape)}`` for the parameters that require a gradient, named as in ``model.named_parameters()``;
-        zeros for one that is not used. A table looked up with ``sparse=True`` has a COO tensor (B, V, D), with two
+        zeros for one that is not used. Tables looked up with ``sparse=True`` have COO tensors (B, V, D), with two
         sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples whose loss is unspecified have exact zeros, whatever their inputs hold. Gradient: with
+    Samples whose loss is unspecified have exact zeros, for any inputs. Gradient: with
     ``create_graph``; otherwise the result is not part of a graph. For other nodes than parameters see
     ``mg.batched_grad``.
 
     Raises:
         CoupledSamplesError: a BatchNorm in training mode: a sample has no gradient of its own.
-        TypeError: ``model`` is no module, ``inputs`` holds no tensor, ``loss_fn`` returns no tensor, or with
+        TypeError: ``model`` is not a module, ``inputs`` contains no tensor, ``loss_fn`` returns no tensor, or with
             ``create_graph`` a table is looked up with ``sparse=True``.
-        ValueError: tensors do not hold equally many samples, ``loss_fn`` returns more than one number per sample, no
+        ValueError: tensors have different numbers of samples, ``loss_fn`` returns more than one value per sample, no
             parameter requires a gradient, or an option is unknown.
 
     Dense equivalent: a loop over the samples with ``torch.autograd.grad``.
@@ -126,7 +126,7 @@ def per_sample_grad_norms(
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
 
     Args:
-        model: as for :func:`maskgrad.per_sample_grad`, like the others.
+        model: as for :func:`maskgrad.per_sample_grad`, like the other arguments.
         loss_fn: one scalar per sample.
         inputs: a batch of B samples.
         targets: the samples' targets.
@@ -138,8 +138,8 @@ def per_sample_grad_norms(
     Returns:
         (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
-    Weights of linear maps and convolutions and tables need no more memory than the activations. Gradient: with
-    ``create_graph``; where a norm is zero, so is its gradient.
+    Weights of linear layers, convolutions and tables need no more memory than the activations. Gradient: with
+    ``create_graph``; the gradient of a zero norm is zero.
 
     Raises:
         CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
@@ -176,19 +176,19 @@ def clipped_backward(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
-    r"""Backward with every sample's gradient clipped: DP-SGD's gradient, before noise is added.
+    r"""Run backward with every sample's gradient clipped: DP-SGD's gradient, before noise is added.
 
     .. math:: \text{grad} +\!= \sum_b \min\left(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\right)\, G_b
 
-    No more than ``max_norm`` of the sum comes from any one sample. Gradients per sample are not formed where
+    No sample contributes more than ``max_norm`` to the sum. Gradients per sample are not formed if
     possible, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass compute both.
 
     Args:
-        model: as for :func:`maskgrad.per_sample_grad`, like the others.
+        model: as for :func:`maskgrad.per_sample_grad`, like the other arguments.
         loss_fn: one scalar per sample.
         inputs: a batch of B samples.
         targets: the samples' targets.
-        max_norm: the largest norm over all parameters that one sample's gradient keeps.
+        max_norm: the largest norm of one sample's gradient over all parameters.
         reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
         chunk_size: number of samples that are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
@@ -197,12 +197,12 @@ def clipped_backward(
     Returns:
         The norms before clipping, (B,).
 
-    Added to ``.grad`` as ``backward`` does, COO for tables looked up with ``sparse=True``. A parameter that takes no
-    part keeps its ``.grad``, None included. If a sample's gradient is not finite, the sum is not.
+    Added to ``.grad`` as ``backward`` does, COO for tables looked up with ``sparse=True``. An unused
+    parameter keeps its ``.grad``, None included. If a sample's gradient is not finite, the sum is not.
 
     Raises:
         CoupledSamplesError, TypeError: as :func:`maskgrad.per_sample_grad`.
-        ValueError: ``max_norm`` is negative or NaN, ``reduction`` is unknown, and as there. Nothing has been changed.
+        ValueError: ``max_norm`` is negative or NaN, ``reduction`` is unknown, and as there. Nothing is changed.
 
     Dense equivalent: ``torch.nn.utils.clip_grad_norm_`` on each sample's gradient, and a sum.
 

@@ -1,4 +1,4 @@
-"""A batch of samples: checked, and differentiated all at once or one by one, which gives the same gradients."""
+"""A batch of samples: checked, and differentiated at once or one by one, with the same gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["Chunk", "Method", "PerSample", "Randomness"]
 Method = Literal["auto", "batched", "loop"]
 Randomness = Literal["different", "same", "error"]
 
-_SHARED = "; what all samples share belongs into the model or loss_fn, as with functools.partial"
+_SHARED = "; put data shared by all samples into the model or loss_fn, as with functools.partial"
 _OFFSETS = (
     ". Pass rows and offsets as one argument: mg.from_offsets(rows, offsets), or, where the last offset is missing as "
     "in EmbeddingBag, mg.from_offsets(rows, torch.nn.functional.pad(offsets, (0, 1), value=len(rows)))"
@@ -39,11 +39,11 @@ _NOT_TWICE = (
     "gives sparse gradients, which PyTorch cannot differentiate a second time; look up with sparse=False, or leave out "
     "create_graph"
 )
-#: pattern of an error of ``torch.vmap``, and how the model or the loss comes to it
+#: pattern of an error of ``torch.vmap``, and its cause in the model or the loss
 _REASONS = (
-    (r"\.item\(\)|control flow", "decides by the value of a tensor (item(), if, while)"),
-    (r"dynamic shape", "makes a tensor whose size depends on values (nonzero, x[mask])"),
-    (r"(?:rule|fallback).* for (aten::\w+)", "calls {}, which torch.vmap does not take"),
+    (r"\.item\(\)|control flow", "depends on the value of a tensor (item(), if, while)"),
+    (r"dynamic shape", "creates a tensor whose size depends on values (nonzero, x[mask])"),
+    (r"(?:rule|fallback).* for (aten::\w+)", "calls {}, which torch.vmap does not support"),
     ("", "cannot be run by torch.vmap (method='batched' raises its error)"),
 )
 
@@ -57,7 +57,7 @@ class _Batch:
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> _Batch:
-        """Check what users pass."""
+        """Check the user's arguments."""
         if isinstance(inputs, list):
             raise TypeError(
                 "inputs must be a tensor, a tuple of positional arguments or a dict of keyword arguments, found a list"
@@ -67,7 +67,7 @@ class _Batch:
             for value in filter(_is_tensor, pytree.tree_leaves(tree, is_leaf=_is_tensor)):
                 size = _number_of_samples(value, name, size)
             if size is None:
-                raise TypeError(f"inputs must hold at least one tensor, found {type(inputs).__name__}")
+                raise TypeError(f"inputs must contain at least one tensor, found {type(inputs).__name__}")
         return cls((inputs, targets), size or 0)
 
     def map(self, function: Callable[[Any], Any]) -> tuple[Any, Any]:
@@ -97,8 +97,8 @@ def _is_tensor(value: Any) -> bool:
 def _number_of_samples(value: Any, name: str, expected: int | None) -> int:
     if isinstance(value, PackedSequence):
         raise TypeError(
-            "inputs and targets must be tensors with a row for each sample, found a PackedSequence, which has one for "
-            "each step; write mg.interop.from_packed(packed), and batch_first=True for recurrent layers"
+            "inputs and targets must be tensors with a row for each sample, found a PackedSequence, with a row for "
+            "each step; use mg.interop.from_packed(packed), and batch_first=True for recurrent layers"
         )
     if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
         raise TypeError(
@@ -107,13 +107,13 @@ def _number_of_samples(value: Any, name: str, expected: int | None) -> int:
         )
     if value.dim() == 0:
         raise ValueError(
-            f"{name} must be tensors whose first dimension counts the samples, found a 0-dim tensor{_SHARED}"
+            f"{name} must be tensors whose first dimension is that of samples, found a 0-dim tensor{_SHARED}"
         )
     size: int = value.shape[0]
     if expected not in (None, size):
         integers = value.dim() == 1 and not (value.is_floating_point() or value.is_complex())
         raise ValueError(
-            f"{name} must hold {expected} samples, as the first tensor of inputs does, found a tensor of shape "
+            f"{name} must have {expected} samples, as the first tensor of inputs, found a tensor of shape "
             f"{tuple(value.shape)}{_OFFSETS if integers else _SHARED}"
         )
     return size
@@ -124,7 +124,7 @@ def _one_of(x: Tensor | MaskedTensor, split: Callable[[Tensor], Tensor]) -> Any:
     if x.layout not in (torch.strided, torch.jagged):
         raise NotBatchedError(
             f"the samples of a tensor of layout {x.layout} have different numbers of entries; pass x.to_dense() if "
-            "there is room for it"
+            "memory allows"
         )
     return pytree.tree_map(split, x.to_dense() if x.layout is torch.jagged else x).unsqueeze(0)
 
@@ -133,13 +133,13 @@ class Chunk(NamedTuple):
     """The gradients of consecutive samples."""
 
     gradients: dict[str, SampleGradients]
-    """By the name of the parameter; those without a gradient are missing."""
+    """By the name of the parameter; those without a gradient are omitted."""
     specified: Tensor
     """Samples whose loss is specified, Boolean (samples,)."""
 
 
 class PerSample:
-    """A model and a loss, ready to be differentiated for each sample of a batch."""
+    """A model and a loss, to be differentiated for each sample of a batch."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class PerSample:
         """Yield the gradients of the batch: chunk by chunk, or sample by sample in the loop."""
         for module in self._model.modules():
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-                getattr(module, "flush", lambda: None)()  # brings rows up to date whose updates are pending
+                getattr(module, "flush", lambda: None)()  # applies pending updates of rows
         random = _random_state(self.device) if self._randomness == "same" else []
         reason = ""
         connected = not self._batch.size
@@ -226,14 +226,14 @@ class PerSample:
                 "loss_fn's result depends on no parameter of the model that requires a gradient; remove a detach() or "
                 "torch.no_grad() in between"
             )
-        if reason:  # last: if the model itself is at fault, its own error comes out of the loop
+        if reason:  # last: if the model itself has an error, the loop raises it
             _warn_once(
                 f"the gradients per sample are computed by a slow loop over the samples: {reason} "
                 f"({type(self._model).__name__}). method='loop' silences this warning"
             )
 
     def zeros(self, name: str, samples: int, sparse: bool | None = None) -> Tensor:
-        """Return the gradients of a parameter that took no part; COO if ``sparse``, None: if it is looked up so."""
+        """Return the gradients of an unused parameter; COO if ``sparse`` (None: if looked up so)."""
         p = self.parameters[name].detach()
         if sparse or (sparse is None and id(self.parameters[name]) in self._sparse):
             at = torch.empty(2, 0, dtype=torch.long, device=p.device)
@@ -243,13 +243,13 @@ class PerSample:
 
     @torch.enable_grad()
     def _at_once(self, batch: _Batch, loss_alone: bool = False) -> Chunk:
-        """Run the model on all samples under ``vmap``, and the loss; ``loss_alone``: this sample by sample."""
+        """Run the model on all samples under ``vmap``, and the loss; ``loss_alone``: the loss sample by sample."""
         if self._hooked:  # a hook expects one sample's gradient, and is not called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
         rules = DIFFERENTIABLE if self.create_graph else RULES
         mode, failed = PerSampleMode(self.parameters, batch.size, rules, self.create_graph), False
         with warnings.catch_warnings():
-            # Operations that vmap knows no rule for run sample by sample, as they would in a loop.
+            # Operations without a rule for vmap run sample by sample, as in a loop.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             with mode.samples(self._randomness):
                 inputs, targets = batch.map(lambda x: _one_of(x, mode.split))
@@ -281,7 +281,7 @@ class PerSample:
 
     @torch.enable_grad()
     def _alone(self, sample: _Batch, random: list[Tensor]) -> Chunk:
-        """Run model and loss on one sample, as a user would."""
+        """Run model and loss on one sample, without vmap."""
         if random:
             _set_random_state(self.device, random)
         before = _random_state(self.device)
@@ -318,15 +318,15 @@ class PerSample:
     ) -> Chunk:
         """Return the gradients with zeros for samples and entries that have none.
 
-        A gradient by the outputs that is not zero (NaN is not) tells a loss of nothing from one to which something
-        else is added.
+        A nonzero gradient by the outputs (NaN included) distinguishes an empty loss from one with additional
+        terms.
         """
         specified = specified.to(self.device)
         for g in cotangents:
             if g is not None:
                 nonzero = (g.detach() != 0).unsqueeze(-1).flatten(1).any(1)
                 specified = specified | nonzero.to(self.device)
-        if not bool(specified.all()):  # zero times what a masked sample holds may be NaN
+        if not bool(specified.all()):  # zero times a masked value may be NaN
             kept = {name: part.without(~specified) for name, part in kept.items()}
         for name, mask in self._masks.items():
             if mask is not None and name in kept:
@@ -341,7 +341,7 @@ class PerSample:
             raise TypeError(f"loss_fn must return a tensor, found {type(loss).__name__}")
         if loss.shape.numel() != 1:
             raise ValueError(
-                f"loss_fn must return one number for one sample, found shape {tuple(loss.shape)}; use reduction='mean' "
+                f"loss_fn must return a scalar for one sample, found shape {tuple(loss.shape)}; use reduction='mean' "
                 "or reduction='sum'"
             )
         if isinstance(loss, MaskedTensor):
@@ -361,7 +361,7 @@ def _current(x: Tensor) -> Tensor:
 
 
 def _watched(outputs: Sequence[Any], specified: Tensor) -> tuple[list[Tensor], bool]:
-    """Return outputs whose gradients show that a loss is not of nothing, and whether objects may hold others."""
+    """Return outputs whose gradients show that a loss is not empty, and whether objects may contain others."""
     if bool(specified.all()):
         return [], False
     unknown = any(not isinstance(x, (Tensor, int, float, str, type(None))) for x in outputs)
@@ -370,7 +370,7 @@ def _watched(outputs: Sequence[Any], specified: Tensor) -> tuple[list[Tensor], b
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    """Warn of a model that needs the loop, once: it is the same at each step."""
+    """Warn of a model that needs the loop, once: not at every step."""
     warnings.warn(message, stacklevel=level_of_user())
 
 

@@ -1,4 +1,4 @@
-"""Gradients per sample of one parameter, kept in factors until the product is needed.
+"""Gradients per sample of one parameter, kept as factors until the product is needed.
 
 Legend: B samples, P positions within a sample, I inputs, O outputs, V rows of a table, D width of a row.
 """
@@ -20,7 +20,7 @@ from maskgrad.gradients.gradient import widened_dtype
 
 __all__ = ["Full", "Outer", "Patches", "Rows", "SampleGradients", "joined"]
 
-# Where gradients have to be formed although only their norm is wanted: about so many entries at a time.
+# Number of entries at a time where gradients must be formed only for their norm.
 _ENTRIES_AT_A_TIME = 1 << 22
 # From so many input channels on, oneDNN's grouped convolution is faster than patches and a product (2 cores, AVX2).
 _CHANNELS_FOR_GROUPS = 8
@@ -30,7 +30,7 @@ _CHANNELS_FOR_GROUPS = 8
 class SampleGradients(abc.ABC):
     """Gradients per sample of one parameter, (B, *shape)."""
 
-    #: fields that hold numbers, with the samples in their first dimension (but for :class:`Rows`)
+    #: fields with values, with the samples in their first dimension (but for :class:`Rows`)
     factors: ClassVar[tuple[str, ...]]
 
     @abc.abstractmethod
@@ -62,7 +62,7 @@ class SampleGradients(abc.ABC):
         return replace(self, **changed)
 
     def _in_parts(self, entries: int) -> Iterator[Any]:
-        """Yield some samples at a time, where the gradient of one has so many ``entries``."""
+        """Yield some samples at a time, if the gradient of one has ``entries`` entries."""
         step = max(_ENTRIES_AT_A_TIME // max(entries, 1), 1)
         for start in range(0, len(getattr(self, self.factors[0])), step):
             yield self._map(lambda x, start=start: x[start : start + step])  # type: ignore[misc]
@@ -70,7 +70,7 @@ class SampleGradients(abc.ABC):
 
 @dataclass(frozen=True)
 class Full(SampleGradients):
-    """Gradients that are formed already."""
+    """Gradients in full."""
 
     factors = ("values",)
     values: Tensor
@@ -105,7 +105,7 @@ class Outer(SampleGradients):
 
     def gradients(self) -> Tensor:
         a, g = self.inputs.conj(), self.cotangents
-        if a.shape[1] == 1:  # on a CPU faster than the batched product, which has nothing to add up
+        if a.shape[1] == 1:  # faster than the batched product on a CPU, as nothing is summed
             return g.transpose(1, 2) * a
         return torch.bmm(g.transpose(1, 2), a)
 
@@ -113,7 +113,7 @@ class Outer(SampleGradients):
         (_, positions, inputs), outputs = self.inputs.shape, self.cotangents.shape[2]
         if positions * (inputs + outputs) > inputs * outputs:
             return torch.cat([Full(p.gradients()).squared_norms() for p in self._in_parts(inputs * outputs)])
-        # |sum_p g_p a_p^T|^2 = sum_pq <g_p, g_q> <a_p, a_q>: P*P numbers instead of I*O.
+        # |sum_p g_p a_p^T|^2 = sum_pq <g_p, g_q> <a_p, a_q>: P*P values instead of I*O.
         dtype = widened_dtype(self.inputs.dtype)
         a, g = self.inputs.to(dtype), self.cotangents.to(dtype)
         products = torch.bmm(g, g.mH) * torch.bmm(a, a.mH).conj()
@@ -143,7 +143,7 @@ class Patches(SampleGradients):
         x, g, (batch, images) = self.inputs, self.cotangents, self.inputs.shape[:2]
         on_cpu = x.dtype is torch.float32 and x.device.type == "cpu"
         if on_cpu and self.weight_shape[1] >= _CHANNELS_FOR_GROUPS and x.numel():
-            # All samples side by side in one convolution, each a group of its own.
+            # All samples in one convolution, each as a group.
             x, g = (y.transpose(0, 1).reshape(images, -1, *y.shape[3:]) for y in (x, g))
             found = self._weight_gradient(x, g, batch)
         else:
@@ -161,7 +161,7 @@ class Patches(SampleGradients):
         return self._weight_gradient(self.inputs.flatten(0, 1), g.flatten(0, 1))
 
     def _weight_gradient(self, images: Tensor, cotangents: Tensor, copies: int = 1) -> Tensor:
-        """Return the gradient of so many ``copies`` of the weight, each with channels of its own, over all images."""
+        """Return the gradient of ``copies`` copies of the weight, each with its own channels, over all images."""
         shape = (copies * self.weight_shape[0], *self.weight_shape[1:])
         none = (0,) * len(self.stride)
         found: Tensor = torch.ops.aten.convolution_backward(
@@ -194,7 +194,7 @@ class Patches(SampleGradients):
 
 @dataclass(frozen=True)
 class Rows(SampleGradients):
-    """Rows of a table that were looked up; a row may occur several times in a sample."""
+    """Rows of a table that were looked up; possibly several times in a sample."""
 
     factors = ("values",)
     samples: Tensor
@@ -238,20 +238,20 @@ class Rows(SampleGradients):
         return replace(self, values=torch.where(mask[self.rows], self.values, 0))
 
     def _merged(self) -> tuple[Tensor, Tensor]:
-        """Return sample and row, (2, m), each pair once and in order, and values (m, D)."""
+        """Return sample and row, (2, m), distinct pairs in order, and values (m, D)."""
         at = torch.stack([self.samples, self.rows])
         return sparse.merge_entries(at, self.values, (self.batch, self.table[0]))
 
     @staticmethod
     def _dense(at: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Return ``values`` (n, D) added up at ``at`` (n,), in at least float32."""
+        """Return ``values`` (n, D) summed at ``at`` (n,), in at least float32."""
         dtype = widened_dtype(values.dtype)
         total = values.new_zeros(math.prod(shape[:-1]), shape[-1], dtype=dtype)
         return total.index_add_(0, at, values.to(dtype)).view(shape)
 
 
 def joined(parts: Sequence[SampleGradients]) -> SampleGradients:
-    """Return the sum of one part or more."""
+    """Return the sum of one or more parts."""
     if len(parts) == 1:
         return parts[0]
     if all(isinstance(part, Outer) for part in parts):

@@ -1,6 +1,6 @@
-"""The table of rules: functions whose gradients per sample have a form shorter than the gradients, or need one of ours.
+"""The table of rules: functions whose gradients per sample have a compact form, or need our own.
 
-A rule is called in place of the function, on one sample's operands under ``vmap``, with the mode before its arguments.
+A rule replaces the function, on one sample's operands under ``vmap``, with the mode as first argument.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _convolution(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """``F.conv1d`` to ``conv3d``, on the samples' images one after another."""
+    """``F.conv1d`` to ``conv3d``, on the concatenated images of all samples."""
     (w, weight), (b, bias) = mode.parameter(weight), mode.parameter(bias)
     shape, kernel = tuple(weight.shape), weight.shape[2:]
     stride, dilation = _each(stride, len(kernel)), _each(dilation, len(kernel))
@@ -137,7 +137,7 @@ def _looked_up(
             kept = taken.nonzero()[:, 0]
             samples, rows, values = samples[kept], rows[kept], values[kept]
         if scale_grad_by_freq:
-            # How often the row occurs in the sample, as if there were no other.
+            # Count of the row within the sample.
             _, at, counts = torch.unique(samples * height + rows, return_inverse=True, return_counts=True)
             values = values / counts[at][:, None].to(values.dtype)
         yield name, Rows(samples, rows, values, len(x), (height, width), sparse)
@@ -175,7 +175,7 @@ def _embedding_bag(
 
 
 def _pooled(rows: Tensor, taken: Tensor | None, mode: str, weights: Tensor | None) -> Tensor:
-    """Return sum, mean or maximum (bags, D) of the rows (bags, n, D) that are ``taken`` (bags, n); 0 for none."""
+    """Return sum, mean or maximum (bags, D) of the rows (bags, n, D) in ``taken`` (bags, n); 0 if empty."""
     if taken is None and weights is None and mode != "max" and rows.shape[1]:
         return rows.mean(1) if mode == "mean" else rows.sum(1)
     taken = rows.new_ones(rows.shape[:2], dtype=torch.bool) if taken is None else taken
@@ -219,7 +219,7 @@ def _attention(
 
 
 # Recurrent networks are written out step by step: fused ones give no gradient per sample, and do not support ``vmap``.
-# A step takes what the input and the old state contribute to the gates, and the old state, (h,) or (h, c).
+# A step gets the contributions of input and old state to the gates, and the old state, (h,) or (h, c).
 
 
 def _lstm_step(from_input: Tensor, from_state: Tensor, state: State) -> State:
@@ -272,7 +272,7 @@ def _network(
     bidirectional: bool,
     batch_first: bool | None = None,
 ) -> Any:
-    """Layers, directions, dropout between layers, projections of an LSTM, as ``torch.lstm`` and its relatives do it."""
+    """Layers, directions, dropout between layers, projections of an LSTM, as in ``torch.lstm`` and the like."""
     if batch_first is None or isinstance(params, bool):
         raise NotByRuleError  # packed sequences, whose lengths are data
     start = (hx,) if isinstance(hx, Tensor) else tuple(hx)

@@ -1,7 +1,7 @@
-"""Calls observers around every optimizer's step, PyTorch's own optimizers among them.
+"""Observers called around every optimizer's step, including PyTorch's own optimizers.
 
 PyTorch's global hooks run before a step and after it. An optimizer that is given a closure computes its gradients
-inside the step, so the closure is wrapped: observers are called when the gradients are there either way.
+inside the step, so the closure is wrapped: observers are called once gradients exist, in either case.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["StepObserver", "observe_steps", "parameters_of"]
 
 
 class StepObserver:
-    """Is called around every step while it is alive, with gradients not being recorded."""
+    """Called around every step while it is alive, without recording gradients."""
 
     def before_step(self, optimizer: Optimizer) -> None:
-        """A step begins; nothing has moved."""
+        """Called when a step begins, before any change."""
 
     def before_closure(self, optimizer: Optimizer) -> None:
-        """The closure is about to compute gradients, perhaps not for the first time in this step."""
+        """Called before the closure computes gradients, possibly several times per step."""
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
-        """The parameters have the gradients that the optimizer is about to use."""
+        """Called when the parameters have the gradients that the optimizer will use."""
         raise NotImplementedError
 
     def after_step(self, optimizer: Optimizer) -> None:
-        """The step is done. Not called if it raised."""
+        """Called after the step, unless it raised."""
 
 
 _observers: weakref.WeakSet[StepObserver] = weakref.WeakSet()
@@ -44,9 +44,9 @@ _hooked: list[Any] = []
 
 
 def observe_steps(observer: StepObserver) -> None:
-    """Call ``observer`` around all steps from now on, as long as it is referred to."""
+    """Call ``observer`` around all steps from now on, while it is referenced."""
     _observers.add(observer)
-    if not _hooked:  # PyTorch's hooks are for the whole process: set when the first observer comes
+    if not _hooked:  # PyTorch's hooks are global: set for the first observer
         _hooked.append(register_optimizer_step_pre_hook(_before))
         _hooked.append(register_optimizer_step_post_hook(_after))
 

@@ -1,4 +1,4 @@
-"""The entries of a parameter that are trained, and the guard that keeps every optimizer from moving the others."""
+"""The entries of a parameter that are trained, and the guard that keeps optimizers from changing the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ATTRIBUTE = "_maskgrad_trained"
 
 
 def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
-    """Register ``mask`` with ``param``, or remove what is registered. Raises as :func:`maskgrad.train_only`."""
+    """Register ``mask`` with ``param``, or remove it. Raises as :func:`maskgrad.train_only`."""
     if not isinstance(param, Tensor) or param.layout is not torch.strided:
         found = f"layout {param.layout}" if isinstance(param, Tensor) else type(param).__name__
         raise TypeError(
@@ -45,7 +45,7 @@ def trained_entries(param: Tensor) -> Tensor | None:
     """The mask that :func:`maskgrad.train_only` gave to ``param``, in its shape; None: all entries are trained.
 
     Raises:
-        ValueError: the parameter's shape has been changed since.
+        ValueError: the parameter's shape was changed since.
 
     Example:
         >>> w = torch.nn.Parameter(torch.ones(2))
@@ -60,7 +60,7 @@ def trained_entries(param: Tensor) -> Tensor | None:
 
 
 def has_trained_entries(param: Tensor) -> bool:
-    """Whether ``param`` has such a mask."""
+    """Return whether ``param`` has such a mask."""
     return _ATTRIBUTE in param.__dict__
 
 
@@ -70,7 +70,7 @@ class TrainedEntries:
     __slots__ = ("mask",)
 
     def __init__(self, mask: Tensor) -> None:
-        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:  # a file may hold anything
+        if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:  # a file may contain anything
             raise TypeError(f"trained entries are a Boolean tensor, found {type(mask).__name__}")
         self.mask = mask
         observe_steps(_GUARD)
@@ -93,7 +93,7 @@ class TrainedEntries:
 
 
 def _hand_over(old: Tensor, new: Tensor) -> None:
-    """A parameter that replaces ``old`` in a module keeps its mask, unless it has one."""
+    """Pass the mask of ``old`` to the parameter that replaces it in a module, unless that has one."""
     held = getattr(old, _ATTRIBUTE, None)
     if held is not None and getattr(new, _ATTRIBUTE, None) is None:
         keep_trained_entries(new, held.mask if held.mask.device == new.device else held.mask.to(new.device))
@@ -103,7 +103,7 @@ after_assigning(_hand_over)
 
 
 class _Frozen:
-    """State that one step must not change: the values of parameters, and the gradients that are replaced meanwhile."""
+    """State restored after a step: values of parameters, and temporarily replaced gradients."""
 
     __slots__ = ("entries", "stand_ins")
 
@@ -132,7 +132,7 @@ class _Frozen:
 
 
 class _Guard(StepObserver):
-    """Restores frozen entries after the steps of optimizers that do not know of masks."""
+    """Restores frozen entries after the steps of optimizers that do not support masks."""
 
     def __init__(self) -> None:
         self._steps: WeakKeyDictionary[Optimizer, _Frozen] = WeakKeyDictionary()

@@ -1,12 +1,12 @@
-"""Kernels: plain tensors in, plain tensors out; each with one schema, a reference and several bodies.
+"""Kernels: functions on plain tensors, each with one schema, a reference and several implementations.
 
-A folder is a family. Its ``__init__.py`` says in ordinary PyTorch what its kernels compute, with their derivatives;
-``cpu.py`` and ``cuda.py`` beside it compute the same fast, with what ``cpu/`` and ``cuda/`` have for all families.
-``kernel.py`` holds what a kernel is, ``selection.py`` decides which body runs. Importing this package imports neither
+One folder per family. Its ``__init__.py`` defines the kernels and their derivatives in ordinary PyTorch; ``cpu.py`` and
+``cuda.py`` in the same folder compute the same fast, with code shared by all families in ``cpu/`` and ``cuda/``.
+``kernel.py`` defines a kernel, ``selection.py`` selects the implementation. Importing this package imports neither
 Numba nor anything compiled.
 
 In the reductions, ``values`` and ``mask`` have one shape (``mask`` may be an expanded view), ``dim`` lists the reduced
-dimensions (the empty tuple reduces nothing), and what lies under the mask influences neither results nor gradients.
+dimensions (the empty tuple reduces nothing), and masked values influence neither results nor gradients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every kernel checks of its arguments before any body sees them."""
+"""Argument checks shared by all kernels, run before any implementation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def check_mask(values: Tensor, mask: Tensor, *_: object) -> None:
-    """TypeError or ValueError unless ``mask`` is Boolean and of the shape of ``values``."""
+    """Raise a TypeError or ValueError unless ``mask`` is Boolean and has the shape of ``values``."""
     if mask.dtype != torch.bool:
         raise TypeError(
             f"mask must be a Boolean tensor (True = specified); got {mask.dtype}; convert with mask.bool()"
@@ -20,7 +20,7 @@ def check_mask(values: Tensor, mask: Tensor, *_: object) -> None:
 
 
 def check_rows(indices: Tensor, values: Tensor) -> None:
-    """TypeError or ValueError unless ``indices`` are int64, with one row of ``values`` each."""
+    """Raise a TypeError or ValueError unless ``indices`` are int64, with one row of ``values`` each."""
     if indices.dtype != torch.int64 or indices.ndim != 1:
         raise TypeError(f"indices must be a 1-D int64 tensor; got {indices.ndim}-D {indices.dtype}")
     if values.ndim < 1 or values.shape[0] != indices.shape[0]:

@@ -1,4 +1,4 @@
-"""A kernel: its reference in ordinary PyTorch, and what there is to know about the bodies that compute it fast."""
+"""Definition of a kernel: a reference in ordinary PyTorch, and its compiled implementations."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ R = TypeVar("R")
 
 
 class Kernel(Generic[P, R]):
-    """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects a body, once.
+    """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects an implementation, once.
 
-    The compiled bodies are the functions of this name in ``cpu.py`` and ``cuda.py`` beside the reference.
+    The compiled implementations are the functions of this name in ``cpu.py`` and ``cuda.py`` next to the reference.
 
     Attributes:
-        name: of the operator, and of the functions that are its bodies.
-        reference: what it computes: differentiable, exportable, for any device.
+        name: of the operator, and of the functions that implement it.
+        reference: the implementation in ordinary PyTorch: differentiable, exportable, for any device.
         schema: arguments and results, in PyTorch's schema language.
-        dtypes: those that the compiled bodies know.
-        min_numel: the number of values from which the body for CPUs wins over the reference; the same for CUDA.
-        in_graphs: the number from which graphs of torch.compile for the CPU contain the operator, because it wins over
+        dtypes: those that the compiled implementations support.
+        min_numel: number of values from which the CPU implementation is faster than the reference; the same for CUDA.
+        in_graphs: number of values from which graphs of torch.compile for the CPU call the operator, because it beats
             the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
-        leading: which argument decides dtype and size, or what computes a stand-in for it from all arguments.
+        leading: which argument decides dtype and size, or a function of all arguments that returns a stand-in for it.
         check: raises an error unless the arguments fit together.
-        when: asked with the arguments, whether the compiled bodies know them; None: they know all.
-        writes: whether arguments are written, of which no gradient is recorded.
-        fake: the body for tensors without data, where the reference's own would lie otherwise in memory.
-        save: what the derivative needs, kept in the forward pass (``setup_context``).
+        when: returns whether the compiled implementations support the arguments; None: always.
+        writes: whether arguments are written to; no gradient is recorded then.
+        fake: the implementation for tensors without data, if the reference would return other strides.
+        save: saves what the derivative needs in the forward pass (``setup_context``).
         backward: the derivative, written with kernels, so that derivatives of any order exist.
-        backends: the modules that hold compiled bodies, by device.
+        backends: the modules that hold compiled implementations, by device.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Kernel(Generic[P, R]):
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the selected body gives."""
+        """Return the result of the selected implementation."""
         given: tuple[Any, ...] = args
         options: dict[str, Any] = kwargs
         if len(given) < len(self._names):
@@ -111,7 +111,7 @@ class Kernel(Generic[P, R]):
     def _in_order(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments by their places, as operators and bodies take them, and those that have names only."""
+        """Return the positional arguments, as operators and implementations take them, and the keyword-only ones."""
         found, rest = list(args), dict(kwargs)
         for name in self._names[len(args) :]:
             if name in rest:
@@ -119,11 +119,11 @@ class Kernel(Generic[P, R]):
             elif name in self._defaults:
                 found.append(self._defaults[name])
             else:
-                raise TypeError(f"{self.name}() misses the argument {name!r}")
+                raise TypeError(f"{self.name}() is missing the argument {name!r}")
         return tuple(found), rest
 
     def is_compiled_for(self, *args: Any) -> bool:
-        """Whether a compiled body runs on these arguments."""
+        """Return whether a compiled implementation runs on these arguments."""
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
         if is_small(leading, self.min_numel) or (self.when is not None and not self.when(*args)):
             return False
@@ -133,10 +133,10 @@ class Kernel(Generic[P, R]):
         return torch.compiler.is_dynamo_compiling() or not self.is_trivial(args)
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
-        """Run the compiled body for the tensors' device.
+        """Run the compiled implementation for the tensors' device.
 
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
-        gradients that ``is_grads_batched`` stacks.
+        gradients batched by ``is_grads_batched``.
         """
         operator = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked()
         records, recorded, device = not operator and torch.is_grad_enabled(), False, "cpu"
@@ -145,7 +145,7 @@ class Kernel(Generic[P, R]):
                 recorded = recorded or (records and x.requires_grad)
                 if x.is_cuda:
                     device = "cuda"
-        if operator or (recorded and self.backward is None):  # it says that it has no derivative
+        if operator or (recorded and self.backward is None):  # it raises: no derivative
             return getattr(torch.ops.maskgrad, self.name)(*args, **kwargs)  # type: ignore[no-any-return]
         body = self._recorded(device) if recorded else self.backend(device)
         return body(*args, **kwargs)  # type: ignore[no-any-return]
@@ -165,28 +165,28 @@ class Kernel(Generic[P, R]):
 
             members = {"forward": staticmethod(forward), "backward": staticmethod(derivative)}
             function = type(self.name, (torch.autograd.Function,), members)
-            # in C: the method of torch.autograd.Function looks at the arguments for transforms first
+            # in C: the method of torch.autograd.Function checks the arguments for transforms first
             found = self._functions[device] = vars(torch._C._FunctionBase)["apply"].__get__(None, function)
         return found
 
     def backend(self, device: str) -> Callable[..., Any]:
-        """The compiled body for a device; imports its compiler."""
+        """The compiled implementation for a device; imports its compiler."""
         if device not in self._bodies:
             self._bodies[device] = backend_of(self.backends[device], self.name)
         return self._bodies[device]
 
     def is_trivial(self, args: tuple[Any, ...]) -> bool:
-        """Whether there is no value, a single number, or no dimension to reduce: only the reference knows these."""
+        """Whether there is no value, a scalar, or no dimension to reduce: only the reference handles these."""
         first = args[self.leading if isinstance(self.leading, int) else 0]
         dim = args[self._dim] if self._dim < len(args) else None
         return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)
 
     def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
-        """Say what the derivative needs, and what it is."""
+        """Set the functions ``save`` and ``backward`` of the derivative."""
         self.save, self.backward = save, backward
 
     def derive_through_reference(self) -> None:
-        """Let PyTorch differentiate the reference: for kernels whose own derivative is rarely asked for."""
+        """Let PyTorch differentiate the reference: for kernels whose derivative is rarely needed."""
         self.derive(**through(self.reference))
 
     def define(self) -> None:
@@ -203,7 +203,7 @@ class Kernel(Generic[P, R]):
             torch.library.register_autograd(qualified, self.backward, setup_context=self.save)
 
     def _as_operator(self, device: str) -> Callable[..., Any]:
-        """The compiled body as PyTorch calls it, perhaps directly, on what only the reference knows."""
+        """The compiled implementation as PyTorch calls it, perhaps directly, with unsupported arguments."""
         arguments = torch._C.parse_schema(f"{self.name}{self.schema}").arguments
         written = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         first = self.leading if isinstance(self.leading, int) else 0
@@ -213,7 +213,7 @@ class Kernel(Generic[P, R]):
             if unknown or self.is_trivial(args):
                 return _without_base(self.reference(*args, **kwargs))
             result = self.backend(device)(*args, **kwargs)
-            # PyTorch does not see what numpy arrays or Triton write, and must: saved tensors may be among it.
+            # PyTorch does not see writes through numpy arrays or Triton, and must, as saved tensors may be written.
             for i, name in written:
                 tensors = args[i] if i < len(args) else kwargs.get(name)
                 if tensors is not None:
@@ -235,7 +235,7 @@ def kernel(
     check: Callable[..., None] | None = None,
     when: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[P, R]], Kernel[P, R]]:
-    """Make a kernel of its reference: see :class:`Kernel`."""
+    """Make a kernel from its reference: see :class:`Kernel`."""
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
         record = Kernel(reference, schema, dtypes, min_numel, in_graphs, leading, check, when)
@@ -246,7 +246,7 @@ def kernel(
 
 
 def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """``save`` and ``backward`` of a :class:`Kernel`: the reference runs again, and is differentiated.
+    """``save`` and ``backward`` of a :class:`Kernel`: differentiate the reference, which runs again.
 
     Derivatives of any order exist, because the reference is ordinary PyTorch.
     """
@@ -263,7 +263,7 @@ def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
             for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
                 inputs[i] = x
                 if ctx.needs_input_grad[i]:
-                    # an alias: what it is made of belongs to the graph outside
+                    # an alias: its history belongs to the outer graph
                     inputs[i] = x.view_as(x) if again else x.detach().requires_grad_()
                     wanted.append(i)
             results = reference(*inputs)
@@ -283,14 +283,14 @@ def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
 
 @functools.cache
 def backend_of(module: str, name: str) -> Callable[..., Any]:
-    """What ``name`` is in a module that holds compiled bodies; imports their compiler."""
+    """Return the attribute ``name`` of a module with compiled implementations; imports their compiler."""
     with uninterrupted():
         found = importlib.import_module(module)
     return getattr(found, name)  # type: ignore[no-any-return]
 
 
 def _without_base(result: Any) -> Any:
-    """Results that are not views: PyTorch refuses writes to a view that an operator with a gradient has made inside."""
+    """Return results that are not views: PyTorch refuses writes to views made inside an operator with a gradient."""
     if isinstance(result, Tensor):
         if not result._is_view():
             return result
@@ -300,9 +300,9 @@ def _without_base(result: Any) -> Any:
 
 
 def like(argument: int) -> Callable[..., Tensor]:
-    """The body for tensors without data of a kernel whose result lies in memory as one of its arguments."""
+    """The implementation for tensors without data of a kernel whose result has the strides of an argument."""
     return lambda *args: torch.empty_like(args[argument])
 
 
 def _writes_only(*_: Any, **__: Any) -> None:
-    """The fake body of an operator that returns nothing."""
+    """The fake implementation for an operator without results."""

@@ -1,7 +1,7 @@
-"""Seeing a reduction over any dimensions of any strided tensor as one nest of three loops.
+"""Viewing a reduction over any dimensions of any strided tensor as one nest of three loops.
 
-Dimensions are ordered as the values lie in memory, and neighbours that are treated alike and can be walked with
-one stride (by values and mask) become one *axis*. The innermost axis has stride 1; the kernels walk it in
+Dimensions are ordered as the values lie in memory, and neighbours that are treated alike and can be traversed with
+one stride (by values and mask) become one *axis*. The innermost axis has stride 1; the kernels read it in
 blocks. If it is reduced, rows are summed; if it is kept, the nearest reduced axis is summed over columns. All
 other axes are *outer*: one flat counter, turned into offsets by sizes and strides, so that broadcast (stride 0)
 masks are never expanded.
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class Axis(NamedTuple):
-    """Neighbouring dimensions walked as one: their common ``size``, and a stride for each tensor."""
+    """Neighbouring dimensions traversed as one: their common ``size``, and a stride for each tensor."""
 
     size: int
     reduced: bool
@@ -33,9 +33,9 @@ class Nest(NamedTuple):
 
 
 def unrepeated(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, int]:
-    """The same without the repetitions that ``expand`` made along ``dims``, and how often each entry stood there.
+    """The same without the repetitions that ``expand`` made along ``dims``, and how often each entry was repeated.
 
-    A reduction then costs what lies in memory, and copies no more.
+    A reduction then reads each entry in memory once, and makes no larger copies.
     """
     repeats = 1
     if not values.is_contiguous():

@@ -1,4 +1,4 @@
-"""Which body of a kernel runs.
+"""Selection of the implementation of a kernel.
 
 ==============  ======================================================================================
 ``cpu``           compiled by Numba, behind an operator of ``torch.library``: large plain CPU tensors
@@ -7,12 +7,12 @@
 ==============  ======================================================================================
 
 "Everything else" is: tracing (export, ``jit.trace``; of ``torch.compile`` all but large tensors on the CPU, where its
-graphs call the operator of a kernel that has ``in_graphs``), ``torch.func`` transforms and forward-mode derivatives,
+graphs call the operator of a kernel with ``in_graphs``), ``torch.func`` transforms and forward-mode derivatives,
 dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes that the kernel does
-not know, and tensors so small that starting a compiled kernel costs more than it saves.
+not support, and tensors so small that starting a compiled kernel costs more than it saves.
 
-The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` for small tensors too; so
-does :func:`use_kernels` for a block of code. :func:`why` tells the reason for a choice in words.
+The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` (for small tensors too); so
+does :func:`use_kernels` for a block of code. :func:`explain` returns the reason for a choice.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ __all__ = [
 VARIABLE = "MASKGRAD_KERNELS"
 BODIES = ("reference", "cpu", "cuda")
 
-#: By name; each is entered where its reference is.
+#: By name; each is registered where its reference is defined.
 KERNELS: dict[str, Kernel[..., Any]] = {}
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 PLAIN = (Tensor, torch.nn.Parameter)
 _STRIDED = torch.strided
-# Asked for in every operation: bound once, because four chains of attributes cost as much as the answers.
+# Used in every operation: bound once, because four chains of attributes cost as much as the calls.
 _transforms_are_active = torch._C._are_functorch_transforms_active
 _number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
 _tracing_state = torch._C._get_tracing_state
@@ -72,24 +72,24 @@ _STACKING = torch._C._dispatch_key_parse("VmapMode")
 
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
-    """Whether a compiled body of ``kernel`` runs on ``values`` (which decide dtype and size) and ``others``."""
+    """Return whether a compiled implementation of ``kernel`` runs on ``values`` (for dtype and size) and ``others``."""
     return not is_small(values, KERNELS[kernel].min_numel) and explain(kernel, values, *others) == ""
 
 
 def is_small(values: Tensor, least: int) -> bool:
-    """Whether there are fewer than ``least`` values, for which no body is forced; small tensors are not told why."""
-    # first: a graph must not depend on a size
+    """Whether there are fewer than ``least`` values and nothing is forced; not distinguished for small tensors."""
+    # first: graphs must not depend on sizes
     return not torch.compiler.is_compiling() and values.numel() < least and _forced() is None
 
 
 def gradients_are_stacked() -> bool:
-    """Whether ``torch.autograd.grad(…, is_grads_batched=True)`` is at work, whose tensors look like ordinary ones."""
+    """Return whether ``torch.autograd.grad(…, is_grads_batched=True)`` is active; its tensors look ordinary."""
     return _is_in_dispatch(_STACKING)
 
 
 def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
-    """Why ``kernel`` would run its reference on these tensors; the empty string if the compiled body runs."""
-    # First, because what follows cannot be traced.
+    """Return why ``kernel`` would run its reference on these tensors; empty if the compiled implementation runs."""
+    # First, because the rest cannot be traced.
     if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
         return _why_not_in_a_graph(kernel, values, *others)
     forced = _block_choice.get() or _environment()
@@ -99,9 +99,9 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     on_cuda = values.is_cuda
     if forced is None:
         if values.numel() < record.min_numel:
-            return f"{values.numel()} values are too few to pay for a compiled kernel; it starts at {record.min_numel}"
+            return f"{values.numel()} values are too few: compiled kernels start at {record.min_numel}"
     elif (forced == "cuda") != on_cuda:
-        return f"the {forced} body is forced by use_kernels or by {VARIABLE}, and the tensors are elsewhere"
+        return f"the {forced} kernels are forced by use_kernels or by {VARIABLE}, but the tensors are on another device"
     if values.dtype not in record.dtypes:
         return f"there is no compiled kernel for {values.dtype}"
     if on_cuda:
@@ -115,7 +115,7 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
 
 
 def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
-    """Export takes ordinary PyTorch; torch.compile takes an operator where it wins: large float tensors on the CPU."""
+    """Export needs ordinary PyTorch; torch.compile takes an operator where it is faster: large float tensors."""
     record = KERNELS[kernel]
     least = record.in_graphs
     if least is None or torch.compiler.is_exporting():
@@ -123,14 +123,14 @@ def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> 
     if _forced_in_graph() == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
     if not values.is_cpu or values.dtype not in (torch.float32, torch.float64):
-        return "a graph is being traced, whose compiler does it well on this device and for this dtype"
-    if torch._C._are_functorch_transforms_active():  # they have no rules for our operators
+        return "a graph is being traced, and torch.compile is as fast on this device and dtype"
+    if torch._C._are_functorch_transforms_active():  # functorch has no rules for our operators
         return _TRANSFORMED
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    if not statically_known_true(values.numel() >= least):  # no size is looked at: one graph for all of them
+    if not statically_known_true(values.numel() >= least):  # sizes are not read: one graph for all sizes
         return f"a graph is being traced, and there may be fewer than {least} values"
-    # Where a stand-in decides the size, a gradient is expanded, from any layout, to that of the last operand.
+    # If a stand-in decides the size, a gradient is expanded, whatever its strides, to that of the last operand.
     for tensor in others[-1:] if callable(record.leading) else (values, *others):
         if tensor is not None and not tensor.is_contiguous():
             return "a graph is being traced, and an operand is not contiguous"
@@ -142,7 +142,7 @@ _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is act
 
 def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor | None) -> str:
     if "cuda" not in record.backends:
-        return f"{record.name} has no body for CUDA devices"
+        return f"{record.name} has no implementation for CUDA devices"
     for tensor in (values, *others):
         if tensor is not None and not (
             type(tensor) in PLAIN
@@ -157,29 +157,29 @@ def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor |
 
 
 def is_plain(x: Tensor) -> bool:
-    """An ordinary tensor in the memory of the CPU: no subclass, no other layout, no lazy view."""
+    """Whether ``x`` is an ordinary CPU tensor: no subclass, no other layout, no lazy view."""
     return type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not (x.is_conj() or x.is_neg())
 
 
 def can_read_values(*tensors: Tensor) -> bool:
-    """True for real numbers in the memory of the CPU, outside any compilation, export or transformation.
+    """Return whether values can be read: real CPU tensors, outside any compilation, export or transformation.
 
-    Looking elsewhere would wait for a device, break a graph, or find no numbers at all. What depends on a look must be
-    a check of input or a shortcut, not the meaning of a result; the one exception is written down in
+    Otherwise a read would wait for a device, break a graph, or find no values at all. Code that depends on a read must
+    be a check of input or a shortcut, not the meaning of a result; the one exception is written down in
     docs/decisions/0004-nonfinite-factors-without-a-partner.md.
     """
     if not is_eager():
         return False
-    for x in tensors:  # noqa: SIM110 (a generator costs what the answer costs)
+    for x in tensors:  # noqa: SIM110 (a generator costs as much as the checks)
         if not is_plain(x):
             return False
     return True
 
 
 def is_eager() -> bool:
-    """Whether no compilation, export or transformation is at work; an export runs under a dispatch mode."""
+    """Whether no compilation, export or transformation is active; an export runs under a dispatch mode."""
     return not (
-        torch.compiler.is_dynamo_compiling()  # first, because what follows cannot be traced
+        torch.compiler.is_dynamo_compiling()  # first, because the rest cannot be traced
         or _transforms_are_active()
         or _forward_ad._current_level >= 0
         or _number_of_dispatch_modes() > 0
@@ -188,7 +188,7 @@ def is_eager() -> bool:
 
 
 def runs_eagerly(kernel: str, number_of_values: int) -> bool:
-    """:func:`runs_compiled` for tensors that are known to be plain, in the memory of the CPU and of a fitting dtype."""
+    """:func:`runs_compiled` for tensors that are known to be plain, on the CPU and of a supported dtype."""
     if not is_eager():
         return False
     forced = _forced()
@@ -197,7 +197,7 @@ def runs_eagerly(kernel: str, number_of_values: int) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is at work."""
+    """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is active."""
     return (
         _transforms_are_active()
         or _forward_ad._current_level >= 0
@@ -211,12 +211,12 @@ def _forced() -> str | None:
 
 
 def reference_is_forced() -> bool:
-    """Whether everything is to run in ordinary PyTorch, in a graph that is being traced too."""
+    """Whether all kernels must run in ordinary PyTorch, in traced graphs too."""
     return _forced_in_graph() == "reference"
 
 
 def _forced_in_graph() -> str | None:
-    """The same for a graph that is being traced: it keeps the choice of that moment."""
+    """The same for a graph that is being traced: the choice is fixed when it is traced."""
     return _forced()
 
 
@@ -237,19 +237,19 @@ def _environment() -> str | None:
 
 @functools.cache
 def numba_works() -> bool:
-    """Whether the compiled kernels for the CPU can be used; says so, once, if not."""
+    """Whether the compiled kernels for the CPU can be used; warns once if not."""
     return _can_use("cpu", "numba")
 
 
 @functools.cache
 def triton_works() -> bool:
-    """Whether the compiled kernels for CUDA devices can be used; says so, once, if not."""
+    """Whether the compiled kernels for CUDA devices can be used; warns once if not."""
     return _can_use("cuda", "triton")
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let Ctrl-C wait: what has been imported by half can be imported no more in this process."""
+    """Delay Ctrl-C: a module that was imported partially cannot be imported again in this process."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
@@ -269,10 +269,10 @@ def _can_use(body: str, compiler: str) -> bool:
         with uninterrupted():
             _refuse_old(importlib.import_module(compiler))
             importlib.import_module(f"maskgrad.kernels.{body}")
-    except Exception as error:  # what is broken fails in ways of its own
+    except Exception as error:  # a broken package may raise anything
         warnings.warn(
-            f"maskgrad runs its slow reference kernels, because {compiler} cannot be used ({error}). "
-            f"Set {VARIABLE}=reference to choose them without this warning",
+            f"maskgrad uses its slow reference kernels because {compiler} cannot be used ({error}). "
+            f"Set {VARIABLE}=reference to use them without this warning",
             RuntimeWarning,
             stacklevel=3,
         )
@@ -288,12 +288,12 @@ def _refuse_old(compiler: ModuleType) -> None:
 
 @contextlib.contextmanager
 def use_kernels(body: str) -> Iterator[None]:
-    """Force one body, ``"reference"``, ``"cpu"`` or ``"cuda"`` (also for small tensors), inside a ``with`` block.
+    """Force ``"reference"``, ``"cpu"`` or ``"cuda"`` kernels (also for small tensors) inside a ``with`` block.
 
-    Where the compiled body cannot run (:func:`maskgrad.kernels.selection.explain` says why), the reference does.
+    Where they cannot run (:func:`maskgrad.kernels.selection.explain` says why), the reference runs.
     """
     if body not in BODIES:
-        raise ValueError(f"use_kernels() takes one of {', '.join(BODIES)}; got {body!r}")
+        raise ValueError(f"use_kernels() expects one of {', '.join(BODIES)}; got {body!r}")
     token = _block_choice.set(body)
     try:
         yield
@@ -302,15 +302,15 @@ def use_kernels(body: str) -> Iterator[None]:
 
 
 def kernels_in_use(device: str | torch.device = "cpu") -> dict[str, str]:
-    """Which body each kernel runs for an ordinary large tensor on ``device``; imports its compiler to find out.
+    """Return which implementation each kernel runs for a large tensor on ``device``; imports its compiler to find out.
 
-    The tensor holds float32 numbers, or int64 ones for a kernel that takes indices only.
+    The tensor is float32, or int64 for a kernel that takes indices only.
     """
     place = torch.device(device)
     if place.type == "cuda" and not torch.cuda.is_available():
         raise RuntimeError(
-            f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device here; ask for 'cpu', "
-            "or run on a machine that has one, with PyTorch's build for CUDA"
+            f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device; pass 'cpu', "
+            "or run on a machine with a GPU and a CUDA build of PyTorch"
         )
     size = max(kernel.min_numel for kernel in KERNELS.values())
     samples = {

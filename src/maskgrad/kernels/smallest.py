@@ -1,7 +1,7 @@
-"""Masks in their smallest shape: along a dimension in which a mask repeats, one place says all.
+"""Masks in their smallest shape: size 1 along each dimension in which a mask repeats.
 
 A mask that repeats (padding is the same for all features) is kept as an expanded view, which has stride 0 there. So
-every mask has the shape of its values, and what is combined, counted, moved and saved is its smallest shape: see
+every mask has the shape of its values, but is combined, counted, copied and saved in its smallest shape: see
 docs/decisions/0023-masks-that-repeat.md.
 """
 
@@ -14,19 +14,19 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import can_read_values, is_transformed
 
-#: Entries from which the maximum of a mask's bytes is found sooner than torch.any, which starts in half the time.
+#: Entries from which the maximum of a mask's bytes is faster than torch.any, which has half the overhead.
 SHORT = 2_048
 
 
 def repeats(mask: Tensor) -> bool:
-    """Whether a mask is known to repeat along a dimension."""
-    if torch.compiler.is_exporting():  # the graph is for sizes that nobody knows, and must not ask for them
+    """Return whether a mask is known to repeat along a dimension."""
+    if torch.compiler.is_exporting():  # graphs are for unknown sizes, and must not read them
         return any(type(stride) is int and stride == 0 for stride in mask.stride())
     return 0 in mask.stride()
 
 
 def is_one(size: int) -> bool:
-    """Whether a size is known to be 1."""
+    """Return whether a size is known to be 1."""
     return type(size) is int and size == 1
 
 
@@ -45,13 +45,13 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
         return a
     alike = a.shape == b.shape
     if not (repeats(a) and repeats(b) if alike else repeats(a) or repeats(b)):
-        return a & b  # alike, and one of them repeats nowhere: nor does the result
+        return a & b  # same shape, and one of them does not repeat: nor does the result
     shape = a.shape if alike else torch.broadcast_shapes(a.shape, b.shape)
     return (smallest(a) & smallest(b)).expand(shape)
 
 
 def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
-    """``mask.any(dims, keepdim=True)`` of a mask in its smallest shape: where it has size 1 there is nothing to ask."""
+    """``mask.any(dims, keepdim=True)`` of a mask in its smallest shape: dimensions of size 1 need no reduction."""
     asked = [dim for dim in dims if not is_one(mask.shape[dim])]
     if not asked:
         return mask
@@ -61,13 +61,13 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
 
 
 def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
-    """``mask.any(dims, keepdim)``, or of no dimensions; one that repeats is asked, and stays, in its smallest shape."""
+    """``mask.any(dims, keepdim)``, or of no dimensions; a repeating mask is read and kept in its smallest shape."""
     if dims and can_read_values(mask) and 0 < mask.numel() < SHORT and not repeats(mask):
         return mask.any(tuple(dims), keepdim)
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()
     found = reduced(few, dims)
-    # where memory cannot be asked for, nobody would know that a write to one changes the other
+    # without access to memory, writes to aliases would go unnoticed
     if found is few and dims and (torch.compiler.is_compiling() or is_transformed()):
         found = few.clone()
     if few is not mask:
@@ -76,6 +76,6 @@ def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
 
 
 def all_of(mask: Tensor) -> bool:
-    """Whether every entry is specified, of a mask that may be looked at."""
+    """Whether every entry is specified, of a mask that may be read."""
     few = smallest(mask)
     return not few.numel() or bool(few.view(torch.uint8).amin().item())

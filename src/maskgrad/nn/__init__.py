@@ -1,4 +1,4 @@
-"""Drop-in layers for those of ``torch.nn``: tables that are up to date when read, and a choice of pattern."""
+"""Drop-in replacements of layers of ``torch.nn``: tables with lazy updates, and a choice of pattern."""
 
 from __future__ import annotations
 

@@ -24,15 +24,15 @@ DOC = r"""
             is that of the {kind} alone. ``"sequence"``: the result of each {kind} alone, for any stride and padding;
             jagged sequences stay jagged. ``"any"``, as torch's module, or ``"all"``: see
             :func:`maskgrad.nn.functional.{function}`.
-        args, kwargs: those of ``torch.nn.{name}``.
+        args, kwargs: the arguments of ``torch.nn.{name}``.
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
 
-    Dense equivalent: ``torch.nn.{name}``, on each {kind} alone.
+    Dense equivalent: ``torch.nn.{name}``, on each {kind} separately.
 
     Example:
         >>> x = mg.masked(torch.ones(6), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape({shape})
@@ -45,7 +45,7 @@ DOC = r"""
 
 
 class _Choosing(nn.Module):
-    """What the three classes share: ``specified``, and a convolution that has it."""
+    """Base of the three classes: ``specified``, and a convolution that supports it."""
 
     function: ClassVar[Callable[..., Any]]
     _plain: ClassVar[Callable[..., Any]]
@@ -75,7 +75,7 @@ class _Choosing(nn.Module):
         return type(self).function(input, weight, bias, *options, specified=self.specified)
 
     def extra_repr(self) -> str:
-        """That of PyTorch, and ``specified``."""
+        """PyTorch's, and ``specified``."""
         return f"{super().extra_repr()}, specified={self.specified!r}"
 
     def __init_subclass__(cls, kind: str = "", **kwargs: Any) -> None:
@@ -90,34 +90,34 @@ class _Choosing(nn.Module):
 
 
 class Conv1d(_Choosing, nn.Conv1d, kind="sequence"):
-    """``torch.nn.Conv1d``, with a choice of which entries of the result are specified."""
+    """``torch.nn.Conv1d``, with a choice of the specified entries of the result."""
 
 
 class Conv2d(_Choosing, nn.Conv2d, kind="image"):
-    """``torch.nn.Conv2d``, with a choice of which entries of the result are specified."""
+    """``torch.nn.Conv2d``, with a choice of the specified entries of the result."""
 
 
 class Conv3d(_Choosing, nn.Conv3d, kind="volume"):
-    """``torch.nn.Conv3d``, with a choice of which entries of the result are specified."""
+    """``torch.nn.Conv3d``, with a choice of the specified entries of the result."""
 
 
 class ConvTranspose1d(nn.ConvTranspose1d):
-    r"""``torch.nn.ConvTranspose1d``, of each padded sequence alone.
+    r"""``torch.nn.ConvTranspose1d``, for each padded sequence separately.
 
     .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i
 
     Args:
-        specified: ``"sequence"`` (default): the result of each sequence alone; jagged sequences stay jagged. Or
+        specified: ``"sequence"`` (default): the result of each sequence separately; jagged sequences stay jagged. Or
             ``"any"``, as torch's module: see :func:`maskgrad.nn.functional.conv_transpose1d`.
-        args, kwargs: those of ``torch.nn.ConvTranspose1d``.
+        args, kwargs: the arguments of ``torch.nn.ConvTranspose1d``.
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
 
-    Dense equivalent: ``torch.nn.ConvTranspose1d``, on each sequence alone.
+    Dense equivalent: ``torch.nn.ConvTranspose1d``, on each sequence separately.
 
     Example:
         >>> x = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([2]), dim=2)
@@ -133,7 +133,7 @@ class ConvTranspose1d(nn.ConvTranspose1d):
         self.specified = specified
 
     def forward(self, input: Any, output_size: list[int] | None = None) -> Any:
-        """That of PyTorch, by a function that has ``specified``."""
+        """As in PyTorch, with the function that supports ``specified``."""
         if not isinstance(input, MaskedTensor):
             return super().forward(input, output_size)
         geometry: tuple[Any, ...] = (self.stride, self.padding, self.kernel_size)
@@ -142,5 +142,5 @@ class ConvTranspose1d(nn.ConvTranspose1d):
         return functional.conv_transpose1d(input, self.weight, self.bias, *options, specified=self.specified)
 
     def extra_repr(self) -> str:
-        """That of PyTorch, and ``specified``."""
+        """PyTorch's, and ``specified``."""
         return f"{super().extra_repr()}, specified={self.specified!r}"  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Embedding whose rows are up to date when they are looked up."""
+"""Embedding that applies pending updates of rows when they are looked up."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["Embedding"]
 
 
 class Embedding(LookupTable, torch.nn.Embedding):
-    r"""A lookup table that stores a vector for each index; rows are up to date when they are read.
+    r"""A lookup table with a vector for each index; applies pending updates of rows when they are read.
 
     .. math:: y_{i} = W_{x_i}
 
     It is ``torch.nn.Embedding``, with two differences. Its gradient is sparse by default, so that the cost of a step of
-    ``mg.optim`` is proportional to what was looked up. And if its optimizer has ``unspecified="zero"``, which updates
-    rows without a gradient when they are next needed, rows are brought up to date before they are looked up, and all of
-    them before the table is saved, loaded, copied, pickled or converted. Call ``flush()`` before you read or write
+    ``mg.optim`` is proportional to the number of lookups. And if its optimizer has ``unspecified="zero"``, which defers
+    updates of rows without a gradient, pending updates are applied to rows before they are looked up, and to all
+    rows before the table is saved, loaded, copied, pickled or converted. Call ``flush()`` before you read or write
     ``weight`` directly.
 
     Args:
@@ -31,19 +31,19 @@ class Embedding(LookupTable, torch.nn.Embedding):
         padding_idx: index of a row that gets no gradient, and is initialized with zeros; may be negative.
         max_norm: rows with a larger norm are renormalized, in place, when they are looked up.
         norm_type: the p of the p-norm for ``max_norm``.
-        scale_grad_by_freq: divide a row's gradient by how often it was looked up; needs a dense gradient.
+        scale_grad_by_freq: divide a row's gradient by the number of its lookups; needs a dense gradient.
         sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, unless ``scale_grad_by_freq``.
         device: device of the table.
         dtype: floating-point or complex.
-        capacity: the gradient is a :class:`maskgrad.PaddedRows` of so many rows instead, attached to ``weight``
-            (:func:`maskgrad.attach_gradient`): its size is constant, for graphs that must not be compiled again. The
-            number of look-ups between two steps always suffices, and so does ``num_embeddings``. On a device without
-            sparse tensors (XLA) None means one row for each look-up.
+        capacity: the gradient is a :class:`maskgrad.PaddedRows` with this number of rows instead, attached to
+            ``weight`` (:func:`maskgrad.attach_gradient`): its size is constant, for graphs that must not be recompiled.
+            The number of lookups between two steps always suffices, and so does ``num_embeddings``. On a device without
+            sparse tensors (XLA) None means one row for each lookup.
 
     Shapes: indices, int32 or int64, of any shape ``(*)`` give ``(*, embedding_dim)``.
 
     Gradient:
-        COO rows, one per look-up; duplicates are merged by the optimizer. With a ``capacity``, padded rows are attached
+        COO rows, one per lookup; duplicates are merged by the optimizer. With a ``capacity``, padded rows are attached
         by ``backward()`` (see :func:`maskgrad.attach_gradient`); if the weight is not a leaf, or under ``torch.func``,
         the gradient is dense. Sparse gradients of half-precision tables on a CPU are accumulated in float32
         (``weight.grad_dtype``), because PyTorch cannot add two of them otherwise.
@@ -51,10 +51,10 @@ class Embedding(LookupTable, torch.nn.Embedding):
     Raises:
         TypeError: ``capacity`` is not an integer.
         ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True``, or a ``capacity`` with
-            ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than ``capacity``.
-        IndexError: in a look-up, an index is outside the table.
+            ``sparse=False`` or below 1; in a lookup or a backward pass, more rows than ``capacity``.
+        IndexError: in a lookup, an index is outside the table.
 
-    Dense equivalent: ``torch.nn.Embedding`` under the optimizer of ``torch.optim``.
+    Dense equivalent: ``torch.nn.Embedding`` with the optimizer of ``torch.optim``.
 
     Example:
         >>> table = mg.nn.Embedding(3, 1)

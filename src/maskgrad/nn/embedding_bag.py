@@ -1,4 +1,4 @@
-"""EmbeddingBag whose rows are up to date when they are looked up."""
+"""EmbeddingBag that applies pending updates of rows when they are looked up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["EmbeddingBag"]
 
 
 class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
-    r"""Computes sums, means or maxima of bags of rows of a table; rows are up to date when they are read.
+    r"""Computes sums, means or maxima of bags of rows; applies pending updates of rows when they are read.
 
     .. math:: y_b = \sum_{i \in b} w_i\, W_{x_i}, \qquad \frac{1}{|b|} \sum_{i \in b} W_{x_i} \quad\text{or}\quad
               \max_{i \in b} W_{x_i}
@@ -26,9 +26,9 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         embedding_dim: size of each vector.
         max_norm: rows with a larger norm are renormalized, in place, when they are looked up.
         norm_type: the p of the p-norm for ``max_norm``.
-        scale_grad_by_freq: divide a row's gradient by how often it was looked up; needs a dense gradient.
+        scale_grad_by_freq: divide a row's gradient by the number of its lookups; needs a dense gradient.
         mode: ``"sum"``, ``"mean"`` or ``"max"``; the last needs a dense gradient.
-        sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, where that is possible.
+        sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, if possible.
         include_last_offset: ``offsets`` ends with the number of indices.
         padding_idx: index of a row that belongs to no bag, and is initialized with zeros; may be negative.
         device: device of the table.
@@ -46,9 +46,9 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
     Raises:
         TypeError: ``capacity`` is not an integer.
         ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True`` or ``mode="max"``, or a
-            ``capacity`` with ``sparse=False`` or below 1; in a look-up or a backward pass, more rows than ``capacity``.
+            ``capacity`` with ``sparse=False`` or below 1; in a lookup or a backward pass, more rows than ``capacity``.
 
-    Dense equivalent: ``torch.nn.EmbeddingBag`` under the optimizer of ``torch.optim``.
+    Dense equivalent: ``torch.nn.EmbeddingBag`` with the optimizer of ``torch.optim``.
 
     Example:
         >>> bag = mg.nn.EmbeddingBag.from_pretrained(torch.tensor([[1.], [2.], [4.]]), mode="sum")

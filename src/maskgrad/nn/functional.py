@@ -1,4 +1,4 @@
-"""Functions of ``torch.nn.functional`` with a choice that PyTorch's do not have."""
+"""Functions of ``torch.nn.functional`` with a choice of the specified entries of the result."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from maskgrad.masked_tensor.dispatch import dispatch
 __all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "linear"]
 
 Rule: TypeAlias = Literal["any", "center", "all", "sequence"]
-#: The rules of what has no windows.
+#: Rules of functions without windows.
 ALL_OR_ANY = ("any", "all")
-#: Those of a transposed convolution.
+#: Rules of a transposed convolution.
 OF_TRANSPOSED = ("any", "sequence")
 
-DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the result are specified.
+DOC = r"""``torch.nn.functional.{name}``, with a choice of the specified entries of the result.
 
     .. math:: y_o = b + \sum_t w_t\, x_{{s o - p + d t}} \quad \text{{over the products whose factors are specified}}
 
@@ -26,34 +26,34 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
         input: floating point, shape (N, C_in, {sizes}), or without N.
         weight: floating point, shape (C_out, C_in / groups, {taps}).
         bias: floating point, shape (C_out,); None: none.
-        stride: s, from one window to the next, in entries; an integer, or one for each dimension.
+        stride: s, the distance between windows, in entries; an integer, or one for each dimension.
         padding: p, the number of zeros on both sides; likewise, or ``"same"`` or ``"valid"``.
-        dilation: d, from one entry of a window to the next; likewise.
+        dilation: d, the distance between entries of a window; likewise.
         groups: the number of blocks of channels.
-        specified: which entries of the result are specified:
+        specified: the specified entries of the result:
 
-            - ``"any"``: those with at least one product, as with PyTorch's own function on a MaskedTensor. Holes are
+            - ``"any"``: those with at least one product, as in PyTorch's own function on a MaskedTensor. Holes are
               filled, and a padded sequence grows by half a window.
-            - ``"center"``: those of which also the entry in the middle of the window (of two, the first) is specified
-              in any channel of the group. With half a window of padding, a padded sequence keeps its length, and the
-              result is that of the sequence alone. A middle outside of the data is not required.
-            - ``"all"``: those of which all products are specified. Without padding, the result of a padded sequence is
+              - ``"center"``: those for which also the centre of the window (the first of two) is specified
+                in any channel of the group. With half a window of padding, a padded sequence keeps its length, and the
+                result is that of the sequence alone. A centre outside the data is not required.
+            - ``"all"``: those whose products are all specified. Without padding, the result of a padded sequence is
               that of the sequence alone.
-            - ``"sequence"``: those that each padded sequence has alone, as many as PyTorch's formula gives for its own
-              length{own_size}. One that PyTorch refuses, because it is empty or shorter than the window, has none. The
-              mask must be one of padded sequences, the same in all channels.
+              - ``"sequence"``: those of each padded sequence alone, as many as PyTorch's formula gives for its own
+                length{own_size}. Sequences that PyTorch refuses (empty, or shorter than the window) have none. The
+                mask must be one of padded sequences, the same in all channels.
 
     Returns:
         MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked. {jagged}
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
         UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
 
-    Dense equivalent: ``F.{name}``, of each sequence alone (see ``specified``).
+    Dense equivalent: ``F.{name}``, for each sequence separately (see ``specified``).
 
     Example:
         >>> x = mg.masked(torch.arange(6.), torch.tensor([1, 1, 1, 0, 0, 0]).bool()).reshape({shape})
@@ -73,10 +73,10 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of which entries of the 
 
 
 def check_rule(specified: object, rules: tuple[str, ...] = get_args(Rule)) -> None:
-    """ValueError unless ``specified`` is one of the rules."""
+    """Raise a ValueError unless ``specified`` is one of the rules."""
     if specified not in rules:
         names = f"{', '.join(map(repr, rules[:-1]))} or {rules[-1]!r}"
-        raise ValueError(f"specified must be {names}, found {specified!r}; write specified='all'")
+        raise ValueError(f"specified must be {names}, found {specified!r}; for example specified='all'")
 
 
 def _convolution(dims: int) -> Callable[..., Any]:
@@ -130,7 +130,7 @@ def conv_transpose1d(
     *,
     specified: Rule = "any",
 ) -> Any:
-    r"""``torch.nn.functional.conv_transpose1d``, with a choice of which entries of the result are specified.
+    r"""``torch.nn.functional.conv_transpose1d``, with a choice of the specified entries of the result.
 
     .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i \quad \text{over products of specified factors}
 
@@ -138,28 +138,28 @@ def conv_transpose1d(
         input: floating point, shape (N, C_in, L), or without N.
         weight: floating point, shape (C_in, C_out / groups, k).
         bias: floating point, shape (C_out,); None: none.
-        stride: s, from one entry of the input to the next, in entries of the result.
-        padding: p, the number of entries that are cut off on both sides.
-        output_padding: the number of entries that are added at the end.
+        stride: s, the distance between entries of the input, in entries of the result.
+        padding: p, the number of entries removed on both sides.
+        output_padding: the number of entries added at the end.
         groups: the number of blocks of channels.
-        dilation: d, from one entry of a window to the next.
-        specified: which entries of the result are specified:
+        dilation: d, the distance between entries of a window.
+        specified: the specified entries of the result:
 
-            - ``"any"``: those with at least one product, and gaps, as with PyTorch's own function on a MaskedTensor.
-            - ``"sequence"``: those that each padded sequence has alone. An empty sequence has none.
+            - ``"any"``: those with at least one product, and gaps, as in PyTorch's own function on a MaskedTensor.
+            - ``"sequence"``: those of each padded sequence alone. An empty sequence has none.
 
     Returns:
         MaskedTensor (N, C_out, L_out); a plain tensor if no operand is masked. ``"sequence"`` of jagged sequences is
         jagged.
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
         UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
 
-    Dense equivalent: ``F.conv_transpose1d``, of each sequence alone.
+    Dense equivalent: ``F.conv_transpose1d``, for each sequence separately.
 
     Example:
         >>> x = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([2]), dim=2)
@@ -177,7 +177,7 @@ def conv_transpose1d(
 
 
 def linear(input: Any, weight: Any, bias: Any = None, *, specified: Rule = "any") -> Any:
-    r"""``torch.nn.functional.linear``, with a choice of which entries of the result are specified.
+    r"""``torch.nn.functional.linear``, with a choice of the specified entries of the result.
 
     .. math:: y_o = b_o + \sum_i w_{oi}\, x_i \quad \text{over the products whose factors are specified}
 
@@ -185,22 +185,22 @@ def linear(input: Any, weight: Any, bias: Any = None, *, specified: Rule = "any"
         input: floating point, shape (..., in_features), of any layout.
         weight: floating point, shape (out_features, in_features) or (in_features,).
         bias: floating point, shape (out_features,); None: none.
-        specified: which entries of the result are specified:
+        specified: the specified entries of the result:
 
-            - ``"any"``: those with at least one product, as with PyTorch's own function on a MaskedTensor. That is
-              right for inputs with missing features; of two vectors side by side it also gives half of a sum.
-            - ``"all"``: those of which all products are specified, as after ``input.complete(-1)``.
+            - ``"any"``: those with at least one product, as in PyTorch's own function on a MaskedTensor. That is
+              right for inputs with missing features; for concatenated vectors it also gives partial sums.
+            - ``"all"``: those whose products are all specified, as after ``input.complete(-1)``.
 
     Returns:
         MaskedTensor (..., out_features); a plain tensor if no operand is masked.
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
 
-    Dense equivalent: ``F.linear``, of the complete rows.
+    Dense equivalent: ``F.linear``, for the complete rows.
 
     Example:
         >>> pair = mg.from_nan(torch.tensor([[1., 2.], [1., float("nan")]]))

@@ -1,4 +1,4 @@
-"""Modules that are the identity in the forward pass: they mask the gradient, or reverse it."""
+"""Modules that are the identity in the forward pass: mask or reverse the gradient."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MaskGradient", "ReverseGradient"]
 
 
 class MaskGradient(nn.Module):
-    """The identity, whose gradient passes only where a mask is True.
+    """The identity with a gradient that passes only where a mask is True.
 
     Args:
         mask: Boolean tensor with as many dimensions as the inputs, size 1 where it repeats; True = the gradient passes.
@@ -55,9 +55,9 @@ class MaskGradient(nn.Module):
 
 
 class ReverseGradient(nn.Module):
-    """The identity, whose gradient has the opposite sign: a gradient reversal layer.
+    """The identity with a gradient of opposite sign: a gradient reversal layer.
 
-    Layers before it are trained to maximize what layers after it minimize. ``scale`` is a buffer:
+    Layers before it are trained to maximize the loss that layers after it minimize. ``scale`` is a buffer:
     ``layer.scale.fill_(s)`` changes it at any time, without a recompilation under ``torch.compile``.
 
     Args:

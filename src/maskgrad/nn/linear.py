@@ -1,4 +1,4 @@
-"""A linear layer with a choice of which of its sums are specified."""
+"""A linear layer with a choice of the specified sums."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ __all__ = ["Linear"]
 
 
 class Linear(nn.Linear):
-    r"""``torch.nn.Linear``, with a choice of which entries of the result are specified.
+    r"""``torch.nn.Linear``, with a choice of the specified entries of the result.
 
     .. math:: y_o = b_o + \sum_i w_{oi}\, x_i \quad \text{over the products whose factors are specified}
 
     Args:
-        specified: ``"any"`` (default), as torch's layer: a sum over the features that are specified. ``"all"``: a row
-            of which a feature is missing has no result. See :func:`maskgrad.nn.functional.linear`.
-        args, kwargs: those of ``torch.nn.Linear``.
+        specified: ``"any"`` (default), as torch's layer: a sum over the specified features. ``"all"``: a row
+            with a missing feature has no result. See :func:`maskgrad.nn.functional.linear`.
+        args, kwargs: the arguments of ``torch.nn.Linear``.
 
     Gradient:
-        The other factor, for each product in an entry that is specified.
+        The other factor, for each product in a specified entry.
 
     Raises:
-        ValueError: ``specified`` is something else. What PyTorch raises is raised, too.
+        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
 
     Dense equivalent: ``torch.nn.Linear``, on the complete rows.
 
@@ -47,9 +47,9 @@ class Linear(nn.Linear):
         self.specified = specified
 
     def forward(self, input: Any) -> Any:
-        """The result for ``input`` (..., in_features)."""
+        """Apply the layer to ``input`` (..., in_features)."""
         return linear(input, self.weight, self.bias, specified=self.specified)
 
     def extra_repr(self) -> str:
-        """That of PyTorch, and ``specified``."""
+        """PyTorch's, and ``specified``."""
         return f"{super().extra_repr()}, specified={self.specified!r}"

@@ -1,7 +1,7 @@
-"""Tables whose rows are brought up to date before they are read.
+"""Tables that apply pending updates of rows before these are read.
 
-An optimizer with ``unspecified="zero"`` updates rows without a gradient when they are next needed: those that are
-looked up, and all of them before the table is saved, loaded, copied or converted.
+An optimizer with ``unspecified="zero"`` defers updates of rows without a gradient; they are applied to rows that are
+looked up, and to all rows before the table is saved, loaded, copied or converted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of, release
 
 __all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns", "table_of"]
 
-# Where compiled code finds a table: it gets tensors, but not their attributes.
+# Tables for compiled code, which gets tensors without their attributes.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
 _NUMBERS = itertools.count()
 
@@ -36,11 +36,11 @@ class LookupTable(torch.nn.Module):
     """The number of padded rows of the gradient; None: it is a COO tensor, or dense."""
 
     def extra_repr(self) -> str:
-        """That of PyTorch, and ``capacity``."""
+        """PyTorch's, and ``capacity``."""
         return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     def flush(self) -> None:
-        """Bring all rows up to date, before the weight is read or written as a whole."""
+        """Apply all pending updates, before the weight is read or written as a whole."""
         bring_up_to_date(self.weight)
 
     @classmethod
@@ -55,7 +55,7 @@ class LookupTable(torch.nn.Module):
         self._gather_wide()
 
     def _gather_wide(self) -> None:
-        """Accumulate sparse gradients of halves in float32: on CPUs PyTorch cannot add two in half precision."""
+        """Accumulate sparse half-precision gradients in float32: PyTorch cannot add two of them on CPUs."""
         weight = self.weight
         if not (self.sparse and weight.is_leaf and weight.grad is None and grad_dtype(weight) is not None):
             return
@@ -65,8 +65,8 @@ class LookupTable(torch.nn.Module):
             set_grad_dtype(weight, weight.dtype)
 
     def _ready(self, rows: Tensor) -> Tensor:
-        """``rows``, brought up to date before they are looked up. In a compiled graph this is one opaque operator."""
-        if isinstance(rows, MaskedTensor):  # what lies under a mask need not name a row
+        """Update ``rows`` before they are looked up. In a compiled graph this is one opaque operator."""
+        if isinstance(rows, MaskedTensor):  # masked values need not be valid rows
             stored = rows.filled(0) if rows.layout is torch.strided else rows._values
             return MaskedTensor(self._ready(stored), rows._pattern)
         if torch.compiler.is_compiling():
@@ -83,7 +83,7 @@ class LookupTable(torch.nn.Module):
         return rows
 
     def _looked_up(self) -> None:
-        """After a look-up: if it has renormalized rows (``max_norm``), the weight is not taken for loaded."""
+        """After a lookup that renormalized rows (``max_norm``): record that the weight was not loaded."""
         if self.max_norm is not None and not torch.compiler.is_compiling():
             lazy = lazy_rows_of(self.weight)
             if lazy is not None:
@@ -101,7 +101,7 @@ class LookupTable(torch.nn.Module):
         self.flush()
         release(self.weight)
         result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        # the dtype of a gradient that is there cannot change
+        # the dtype of an existing gradient cannot change
         gradient, self.weight.grad = self.weight.grad, None
         self._gather_wide()
         if gradient is not None:
@@ -109,7 +109,7 @@ class LookupTable(torch.nn.Module):
         return result
 
     def __getstate__(self) -> dict[str, Any]:
-        """For ``pickle`` and ``copy``: the table, up to date."""
+        """State for ``pickle`` and ``copy``, without pending updates."""
         self.flush()
         return {name: value for name, value in self.__dict__.items() if name != "_number"}
 
@@ -119,12 +119,12 @@ class LookupTable(torch.nn.Module):
 
 
 def table_of(number: int) -> LookupTable | None:
-    """The table with this number, for compiled graphs; None if it was deleted."""
+    """The table with this id, for compiled graphs; None if it was deleted."""
     return _TABLES.get(number)
 
 
 def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
-    """The shape of ``embeddings``; ValueError unless it has two dimensions."""
+    """The shape of ``embeddings``; raises a ValueError unless it has two dimensions."""
     if embeddings.dim() != 2:
         raise ValueError(
             f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
@@ -133,7 +133,7 @@ def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
 
 
 def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) -> bool:
-    """Whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if there is one.
+    """Whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if any.
 
     Raises:
         TypeError: ``capacity`` is not an integer.
@@ -152,7 +152,7 @@ def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) 
         raise ValueError(f"capacity must be at least 1, found {capacity}")
     if dense:
         raise ValueError(
-            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} rules out; leave one of "
+            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} excludes; omit one of "
             "them out"
         )
     return False
@@ -162,11 +162,11 @@ def _ready_rows(rows: Tensor, number: int) -> Tensor:
     table = _TABLES.get(number)
     if table is not None:
         bring_up_to_date(table.weight, rows)
-    return rows.clone()  # an operator returns no input
+    return rows.clone()  # an operator must not return an input
 
 
-# The weight is no argument: PyTorch need not know that it is written, for its value does not change by that.
-# This is called before the look-up, because the look-up takes the rows from here.
+# The weight is no argument: PyTorch need not know that it is written to, as its value does not change.
+# This runs before the lookup, which uses the rows returned here.
 torch.library.define("maskgrad::ready_rows", "(Tensor rows, SymInt number) -> Tensor")
 torch.library.impl("maskgrad::ready_rows", "default", _ready_rows)
 torch.library.register_fake("maskgrad::ready_rows", lambda rows, _: torch.empty_like(rows))

@@ -1,4 +1,4 @@
-"""Look-ups of rows: with a gradient of padded rows, which is attached; or in one copy, with a COO gradient."""
+"""Lookups of rows: with an attached gradient of padded rows; or in one copy, with a COO gradient."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ __all__ = [
     "sparse_lookup",
 ]
 
-# A compiled backward pass keeps only what a gradient depends on. The operator that attaches a gradient returns a zero
-# therefore, which counts as the gradient of this.
+# A compiled backward pass keeps only code that a gradient depends on. So the operator that attaches a gradient
+# returns a zero, the gradient of this tensor.
 _EFFECT = torch.zeros((), requires_grad=True)
 _CALLS = itertools.count()
 
@@ -66,7 +66,7 @@ class _PaddedLookup(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "a gradient of padded rows cannot be differentiated again (create_graph=True); give the table "
-                "sparse=False and no capacity, or leave its weight out of the derivative"
+                "sparse=False and no capacity, or exclude its weight from the derivative"
             )
         if _is_asked_for(ctx.next_functions[0][0]):
             dense = PaddedRows(rows, values, torch.Size((ctx.height, values.shape[-1]))).to_dense()
@@ -76,25 +76,25 @@ class _PaddedLookup(torch.autograd.Function):
 
 
 def _is_asked_for(leaf: Any) -> bool:
-    """Whether this is ``torch.autograd.grad`` by the leaf itself, which attaches nothing."""
+    """Whether this is ``torch.autograd.grad`` with respect to the leaf itself, which attaches nothing."""
     try:
         torch._C._will_engine_execute_node(leaf)
-    except RuntimeError:  # PyTorch answers for leaves in backward() alone
+    except RuntimeError:  # PyTorch supports this for leaves in backward() only
         return True
     return False
 
 
 def _number_of_call() -> int:
-    """Another number for each look-up in a graph: two that are equal in all else must not become one."""
+    """A distinct number for each lookup in a graph, so that equal ones are not merged."""
     return next(_CALLS)
 
 
-# What torch.compiler.assume_constant_result does, which would import the compiler.
+# As torch.compiler.assume_constant_result, which would import the compiler.
 _number_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has_padded_gradient(table: Any, rows: Tensor) -> bool:
-    """Whether the gradient of this look-up is one of padded rows."""
+    """Whether the gradient of this lookup has padded rows."""
     weight = table.weight
     if not (weight.requires_grad and torch.is_grad_enabled()):
         return False
@@ -118,7 +118,7 @@ def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
 
 
 def _indices_and_mask(rows: Tensor | MaskedTensor) -> tuple[Tensor, Tensor | None]:
-    """Indices that all name a row, and which of them are specified; None: all."""
+    """Valid indices, and a mask of the specified ones (None: all)."""
     if not isinstance(rows, MaskedTensor):
         return rows, None
     if rows.layout not in (torch.strided, torch.jagged):
@@ -168,7 +168,7 @@ def padded_bags(
     if per_sample_weights is not None:
         values = values * per_sample_weights.reshape(-1, 1)
     number = len(starts) - 1
-    # How many bags have begun, without searchsorted, which PyTorch/XLA runs on the host. The end of the last one is
+    # Number of bags begun, without searchsorted, which PyTorch/XLA runs on the host. The end of the last one is
     # ignored, as in PyTorch.
     begun = torch.zeros(len(rows) + 1, dtype=torch.int64, device=rows.device)
     owner = (
@@ -189,12 +189,12 @@ def padded_bags(
 
 
 def _check_capacity(table: LookupTable, lookups: int) -> None:
-    """ValueError if ``lookups`` may name more rows than the table's capacity."""
+    """Raise a ValueError if ``lookups`` may refer to more rows than the table's capacity."""
     capacity, height = table.capacity, table.weight.shape[0]
     if capacity is not None and min(lookups, height) > capacity:
         raise ValueError(
-            f"{lookups} look-ups may name {min(lookups, height)} different rows, more than the table's "
-            f"capacity={capacity}; make a table with a larger capacity ({height} rows always do), or give it fewer "
+            f"{lookups} lookups may refer to {min(lookups, height)} different rows, more than the table's "
+            f"capacity={capacity}; make a table with a larger capacity ({height} rows always suffice), or pass fewer "
             "indices at a time"
         )
 
@@ -203,9 +203,9 @@ def add_padded_gradient(table: LookupTable | None, rows: Tensor, values: Tensor)
     """Add ``values`` (n, columns) at ``rows`` (n,) to the gradient attached to a table's weight.
 
     Raises:
-        ValueError: the sum has more rows than ``capacity``; nothing was added.
+        ValueError: the sum has more rows than ``capacity``; nothing is added then.
     """
-    if table is None:  # it was deleted, and its weight with it
+    if table is None:  # deleted together with its weight
         return
     gradient = PaddedRows(rows, values.detach(), table.weight.shape)
     present = attached_gradient(table.weight)
@@ -215,7 +215,7 @@ def add_padded_gradient(table: LookupTable | None, rows: Tensor, values: Tensor)
         kind = type(table.weight.grad if present is None else present).__name__
         raise ValueError(
             f"the weight of {type(table).__name__} has a gradient already, a {kind}, to which a table with a capacity "
-            "cannot add; write table.weight.grad = None before the backward pass, or make the table without a capacity"
+            "cannot add; set table.weight.grad = None before the backward pass, or make the table without a capacity"
         )
     if table.capacity is not None:
         try:
@@ -248,7 +248,7 @@ class _SparseLookup(torch.autograd.Function):
 
 
 def sparse_lookup(weight: Tensor, rows: Tensor, padding: int | None) -> Tensor | None:
-    """As ``F.embedding(rows, weight, padding, sparse=True)``; None where that is the better way."""
+    """As ``F.embedding(rows, weight, padding, sparse=True)``; None where that is faster."""
     if not kernels.lookup_rows.is_compiled_for(weight, rows):
         return None
     return _SparseLookup.apply(weight, rows, padding)  # type: ignore[no-any-return,no-untyped-call]
@@ -260,10 +260,10 @@ def _add_from_a_graph(rows: Tensor, values: Tensor, number: int, call: int) -> T
         leaf = get_gradient_edge(table.weight).node
         if _is_asked_for(leaf):
             raise RuntimeError(
-                "torch.autograd.grad by the weight of a table with a capacity, through a graph of torch.compile: its "
+                "torch.autograd.grad for the weight of a table with a capacity, through a graph of torch.compile: its "
                 "gradient is attached by backward() only. Call the model without torch.compile, or backward()"
             )
-        if not torch._C._will_engine_execute_node(leaf):  # torch.autograd.grad by something else
+        if not torch._C._will_engine_execute_node(leaf):  # torch.autograd.grad with respect to other tensors
             return torch.zeros(())
     # copies, because a graph may reuse its memory
     add_padded_gradient(table, rows.clone(), values.clone())

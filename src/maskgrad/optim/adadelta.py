@@ -40,7 +40,7 @@ def adadelta_rule_(
 
 
 def _up_to_one(name: str, value: Any) -> float:
-    """A number from 0 to 1."""
+    """Check for a number from 0 to 1."""
     number = non_negative(name, value)
     if number > 1:
         raise ValueError(f"{name} must be at least 0 and at most 1, got {number}")

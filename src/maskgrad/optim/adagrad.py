@@ -85,7 +85,7 @@ class Adagrad(MaskedOptimizer, torch.optim.Adagrad):
                 self._states(param, self._read_group(group))
 
     def _init_group(self, group: dict[str, Any], *lists: Any) -> Any:
-        """PyTorch's, for groups that were added and states that were cleared, too."""
+        """PyTorch's method, extended to added groups and cleared states."""
         for param in group["params"] if "grads" not in group else ():
             self._states(param, self._read_group(group))
         return super()._init_group(group, *lists)

@@ -35,7 +35,7 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
 
 
 def _before_correction(n: Numbers) -> dict[str, Any]:
-    """With the eps to add after the bias correction of the second moment for what is added before it."""
+    """Convert an eps added before the bias correction of the second moment to one added after it."""
     return {**n, "eps": n["eps"] / (1 - n["betas"][1] ** n["step"]) ** 0.5}
 
 
@@ -130,7 +130,7 @@ class AdamW(Adam, torch.optim.AdamW):
     """
 
     _torch = torch.optim.AdamW
-    # AdamW without a decay is none: a state that lacks it is another optimizer's.
+    # AdamW always has a decay: a state without it is another optimizer's.
     _late_options = ("amsgrad",)
 
     def __init__(
@@ -154,7 +154,7 @@ class AdamW(Adam, torch.optim.AdamW):
         MaskedOptimizer.__init__(self, params, {**locals(), "decoupled_weight_decay": True})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore; the decay stays decoupled, whatever was loaded."""
+        """Restore; the decay stays decoupled for any loaded state."""
         for group in state["param_groups"]:
             group["decoupled_weight_decay"] = True
         super().__setstate__(state)

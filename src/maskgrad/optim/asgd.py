@@ -44,7 +44,7 @@ def _closed_form(n: Numbers, states: int) -> LinearStep | None:
 
 
 def _prepare(n: Numbers, step: float, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
-    """Learning rate and weight of the average of this step; those of the next are states."""
+    """Learning rate and weight of the average of this step; those of the next step are states."""
     later = {
         "eta": n["lr"] / ((1 + n["lambd"] * n["lr"] * step) ** n["alpha"]),
         "mu": 1 / max(1, step - n["t0"]),
@@ -63,7 +63,7 @@ class ASGD(MaskedOptimizer, torch.optim.ASGD):
         \eta_{t+1} = \frac{\mathrm{lr}}{(1 + \lambda\, \mathrm{lr}\, t)^\alpha}, \qquad
         \mu_{t+1} = \frac{1}{\max(1, t - t_0)}
 
-    ``t`` counts the steps of the parameter. The average of an entry that never got a gradient is the entry itself.
+    ``t`` counts the steps of the parameter. The average of an entry without any gradient so far is the entry itself.
 
     Args:
         lambd: decay term.

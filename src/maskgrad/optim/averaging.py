@@ -1,4 +1,4 @@
-"""Exponential moving averages of weights, at a cost proportional to the rows that change."""
+"""Exponential moving averages of weights, at a cost proportional to the number of changed rows."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _NO_MEMORY = -750.0
 
 
 class ExponentialMovingAverage:
-    r"""Maintains exponential moving averages of weights, lazily for rows that a sparse gradient leaves alone.
+    r"""Maintains exponential moving averages of weights, lazily for rows without a sparse gradient.
 
     .. math::
         \bar\theta \leftarrow d\,\bar\theta + (1 - d)\,\theta, \qquad
         \text{so after } n \text{ updates with constant } \theta \quad
         \bar\theta = \theta + d^{\,n} (\bar\theta_{\text{before}} - \theta)
 
-    Call :meth:`update` after each step of the optimizer. It only counts. A row is averaged right before it changes,
-    with its old value, in closed form for all the updates that it has missed; so the cost of a step is proportional to
-    the rows of its gradient, and reading the averages does the rest. The result is the dense average, to rounding.
+    Call :meth:`update` after each step of the optimizer. It only counts. A row is averaged just before it changes,
+    with its old value, in closed form for all updates since; so the cost of a step is proportional to
+    the rows of its gradient, and the rest is done when averages are read. The result is the dense average, to rounding.
 
-    Steps of all optimizers are observed, also those of ``torch.optim``. Rows without a gradient are left out under
+    Steps of all optimizers are observed, also those of ``torch.optim``. Rows without a gradient are skipped under
     ``mg.optim`` with ``unspecified="skip"``, ``torch.optim.SparseAdam``, ``torch.optim.Adagrad``, and
     ``torch.optim.SGD`` without momentum and weight decay. In all other cases, including dense and masked gradients, the
     whole parameter is averaged at each step. Tensors that do not require gradients (buffers) are averaged at each
@@ -45,8 +45,8 @@ class ExponentialMovingAverage:
         decay: the decay rate d, between 0 and 1.
 
     State:
-        One tensor for each parameter, of its shape, in at least float32; and one number for each row if rows are left
-        out. The first update copies the weights, as in PyTorch.
+        One tensor for each parameter, of its shape, in at least float32; and one number per row if rows are
+        skipped. The first update copies the weights, as in PyTorch.
 
     Raises:
         TypeError: ``params`` contains something other than strided floating-point or complex tensors.
@@ -111,13 +111,13 @@ class ExponentialMovingAverage:
         self.num_updates += 1
 
     def flush(self) -> None:
-        """Bring the averages of all rows up to date."""
+        """Update the averages of all rows."""
         self._tracker.flush()
 
     def averages(self) -> list[Tensor]:
         """The averages, up to date, in the order of the parameters; not copies.
 
-        Halves are averaged in float32: with a decay of 0.999, an average in bfloat16 would never move.
+        Half precision is averaged in float32: with a decay of 0.999, an average in bfloat16 would never move.
         """
         self.flush()
         return [average.values for average in self._tracker.averages]
@@ -144,7 +144,7 @@ class ExponentialMovingAverage:
                 the averaged parameters themselves.
 
         Raises:
-            ValueError: their number or a shape differs; nothing has been written then.
+            ValueError: their number or a shape differs; nothing is written then.
         """
         values = self.averages()
         if params is None:
@@ -158,7 +158,7 @@ class ExponentialMovingAverage:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Context manager in which the parameters have the values of their averages, for evaluation.
+        """Context manager that replaces the parameters by their averages, for evaluation.
 
         Steps and updates raise an error inside.
 
@@ -191,7 +191,7 @@ class ExponentialMovingAverage:
 
         Raises:
             KeyError: an entry is missing.
-            ValueError: the number or a shape of the averages differs, or the decay is out of range. Nothing has been
+            ValueError: the number or a shape of the averages differs, or the decay is out of range. Nothing is
                 loaded then.
         """
         decay, values = _checked_decay(state_dict["decay"]), list(state_dict["averages"])
@@ -225,10 +225,10 @@ def _checked_param(number: int, param: object) -> Tensor:
     values = param._values if isinstance(param, MaskedTensor) else param
     if not isinstance(values, Tensor) or values.layout is not torch.strided:
         found = values.layout if isinstance(values, Tensor) else type(values).__name__
-        raise TypeError(f"params must contain strided tensors, but number {number} is {found}")
+        raise TypeError(f"params must contain strided tensors, but tensor {number} is {found}")
     if not (values.is_floating_point() or values.is_complex()):
         raise TypeError(
-            f"params: number {number} has dtype {values.dtype}, which cannot be averaged; leave such buffers out: "
+            f"params: tensor {number} has dtype {values.dtype}, which cannot be averaged; leave such buffers out: "
             "[b for b in model.buffers() if b.is_floating_point()]"
         )
     return values
@@ -240,5 +240,5 @@ def _require_shapes(expected: list[Tensor], found: list[Tensor], name: str) -> N
     for number, (one, other) in enumerate(zip(expected, found, strict=True)):
         if one.shape != other.shape:
             raise ValueError(
-                f"{name}: number {number} has shape {tuple(other.shape)}, but {tuple(one.shape)} is expected"
+                f"{name}: tensor {number} has shape {tuple(other.shape)}, but {tuple(one.shape)} is expected"
             )

@@ -1,4 +1,4 @@
-"""Optimizers of PyTorch whose steps need the gradient of a parameter as a whole: dense gradients only."""
+"""PyTorch's optimizers that need the complete gradient of a parameter: dense gradients only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOC = """
         That of ``torch.optim.{name}``; state dicts can be exchanged in both directions.
 
     Raises:
-        TypeError: a gradient is sparse or masked, but {reason}. Nothing has been updated then.
+        TypeError: a gradient is sparse or masked, but {reason}. Nothing is updated then.
         ValueError: as in PyTorch.
 
     Dense equivalent: ``torch.optim.{name}``.
@@ -32,10 +32,10 @@ DOC = """
 
 
 class DenseOnly(Optimizer):
-    """An optimizer that takes dense gradients only, and says why."""
+    """An optimizer that accepts dense gradients only, with a reason."""
 
     reason: ClassVar[str]
-    #: They are refused here, with the reason of this optimizer, and not by maskgrad.gradients.attached.
+    #: Refused here, with the reason of this optimizer, not by maskgrad.gradients.attached.
     takes_masked_gradients = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -54,7 +54,7 @@ class DenseOnly(Optimizer):
 
 
 class _Check(StepObserver):
-    """Raises for a gradient that specifies some entries only, before anything is updated."""
+    """Raises for a sparse or masked gradient, before anything is updated."""
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
         if not isinstance(optimizer, DenseOnly):
@@ -68,8 +68,8 @@ class _Check(StepObserver):
                 raise TypeError(
                     f"the gradient of {name} is a {type(grad).__name__}{f' of {layout}' if layout else ''}, but "
                     f"mg.optim.{type(optimizer).__name__} accepts dense gradients only: {optimizer.reason}. Train this "
-                    "parameter with another optimizer of mg.optim, or write param.grad = param.grad.to_dense(), with "
-                    "zeros where there is none"
+                    "parameter with another optimizer of mg.optim, or use param.grad = param.grad.to_dense(), with "
+                    "zeros for missing entries"
                 )
 
 
@@ -114,7 +114,7 @@ class Adafactor(DenseOnly, torch.optim.Adafactor):
     Source: Shazeer and Stern, "Adafactor", ICML 2018; ``torch.optim.Adafactor``.
     """
 
-    reason = "second moments of columns are means over all rows (state='row' of mg.optim.Adam needs as little memory)"
+    reason = "second moments of columns are means over all rows (mg.optim.Adam with state='row' needs as little memory)"
 
 
 class LBFGS(DenseOnly, torch.optim.LBFGS):
@@ -142,6 +142,6 @@ class LBFGS(DenseOnly, torch.optim.LBFGS):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        # PyTorch's loses what it keeps beside the groups, so that a copy cannot step.
+        # PyTorch's drops attributes other than the groups, so a copy cannot step.
         self._params = self.param_groups[0]["params"]
         self._numel_cache = None

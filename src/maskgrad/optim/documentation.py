@@ -1,4 +1,4 @@
-"""The documentation of an optimizer: what its constructor and its rule say already is written here once, for all."""
+"""The documentation of an optimizer: sections derived from its constructor and its rule."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["arguments_of", "documentation_of", "entry"]
 
 SECTIONS = ("Args", "State", "Raises", "Dense equivalent", "Example", "Source")
 SCOPE = """\
-Only entries that the gradient specifies are updated; parameter and state of all others stay bit for bit the same.
+Only entries that the gradient specifies are updated; parameter and state of all others are unchanged, bit for bit.
 Duplicate indices are merged first. Gradients may be dense, sparse COO (whole rows or single entries) or, through
 :func:`maskgrad.attach_gradient`, CSR, CSC, BSR, BSC or masked, and may differ from step to step. Half-precision values
 are computed in float32, and rounded once when they are stored."""
@@ -31,10 +31,10 @@ ARGUMENTS = {
     "capturable": "keep the step count on the parameter's device, as PyTorch does; CUDA graphs are not supported.",
     "differentiable": "as in PyTorch, for dense gradients; a step with any other gradient raises an error.",
     "bias_correction": '``"steps"``: count the steps of the parameter, as PyTorch does; ``"row"``: count those of each '
-    "row of the first dimension, so that the first step of a row is as long as the first step of all, however late it "
+    "row of the first dimension, so that the first step of a row has the usual length of a first step, however late it "
     'comes. It needs one number for each row, and ``unspecified="skip"``.',
-    "unspecified": '``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and the '
-    "updates that they miss are applied when they are next stepped or read.",
+    "unspecified": '``"skip"``: entries without a gradient are skipped; ``"zero"``: their gradient is zero, and the '
+    "updates that they miss are applied at their next step or read.",
 }
 RAISES = """
     TypeError: a parameter is sparse, or neither floating-point nor complex, or a hyperparameter is not a number.
@@ -42,7 +42,7 @@ RAISES = """
 
 
 def documentation_of(kind: Any) -> str:
-    """The docstring of an optimizer, completed: all arguments in the order of the constructor, states, errors."""
+    """The docstring of an optimizer, completed: arguments in the constructor's order, states, errors."""
     head, *found = re.split(rf"\n\n({'|'.join(SECTIONS)}):", inspect.cleandoc(kind.__doc__))
     own = dict(zip(found[::2], found[1::2], strict=True))
     described = {**ARGUMENTS, "state": _about_state(kind), **arguments_of(own.get("Args", ""))}
@@ -57,13 +57,13 @@ def documentation_of(kind: Any) -> str:
 
 
 def arguments_of(text: str) -> dict[str, str]:
-    """Descriptions of the arguments in the section ``Args`` of ``text``, a docstring without common indentation."""
+    """The descriptions of the arguments in the section ``Args`` of ``text``, a docstring without common indentation."""
     found = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", text, re.MULTILINE)
     return {name: " ".join(about.split()) for name, about in found}
 
 
 def entry(text: str, indent: int = 8) -> str:
-    """One or several lines of a section; all but the first begin at ``indent``."""
+    """Format an entry of a section; lines after the first begin at ``indent``."""
     return "\n" + textwrap.fill(
         text, 112, initial_indent=" " * 4, subsequent_indent=" " * indent, break_on_hyphens=False
     )

@@ -1,9 +1,9 @@
-"""Applies one update rule to the entries that a gradient specifies, and to no other.
+"""Apply an update rule to the specified entries of a gradient only.
 
 Dense gradients update the parameter in place. Masked gradients update copies; their specified entries are
-written back. Row gradients go to the fused kernel where there is one that fits, else gather, update, write
-back: the cost follows the rows. Halves are computed in float32 and rounded once; complex numbers as pairs of
-real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a parameter (R, ...).
+written back. Row gradients use a fused kernel if one fits, else gather, update, write
+back: the cost depends on the number of rows. Half precision is computed in float32 and rounded once; complex numbers
+as pairs of real ones. A state may have one value per row: shape (R, 1, ..., 1) next to a parameter (R, ...).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from maskgrad.sparse import increasing, places
 __all__ = ["Batch", "RowAccess", "apply_update", "computing_dtype"]
 
 _PIECE = 1 << 17  # entries of a masked update at a time
-_LARGE = 1 << 17  # values of a gradient; a copy of them takes longer than starting a kernel
+_LARGE = 1 << 17  # values of a gradient; copying more takes longer than starting a kernel
 
 
 def computing_dtype(param: Tensor) -> torch.dtype:
-    """Halves are updated in float32, complex numbers as pairs of real ones."""
+    """Return the dtype of updates: float32 for half precision, the real dtype for complex numbers."""
     if param.is_complex():
         return param.dtype.to_real()
     return torch.float32 if param.dtype in HALVES else param.dtype
@@ -38,9 +38,9 @@ def computing_dtype(param: Tensor) -> torch.dtype:
 class RowAccess:
     """Reads and writes rows of a parameter and its states, in the dtype in which updates are computed.
 
-    The parameter is seen as (R, *row), R being the product of its first ``leading`` sizes. The others have its shape,
-    or one value for each row of the first dimension. These are views; where the order in memory
-    does not allow one (a transposed weight), rows are found by their coordinates.
+    The parameter is viewed as (R, *row), R being the product of its first ``leading`` sizes. The others have its shape,
+    or one value for each row of the first dimension. These are views; if its strides
+    do not allow one (a transposed weight), rows are indexed by their coordinates.
     """
 
     def __init__(self, tensors: Sequence[Tensor], leading: int) -> None:
@@ -57,7 +57,7 @@ class RowAccess:
         self.some_per_row = any(per_row for _, per_row in self._tables)
 
     def first(self, rows: Tensor) -> Tensor:
-        """To which row of the first dimension each of ``rows`` belongs."""
+        """Return the row of the first dimension to which each of ``rows`` belongs."""
         return rows if self.leading == 1 else rows.div(prod(self.sizes[1:]), rounding_mode="floor")
 
     def gather(self, rows: Tensor) -> list[Tensor]:
@@ -68,7 +68,7 @@ class RowAccess:
         return [t if t.dtype is torch.bool else t.to(self._dtype) for t in found]
 
     def scatter(self, rows: Tensor, values: Sequence[Tensor]) -> None:
-        """Write them back, rounded once."""
+        """Write rows back, rounded once."""
         for (table, at), value in zip(self._indexed(rows), values, strict=True):
             if len(at) == 1:
                 table.index_copy_(0, at[0], value.to(table.dtype))
@@ -76,7 +76,7 @@ class RowAccess:
                 table[at] = value.to(table.dtype)
 
     def pieces(self, rows: Tensor, entries: int) -> Sequence[Tensor]:
-        """``rows`` in pieces of about ``entries`` entries."""
+        """Split ``rows`` into pieces of about ``entries`` entries."""
         pieces: Sequence[Tensor] = rows.split(max(entries // max(self.row_size, 1), 1))
         return pieces
 
@@ -86,11 +86,11 @@ class RowAccess:
 
 
 class Batch:
-    """Updates of different parameters, in any order; those of small tables together.
+    """Updates of different parameters, in any order; combined for small tables.
 
-    An update of some hundred rows takes less time than its way to the kernel. Tables with equal numbers, dtype and row
-    shape are handed over as one: a model with 26 of them starts one kernel. Their gradients are copied behind one
-    another, so large ones, which gain nothing, go alone.
+    An update of some hundred rows takes less time than its call overhead. Tables with equal numbers, dtype and row
+    shape are passed as one: a model with 26 of them starts one kernel. Their gradients are concatenated,
+    so large ones, which gain nothing, are passed separately.
     """
 
     def __init__(self) -> None:
@@ -104,7 +104,7 @@ class Batch:
         states: Sequence[Tensor],
         done: Callable[[], None],
     ) -> None:
-        """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts when it was made."""
+        """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts once it is done."""
         read = None
         if gradient.lists_rows and 0 < gradient.values.numel() < _LARGE:
             read = _row_tables(update, [param.detach(), *states], gradient)
@@ -121,7 +121,7 @@ class Batch:
         self._groups.setdefault(key, (fused, []))[1].append((tables, gradient.rows, values, done))
 
     def run(self) -> None:
-        """Perform what was put off."""
+        """Perform the deferred updates."""
         for fused, updates in self._groups.values():
             tables, rows, values, done = zip(*updates, strict=True)
             kernels.update_tables_(
@@ -160,7 +160,7 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
 
 
 def _run(update: Update, tensors: Sequence[Tensor], values: Tensor, specified: Specified) -> None:
-    """The rule; one that looks at single entries only does not ask which are specified."""
+    """Call the rule; elementwise rules do not get the specified entries."""
     if update.whole or specified.in_pieces or _some_per_row(tensors):
         update.rule(tensors[0], values, *tensors[1:], specified=specified)
     else:
@@ -184,7 +184,7 @@ def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None
 def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
     parts = (mask, values, *tensors)
     pieces: list[Sequence[Tensor]] = [(t,) for t in parts]
-    # Some ten temporary tensors are needed, and on the CPU they had better stay in the cache.
+    # Some ten temporary tensors are needed, which should stay in the cache on the CPU.
     if tensors[0].device.type == "cpu" and not update.whole and mask.numel() > _PIECE:
         if _some_per_row(tensors):
             rows = max(_PIECE * len(mask) // mask.numel(), 1)
@@ -200,7 +200,7 @@ def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: 
 
 
 def _touched(mask: Tensor, state: Tensor) -> Tensor:
-    """``mask`` for a state: a row is touched if one of its entries is."""
+    """Reduce ``mask`` to the shape of a state: a row is touched if one of its entries is."""
     if mask.shape == state.shape:
         return mask
     summed = [
@@ -212,10 +212,10 @@ def _touched(mask: Tensor, state: Tensor) -> Tensor:
 def _row_tables(
     update: Update, tensors: Sequence[Tensor], gradient: Gradient
 ) -> tuple[Fused, list[Any], Tensor] | None:
-    """The kernel of ``update``, the tables that it takes, seen as (R, *row), and the values; None: none fits."""
+    """The kernel of ``update``, the tables that it takes, viewed as (R, *row), and the values; None: none fits."""
     if update.fused is None or gradient.mask is not None or gradient.leading == 0:
         return None
-    # Kernels know no gaps, no markers, and one value per row only for whole rows of real numbers.
+    # Kernels support no gaps, no markers, and one value per row only for whole rows of real numbers.
     if not all(t.is_contiguous() and t.dtype is not torch.bool for t in tensors):
         return None
     if _some_per_row(tensors) and (gradient.leading > 1 or tensors[0].is_complex()):
@@ -255,10 +255,10 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
 
 
 def _update_padded_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
-    """Rows with padding; every size follows from sizes.
+    """Update rows with padding; no size depends on data.
 
-    A row of padding does again what the first one does, and writes the same row again with the same numbers. If all
-    are padding, they write what was there.
+    Rows of padding repeat the first row, and write the same row again with the same values. If all
+    are padding, they write the old values.
     """
     assert gradient.rows is not None
     param = tensors[0]
@@ -278,7 +278,7 @@ def _update_padded_rows(update: Update, tensors: list[Tensor], gradient: Gradien
 
 
 def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:
-    """``t`` for the computation; a Boolean marker stays Boolean."""
+    """Cast ``t`` for the computation; a Boolean marker stays Boolean."""
     return t if t.dtype is torch.bool else t.to(dtype)
 
 
@@ -296,5 +296,5 @@ def _real_values(values: Tensor, param: Tensor) -> Tensor:
 
 
 def _of_pairs(mask: Tensor, param: Tensor) -> Tensor:
-    """``mask`` for the pairs of a complex parameter."""
+    """Expand ``mask`` to the pairs of a complex parameter."""
     return mask.unsqueeze(-1).expand(*mask.shape, 2) if param.is_complex() else mask

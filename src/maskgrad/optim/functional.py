@@ -1,4 +1,4 @@
-"""The optimizers' updates as functions, in place and without an optimizer: derived from what each one declares."""
+"""The optimizers' updates as functions, in place and without an optimizer, derived from their rules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Gradient:
 Raises:
     TypeError: the gradient has an unknown layout, or a dtype that ``param`` cannot take.
     ValueError: shapes or devices differ, a hyperparameter is out of range, NaN or infinite, or a state is missing.
-    IndexError: an index is outside ``param``. Nothing has been written then.
+    IndexError: an index is outside ``param``. Nothing is written then.
 
 Dense equivalent: {dense}.
 
@@ -74,7 +74,7 @@ Source: {source}
 PARAM = "strided tensor, floating-point or complex, any shape; updated in place."
 GRAD = (
     "MaskedTensor, or strided, COO, CSR, CSC, BSR or BSC tensor of the same shape; duplicates are merged first, in "
-    "float32 for halves. A stored zero is an entry."
+    "float32 for half precision. A stored zero is an entry."
 )
 STARTED = (
     "Boolean, shape of ``param`` (of its pairs if it is complex), updated in place: entries that have a buffer; the "
@@ -85,20 +85,18 @@ STARTED = (
 def functional_form(
     kind: type[MaskedOptimizer], example: str, result: str, first_step: Any = Parameter.empty
 ) -> Callable[..., Tensor]:
-    """The update of ``kind`` as a function of parameter, gradient, states and hyperparameters.
+    """Make the update of ``kind`` a function of parameter, gradient, states and hyperparameters.
 
     Args:
-        kind: an optimizer.
-        example: what its example hands over after a parameter of ones and a gradient of one for the first entry.
-        result: what comes out.
+        kind: the optimizer.
+        example: arguments of its example after a parameter of ones and a gradient of one for the first entry.
+        result: the result of the example.
         first_step: the default of ``step``, if there is one.
     """
     rule, constructor = kind._rule, inspect.signature(kind).parameters
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)
-    by_optimizer = {
-        name for name, value in rule.defaults.items() if isinstance(value, str)
-    }  # which steps count
+    by_optimizer = {name for name, value in rule.defaults.items() if isinstance(value, str)}  # counted steps
     options = [name for name in rule.limits if name not in by_states | starts | by_optimizer]
     page = arguments_of(str(kind.__doc__))
     no_default = Parameter.empty
@@ -107,10 +105,10 @@ def functional_form(
     for state in rule.states:
         positional[_argument(state)] = _about(state), no_default if state.needs is None else None
     for name, start in rule.scalars.items():
-        positional[name] = f"state of one number, {start} at first; updated in place.", no_default
+        positional[name] = f"scalar state, {start} at first; updated in place.", no_default
     named: dict[str, tuple[str, Any]] = {}
     if "step" in rule.names or rule.prepare is not None:
-        named["step"] = "number of this step, counted from 1.", first_step
+        named["step"] = "index of this step, counted from 1.", first_step
     for name in (*options, "maximize"):
         named[name] = page.get(name, ""), constructor[name].default
     if rule.markers:
@@ -154,7 +152,7 @@ def _about(state: State) -> str:
 
 
 def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping[str, Any]) -> Tensor:
-    """One step, after all that is ``given`` was checked; ``unused`` are initial values of states."""
+    """Check what is ``given`` and perform one step; ``unused`` are initial values of states."""
     rule = kind._rule
     param, states = given["param"], {state.name: given[_argument(state)] for state in rule.states}
     present = {state.needs: states[state.name] is not None for state in rule.states if state.needs}
@@ -163,7 +161,7 @@ def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping
     numbers = Hyperparameters.of(rule, group, row=row)
     count = finite("step", given.get("step", 1))
     if count < 1:
-        raise ValueError(f"step must be at least 1, the number of the first step, got {given['step']}")
+        raise ValueError(f"step must be at least 1 (the first step), got {given['step']}")
     started = given.get("started")
     if started is not None:
         if started.dtype is not torch.bool:
@@ -182,7 +180,7 @@ def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping
 
 
 def _require_like(param: Tensor, other: Tensor, name: str) -> None:
-    """ValueError unless ``other`` is strided and has the shape and device of ``param``."""
+    """Raise a ValueError unless ``other`` is strided and has the shape and device of ``param``."""
     if other.shape != param.shape or other.device != param.device or other.layout is not param.layout:
         raise ValueError(
             f"{name} must be a strided tensor like param, {tuple(param.shape)} on {param.device}; got {other.layout} "
@@ -202,7 +200,7 @@ def _checked(param: Tensor, state: Tensor | None, declared: State) -> Tensor:
 
 
 def _is_per_row(param: Tensor, state: Tensor | None, declared: State) -> bool:
-    """Whether ``state`` has one value for each row, which is another shape than the parameter's."""
+    """Whether ``state`` has one value per row, and not the parameter's shape."""
     one_per_row = declared.shape(param, row=True)
     return state is not None and state.shape == one_per_row != param.shape
 

@@ -1,16 +1,16 @@
-"""An optimizer in a compiled graph: a step, and the removal of gradients, are one opaque operator each.
+"""An optimizer in a compiled graph: steps and removal of gradients are opaque operators.
 
-The work of a step depends on the layouts of gradients and on their number of entries, for each of which torch.compile
-would compile anew; a COO ``.grad`` cannot enter a graph at all. So a graph contains a call: an operator that gets the
-tensors that it writes, and finds the optimizer, its states and gradients by a number.
+The work of a step depends on the layouts of gradients and on their number of entries, and torch.compile
+would recompile for each; a COO ``.grad`` cannot enter a graph at all. So a graph contains a call: an operator that
+gets the tensors that it writes, and finds the optimizer, its states and gradients by an integer.
 
-The compiler may hand copies of the parameters to an operator that writes them (``aot_eager`` does, Inductor does not),
-and other operations of the same graph may have written those before. So the parameters are made equal to what is handed
-in before the step, and what was handed in to the parameters after it: two passes over such copies, none without.
+The compiler may pass copies of the parameters to an operator that writes them (``aot_eager`` does, Inductor does not),
+and other operations of the same graph may have written to those before. So the passed tensors are copied to the
+parameters before the step, and back after it: two passes over such copies, none without.
 
-A step is an operator only where gradients are not recorded. Elsewhere the graph breaks around it: where a parameter
-that an operator has written is saved for the backward pass, Inductor (of PyTorch 2.13) takes its memory for that of an
-intermediate value, and lets the backward pass write over it.
+A step is an operator only where gradients are not recorded. Otherwise the graph breaks around it: if a parameter
+written by an operator is saved for the backward pass, Inductor (of PyTorch 2.13) takes its memory for that of an
+intermediate value, and lets the backward pass overwrite it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from maskgrad.gradients.step_hooks import parameters_of
 
 __all__ = ["EFFECT_TAGS", "GraphOptimizer"]
 
-# Where compiled code finds an optimizer.
+# Optimizers by the integer used in compiled code.
 _OPTIMIZERS: WeakValueDictionary[int, GraphOptimizer] = WeakValueDictionary()
 _NUMBERS = itertools.count()
 
-# Written by both operators: what keeps them in the order of the program.
+# Written by both operators, to keep them in program order.
 _ORDER = torch.zeros(())
 
 
 class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
-    """A ``torch.optim.Optimizer`` whose steps are calls in a graph."""
+    """A ``torch.optim.Optimizer`` whose steps are operator calls in a graph."""
 
     _fits_graphs = False
-    """Whether a step can be an operator: all parameters are tensors with memory that a kernel may write."""
+    """Whether a step can be an operator: all parameters are tensors with writable memory."""
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Bring rows up to date that were left behind."""
+        """Apply pending updates of rows."""
 
     def _patch_step_function(self) -> None:
-        """Called whenever an optimizer is made, copied or loaded; PyTorch wraps the class's step with hooks here."""
+        """Called when an optimizer is created, copied or loaded; PyTorch wraps the class's step with hooks here."""
         super()._patch_step_function()
         kind = type(self)
         if not getattr(kind.step, "is_one_call", False):
@@ -61,25 +61,25 @@ class GraphOptimizer(torch.optim.Optimizer, abc.ABC):
     def _look_at_parameters(self) -> None:
         """Collect the parameters for graphs, after parameters or options have changed.
 
-        A graph that read ``param_groups`` would be compiled anew whenever an option changes, such as a learning rate.
+        A graph that reads ``param_groups`` would be recompiled when an option such as the learning rate changes.
         """
         self._in_graphs = list(parameters_of(self))
-        # A graph counts a change of the parameter after the step, and rows that are behind are then taken for loaded.
+        # Graphs increase the version of the parameter after the step, so pending rows would seem to be loaded.
         self._fits_graphs = all(map(_has_memory, self._in_graphs)) and not self._leaves_rows_behind()
 
     def _leaves_rows_behind(self) -> bool:
         return any(group.get("unspecified") == "zero" for group in self.param_groups)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Reset the gradients of all parameters. Attached ones are removed, whatever ``set_to_none`` says."""
+        """Reset the gradients of all parameters. Attached ones are removed for any ``set_to_none``."""
         if _in_a_graph() and set_to_none and self._fits_graphs:
             torch.ops.maskgrad.remove_gradients(_ORDER, self._number)
             for param in self._in_graphs:
-                param.grad = None  # for what the rest of the graph may ask
+                param.grad = None  # for reads in the rest of the graph
         else:
             self._remove_gradients(set_to_none)
 
-    #: What is in .grad may be masked: maskgrad.gradients.attached.
+    #: .grad may be masked: see maskgrad.gradients.attached.
     takes_masked_gradients = True
 
     @_disable_dynamo
@@ -104,7 +104,7 @@ def _one_call(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_a_graph() -> bool:
-    """Of torch.compile; what torch.export writes cannot refer to an optimizer of this process."""
+    """Whether torch.compile is tracing; exported programs cannot refer to an optimizer of this process."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 
@@ -113,19 +113,19 @@ def _has_memory(param: Tensor) -> bool:
 
 
 def _in_a_graph_with_a_backward_pass() -> bool:
-    # Such a graph runs as a torch.autograd.Function, whose forward switches off what torch.no_grad() leaves on.
+    # Such a graph runs as a torch.autograd.Function, whose forward disables what torch.no_grad() leaves enabled.
     return not (torch._C._is_fwd_grad_enabled() or torch.is_inference_mode_enabled())
 
 
 @_disable_dynamo
 def _step(params: list[Tensor], order: Tensor, number: int) -> None:
     optimizer = _OPTIMIZERS.get(number)
-    if optimizer is None:  # it was deleted, so its step was not called
+    if optimizer is None:  # deleted, so its step was not called
         return
     if _in_a_graph_with_a_backward_pass():
         raise RuntimeError(
             f"{type(optimizer).__name__}.step() under torch.no_grad() is in one compiled graph with operations that "
-            "record gradients; the compiler would let their backward pass overwrite the parameters. Remove no_grad(), "
+            "record gradients; their backward pass would overwrite the parameters. Remove no_grad(), "
             "so that the graph breaks around the step, or call torch._dynamo.graph_break() after it"
         )
     copies = [
@@ -138,7 +138,7 @@ def _step(params: list[Tensor], order: Tensor, number: int) -> None:
             param.copy_(given)
         try:
             optimizer.step()
-            if optimizer._leaves_rows_behind():  # the option was set by hand after the graph was made
+            if optimizer._leaves_rows_behind():  # the option was changed after compilation
                 optimizer.flush()
                 optimizer._look_at_parameters()  # the next step is called outside
         finally:
@@ -153,7 +153,7 @@ def _remove_gradients(order: Tensor, number: int) -> None:
         optimizer._remove_gradients(True)
 
 
-#: Of operators that do something in Python: a recording of CUDA work would leave it out.
+#: For operators that run Python code, which CUDA graphs would not record.
 EFFECT_TAGS = (torch.Tag.cudagraph_unsafe,)
 for _name, _arguments, _body in (
     ("optimizer_step", "Tensor(a!)[] params, Tensor(b!) order, SymInt number", _step),

@@ -1,4 +1,4 @@
-"""Checks of the numbers and options that optimizers take; every error names the argument and the value."""
+"""Checks of hyperparameters and options of optimizers; every error names the argument and the value."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["ascending", "betas", "check_options", "correction", "finite", "flag"
 
 
 def finite(name: str, value: float | Tensor) -> float:
-    """``value`` as a finite Python number; TypeError or ValueError if it is none."""
+    """Return ``value`` as a finite Python number; raise a TypeError or ValueError otherwise."""
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise ValueError(f"{name} must be one number, got a tensor of shape {tuple(value.shape)}")
+            raise ValueError(f"{name} must be a scalar, got a tensor of shape {tuple(value.shape)}")
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number or a tensor with one element, got {value!r}")
@@ -25,7 +25,7 @@ def finite(name: str, value: float | Tensor) -> float:
 
 
 def non_negative(name: str, value: float | Tensor) -> float:
-    """``value`` as a Python number that is finite and at least 0."""
+    """Return ``value`` as a finite Python number of at least 0."""
     number = finite(name, value)
     if number < 0:
         raise ValueError(f"{name} must be at least 0, got {number}")
@@ -33,12 +33,12 @@ def non_negative(name: str, value: float | Tensor) -> float:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Whether an option is on; anything has a truth value."""
+    """Return whether an option is on (truth value)."""
     return bool(value)
 
 
 def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """``value`` as two finite Python numbers."""
+    """Return ``value`` as two finite Python numbers."""
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise TypeError(f"{name} must be two numbers, got {value!r}")
     if len(value) != 2:
@@ -47,7 +47,7 @@ def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
 
 
 def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """Two decay rates, each at least 0 and less than 1."""
+    """Check two decay rates, each at least 0 and less than 1."""
     first, second = pair(name, value)
     if not (0 <= first < 1 and 0 <= second < 1):
         raise ValueError(f"{name} must be two numbers of at least 0 and less than 1, got {(first, second)}")
@@ -55,7 +55,7 @@ def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
 
 
 def correction(name: str, value: Any) -> str:
-    """Which steps a bias correction counts."""
+    """Check the option ``bias_correction``."""
     if value not in ("steps", "row"):
         raise ValueError(
             f"{name} must be 'steps' (those of the parameter) or 'row' (those of each row), got {value!r}; write "
@@ -65,7 +65,7 @@ def correction(name: str, value: Any) -> str:
 
 
 def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """A lower and an upper bound, both at least 0."""
+    """Check a lower and an upper bound, both at least 0."""
     least, most = pair(name, value)
     if not 0 <= least <= most:
         raise ValueError(f"{name} must be two numbers of at least 0 in ascending order, got {(least, most)}")
@@ -73,18 +73,18 @@ def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]
 
 
 def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool, is_torchs: bool) -> None:
-    """ValueError if an option that all optimizers share is unknown or not available.
+    """Raise a ValueError if a common option is unknown or not available.
 
     Args:
         group: a parameter group.
         kind: the optimizer's name.
-        has_statistics: whether it has a state that can be kept for each row.
-        is_torchs: whether PyTorch steps dense gradients.
+        has_statistics: whether it has a state that can have one value per row.
+        is_torchs: whether dense gradients use PyTorch's step.
     """
     if group["unspecified"] not in ("skip", "zero"):
         raise ValueError(
             f"unspecified={group['unspecified']!r} is not available; use unspecified='skip' (entries without a "
-            "gradient are left alone) or unspecified='zero' (their gradient is zero)"
+            "gradient are skipped) or unspecified='zero' (their gradient is zero)"
         )
     if group["state"] not in ("full", "row"):
         raise ValueError(
@@ -93,8 +93,7 @@ def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool, is_
         )
     if group["state"] == "row" and not has_statistics:
         raise ValueError(
-            f"state='row' is not available: {kind} has no second moment that could be kept for each row; use "
-            "state='full'"
+            f"state='row' is not available: {kind} has no second moment to be kept per row; use state='full'"
         )
     if group["differentiable"] and not is_torchs:
         raise ValueError(

@@ -53,8 +53,8 @@ class LAMB(MaskedOptimizer):
         p \leftarrow p - \mathrm{lr}\; \frac{\phi(\lVert p \rVert)}{\lVert u \rVert}\; u
 
     :math:`m` and :math:`v` are Adam's moments. The norms are those of the **specified entries** of each parameter: the
-    length of a step on a few rows follows from these rows, whatever the size of the table. If one of the norms is 0,
-    their ratio counts as 1. :math:`\phi` is the identity, or clamps to ``norm_bounds``.
+    length of a step on a few rows depends on these rows only, for any size of the table. If a norm is 0,
+    the ratio is 1. :math:`\phi` is the identity, or clamps to ``norm_bounds``.
 
     Args:
         weight_decay: decoupled weight decay, which is part of the direction :math:`u`.
@@ -62,8 +62,8 @@ class LAMB(MaskedOptimizer):
         norm_bounds: the smallest and the largest value of :math:`\phi`; None: no bounds.
         foreach: has no effect; accepted for compatibility.
         differentiable: must be False.
-        unspecified: ``"skip"``: entries without a gradient are left alone; ``"zero"``: their gradient is zero, and a
-            step costs as much as a dense one, for the norms are then those of all entries.
+        unspecified: ``"skip"``: entries without a gradient are skipped; ``"zero"``: their gradient is zero, and a
+            step costs as much as a dense one, as the norms are then those of all entries.
 
     Dense equivalent: none in PyTorch; the authors' algorithm 2 with dense gradients.
 

@@ -34,7 +34,7 @@ def lion_rule_(
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
     beta1, beta2 = n["betas"]
-    if beta1 == 0 or beta2 == 0:  # the sign of 0
+    if beta1 == 0 or beta2 == 0:  # sign of 0
         return None
     shrink = 1 - n["lr"] * n["weight_decay"]
     return LinearStep(((shrink, -n["lr"]), (0.0, 1.0)), factors=(beta2,), buffer=0, sign=True)
@@ -47,7 +47,7 @@ class Lion(MaskedOptimizer):
         p \leftarrow p - \mathrm{lr} \left(\mathrm{sign}(\beta_1 m + (1 - \beta_1) g) + \lambda p\right), \qquad
         m \leftarrow \beta_2 m + (1 - \beta_2) g
 
-    The real and the imaginary part of a complex number have a sign each. No steps are counted, as in the authors'
+    The real and the imaginary part of a complex number have separate signs. Steps are not counted, as in the authors'
     implementation.
 
     Args:

@@ -18,21 +18,21 @@ SHARED_OPTIONS: dict[str, Any] = {
     "foreach": None,
     "differentiable": False,
 }
-"""Options of every optimizer, and their values where a checkpoint lacks them."""
+"""Options of every optimizer, and their values if missing in a checkpoint."""
 
-#: Hyperparameters that most optimizers have. Any other that is out of place shows that a group is another optimizer's.
+#: Hyperparameters of most optimizers. Any other unexpected one shows that a group is another optimizer's.
 COMMON = frozenset({"lr", "eps", "weight_decay", "decoupled_weight_decay"})
 
 
 def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[str, Any], kind: str) -> None:
-    """ValueError unless a loaded group is one of the optimizer ``kind``, whose hyperparameters are ``own``."""
+    """Raise a ValueError unless a loaded group belongs to the optimizer ``kind``, whose hyperparameters are ``own``."""
     missing = sorted(own.keys() - group.keys() - {"fused", "capturable"})
     foreign = sorted((group.keys() & HYPERPARAMETERS) - COMMON - own.keys())
     if missing or foreign:
         found = [f"has no {', '.join(missing)}"] if missing else []
         found += [f"has {', '.join(foreign)}"] if foreign else []
         raise ValueError(
-            f"the loaded state is not one of {kind}: its parameter group {' and '.join(found)}; load a state of "
+            f"the loaded state is not from {kind}: its parameter group {' and '.join(found)}; load a state of "
             f"mg.optim.{kind}, or of the optimizer of that name in torch.optim"
         )
     if group["state"] != live["state"]:
@@ -50,28 +50,28 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
         raise ValueError(
             f"the loaded state was made with unspecified={group['unspecified']!r}, but this optimizer has "
             f"unspecified={live['unspecified']!r}; build the optimizer with unspecified={group['unspecified']!r}, or "
-            f'write group["unspecified"] = {live["unspecified"]!r} for each group of '
-            'state["param_groups"] before it is loaded'
+            f'set group["unspecified"] = {live["unspecified"]!r} for each group of '
+            'state["param_groups"] before loading it'
         )
 
 
 def check_names(
     state: Mapping[str, Any], required: Set[str], optional: Set[str], name: str, kind: str
 ) -> None:
-    """ValueError unless the state of a parameter is one of the optimizer ``kind``; it may be empty."""
+    """Raise a ValueError unless a parameter's state belongs to the optimizer ``kind``; it may be empty."""
     if not state:
         return
     unknown, missing = sorted(state.keys() - required - optional), sorted(required - state.keys())
     if unknown or missing:
         expected = ", ".join([*sorted(required), *(f"perhaps {n}" for n in sorted(optional))])
         raise ValueError(
-            f"the loaded state of {name} has {', '.join(sorted(state))}, but {kind} keeps {expected or 'none'}; load a "
+            f"the loaded state of {name} has {', '.join(sorted(state))}, but {kind} needs {expected or 'none'}; load a "
             f"state of mg.optim.{kind}, or of the optimizer of that name in torch.optim"
         )
 
 
 def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparameters, name: str) -> None:
-    """ValueError unless the shape and device of each state tensor fit ``param``."""
+    """Raise a ValueError unless the shape and device of each state tensor fit ``param``."""
     expected = {declared.name: declared.shape(param, numbers.row) for declared in numbers.states()}
     for key, shape in expected.items():
         value = state.get(key)
@@ -86,6 +86,6 @@ def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparamete
         value = state.get(key)
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(
-                f"state {key!r} of {name} must be one number, got a tensor of shape {tuple(value.shape)}; load a "
+                f"state {key!r} of {name} must be a scalar, got a tensor of shape {tuple(value.shape)}; load a "
                 "state that belongs to this model"
             )

@@ -51,7 +51,7 @@ def _closed_form(n: Numbers, states: int) -> MomentStep | None:
 
 
 def _prepare(n: Numbers, step: Any, scalars: Mapping[str, Tensor]) -> tuple[Numbers, Mapping[str, Tensor]]:
-    """The momentum of this step and of the next, and the product of all so far."""
+    """Return the momentum of this step and the next, and the product of all so far."""
     mu, mu_next = (n["betas"][0] * (1 - 0.5 * 0.96 ** (t * n["momentum_decay"])) for t in (step, step + 1))
     product = scalars["mu_product"] * mu
     so_far = product if isinstance(step, Tensor) else float(product)
@@ -70,7 +70,7 @@ class NAdam(MaskedOptimizer, torch.optim.NAdam):
     :math:`m` and :math:`v` are Adam's moments; ``t`` and the product of :math:`\mu` count the steps of the parameter.
 
     Args:
-        momentum_decay: :math:`\psi`, how fast the momentum approaches :math:`\beta_1`.
+        momentum_decay: :math:`\psi`, rate at which the momentum approaches :math:`\beta_1`.
 
     Example:
         >>> p = torch.nn.Parameter(torch.ones(3))

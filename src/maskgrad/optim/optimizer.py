@@ -1,4 +1,4 @@
-"""The base class of all optimizers: every gradient is read and checked first, then all parameters are updated."""
+"""The base class of all optimizers: reads and checks all gradients first, then updates all parameters."""
 
 from __future__ import annotations
 
@@ -35,43 +35,43 @@ __all__ = ["CorrectionOption", "MaskedOptimizer", "StateOption", "UnspecifiedOpt
 UnspecifiedOption: TypeAlias = Literal["skip", "zero"]
 """Meaning of a missing gradient."""
 CorrectionOption: TypeAlias = Literal["steps", "row"]
-"""Which steps a bias correction counts: those of the parameter, or those of each row."""
+"""Steps counted by the bias correction: those of the parameter, or those of each row."""
 StateOption: TypeAlias = Literal["full", "row"]
-"""One state value for each entry, or for each row."""
+"""One state value per entry, or per row."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """A group under options that have been checked, and what steps its parameters besides the engine."""
+    """A group with checked options, and the steppers of its parameters besides the engine."""
 
     options: list[Any] | None
-    """The group and its options, which are replaced, not changed; None: they may change without a trace."""
+    """The group and its options, which are replaced, not changed; None: they may change unnoticed."""
     numbers: Hyperparameters
     dense: TorchGroup | None
     rows: RowLoop | None
 
 
 Ready = tuple[Tensor, Gradient, Hyperparameters]
-"""A parameter with its gradient, for the engine."""
+"""A parameter and its gradient, for the engine."""
 
 
 def _is_constant(option: Any) -> bool:
-    """Whether an option can only be replaced: what a tensor or a list holds may change without a trace."""
+    """Whether an option can only be replaced: contents of tensors and lists may change unnoticed."""
     parts = option if isinstance(option, tuple) else (option,)
     return all(isinstance(part, (int, float, str, type(None))) for part in parts)
 
 
 def same(some: Collection[Any], others: Collection[Any]) -> bool:
-    """Whether they hold the same objects in the same order."""
+    """Whether both contain the same objects in the same order."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
 class MaskedOptimizer(TorchSteps):
-    """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; a subclass declares its rule."""
+    """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; subclasses declare the rule."""
 
     _rule: ClassVar[Rule]
     _late_options: ClassVar[tuple[str, ...]] = ()
-    """Hyperparameters that checkpoints of older versions or simpler optimizers lack; they have their defaults then."""
+    """Hyperparameters missing in checkpoints of older versions or simpler optimizers, which get their defaults."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,14 +91,14 @@ class MaskedOptimizer(TorchSteps):
         return {}
 
     knows_trained_entries: ClassVar[bool] = True
-    """Frozen entries (``mg.train_only``) are left out here; they need not be restored after a step."""
+    """Frozen entries (``mg.train_only``) are excluded here, and need not be restored after a step."""
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
-        """The numbers of a step of ``param``, where they depend on its state."""
+        """Scalars of a step of ``param`` that depend on its state."""
         return numbers
 
     def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
-        """Bring a loaded state into the form that the rule needs; returns states beyond the declared ones."""
+        """Convert a loaded state to the form that the rule needs; return states beyond the declared ones."""
         return []
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
@@ -107,12 +107,12 @@ class MaskedOptimizer(TorchSteps):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with their own hyperparameters, as in PyTorch.
 
-        A leaf MaskedTensor of any layout may stand for a parameter: its values are trained, so that the cost of a step
+        A leaf MaskedTensor of any layout can be passed as a parameter: its values are trained, so the cost of a step
         is proportional to the number of specified entries.
 
         Raises:
             TypeError: a parameter is sparse, or neither floating-point nor complex.
-            ValueError: a hyperparameter is out of range. What PyTorch raises is raised, too.
+            ValueError: a hyperparameter is out of range. PyTorch's errors are raised, too.
         """
         param_group["params"] = with_values(param_group["params"])
         super().add_param_group(param_group)
@@ -126,12 +126,12 @@ class MaskedOptimizer(TorchSteps):
         self._look_at_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a state, after it was checked; options that a state of ``torch.optim`` lacks stay as they are."""
+        """Check and restore a state; options missing in states of ``torch.optim`` are unchanged."""
         self._check_loaded(state, self.__dict__.get("param_groups"))
         for group in state["param_groups"]:
             for param in group["params"]:
                 prepare_loading(param)
-        torch.optim.Optimizer.__setstate__(self, state)  # those of its optimizers complete states, as above
+        torch.optim.Optimizer.__setstate__(self, state)  # its optimizers add missing options, as above
         self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -139,21 +139,21 @@ class MaskedOptimizer(TorchSteps):
         return super().__getstate__()
 
     def state_dict(self) -> dict[str, Any]:
-        """As in PyTorch; with ``unspecified="zero"`` parameters and states are brought up to date first."""
+        """As in PyTorch; with ``unspecified="zero"`` pending updates are applied first."""
         self.flush()
         return super().state_dict()
 
     def flush(self, params: Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor] | None = None) -> None:
-        """Bring rows up to date that are behind because they got no gradient, before they are read or written.
+        """Apply pending updates of rows without gradients, before rows are read or written.
 
-        With ``unspecified="zero"`` rows without a gradient are updated when they are next stepped, looked up by
-        :class:`maskgrad.nn.Embedding`, saved by ``state_dict()``, or here. Otherwise this does nothing.
+        With ``unspecified="zero"`` rows without a gradient are updated at their next step, when looked up by
+        :class:`maskgrad.nn.Embedding`, by ``state_dict()``, or here. Otherwise this does nothing.
 
         Args:
             params: some of this optimizer's parameters; None: all.
 
         Raises:
-            ValueError: a tensor is not a parameter of this optimizer. Nothing has been written then.
+            ValueError: a tensor is not a parameter of this optimizer. Nothing is written then.
         """
         chosen = own = list(parameters_of(self))
         if params is not None:
@@ -161,8 +161,8 @@ class MaskedOptimizer(TorchSteps):
             strangers = {id(param) for param in chosen} - {id(param) for param in own}
             if strangers:
                 raise ValueError(
-                    f"flush() was given {len(strangers)} tensors that this optimizer does not train; give it some of "
-                    "its parameters, or nothing for all of them"
+                    f"flush() got {len(strangers)} tensors that this optimizer does not train; pass some of "
+                    "its parameters, or nothing for all"
                 )
         for param in chosen:
             bring_up_to_date(param)
@@ -215,7 +215,7 @@ class MaskedOptimizer(TorchSteps):
                 grad = current_gradient(param, name)
                 if grad is not None:
                     ready.append((param, self._read(param, grad, group, kept.numbers, name), kept.numbers))
-        # Nothing was written so far.
+        # Nothing is written so far.
         if dense:
             self._step_as_torch(dense)
         batch = Batch()
@@ -227,7 +227,7 @@ class MaskedOptimizer(TorchSteps):
         return loss
 
     def _prepared_group(self, position: int, group: dict[str, Any]) -> Prepared:
-        """The checked options of a group; they are checked again if one has changed."""
+        """The options of a group, checked again if one has changed."""
         options = [group, *group.values()]
         kept = self._prepared.get(position)
         if kept is None or kept.options is None or not same(kept.options, options):
@@ -247,7 +247,7 @@ class MaskedOptimizer(TorchSteps):
     def _read(
         self, param: Tensor, grad: AnyGradient, group: dict[str, Any], numbers: Hyperparameters, name: str
     ) -> Gradient:
-        """The gradient on the entries that are trained, after it and the states were checked."""
+        """Return the gradient on the trained entries, after checking it and the states."""
         if group["differentiable"]:
             raise ValueError(
                 f"differentiable=True is available for dense gradients only, and {name} has another kind, or entries "
@@ -265,7 +265,7 @@ class MaskedOptimizer(TorchSteps):
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
-        state = self.state.get(param, {})  # no entry for who keeps no state
+        state = self.state.get(param, {})  # no entry if it has no state
         step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
         scalars = {name: state[name] for name in numbers.scalars()}
         update = numbers.update(step, **scalars)
@@ -278,7 +278,7 @@ class MaskedOptimizer(TorchSteps):
             batch.add(update, param, gradient, states, count)
 
     def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
-        """Count the step that ``param`` has had, and keep the states that are one number."""
+        """Count the step of ``param``, and store its scalar states."""
         state = self.state.get(param, {})
         if numbers.counts_steps:
             state["step"] += 1
@@ -287,7 +287,7 @@ class MaskedOptimizer(TorchSteps):
         self._finish(param, gradient)
 
     def _states(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
-        """The state tensors in the order in which the rule takes them; what is missing is created."""
+        """Return the state tensors in the order of the rule's arguments; creates missing ones."""
         scalars = {"step": 0.0} if numbers.counts_steps else {}
         scalars |= numbers.scalars()
         wanted = numbers.states()
@@ -295,8 +295,8 @@ class MaskedOptimizer(TorchSteps):
             return []
         state = self.state[param]
         for name, start in scalars.items():
-            # It is a number in the checkpoints of an old PyTorch.
-            # And loading casts some to the parameter's dtype, where a half would drop small changes.
+            # It is a Python number in checkpoints of old PyTorch versions.
+            # And loading casts some to the parameter's dtype, where half precision would drop small changes.
             value = state.get(name, start)
             if not isinstance(value, Tensor) or value.dtype in HALVES:
                 dtype = torch.float64 if torch.get_default_dtype() is torch.float64 else torch.float32
@@ -306,13 +306,13 @@ class MaskedOptimizer(TorchSteps):
         for declared in wanted:
             if state.get(declared.name) is None:
                 state[declared.name] = declared.create(param, numbers.row)
-            elif declared.counts_rows:  # loading casts some of them, too
+            elif declared.counts_rows:  # loading casts some of these, too
                 dtype = torch.promote_types(state[declared.name].dtype, torch.float32)
                 state[declared.name] = state[declared.name].to(dtype)
         return [*(state[declared.name] for declared in wanted), *beyond]
 
     def _check_loaded(self, state: dict[str, Any], live: list[dict[str, Any]] | None) -> None:
-        """Complete the groups of a state that is about to be loaded, and check that it fits."""
+        """Add missing options to the groups of a state to be loaded, and check that it fits."""
         defaults = state.get("defaults") or self.defaults
         late = {**SHARED_OPTIONS, **{name: self._rule.defaults[name] for name in self._late_options}}
         for position, group in enumerate(state["param_groups"]):
@@ -324,7 +324,7 @@ class MaskedOptimizer(TorchSteps):
             for name, param in named(group, position):
                 entry = state["state"].get(param) or {}
                 for declared in numbers.rule.counts if numbers.by_row else ():
-                    if declared.name in entry:  # PyTorch leaves steps where they were saved
+                    if declared.name in entry:  # PyTorch does not move step counts
                         entry[declared.name] = entry[declared.name].to(param.device)
                 check_names(entry, self._rule.required, self._rule.optional, name, type(self).__name__)
                 check_shapes(entry, param, numbers, name)

@@ -1,4 +1,4 @@
-"""The parameters of an optimizer: their names in errors, and the gradients and masks that are attached to them."""
+"""The parameters of an optimizer: their names in errors, and the gradients and masks attached to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def name_of(group: dict[str, Any], position: int, number: int) -> str:
-    """The words by which an error message calls a parameter of a group."""
+    """Name of a parameter of a group in error messages."""
     names: Sequence[str] | None = group.get("param_names")
     return f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"
 
@@ -38,7 +38,7 @@ def named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
 
 
 def with_values(params: Any) -> Any:
-    """Parameters, in which MaskedTensors (perhaps with a name) are replaced by the values that they train."""
+    """Return parameters, with MaskedTensors (possibly named) replaced by their trained values."""
     if isinstance(params, Tensor | set):  # PyTorch refuses a set: its order is not defined
         return params
     if isinstance(params, MaskedTensor):
@@ -55,11 +55,11 @@ def with_values(params: Any) -> Any:
 
 
 def check_parameter(param: Tensor, name: str) -> None:
-    """TypeError unless ``param`` can be trained."""
+    """Raise a TypeError unless ``param`` can be trained."""
     if param.layout is not torch.strided:
         raise TypeError(
             f"{name} is a sparse tensor ({param.layout}); mg.optim updates dense parameters and MaskedTensors of any "
-            "layout: write x = mg.from_sparse(parameter.detach()).requires_grad_(), and pass x to mg.optim. Or keep a "
+            "layout: use x = mg.from_sparse(parameter.detach()).requires_grad_(), and pass x to mg.optim. Or keep a "
             "dense parameter and use mg.masked(parameter, mask).to_sparse() in the model"
         )
     if not (param.is_floating_point() or param.is_complex()):
@@ -81,12 +81,12 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 
 
 def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
-    """Set the gradient of a parameter to one of any kind, as ``param.grad = ...`` does for dense and COO tensors.
+    """Set the gradient of a parameter, of any kind, as ``param.grad = ...`` does for dense and COO tensors.
 
     The optimizers of ``mg.optim`` update the specified entries, and only those. The gradient is assigned to ``.grad``:
     a dense or COO tensor directly, others as a tensor subclass. ``torch.nn.utils.clip_grad_norm_``,
     ``torch.amp.GradScaler`` and ``zero_grad()`` of a model work with it; entries without a gradient count as 0. All
-    other functions raise an error for it, and so does a step of ``torch.optim``, before anything has changed.
+    other functions raise an error for it, and so does a step of ``torch.optim``, before any change.
     ``param.grad.to_dense()`` is the dense gradient. (PyTorch/XLA has no such tensors: there it is an attribute of the
     parameter, ``.grad`` is None, and only optimizers of ``mg.optim`` use it.)
 
@@ -100,7 +100,7 @@ def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
 
     Raises:
         TypeError: ``masked`` is of an unknown kind or layout, or has a dtype that the parameter cannot take.
-        ValueError: its shape or device is not the parameter's. (Indices are checked by the step.)
+        ValueError: its shape or device differs from the parameter's. (Indices are checked by the step.)
 
     Dense equivalent: ``param.grad = gradient``.
 
@@ -127,8 +127,8 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
         \theta_i \leftarrow \begin{cases} \text{the optimizer's result} & m_i \\ \theta_i & \text{otherwise} \end{cases}
 
     Weight decay, momentum from earlier steps, second moments, LAMB's norms, a NaN in the gradient: nothing affects an
-    entry outside the mask, which keeps its value bit for bit. You may assign it (``param.data[1] = 0``), before or
-    after; that value is then kept.
+    entry outside the mask, which keeps its value bit for bit. A value that you assign (``param.data[1] = 0``), before
+    or after, is kept.
 
     The gradient outside the mask is unspecified. Optimizers of ``mg.optim`` skip these entries, states included, at
     a cost proportional to the gradient. Every other optimizer gets gradients with 0 there during its step, and the
@@ -165,5 +165,5 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
     Source: ``torch.nn.utils.prune``, which multiplies by the mask in every forward pass and trains another tensor.
     """
     if isinstance(param, Tensor):
-        bring_up_to_date(param)  # with the mask that was in force when the steps were made
+        bring_up_to_date(param)  # with the mask of the time of the steps
     keep_trained_entries(param, mask)

@@ -33,7 +33,7 @@ def radam_rule_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One RAdam step: Adam's, rectified, once enough squares have been seen, and plain momentum until then."""
+    """One RAdam step: Adam's, rectified, after enough steps, and plain momentum until then."""
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
     specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
     param.sub_(exp_avg.mul(_size(exp_avg_sq, step, lr, betas, eps)))
@@ -50,7 +50,7 @@ def _size(exp_avg_sq: Tensor, step: Any, lr: float, betas: tuple[float, float], 
 
 
 def _rectification(step: Any, beta2: float) -> Any:
-    """By what the variance of the root is made up for; None, or 0 for a row: too few squares have been seen."""
+    """Rectification of the variance of the root; None, or 0 for a row, after too few steps."""
     longest = 2 / (1 - beta2) - 1
     left = remaining(beta2, step)
     length = longest - 2 * step * (1 - left) / left

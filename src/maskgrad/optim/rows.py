@@ -1,8 +1,8 @@
-"""Fast steps for the usual gradient of a table, COO with whole rows: they call the compiled loop directly.
+"""Fast steps for the usual gradient of a table, COO with whole rows, which call the compiled loop directly.
 
-Finding the rows checks the indices. Everything else goes through the engine: other layouts and dtypes, frozen entries,
-``unspecified="zero"``, one state value per row, many small tables, which it steps in one pass, and whatever is invalid,
-because the engine raises the errors.
+Finding the rows checks the indices. Everything else uses the engine: other layouts and dtypes, frozen entries,
+``unspecified="zero"``, one state value per row, many small tables (in one pass), and invalid arguments,
+for which the engine raises the errors.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
 
 __all__ = ["RowLoop", "too_many"]
 
-#: Up to this number of values for each thread, a plain SGD step is PyTorch's addition, which neither sorts nor merges.
-#: Merging first takes 0.9 to 1.6 times as long below, and 0.85 at twice as many, in a table that no cache holds.
+#: Up to this number of values for each thread, a plain SGD step uses PyTorch's addition, which neither sorts nor
+#: merges. Merging first takes 0.9 to 1.6 times as long below, and 0.85 at twice as many, in a table beyond the cache.
 ADDED = 1 << 20
-#: For more tables than these, one pass of the engine is faster.
+#: Above this number of tables, one pass of the engine is faster.
 MANY = 4
 
 
@@ -34,12 +34,12 @@ def _is_of_rows(grad: Any) -> bool:
 
 
 def too_many(params: Sequence[tuple[int, Tensor]]) -> bool:
-    """Whether there are more tables than pay one by one."""
+    """Whether there are too many tables to step one by one."""
     return len(params) > MANY and sum(_is_of_rows(param.grad) for _, param in params) > MANY
 
 
 class RowLoop:
-    """The loop of a rule over the rows of one table, under options that have been checked."""
+    """The loop of a rule over the rows of one table, with checked options."""
 
     def __init__(self, numbers: Hyperparameters) -> None:
         fused = numbers.fused(1.0)
@@ -47,13 +47,13 @@ class RowLoop:
         self.numbers, self.fused, self.factor = numbers, fused, _factor_of_addition(fused)
         later = numbers.fused(7.0)
         self.is_constant = later is not None and later.numbers == fused.numbers
-        self.tables: dict[Any, Any] = {}  # what the loop is given about tables, by their addresses
-        self.bound: dict[torch.dtype, Any] = {}  # loop and numbers of a step, if it is constant
+        self.tables: dict[Any, Any] = {}  # arguments of the loop for tables, by their addresses
+        self.bound: dict[torch.dtype, Any] = {}  # loop and scalars of a step, if constant
         self.names = [declared.name for declared in numbers.states()]
         self.counts = ["step"] if numbers.counts_steps else []
 
     def table(self, param: Tensor, states: Mapping[Tensor, Any]) -> Callable[[], None] | None:
-        """The step of ``param``, all of it checked and nothing written yet; None: it is not one for this loop."""
+        """Prepare and check the step of ``param``, writing nothing; None if this loop does not support it."""
         grad = param.grad
         if (
             grad is None

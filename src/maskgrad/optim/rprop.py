@@ -25,7 +25,7 @@ def rprop_rule_(
     step_sizes: tuple[float, float],
     maximize: bool,
 ) -> None:
-    """One Rprop step: by an entry's own step size, whatever the size of its gradient."""
+    """One Rprop step: by each entry's step size, independent of the size of its gradient."""
     (eta_minus, eta_plus), (step_size_min, step_size_max) = etas, step_sizes
     if maximize:
         grad = grad.neg()

@@ -1,4 +1,4 @@
-"""Declarations of an optimizer: states, limits of its hyperparameters, rule, and the closed form of idle rows."""
+"""Declaration of an optimizer: states, limits of hyperparameters, rule, and closed form of idle rows."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 ]
 
 Numbers: TypeAlias = Mapping[str, Any]
-"""Hyperparameters by the names of the constructor, as plain numbers."""
+"""Hyperparameters by their names in the constructor, as Python numbers."""
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 HYPERPARAMETERS: set[str] = set()
-"""The names of those of all rules."""
-#: What constructors take beside hyperparameters.
+"""Names of the hyperparameters of all rules."""
+#: Arguments of constructors other than hyperparameters.
 OPTIONS = frozenset(
     ("params", "maximize", "foreach", "fused", "capturable", "differentiable", "unspecified", "state")
 )
@@ -42,21 +42,21 @@ OPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A state tensor of the parameter's shape, or, if ``statistic`` and rows are asked for, one value per row."""
+    """A state tensor of the parameter's shape, or, with ``statistic`` and ``state="row"``, one value per row."""
 
     name: str
     about: str
     """Its description, for the documentation."""
     statistic: bool = False
-    """A second moment or the like, which can be kept for each row."""
+    """Whether it can have one value per row, as second moments can."""
     initial: float | str | None = 0.0
-    """Its initial value, or a hyperparameter by its name; None: a copy of the parameter."""
+    """Its initial value, or the name of a hyperparameter; None: a copy of the parameter."""
     needs: str | None = None
-    """The hyperparameter without which (False or 0) there is no such state."""
+    """The hyperparameter that this state requires (not False or 0)."""
     argument: str | None = None
-    """Its name in the functional form, if another."""
+    """Its name in the functional form, if different."""
     counts_rows: bool = False
-    """One value for each row always, in at least single precision: the steps that it has had, or what follows."""
+    """Always one value per row, in at least float32: its number of steps, or a value derived from it."""
 
     def shape(self, param: Tensor, row: bool) -> torch.Size:
         """The shape of this state; of a parameter with one dimension or none, each entry is a row."""
@@ -73,19 +73,19 @@ class State:
             start = start.new_empty(self.shape(param, row))
         if self.counts_rows:
             start = start.to(torch.promote_types(start.dtype, torch.float32))
-        assert not isinstance(self.initial, str)  # Hyperparameters.states() has put the number there
+        assert not isinstance(self.initial, str)  # Hyperparameters.states() has inserted the number
         value = complex(self.initial, self.initial) if param.is_complex() else self.initial
         return torch.full_like(start, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A kernel that does a rule's work on the rows of a table in one pass: merge, scale, decay, update.
+    """A kernel for a rule on the rows of a table, in one pass: merge, scale, decay, update.
 
     Attributes:
         kernel: its name.
         numbers: its keyword arguments.
-        arranged: the states in the order in which the kernel takes them, None for each that is not used.
+        arranged: the states in the order of the kernel's arguments, None for unused ones.
     """
 
     kernel: str
@@ -95,13 +95,13 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One update, its numbers already bound.
+    """One update, with its hyperparameters bound.
 
-    ``rule(param, grad, *states)`` works in place on tensors of one shape, but for states with one value per row. With
-    those, and if ``whole``, it takes ``specified`` (:mod:`maskgrad.kernels.updates.specified`). ``fused`` is a kernel
-    that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all specified
-    entries of a parameter, which must therefore be updated at once. ``scalars`` are the states that are one number,
-    after the update. ``closed_form(number of states)`` is what the update does if the gradient is zero.
+    ``rule(param, grad, *states)`` works in place on tensors of one shape, except for states with one value per row.
+    With those, and if ``whole``, it takes ``specified`` (:mod:`maskgrad.kernels.updates.specified`). ``fused`` is a
+    kernel that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all
+    specified entries of a parameter, which must therefore be updated at once. ``scalars`` are the scalar states
+    after the update. ``closed_form(number of states)`` is the update for a zero gradient.
     """
 
     rule: Callable[..., None]
@@ -113,25 +113,25 @@ class Update:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an optimizer updates a parameter.
+    """The update rule of an optimizer.
 
     Attributes:
-        update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the numbers that its signature names.
-        states: in the order in which ``update_`` takes them.
+        update_: ``update_(param, grad, *states, **numbers)``, in place; it gets the hyperparameters in its signature.
+        states: in the order of the arguments of ``update_``.
         limits: for each hyperparameter of the constructor the function that checks it, given its name and value, and
-            returns a number. Only unusual ones are declared: by default, what is False or True is a flag, what is a
-            pair are betas, and what is a number is at least 0.
-        scalars: states that are one number, and the values, or hyperparameters, with which they start.
+            returns a number. Declared only if unusual: by default, Booleans are flags, pairs are
+            betas, and numbers are at least 0.
+        scalars: scalar states, and their initial values or hyperparameters.
         counts_steps: whether there is a state ``"step"``.
-        on_device: whether the numbers among the states are always on the parameter's device.
-        markers: names of states that exist at times.
-        check: raises if hyperparameters do not fit each other; given them, and whether states are per row.
-        prepare: given hyperparameters, number of the step and scalars: the numbers of this step, and the scalars after.
-        fused: the kernel for rows, given the numbers, and whether states are per row.
-        closed_form: of a step with gradient zero, given the numbers of the step and the number of states.
-        is_idempotent: a second step with gradient zero and the same numbers changes nothing.
+        on_device: whether scalar states are always on the parameter's device.
+        markers: names of states that exist only sometimes.
+        check: raises if hyperparameters are incompatible; gets them, and whether states are per row.
+        prepare: given hyperparameters, step count and scalars, returns the values of this step, and the new scalars.
+        fused: the kernel for rows, given the hyperparameters, and whether states are per row.
+        closed_form: of a step with gradient zero, given its hyperparameters and the number of states.
+        is_idempotent: a second step with gradient zero and the same hyperparameters changes nothing.
         whole: whether the rule compares all entries of a parameter.
-        defaults: of the hyperparameters, as the constructor has them.
+        defaults: of the hyperparameters, from the constructor.
     """
 
     update_: Callable[..., None]
@@ -168,56 +168,56 @@ class Rule:
         self.__dict__.update(limits=limits, defaults=defaults)
 
     def derived(self, **changes: Any) -> Rule:
-        """The rule of an optimizer with the same hyperparameters."""
+        """Return the rule of an optimizer with the same hyperparameters."""
         rule = replace(self, **changes)
         rule.__dict__["defaults"] = self.defaults
         return rule
 
     def __reduce__(self) -> Any:
-        """Pickled by its name: it holds functions."""
+        """Pickle by name, as it contains functions."""
         return getattr, self.__dict__["_home"]
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """The numbers that ``update_`` takes."""
+        """Names of the hyperparameters of ``update_``."""
         parameters = inspect.signature(self.update_).parameters.values()
         return tuple(p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "specified")
 
     @functools.cached_property
     def counts(self) -> tuple[State, ...]:
-        """States that are kept for each row, and not once for the parameter, if the steps of rows are counted."""
+        """States kept per row instead of per parameter if the steps of rows are counted."""
         starts: dict[str, Any] = {"step": 0.0, **self.scalars}
         return tuple(State(name, "of each row", initial=at, counts_rows=True) for name, at in starts.items())
 
     @functools.cached_property
     def required(self) -> frozenset[str]:
-        """The names of all states that a parameter has once it has been stepped, whatever the options are."""
+        """Names of the states that every stepped parameter has, for any options."""
         always = (state.name for state in self.states if state.needs is None)
         return frozenset((*always, *self.scalars, *(("step",) if self.counts_steps else ())))
 
     @functools.cached_property
     def optional(self) -> frozenset[str]:
-        """The names of the others."""
+        """Names of the other states."""
         return self.markers | {state.name for state in self.states if state.needs is not None}
 
     @property
     def has_statistics(self) -> bool:
-        """Whether one value per row can do for a state."""
+        """Whether a state can have one value per row."""
         return any(state.statistic for state in self.states)
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """The hyperparameters of a group as plain numbers, checked."""
+    """The hyperparameters of a group as Python numbers, checked."""
 
     rule: Rule
     numbers: Numbers
     row: bool = False
-    """States that can be kept for each row are."""
+    """Whether states that can be kept per row are."""
     on_device: bool = False
-    """The step count is on the parameter's device, as in PyTorch with ``capturable`` or ``fused``."""
+    """Whether the step count is on the parameter's device, as in PyTorch with ``capturable`` or ``fused``."""
     zeros: bool = False
-    """An entry without a gradient has gradient zero."""
+    """Whether entries without a gradient have gradient zero."""
 
     @property
     def per_row(self) -> bool:
@@ -226,12 +226,12 @@ class Hyperparameters:
 
     @property
     def by_row(self) -> bool:
-        """Whether the steps of each row are counted, and not those of the parameter."""
+        """Whether the steps of each row are counted, instead of those of the parameter."""
         return self.numbers.get("bias_correction") == "row"
 
     @classmethod
     def of(cls, rule: Rule, group: Mapping[str, Any], row: bool = False) -> Hyperparameters:
-        """Those of a parameter group, which may lack options; TypeError or ValueError if one is out of range."""
+        """Read and check a parameter group, which may lack options; TypeError or ValueError if invalid."""
         numbers = {name: check(name, group[name]) for name, check in rule.limits.items()}
         numbers["maximize"] = bool(group["maximize"])
         row = row or group.get("state") == "row"
@@ -239,14 +239,14 @@ class Hyperparameters:
             rule.check(numbers, row)
         if numbers.get("bias_correction") == "row" and group.get("unspecified") == "zero":
             raise ValueError(
-                "bias_correction='row' is not available with unspecified='zero', where each step is one of all rows; "
+                "bias_correction='row' is not available with unspecified='zero', where each step applies to all rows; "
                 "use bias_correction='steps'"
             )
         on_device = bool(group.get("capturable") or group.get("fused") or rule.on_device)
         return cls(rule, numbers, row, on_device, group.get("unspecified") == "zero")
 
     def states(self) -> tuple[State, ...]:
-        """The state tensors, in the order in which the rule takes them."""
+        """The state tensors, in the order of the rule's arguments."""
         numbers = self.numbers
         return tuple(
             replace(state, initial=numbers[state.initial]) if isinstance(state.initial, str) else state
@@ -255,7 +255,7 @@ class Hyperparameters:
         )
 
     def scalars(self) -> dict[str, float]:
-        """States that are one number for the whole parameter, and the values with which they start."""
+        """Scalar states of the whole parameter, and their initial values."""
         numbers = self.numbers
         return {
             name: numbers[start] if isinstance(start, str) else start
@@ -264,11 +264,11 @@ class Hyperparameters:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether there is a state ``"step"`` that is one number."""
+        """Whether there is a state ``"step"`` that is a scalar."""
         return self.rule.counts_steps and not self.by_row
 
     def fused(self, step: float) -> Fused | None:
-        """The kernel of step number ``step`` for rows, of a rule without states that are one number."""
+        """The kernel of step number ``step`` for rows, of a rule without scalar states."""
         rule = self.rule
         if rule.fused is None:
             return None
@@ -297,7 +297,7 @@ class Hyperparameters:
 def _step_by_row(
     rule: Rule, numbers: Numbers, param: Tensor, grad: Tensor, *states: Tensor, **specified: Any
 ) -> None:
-    """Update each row by its own number of steps; the last states count them."""
+    """Update each row with its own step count, from the last states."""
     own = len(states) - len(rule.counts)
     step, *scalars = states[own:]
     step.add_(1)
@@ -311,5 +311,5 @@ def _step_by_row(
 
 
 def signed(numbers: Numbers, *names: str) -> dict[str, Any]:
-    """The named numbers for a kernel, which takes a factor of the gradient instead of ``maximize``."""
+    """The given hyperparameters for a kernel, which takes a factor of the gradient instead of ``maximize``."""
     return {"factor": -1.0 if numbers["maximize"] else 1.0, **{name: numbers[name] for name in names}}

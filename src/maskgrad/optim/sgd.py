@@ -19,7 +19,7 @@ __all__ = ["SGD"]
 
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
-    if states > 1:  # the marker of buffers that have started decides entry by entry
+    if states > 1:  # the marker of started buffers decides per entry
         return None
     lr, decay, momentum = n["lr"], n["weight_decay"], n["momentum"]
     if states == 0:
@@ -51,7 +51,7 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
     .. math::
         g \leftarrow g + \lambda p, \qquad b \leftarrow \mu b + (1 - \tau) g, \qquad p \leftarrow p - \mathrm{lr}\; b
 
-    The first buffer of an entry is its gradient, without dampening, at whatever step it is first specified.
+    The first buffer of an entry is its gradient, without dampening, in the step in which it is first specified.
 
     Args:
         momentum: momentum factor.
@@ -59,7 +59,7 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
         nesterov: use Nesterov momentum; needs momentum and no dampening.
 
     State:
-        With dampening, ``"momentum_started"`` (Boolean; PyTorch ignores it) marks the entries that have a buffer, until
+        With dampening, ``"momentum_started"`` (Boolean; PyTorch ignores it) marks the entries with a buffer, until
         a dense gradient has reached all. In a state without it, such as PyTorch's, all entries have one. A sparse
         buffer, which PyTorch keeps after sparse gradients, becomes dense at the next step.
 
@@ -117,7 +117,7 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
         return numbers
 
     def _prepare_state(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
-        """A dense buffer, and a marker where one is needed, from nothing, from ours, or from PyTorch's state."""
+        """Return a dense buffer, and a marker if needed, from no state, our own, or PyTorch's."""
         # Where a missing gradient is a zero, all entries start together: see _numbers_now.
         dampened = numbers.numbers["dampening"] != 0 and not numbers.zeros
         state = self.state[param]
@@ -132,7 +132,7 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
                 state["momentum_started"][tuple(buffer.coalesce().indices())] = True
         marker: Tensor | None = state.get("momentum_started")
         if buffer is not None and marker is not None and marker.dtype is not torch.bool:
-            # It was loaded (PyTorch casts state to the parameter's dtype), perhaps after steps of
+            # Loaded (PyTorch casts state to the parameter's dtype), perhaps after steps of
             # torch.optim.SGD, which does not keep it: an entry with a buffer has started, whatever the marker
             # says.
             state["momentum_started"] = (marker != 0) | (state["momentum_buffer"] != 0)
@@ -140,6 +140,6 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
 
 
 def _nothing_started(param: Tensor) -> Tensor:
-    """A marker for the entries of ``param``; the parts of a complex number start one by one."""
+    """A marker for the entries of ``param``; the parts of a complex number start separately."""
     parts = torch.view_as_real(param.detach()) if param.is_complex() else param
     return torch.zeros_like(parts, dtype=torch.bool, requires_grad=False)

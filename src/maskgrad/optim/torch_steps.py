@@ -1,9 +1,9 @@
-"""Dense gradients: which parameters PyTorch's own step takes, and that step.
+"""Dense gradients: the parameters for PyTorch's own step, and that step.
 
-It is the step of the class that an optimizer of ``mg.optim`` is derived from, on groups that hold these parameters
-only. The fused loops are taken on a CPU unless a group says otherwise, and PyTorch's own choice elsewhere (AdamW on one
-thread, PyTorch 2.13: 200 tensors of 64 x 64 fused 1.2 ms, foreach 4.1, one by one 6.0). Halves, which PyTorch's other
-loops round after each operation, and everything else that needs a closer look is left to the engine.
+It is the step of the class that an optimizer of ``mg.optim`` is derived from, on groups that contain only these
+parameters. The fused loops are used on a CPU unless a group says otherwise, PyTorch's own choice elsewhere (AdamW on
+one thread, PyTorch 2.13: 200 tensors of 64 x 64 fused 1.2 ms, foreach 4.1, one by one 6.0). Half precision, which
+PyTorch's other loops round after each operation, and all special cases are left to the engine.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ STRIDED = torch.strided
 GRAD, DTYPE = map(operator.attrgetter, ("grad", "dtype"))
 SINGLE = (torch.float32, torch.float64)
 REAL = {*SINGLE, *HALVES}
-#: From more parameters on, one look at all of them is faster.
+#: Above this number of parameters, one check of all of them is faster.
 SOME = 4
-#: The optimizers of PyTorch with loops that read and write each entry once, on a CPU too.
+#: The optimizers of PyTorch with loops that read and write each entry once, also on a CPU.
 FUSED = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW)
 
 
 class TorchSteps(GraphOptimizer):
-    """An optimizer that hands parameters to the step of its base class in PyTorch."""
+    """An optimizer that passes parameters to the step of its PyTorch base class."""
 
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
-    """PyTorch's optimizer that does the same with dense gradients; mostly, a base class."""
+    """PyTorch's equivalent optimizer for dense gradients; usually a base class."""
 
     @property
     def _is_torchs(self) -> bool:
-        """Whether PyTorch's step is one of its own."""
+        """Whether its step is PyTorch's own."""
         return self._torch is not None and isinstance(self, self._torch)
 
     def _step_as_torch(self, groups: list[dict[str, Any]]) -> None:
-        """PyTorch's step on ``groups``, without the hooks around it: those of this step have been called."""
+        """Run PyTorch's step on ``groups``, without its hooks: those of this step were called already."""
         kept, self.param_groups = self.param_groups, groups
         try:
             with torch.set_grad_enabled(self.defaults["differentiable"]):
@@ -56,7 +56,7 @@ class TorchSteps(GraphOptimizer):
             self.param_groups = kept
 
     def _init_group(self, group: dict[str, Any], params: list[Any], grads: list[Any], *lists: Any) -> Any:
-        """PyTorch's, which would look up a second time what was found: a fifth of a step on small parameters."""
+        """Replaces PyTorch's, which would repeat lookups: a fifth of a step on small parameters."""
         if "grads" not in group:
             return super()._init_group(group, params, grads, *lists)  # type: ignore[misc]
         params += group["params"]
@@ -67,7 +67,7 @@ class TorchSteps(GraphOptimizer):
 
 
 class TorchGroup:
-    """Sorts the parameters of a group under options that have been checked."""
+    """Sorts the parameters of a group with checked options."""
 
     def __init__(
         self, kind: type[torch.optim.Optimizer], group: dict[str, Any], numbers: Hyperparameters
@@ -83,7 +83,7 @@ class TorchGroup:
         self.can_fuse = issubclass(kind, FUSED) and (self.asked or unasked) and not group["differentiable"]
 
     def sort(self, states: Mapping[Tensor, Any]) -> tuple[list[dict[str, Any]], list[tuple[int, Tensor]]]:
-        """The groups for PyTorch's step, and the other parameters, with their places in the group."""
+        """Return the groups for PyTorch's step, and the other parameters, with their indices in the group."""
         params = self.group["params"]
         grads = [*map(GRAD, params)]
         found: list[Any] = [*map(states.get, params)] if self.known else []
@@ -95,7 +95,7 @@ class TorchGroup:
                 if self._fit_as_a_whole(params, grads, states_by_name):
                     return [self._fused(params, grads, states_by_name)], []
             except (KeyError, TypeError, AttributeError, RuntimeError):
-                pass  # a state is missing, a number, or sparse
+                pass  # a state is missing, a Python number, or sparse
         others = list[tuple[int, Tensor]]()
         usual: tuple[list[Any], ...] = [], [], []
         fresh, single = list[Tensor](), list[Tensor]()
@@ -141,13 +141,13 @@ class TorchGroup:
             if group["params"][0].is_cpu:
                 group["capturable"] = False
             if self.has_tensors and not group.get("capturable"):
-                group["foreach"] = False  # as PyTorch chooses where it is not asked: it refuses both together
+                group["foreach"] = False  # PyTorch's default, which refuses both together
         return groups, others
 
     def _fit_as_a_whole(self, params: list[Any], grads: list[Any], states: dict[str, list[Any]]) -> bool:
-        """Whether the fused loops can take all of them, in a fourth of the time of one check for each."""
+        """Whether the fused loops support all of them: four times as fast as one check for each."""
         dtypes = {*map(DTYPE, params)}
-        # sizes as numbers: a thousand objects torch.Size in each step set the garbage collector to work
+        # sizes as ints: a thousand torch.Size objects per step trigger the garbage collector
         sizes = [*map(Tensor.numel, params)]
         return (
             len(dtypes) == 1
@@ -176,13 +176,13 @@ class TorchGroup:
 def are_usual(
     param: Tensor, state: Mapping[str, Any], names: Sequence[str], counts: Sequence[str]
 ) -> bool | None:
-    """Whether the states are contiguous; None: they are not those that PyTorch's step takes.
+    """Whether the states are contiguous; None: PyTorch's step does not accept them.
 
     Args:
-        param: whose states they are.
-        state: all of them.
-        names: of those that are like the parameter.
-        counts: of those that are one number.
+        param: the parameter.
+        state: its state.
+        names: names of the states shaped like the parameter.
+        counts: names of the scalar states.
     """
     if len(state) != len(names) + len(counts):
         return None
@@ -200,5 +200,5 @@ def are_usual(
 
 
 def is_simple(param: Tensor) -> bool:
-    """Whether all entries are trained and up to date, and nothing but ``.grad`` holds a gradient."""
+    """Whether all entries are trained and up to date, and the only gradient is ``.grad``."""
     return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None

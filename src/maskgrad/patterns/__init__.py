@@ -1,4 +1,4 @@
-"""Patterns: which entries are specified, one file per way of storing that knowledge."""
+"""Patterns: the specified entries of a tensor, one file per storage."""
 
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import CompressedPattern

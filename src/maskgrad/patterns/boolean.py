@@ -18,7 +18,7 @@ __all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "own_home", "s
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors share memory: one is the other, a view of it, or of the same as it."""
+    """Whether two tensors share memory: they are identical, or views of the same tensor."""
     return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined]
 
 
@@ -28,20 +28,20 @@ def is_expanded(mask: Tensor) -> bool:
 
 
 def sharers(mask: Tensor, entries: int) -> int:
-    """How many of ``entries`` share each Boolean of a mask that is expanded to them."""
+    """Number of ``entries`` that share each Boolean of an expanded mask."""
     return entries // max(smallest(mask).numel(), 1)
 
 
 class Home:
-    """The memory of the masks of a MaskedTensor and its views, which see what is written there.
+    """The memory shared by the masks of a MaskedTensor and its views, which see writes to it.
 
     Attributes:
-        lent: others read the same memory, and must not see what is written: the masks move before they are written.
-        shared: a view or another name is at home here, too.
-        sharers: how many entries share each Boolean, which a view of some of them does not tell.
-        apart: a mask that had to be copied while the values were not: it cannot be written so that all see it.
-        moves: how often the masks have moved.
-        memory: to where, as one dimension.
+        lent: others read the same memory, and must not see writes: the masks move before a write.
+        shared: a view or an alias shares it.
+        sharers: number of entries that share each Boolean, which a view does not show.
+        apart: a mask that was copied although the values were not: writes to it cannot be visible to all.
+        moves: number of moves so far.
+        memory: the new memory, as one dimension.
     """
 
     __slots__ = ("__weakref__", "apart", "lent", "memory", "moves", "shared", "sharers")
@@ -55,7 +55,7 @@ class Home:
         self.memory: Tensor | None = None
 
     def move(self, mask: Tensor) -> None:
-        """Copy the memory of which ``mask`` is a part; the cost is that of the whole, once until it is lent again."""
+        """Copy the memory of which ``mask`` is a part; costs a full copy, once until it is lent again."""
         whole = torch.empty(0, dtype=torch.bool, device=mask.device).set_(mask.untyped_storage())
         self.memory = whole.clone()
         self.moves += 1
@@ -63,9 +63,9 @@ class Home:
 
 
 def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
-    """The home of a mask that the user passes for data of ``shape``, and shares with the MaskedTensor.
+    """Return the home of a user's mask for data of ``shape``, shared with the MaskedTensor.
 
-    Of a second one, and of a mask that was read from a MaskedTensor, nobody is at home.
+    A second MaskedTensor with this mask, or with one read from a MaskedTensor, does not share it.
     """
     if torch.compiler.is_compiling():
         return None
@@ -75,7 +75,7 @@ def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
     entry = _HOMES.get(key)
     if entry is not None and entry[0]() is base:
         known = entry[1]
-        if not known.moves:  # another MaskedTensor has it: neither must see what the other writes
+        if not known.moves:  # used by another MaskedTensor: neither must see the other's writes
             known.lent = True
             return Home(lent=True, sharers=number)
     found = Home(lent=False, sharers=number)
@@ -83,8 +83,8 @@ def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
     return found
 
 
-#: The homes of masks that users pass, for as long as these live, by their numbers: half the time of a
-#: WeakTensorKeyDictionary, which makes a reference for each question.
+#: The homes of user masks, while these exist, by id: half the time of a
+#: WeakTensorKeyDictionary, which makes a reference for each lookup.
 _HOMES: dict[int, tuple[WeakIdRef, Home]] = {}
 
 
@@ -94,7 +94,7 @@ def _forget(key: int, gone: WeakIdRef) -> None:
         del _HOMES[key]
 
 
-#: Views of views that are remembered; then it is found out where the mask is at home.
+#: Depth of views of views that is recorded; beyond it the home is looked up.
 DEEPEST = 16
 
 
@@ -102,7 +102,7 @@ class BooleanPattern(Pattern):
     """A Boolean tensor of the full shape, True where the entry is specified.
 
     The mask may be an expanded view: broadcasting a mask to its data copies nothing. Most masks are never written, so
-    that where a mask is at home is found out by the first write; a view remembers of which pattern it is one.
+    the home of a mask is looked up by the first write; a view only records its base pattern.
     """
 
     __slots__ = ("_depth", "_home", "_is_viewed", "_mask", "_moves", "_source")
@@ -122,7 +122,7 @@ class BooleanPattern(Pattern):
         self._moves = moves if home is None else home.moves
 
     def of_view(self, mask: Tensor) -> BooleanPattern:
-        """The pattern of a view of the values; ``mask`` is, most often, the same view of this mask."""
+        """The pattern of a view of the values; ``mask`` is usually the same view of this mask."""
         self._is_viewed = True
         found = BooleanPattern(mask, None, (self, self._mask), self._moves)
         if self._source is not None:
@@ -134,14 +134,14 @@ class BooleanPattern(Pattern):
 
     @property
     def mask(self) -> Tensor:
-        """The mask, which the reader may keep; see :meth:`keep`."""
+        """The mask, which the caller may keep; see :meth:`keep`."""
         self.keep()
         return self.current
 
     def keep(self) -> None:
-        """Let later writes copy the mask first: the graph may have saved it for the backward pass.
+        """Make later writes copy the mask first, as the graph may have saved it for the backward pass.
 
-        A graph of ``torch.compile`` saves what it needs. Under a transform of ``torch.func`` a mask that views see
+        Graphs of ``torch.compile`` save copies themselves. Under a transform of ``torch.func`` a mask with views
         cannot move; there PyTorch raises in the backward pass.
         """
         if torch.compiler.is_compiling() or (self._home is not None and self._home.lent):
@@ -151,7 +151,7 @@ class BooleanPattern(Pattern):
 
     @property
     def current(self) -> Tensor:
-        """The mask as it is now; a later write may change it."""
+        """The current mask, which later writes may change."""
         home = self._home
         if home is None:
             if self._source is None:
@@ -168,24 +168,24 @@ class BooleanPattern(Pattern):
         return self._mask
 
     def alias(self, mask: Tensor) -> BooleanPattern:
-        """The pattern of another name of the same memory, or of a view of it, in a graph."""
+        """The pattern of an alias or view of the same memory, in a graph."""
         home = self.shared_home()
         home.shared = True
         return BooleanPattern(mask, home)
 
     @property
     def is_seen(self) -> bool:
-        """Whether a view or another name of the same memory may see what is written."""
+        """Whether a view or alias of the same memory may see writes."""
         home = self.home
         return self._is_viewed or (home is not None and home.shared)
 
     @property
     def home(self) -> Home | None:
-        """Where the mask can be written; None: nobody else sees what is written, so that it is replaced."""
+        """The writable home of the mask; None: no views, so writes replace the mask."""
         return self.shared_home() if self._source is not None or self._is_viewed else self._home
 
     def shared_home(self) -> Home:
-        """The home for this mask and a view of it. Who else reads a mask that had none so far is not known."""
+        """The home for this mask and a view of it. Other readers of a mask without a home are unknown."""
         if self._home is None:
             if self._source is None:
                 self._home = Home(lent=True, sharers=sharers(self._mask, self._mask.numel()))
@@ -205,14 +205,14 @@ class BooleanPattern(Pattern):
         )
 
     def lend(self) -> Tensor:
-        """The mask, for a reader who must not see later writes; they copy it first."""
+        """The mask for a reader that must not see later writes; these copy it first."""
         home = self._known_home()
         if home is not None:
             home.lent = True
         return self.current
 
     def borrowed(self) -> BooleanPattern:
-        """The same entries for other values: neither sees what is written to the other."""
+        """The same entries for other values: neither sees writes to the other."""
         return BooleanPattern(self.lend())
 
     @property
@@ -225,11 +225,11 @@ class BooleanPattern(Pattern):
         return (self.lend(),)
 
     def facts(self) -> PatternFacts:
-        """Nothing but the layout: the mask has its own shape."""
+        """The layout only, as the mask has its own shape."""
         return PatternFacts("strided")
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> BooleanPattern:
-        """Around another mask."""
+        """The pattern with another mask."""
         return BooleanPattern(tensors[0])
 
     def __repr__(self) -> str:
@@ -237,26 +237,25 @@ class BooleanPattern(Pattern):
 
 
 def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:
-    """Return ``mask`` broadcast to ``shape``, or say what is wrong with it.
+    """Return ``mask`` broadcast to ``shape``, or raise an error.
 
-    Every mask that is an argument passes here. One with fewer dimensions is refused, because ``(B,)`` for ``(B, B)``
-    would broadcast to columns where rows are meant; unless it ends in a dimension of size 1 or has none.
+    Every mask argument is checked here. Masks with fewer dimensions are refused, because ``(B,)`` for ``(B, B)``
+    would broadcast along the wrong dimension; except if they end in a dimension of size 1 or have none.
 
     Raises:
         TypeError: ``mask`` is not a Boolean ``torch.Tensor``.
-        ValueError: it has fewer dimensions, does not broadcast to ``shape``, or lives on another device.
+        ValueError: it has fewer dimensions, does not broadcast to ``shape``, or is on another device.
     """
     if not isinstance(mask, torch.Tensor):
         remedy = (
-            "write mask.filled(False)" if hasattr(mask, "filled") else "convert it with torch.as_tensor(mask)"
+            "use mask.filled(False)" if hasattr(mask, "filled") else "convert it with torch.as_tensor(mask)"
         )
         raise TypeError(
             f"mask must be a Boolean torch.Tensor (True = specified), found {type(mask).__name__}; {remedy}"
         )
     if mask.dtype != torch.bool:
         raise TypeError(
-            f"mask must have dtype torch.bool (True = specified), found {mask.dtype}; "
-            "write the condition out, as in mask != 0"
+            f"mask must have dtype torch.bool (True = specified), found {mask.dtype}; use mask != 0"
         )
     if mask.layout != torch.strided:
         raise TypeError(f"mask must be a strided tensor, found layout {mask.layout}; use mask.to_dense()")
@@ -279,12 +278,12 @@ def _does_not_fit(sizes: torch.Size, shape: torch.Size) -> ValueError:
     return ValueError(
         f"mask must have as many dimensions as the data, each of its size or 1 where the mask repeats; found a mask "
         f"of shape {tuple(sizes)} for data of shape {tuple(shape)}"
-        + (f"; write {' or '.join(ways)}" if ways else "")
+        + (f"; use {' or '.join(ways)}" if ways else "")
     )
 
 
 def _spellings(sizes: torch.Size, shape: torch.Size) -> list[str]:
-    """How a mask can be written to fit ``shape``: with None for the dimensions along which it repeats."""
+    """Expressions for a mask that fits ``shape``, with None for the dimensions along which it repeats."""
     found: dict[tuple[int, ...], str] = {}
     for kept in itertools.combinations(reversed(range(len(shape))), len(sizes)):
         here = dict(zip(reversed(kept), sizes, strict=True))

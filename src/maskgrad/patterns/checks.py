@@ -1,4 +1,4 @@
-"""Whether index tensors from outside describe a pattern: bounds, order, no place twice."""
+"""Checks of index tensors from outside: bounds, order, no duplicates."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _integers(index: Tensor, name: str) -> None:
 
 
 def check_places(indices: Tensor, sizes: tuple[int, ...], name: str = "indices") -> None:
-    """Raise IndexError if a coordinate lies outside its size, TypeError if it is no integer."""
+    """Raise IndexError if a coordinate lies outside its size, TypeError if it is not an integer."""
     _integers(indices, name)
     if indices.ndim != 2 or indices.shape[0] != len(sizes):
         raise ValueError(
@@ -43,7 +43,7 @@ def check_places(indices: Tensor, sizes: tuple[int, ...], name: str = "indices")
 
 
 def check_pattern(pattern: Pattern, values: Tensor) -> None:
-    """Raise a fitting error if the tensors of a pattern contradict each other or the values."""
+    """Raise an error if the tensors of a pattern contradict each other or the values."""
     if isinstance(pattern, BooleanPattern):
         return
     if any(t.layout != torch.strided for t in (values, *pattern.tensors())):
@@ -53,7 +53,7 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         return
     sizes = pattern.facts().sizes
     if min(sizes, default=0) < 0 or math.prod(sizes) >= 2**63:
-        raise ValueError(f"sizes must be numbers from 0 on whose product int64 can hold, found {sizes}")
+        raise ValueError(f"sizes must be nonnegative integers whose product fits into int64, found {sizes}")
     devices = {t.device for t in (values, *pattern.tensors())}
     if len(devices) > 1:
         raise ValueError(f"values and indices must be on one device, found {sorted(map(str, devices))}")
@@ -63,17 +63,17 @@ def check_pattern(pattern: Pattern, values: Tensor) -> None:
         _check_lines(pattern, values)
     else:
         raise TypeError(
-            f"{type(pattern).__name__} has no check of what files hold: write one in patterns/checks.py"
+            f"{type(pattern).__name__} has no check for loading from files: add one in patterns/checks.py"
         )
 
 
 def check_offsets(offsets: Tensor, number: int) -> None:
-    """Raise a fitting error unless ``offsets`` ascend from 0 to the number of rows."""
+    """Raise an error unless ``offsets`` ascend from 0 to the number of rows."""
     _integers(offsets, "offsets")
     if offsets.ndim != 1 or not offsets.shape[0]:
         raise ValueError(
-            f"offsets must have shape (B + 1,), where each sequence begins and the last one ends, found "
-            f"{tuple(offsets.shape)}; of lengths make them with torch.nn.functional.pad(lengths.cumsum(0), (1, 0))"
+            f"offsets must have shape (B + 1,), the start of each sequence and the end of the last one, found "
+            f"{tuple(offsets.shape)}; to get them from lengths: torch.nn.functional.pad(lengths.cumsum(0), (1, 0))"
         )
     first, last = int(offsets[0]), int(offsets[-1])
     falls = offsets.diff() < 0
@@ -81,7 +81,7 @@ def check_offsets(offsets: Tensor, number: int) -> None:
         found = f"they begin with {first} and end with {last}"
         if bool(falls.any()):
             at = int(falls.nonzero()[0])
-            found = f"they fall from {int(offsets[at])} to {int(offsets[at + 1])} at sequence {at}"
+            found = f"they decrease from {int(offsets[at])} to {int(offsets[at + 1])} at sequence {at}"
         raise ValueError(f"offsets must ascend from 0 to the number of rows, {number}; {found}")
 
 
@@ -89,10 +89,10 @@ def _check_sequences(pattern: JaggedPattern, values: Tensor) -> None:
     offsets, index, frame, at = *pattern.tensors(), pattern.at
     rank = len(at) + values.ndim - 1
     if values.ndim < 1 or frame.dtype != torch.bool or len(at) not in (1, frame.ndim) or frame.ndim < 2:
-        raise ValueError("a jagged tensor has rows, and a Boolean frame of its batch and ragged dimensions")
+        raise ValueError("a jagged tensor needs rows, and a Boolean frame of its batch and ragged dimensions")
     if len(set(at)) != len(at) or not all(0 <= place < rank for place in at):
         raise ValueError(
-            f"batch and ragged dimensions must stand at different places below {rank}, found {at}"
+            f"batch and ragged dimensions must be at different positions below {rank}, found {at}"
         )
     check_offsets(offsets, values.shape[0])
     lengths = offsets.diff()
@@ -103,7 +103,7 @@ def _check_sequences(pattern: JaggedPattern, values: Tensor) -> None:
     _integers(index, "index")
     expected = jagged_pattern(offsets, values.shape[0], tuple(frame.shape)).index
     if index.shape != expected.shape or not torch.equal(index, expected.to(index.dtype)):
-        raise ValueError("index does not list the places of the rows that offsets speak of")
+        raise ValueError("index does not match the rows given by offsets")
 
 
 def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:
@@ -114,7 +114,9 @@ def _check_coordinates(pattern: CoordinatePattern, values: Tensor) -> None:
         )
     keys = ravel_multi_index(pattern.indices, pattern.sizes)
     if bool((keys[1:] <= keys[:-1]).any()):
-        raise ValueError("indices must be in row-major order, each place once; use mg.sparse.coalesce first")
+        raise ValueError(
+            "indices must be in row-major order without duplicates; use mg.sparse.coalesce first"
+        )
 
 
 def _check_lines(pattern: CompressedPattern, values: Tensor) -> None:
@@ -137,7 +139,7 @@ def _check_lines(pattern: CompressedPattern, values: Tensor) -> None:
     if values.shape[: len(batch) + 1] != (*batch, number):
         raise ValueError(f"values must begin with shape {(*batch, number)}, found {tuple(values.shape)}")
     if pattern.blocksize and values.shape[len(batch) + 1 : len(batch) + 3] != (height, width):
-        raise ValueError(f"values must hold blocks of ({height}, {width}), found shape {tuple(values.shape)}")
+        raise ValueError(f"values must have blocks of ({height}, {width}), found shape {tuple(values.shape)}")
     steps = pointers.diff(dim=-1)
     if bool((steps < 0).any() | (pointers[..., 0] != 0).any() | (pointers[..., -1] != number).any()):
         raise ValueError(
@@ -150,6 +152,6 @@ def _check_lines(pattern: CompressedPattern, values: Tensor) -> None:
         raise IndexError(
             f"positions must lie between 0 and {most - 1}, found index {low if low < 0 else high}"
         )
-    keys = lines_of(pointers, number) * most + positions  # int64, however narrow the positions are
+    keys = lines_of(pointers, number) * most + positions  # int64 for any dtype of the positions
     if bool((keys[..., 1:] <= keys[..., :-1]).any()):
-        raise ValueError(f"positions of layout {layout} must ascend within each line, each once")
+        raise ValueError(f"positions of layout {layout} must ascend strictly within each line")

@@ -14,7 +14,7 @@ __all__ = ["BLOCKED", "BY_ROW", "TRANSPOSED", "CompressedPattern", "lines_of"]
 
 BY_ROW = (torch.sparse_csr, torch.sparse_bsr)
 BLOCKED = (torch.sparse_bsr, torch.sparse_bsc)
-#: Each compressed layout, and the one that reads the same memory with rows and columns exchanged.
+#: Each compressed layout, and the one for the same memory with rows and columns exchanged.
 TRANSPOSED = {
     torch.sparse_csr: torch.sparse_csc,
     torch.sparse_csc: torch.sparse_csr,
@@ -24,7 +24,7 @@ TRANSPOSED = {
 
 
 def lines_of(pointers: Tensor, number: int) -> Tensor:
-    """The line of each stored position, (*batch, number): pointers (*batch, lines + 1) spelled out."""
+    """The line of each stored position, (*batch, number): from pointers (*batch, lines + 1)."""
     lines = pointers.shape[-1] - 1
     counts = pointers.diff(dim=-1)
     total = pointers[..., 0].numel() * number
@@ -65,7 +65,7 @@ class CompressedPattern(StoredPattern):
         return PatternFacts(str(self._layout).removeprefix("torch."), self.sizes, self.blocksize)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> CompressedPattern:
-        """The same facts around other index tensors."""
+        """The same facts with other index tensors."""
         return CompressedPattern(self._layout, tensors[0], tensors[1], self.sizes, self.blocksize)
 
     def transposed(self) -> CompressedPattern:
@@ -96,7 +96,7 @@ class CompressedPattern(StoredPattern):
 
     @property
     def _counted(self) -> int:
-        """How many dimensions of the values count entries."""
+        """Number of dimensions of the values that count entries."""
         return len(self.sizes) - (1 if self.blocksize is None else -1)
 
     def flattened(self, values: Tensor) -> Tensor:
@@ -108,5 +108,5 @@ class CompressedPattern(StoredPattern):
         return entries.reshape(*self.positions.shape, *(self.blocksize or ()), *entries.shape[1:])
 
     def dense_sizes(self, values: Tensor) -> tuple[int, ...]:
-        """Everything behind the dimensions that count entries."""
+        """Sizes after the dimensions that count entries."""
         return tuple(values.shape[self._counted :])

@@ -1,6 +1,6 @@
-"""From places to a pattern of any layout, and which entry goes where.
+"""Conversion of indices to a pattern of any layout, and the order of its entries.
 
-A conversion goes by the pattern, never by the values: a stored zero stays an entry. It costs a sort of the entries.
+A conversion depends on the pattern, never on values: stored zeros remain entries. It sorts the entries.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ LAYOUTS = (torch.strided, torch.sparse_coo, *TRANSPOSED)
 
 
 class Storage(NamedTuple):
-    """How a layout stores a pattern: one record for each, by the name of the layout in ``torch``.
+    """Storage of patterns in a layout, one record per layout, by its name in ``torch``.
 
     Attributes:
         tensors: the names of :meth:`Pattern.tensors`, as the keys of a pytree.
-        made: puts a pattern together from its facts and these tensors.
-        of_places: makes a pattern of places (s, n), their sizes, the layout and a block size, and gives the order in
-            which entries at these places are stored; None: no pattern is made of places.
+        made: makes a pattern from its facts and these tensors.
+        of_places: makes a pattern from indices (s, n), sizes, layout and block size, and returns the order in
+            which entries at these indices are stored; None: not supported.
     """
 
     tensors: tuple[str, ...]
@@ -39,7 +39,7 @@ class Storage(NamedTuple):
 
 
 def pattern_of_facts(facts: PatternFacts, tensors: tuple[Any, ...]) -> Pattern:
-    """Put a pattern together again from what :meth:`Pattern.facts` and :meth:`Pattern.tensors` gave."""
+    """Make a pattern from the results of :meth:`Pattern.facts` and :meth:`Pattern.tensors`."""
     storage = STORAGES[facts.layout]
     number, blocked = len(storage.tensors), facts.layout in BLOCKED_NAMES
     if len(tensors) != number or (facts.blocksize is None) == blocked:
@@ -56,18 +56,18 @@ def pattern_of_places(
     layout: torch.layout,
     blocksize: tuple[int, int] | None = None,
 ) -> tuple[StoredPattern, Tensor]:
-    """A pattern of the given layout, and the order (n,) in which entries at ``coordinates`` are to be stored.
+    """A pattern of the given layout, and the order (n,) in which entries at ``coordinates`` are stored.
 
     Args:
-        coordinates: (s, n) places, each once, in any order.
+        coordinates: (s, n) distinct indices, in any order.
         sizes: the s sizes.
         layout: one of torch's five sparse layouts, or ``torch.jagged``.
         blocksize: height and width of a block, for the two blocked layouts.
 
     Raises:
         ValueError: the layout is unknown, needs (at least) two dimensions, a block size is missing, does not divide
-            the sizes or is not wanted, a block is specified only in part, batches differ in their number of entries, or
-            a sequence has a gap.
+            the sizes or is not supported, a block is specified only in part, batches differ in their number of entries,
+            or a sequence has a gap.
     """
     storage = STORAGES.get(_name(layout))
     if storage is None or storage.of_places is None:
@@ -102,7 +102,7 @@ def _compressed(
 
 
 def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[StoredPattern, Tensor]:
-    """Each sequence must be specified in its first positions."""
+    """Make a jagged pattern; each sequence must be specified in its first positions."""
     if len(sizes) < 2:
         raise ValueError(
             f"layout torch.jagged needs a batch and a ragged dimension, found shape {sizes}; use x.unsqueeze(0)"
@@ -116,9 +116,9 @@ def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[St
     if bool(gaps.any()):
         row = int(gaps.nonzero()[0])
         raise ValueError(
-            "layout torch.jagged stores sequences that are specified in their first positions, but sequence "
-            f"{int(which[row])} is not specified at position {int(pattern.positions()[row])}, and is behind it; "
-            "keep the Boolean mask"
+            "layout torch.jagged needs sequences that are specified in their first positions, but sequence "
+            f"{int(which[row])} is masked at position {int(pattern.positions()[row])}, and specified after it; "
+            "use a Boolean mask"
         )
     return pattern, order
 
@@ -126,7 +126,7 @@ def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[St
 def _lines(
     coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort places by batch, line and position; count them line by line."""
+    """Sort indices by batch, line and position; count them per line."""
     *batch, row, column = coordinates
     line, position = (row, column) if layout in BY_ROW else (column, row)
     lines, width = (sizes[-2], sizes[-1]) if layout in BY_ROW else (sizes[-1], sizes[-2])
@@ -149,7 +149,7 @@ def _lines(
 def _blocks(
     coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout, blocksize: tuple[int, int]
 ) -> tuple[StoredPattern, Tensor]:
-    """Group places by block; each block must be complete."""
+    """Group indices by block; each block must be complete."""
     height, width = blocksize
     if height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
         raise ValueError(

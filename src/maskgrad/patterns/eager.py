@@ -1,4 +1,4 @@
-"""Whether the numbers in a tensor may be looked at without harm."""
+"""Checks whether values of a tensor may be read."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["can_read_values", "forward_mode_is_active", "forward_only", "is_eage
 
 
 def forward_only(*values: Tensor) -> bool:
-    """True where no derivative of these is recorded, neither now nor by someone who traces: none can become NaN."""
-    # first, because what follows cannot be traced
+    """Whether no derivative of these is recorded, neither eagerly nor by tracing: none can become NaN."""
+    # first, because the rest cannot be traced
     if torch.compiler.is_compiling() or is_transformed():
         return False
     return not (torch.is_grad_enabled() and any(x.requires_grad for x in values))
 
 
 def forward_mode_is_active() -> bool:
-    """Whether tangents may be travelling along; never said while a graph is being traced."""
+    """Whether forward-mode tangents may be present; False while a graph is being traced."""
     return not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0

@@ -1,4 +1,4 @@
-"""Sequences of different lengths, one behind the other: the layout ``torch.jagged``."""
+"""Concatenated sequences of different lengths: the layout ``torch.jagged``."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ T = TypeVar("T")
 
 
 class JaggedPattern(StoredPattern):
-    """Sequence b is specified in its first positions; values (n, *features), one row for each of these.
+    """Sequence b is specified in its first positions; values (n, *features), one row per position.
 
     Attributes:
-        offsets: (B + 1,), int64: sequence b is the rows ``offsets[b]:offsets[b + 1]``; B counts all batch dimensions.
-        index: (n,), int64: the place b * T + t of each row, ascending.
-        frame: Boolean (*batch, T) that takes no memory. Only its shape is meant: a graph that is traced takes the sizes
-            of tensors for variable, and those of plain integers for constant.
-        at: where the batch dimensions and the ragged one stand in the whole shape; features take the other places. A
-            single place if they are flattened into one dimension (B * T,), as in ``logits.view(-1, classes)``.
+        offsets: (B + 1,), int64: sequence b has the rows ``offsets[b]:offsets[b + 1]``; B counts all batch dimensions.
+        index: (n,), int64: the index b * T + t of each row, ascending.
+        frame: Boolean (*batch, T) without memory, used for its shape only: traced graphs treat the sizes
+            of tensors as variable, and those of plain integers as constant.
+        at: positions of the batch dimensions and the ragged one in the full shape; the others are features. A
+            single position if they are flattened into one dimension (B * T,), as in ``logits.view(-1, classes)``.
     """
 
     __slots__ = ("_at", "_memory", "_places", "frame", "index", "offsets")
@@ -37,9 +37,9 @@ class JaggedPattern(StoredPattern):
 
     @property
     def at(self) -> tuple[int, ...]:
-        """The places; in a graph read from text, which is constant.
+        """The positions; in a graph parsed from a string, which is constant.
 
-        ``torch.compile(dynamic=True)`` takes integers of arguments for variable, and then ``dim in at`` is False.
+        ``torch.compile(dynamic=True)`` treats integers in arguments as variable, and then ``dim in at`` is False.
         """
         if torch.compiler.is_dynamo_compiling():
             return tuple(map(int, self._places.split()))
@@ -47,12 +47,12 @@ class JaggedPattern(StoredPattern):
 
     @property
     def sizes(self) -> tuple[int, ...]:  # type: ignore[override]
-        """The sizes of the batch and of the ragged dimension, in this order, or of what they are flattened into."""
+        """The sizes of the batch and of the ragged dimension, in this order, or of the flattened dimension."""
         return (self.frame.numel(),) if self.is_flat else tuple(self.frame.shape)
 
     @property
     def is_flat(self) -> bool:
-        """Whether batch and ragged dimension are one."""
+        """Whether batch and ragged dimension are flattened."""
         return len(self.at) < self.frame.ndim
 
     @property
@@ -71,30 +71,30 @@ class JaggedPattern(StoredPattern):
         return torch.jagged
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """Offsets, places and frame."""
+        """Offsets, indices and frame."""
         return self.offsets, self.index, self.frame
 
     def facts(self) -> PatternFacts:
-        """Where the batch dimensions and the ragged one stand; sizes are the frame's."""
+        """Positions of the batch dimensions and the ragged one; the frame has the sizes."""
         return PatternFacts("jagged", self.at)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> JaggedPattern:
-        """The same places around other tensors."""
+        """The same positions with other tensors."""
         offsets, index, frame = tensors
         return JaggedPattern(offsets, index, frame, self.at)
 
     def moved(self, at: tuple[int, ...]) -> JaggedPattern:
-        """The same sequences at other places of the shape; the same object every time."""
+        """The same sequences at other positions of the shape; always the same object."""
         if at == self.at:
             return self
         return self.remembered(("moved", at), lambda: JaggedPattern(self.offsets, self.index, self.frame, at))
 
     def canonical(self) -> JaggedPattern:
-        """The same sequences with batch and ragged dimension in front."""
+        """The same sequences with batch and ragged dimension first."""
         return self.moved(tuple(range(len(self.at))))
 
     def remembered_beside(self, key: str, other: JaggedPattern, compute: Callable[[], T]) -> T:
-        """What ``compute`` says about this pattern and ``other``; of the last one alone: batches come and go."""
+        """Result of ``compute`` for this pattern and ``other``, cached for the last ``other`` only."""
         offsets, found = self.remembered(key, lambda: (other.offsets, compute()))
         if offsets is not other.offsets:
             self.forget(key)
@@ -120,8 +120,8 @@ class JaggedPattern(StoredPattern):
         return self.remembered("coordinates", lambda: unravel_index(self.index, self.sizes))
 
     def shape(self, values: Tensor) -> torch.Size:
-        """The whole shape, each dimension at its place."""
-        if self.is_canonical and not self.is_flat:  # asked for often
+        """The full shape, with each dimension at its position."""
+        if self.is_canonical and not self.is_flat:  # used often
             return self.frame.shape + values.shape[1:]
         sizes: list[int] = list(values.shape[1:])
         own = self.sizes
@@ -142,7 +142,7 @@ class JaggedPattern(StoredPattern):
 def jagged_pattern(
     offsets: Tensor, number: int, sizes: tuple[int, ...], at: tuple[int, ...] | None = None
 ) -> JaggedPattern:
-    """The pattern of sequences whose rows, ``number`` in all, end at ``offsets`` (B + 1,), in a frame of ``sizes``."""
+    """Pattern of sequences whose rows, ``number`` in all, end at ``offsets`` (B + 1,), in a frame of ``sizes``."""
     frame = torch.ones((), dtype=torch.bool, device=offsets.device).expand(sizes)
     starts = torch.arange(math.prod(sizes[:-1]), device=offsets.device) * sizes[-1] - offsets[:-1]
     rows = torch.arange(number, device=offsets.device)
@@ -151,7 +151,7 @@ def jagged_pattern(
 
 
 def same_lengths(a: JaggedPattern, b: JaggedPattern) -> bool:
-    """Whether both have the same sequences of the same lengths, wherever they stand in the shape.
+    """Return whether both have sequences of the same lengths, at any positions of the shape.
 
     Raises:
         ValueError: their frames differ.

@@ -1,4 +1,4 @@
-"""What every pattern can say about itself, however it is stored."""
+"""Interface of all patterns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class PatternFacts(NamedTuple):
     """A pattern without its tensors: plain data that can be compared, hashed and written to a file."""
 
     layout: str
-    #: of a jagged layout, where batch and ragged dimension stand: its sizes are those of a tensor
+    #: positions of batch and ragged dimension in a jagged layout, whose sizes are those of a tensor
     sizes: tuple[int, ...] = ()
     blocksize: tuple[int, int] | None = None
 
 
 class Pattern(abc.ABC):
-    """Which entries of a tensor are specified; constant, and without a place in the autograd graph."""
+    """The specified entries of a tensor; constant, and not part of the autograd graph."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class Pattern(abc.ABC):
     @property
     @abc.abstractmethod
     def mask(self) -> Tensor:
-        """One Boolean per entry of the whole shape; for a sparse layout this allocates the whole shape."""
+        """One Boolean per entry of the full shape, which a sparse layout must allocate."""
 
     @abc.abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
@@ -41,8 +41,8 @@ class Pattern(abc.ABC):
 
     @abc.abstractmethod
     def facts(self) -> PatternFacts:
-        """What is known without looking at numbers."""
+        """The properties known without reading tensors."""
 
     @abc.abstractmethod
     def rebuilt(self, tensors: tuple[Any, ...]) -> Pattern:
-        """The same kind of pattern with the same facts around other tensors (moved, detached, traced)."""
+        """The same kind of pattern with the same facts with other tensors (moved, detached, traced)."""

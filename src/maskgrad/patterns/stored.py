@@ -1,4 +1,4 @@
-"""Patterns that list what is specified: their cost follows the number of specified entries, not the shape.
+"""Patterns that list the specified entries: their cost depends on the number of these, not on the shape.
 
 The simplest of them is here: one row of coordinates per specified entry (COO), for any number of dimensions.
 """
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class StoredPattern(Pattern):
-    """A pattern over some *sparse* dimensions; each stored value may have further, *dense* dimensions behind them."""
+    """A pattern over some *sparse* dimensions; stored values may have further, *dense* dimensions after them."""
 
     __slots__ = ("_memory", "sizes")
 
@@ -38,10 +38,10 @@ class StoredPattern(Pattern):
 
     @abc.abstractmethod
     def coordinates(self) -> Tensor:
-        """Integer tensor (s, n): where each of the n entries is, in the order of storage."""
+        """Integer tensor (s, n): the index of each of the n entries, in storage order."""
 
     def flattened(self, values: Tensor) -> Tensor:
-        """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`; they may be stored like that."""
+        """Stored values as entries, (n, *dense), in the order of :meth:`coordinates`; possibly as stored."""
         return values
 
     def gathered(self, entries: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ class StoredPattern(Pattern):
         return tuple(values.shape[1:])
 
     def is_same(self, other: StoredPattern) -> bool:
-        """Whether both are one object, or have the very same tensors: asked without looking at numbers."""
+        """Whether both are the same object, or have the same tensor objects; reads no values."""
         if self is other:
             return True
         if type(self) is not type(other) or self.tensors()[0] is not other.tensors()[0]:
@@ -62,10 +62,10 @@ class StoredPattern(Pattern):
         return same and self.facts() == other.facts()
 
     def remembered(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """What ``compute`` says about this pattern, computed once: a pattern never changes.
+        """Result of ``compute`` for this pattern, cached: a pattern never changes.
 
-        Neither copied nor stored with the pattern. Nothing is remembered of a graph under way, of transformed tensors,
-        or in inference mode, whose tensors no backward pass could use later.
+        Neither copied nor stored with the pattern. Nothing is cached in traced graphs, for transformed tensors,
+        or in inference mode, whose tensors cannot be used in a later backward pass.
         """
         if not can_read_values(self.tensors()[0]) or torch.is_inference_mode_enabled():
             return compute()
@@ -78,7 +78,7 @@ class StoredPattern(Pattern):
         return cast("T", memory[key])
 
     def forget(self, key: Hashable) -> None:
-        """Remember nothing under ``key``."""
+        """Drop the cached result of ``key``."""
         getattr(self, "_memory", {}).pop(key, None)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
@@ -87,19 +87,19 @@ class StoredPattern(Pattern):
         return None, {name: getattr(self, name) for name in kept}
 
     def shape(self, values: Tensor) -> torch.Size:
-        """The whole shape of a tensor with these values."""
+        """The full shape of a tensor with these values."""
         return torch.Size((*self.sizes, *self.dense_sizes(values)))
 
     @property
     def mask(self) -> Tensor:
-        """One Boolean per place in the sparse dimensions."""
+        """One Boolean per position in the sparse dimensions."""
         coordinates = self.coordinates()
         mask = torch.zeros(self.sizes, dtype=torch.bool, device=coordinates.device)
         return write_places(mask, coordinates, torch.ones((), dtype=torch.bool, device=mask.device))
 
 
 class CoordinatePattern(StoredPattern):
-    """Coordinates (s, n) in row-major order, each place once; values (n, *dense)."""
+    """Coordinates (s, n) in row-major order, without duplicates; values (n, *dense)."""
 
     __slots__ = ("indices",)
 
@@ -120,7 +120,7 @@ class CoordinatePattern(StoredPattern):
         return PatternFacts("sparse_coo", self.sizes)
 
     def rebuilt(self, tensors: tuple[Any, ...]) -> CoordinatePattern:
-        """The same sizes around other coordinates."""
+        """The same sizes with other coordinates."""
         return CoordinatePattern(tensors[0], self.sizes)
 
     def coordinates(self) -> Tensor:
@@ -132,7 +132,7 @@ def read_places(dense: Tensor, coordinates: Tensor) -> Tensor:
     """The entries (n, *dense) of a tensor at ``coordinates`` (s, n)."""
     if coordinates.shape[0]:
         return dense[tuple(coordinates)]
-    return dense.expand(coordinates.shape[1], *dense.shape)  # PyTorch takes no empty list of indices
+    return dense.expand(coordinates.shape[1], *dense.shape)  # PyTorch refuses empty indices
 
 
 def write_places(dense: Tensor, coordinates: Tensor, entries: Tensor) -> Tensor:
@@ -143,9 +143,9 @@ def write_places(dense: Tensor, coordinates: Tensor, entries: Tensor) -> Tensor:
 
 
 def ravel_multi_index(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Row-major numbers (n,) of the places at ``coordinates`` (s, n)."""
+    """Row-major indices (n,) of ``coordinates`` (s, n)."""
     if math.prod(sizes) >= 2**63:
-        raise ValueError(f"sizes {sizes} have too many places, {math.prod(sizes)}, to be numbered by int64")
+        raise ValueError(f"sizes {sizes} have {math.prod(sizes)} positions, more than int64 can hold")
     keys = torch.zeros(coordinates.shape[1], dtype=torch.int64, device=coordinates.device)
     for index, size in zip(coordinates, sizes, strict=True):
         keys = keys * size + index
@@ -153,7 +153,7 @@ def ravel_multi_index(coordinates: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def unravel_index(keys: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Coordinates (s, n) of row-major numbers (n,): the inverse of :func:`ravel_multi_index`."""
+    """Coordinates (s, n) of row-major indices (n,): the inverse of :func:`ravel_multi_index`."""
     rows: list[Tensor] = []
     for size in reversed(sizes):
         rows.insert(0, keys % max(size, 1))

@@ -1,6 +1,6 @@
-"""Pictures of patterns and of training, drawn with matplotlib (``pip install 'maskgrad[plot]'``).
+"""Plots of patterns and of training, drawn with matplotlib (``pip install 'maskgrad[plot]'``).
 
-Each function draws into the axes it is given, or into new ones, and returns them.
+Each function draws into given or new axes, and returns them.
 """
 
 from maskgrad.plot.curves import curves

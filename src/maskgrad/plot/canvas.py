@@ -1,4 +1,4 @@
-"""Axes to draw into, and a look that all pictures share."""
+"""Axes to draw into, and the common style of all plots."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["COLORS", "DASHES", "INK", "axes_to_draw_into", "dress", "figure", "require_matplotlib"]
 
-#: Okabe and Ito's palette, less its yellow (too faint on white): told apart by colour-blind readers and in print
+#: Okabe and Ito's palette, less its yellow (too faint on white): distinguishable for colour-blind readers and in print
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: a second way to tell curves apart
+#: a second distinction of curves
 DASHES = ("-", "--", ":", "-.")
 INK = "#333333"
 
@@ -22,7 +22,7 @@ TITLE_SIZE, LABEL_SIZE, TICK_SIZE = 14, 12, 11
 
 
 def require_matplotlib() -> None:
-    """Raise the error that says what to install, if matplotlib cannot be used."""
+    """Raise an error that says what to install if matplotlib is not available."""
     require("matplotlib", "maskgrad.plot")
 
 
@@ -35,7 +35,7 @@ def figure(width: float, height: float) -> Figure:
 
 
 def axes_to_draw_into(ax: Axes | None) -> Axes:
-    """``ax``, or the axes of a new figure of pyplot, which notebooks show by themselves."""
+    """``ax``, or the axes of a new figure of pyplot, which notebooks display."""
     require_matplotlib()
     if ax is not None:
         return ax
@@ -45,7 +45,7 @@ def axes_to_draw_into(ax: Axes | None) -> Axes:
 
 
 def dress(ax: Axes, title: str | None, xlabel: str | None, ylabel: str | None, *, pad: float = 12) -> None:
-    """Title, labels and letters large enough to read."""
+    """Set title, labels and readable font sizes."""
     if title is not None:
         ax.set_title(title, fontsize=TITLE_SIZE, loc="left", pad=pad, color=INK)
     if xlabel is not None:

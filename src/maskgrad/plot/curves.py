@@ -1,4 +1,4 @@
-"""How numbers change from epoch to epoch."""
+"""Curves of values per epoch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def curves(
     Args:
         series: name and values of each curve; colour and dashes both tell them apart.
         ax: axes to draw into; new ones if None.
-        title: above the picture.
-        xlabel: what is counted.
-        ylabel: what the values are, with their unit.
+        title: title above the plot.
+        xlabel: label of the x axis.
+        ylabel: label of the y axis, with the unit.
         level: name and height of a horizontal line to compare with.
-        legend: explain the curves; False where the axes beside it do.
+        legend: whether to add a legend; False if neighbouring axes have it.
 
     Returns:
         The axes.
@@ -58,7 +58,7 @@ def curves(
             color=COLORS[number % len(COLORS)],
             linestyle=DASHES[number % len(DASHES)],
             linewidth=2.2,
-            # a single point makes no line
+            # a single point is not visible as a line
             marker="o" if len(values) == 1 else None,
         )
     if level is not None:

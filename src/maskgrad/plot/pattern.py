@@ -1,4 +1,4 @@
-"""Which entries of a matrix are specified."""
+"""Plot of the specified entries of a matrix."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ def pattern(
     xlabel: str | None = "column",
     ylabel: str | None = "row",
 ) -> Axes:
-    """Draw which entries of a matrix are specified.
+    """Draw the specified entries of a matrix.
 
-    A matrix with no more rows and columns than ``bins`` is drawn entry by entry; of a larger one each cell shows
-    which percentage of its entries are specified, on a logarithmic scale. Cells with none stay white.
+    A matrix with no more rows and columns than ``bins`` is drawn entry by entry; for a larger one each cell shows
+    the percentage of its specified entries, on a logarithmic scale. Cells with none stay white.
 
     Args:
         x: MaskedTensor or Boolean mask with two dimensions, or one (drawn as a row).
         ax: axes to draw into; new ones if None.
-        bins: the most rows and columns of cells to draw.
+        bins: maximum number of rows and columns of cells.
         sort: put the rows and columns with most specified entries first.
-        title: above the picture.
-        xlabel: below it.
-        ylabel: beside it.
+        title: title above the plot.
+        xlabel: label of the x axis.
+        ylabel: label of the y axis.
 
     Returns:
         The axes.
 
     Raises:
-        TypeError: ``x`` is neither.
+        TypeError: ``x`` is neither of these.
         ValueError: ``x`` has no entries, or more than two dimensions.
         MissingDependencyError: matplotlib is not installed.
 
@@ -83,13 +83,13 @@ def pattern(
 
 
 def density(mask: Tensor, bins: tuple[int, int]) -> Tensor:
-    """Share of True entries in each cell of a grid of at most ``bins`` over a matrix; float64.
+    """Fraction of True entries in each cell of a grid of at most ``bins`` over a matrix; float64.
 
     Cells differ by at most one row and one column in size; every entry is in one cell.
     """
     rows, columns = mask.shape
     cell_rows, cell_columns = min(bins[0], rows), min(bins[1], columns)
-    row_cell = torch.arange(rows) * cell_rows // rows  # (rows,) which cell
+    row_cell = torch.arange(rows) * cell_rows // rows  # (rows,) index of the cell
     column_cell = torch.arange(columns) * cell_columns // columns
     at_row, at_column = mask.nonzero(as_tuple=True)
     cell = row_cell[at_row] * cell_columns + column_cell[at_column]
@@ -99,7 +99,7 @@ def density(mask: Tensor, bins: tuple[int, int]) -> Tensor:
 
 
 def _draw_density(ax: Axes, share: Tensor, extent: tuple[float, float, float, float]) -> None:
-    """Percentages of the cells, with a colour bar."""
+    """Draw percentages of the cells, with a colour bar."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter
 

@@ -1,1 +1,1 @@
-"""What operations mean on values of which only some are specified."""
+"""Meaning of operations on partially specified values."""

@@ -1,11 +1,11 @@
 """Attention: a key takes part for a query where their product exists and no mask forbids it.
 
 Scores follow the rule of contractions: the score of a query and a key exists if at least one of its products has two
-specified factors. What does not exist, or is forbidden, is deleted from the softmax; a query that is left without keys
-is unspecified. The weighted sum of the values is a contraction again: an unspecified value entry takes no part in it,
-and the weights are not changed by that.
+specified factors. Scores that do not exist, or are excluded, are deleted from the softmax; a query without keys
+is unspecified. The weighted sum of the values is a contraction again: an unspecified value entry does not contribute,
+and does not change the weights.
 
-Forbidden is what a Boolean ``attn_mask`` says so of, and an additive one with -inf, which is how PyTorch's modules hand
+A Boolean ``attn_mask`` excludes where False, an additive one where -inf, the form in which PyTorch's modules pass
 Boolean masks on.
 """
 
@@ -27,11 +27,11 @@ from maskgrad.semantics.products import sum_of_products
 
 
 class Bias(NamedTuple):
-    """An attention mask taken apart; both parts broadcast to (…, L, S).
+    """An attention mask in two parts that broadcast to (…, L, S).
 
     Attributes:
         allowed: which keys a query may use, None if it may use all.
-        added: what is added to the scores, finite wherever it is allowed to be; None if nothing is.
+        added: what is added to the scores, finite where allowed; None if nothing is added.
     """
 
     allowed: Tensor | None
@@ -39,9 +39,9 @@ class Bias(NamedTuple):
 
 
 def bias_of(attn_mask: Operand | None) -> Bias:
-    """Read an attention mask of torch's kind: Boolean (True takes part) or added to the scores (-inf forbids).
+    """Read an attention mask of torch's kind: Boolean (True takes part) or added to the scores (-inf excludes).
 
-    What a mask does not specify is a score that nobody knows: the key takes no part.
+    Entries that a mask leaves unspecified are unknown scores: the key takes no part.
     """
     if attn_mask is None:
         return Bias(None, None)
@@ -55,7 +55,7 @@ def bias_of(attn_mask: Operand | None) -> Bias:
 
 
 def rows_of(operand: Operand) -> Tensor:
-    """Which rows (…, N, 1) of a matrix (…, N, features) have a specified entry."""
+    """Return which rows (…, N, 1) of a matrix (…, N, features) have a specified entry."""
     if not isinstance(operand, Entries):
         return torch.ones((), dtype=torch.bool, device=operand.device).expand(*operand.shape[-2:-1], 1)
     mask = smallest(operand.mask)
@@ -63,14 +63,14 @@ def rows_of(operand: Operand) -> Tensor:
 
 
 def _whole_rows(operand: Operand) -> bool:
-    """Whether a row is known to be specified as a whole or not at all, from how its mask is stored alone."""
+    """Return whether each row is known to be fully specified or fully masked, from the strides of the mask alone."""
     return not isinstance(operand, Entries) or smallest(operand.mask).shape[-1] == 1
 
 
 def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
-    """Where scores exist, as two masks whose intersection is meant: by query (…, L, 1), and (…, L or 1, S).
+    """Masks whose intersection says which scores exist: by query (…, L, 1), and (…, L or 1, S).
 
-    Unless both are specified in part, the rows decide, and nothing of the size L x S is made.
+    Unless both are partially specified, the rows decide, and no L x S tensor is made.
     """
     if _whole_rows(query) or _whole_rows(key):
         return rows_of(query), rows_of(key).transpose(-2, -1)
@@ -104,7 +104,7 @@ def attend(
     added = None if bias.added is None else torch.where(served, bias.added, 0)
     mask = None
     if isinstance(key, Entries) or bias.allowed is not None:
-        # A query without keys looks at all of them: its result is not specified, and its derivatives are finite.
+        # A query without keys attends to all of them: its result is masked, and its derivatives are finite.
         mask = taking_part | ~has_keys
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
@@ -120,7 +120,7 @@ def attend(
 def _blank(
     operands: tuple[Operand, Operand, Operand], served: Tensor, taking_part: Tensor
 ) -> tuple[Operand, Operand, Operand]:
-    """Query, key and value with zeros in what is unspecified, and in rows that nobody uses, whatever these hold."""
+    """Query, key and value with zeros in unspecified entries and in unused rows, whatever these contain."""
     query, key, value = operands
     # NaN in a plain key would come back through 0 * NaN
     used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
@@ -129,7 +129,7 @@ def _blank(
 
 
 def _rows_kept(operand: Operand, rows: Tensor) -> Operand:
-    """Zeros elsewhere, and in what is unspecified."""
+    """Fill unspecified entries, and rows that are not kept, with zeros."""
     if not isinstance(operand, Entries):
         return torch.where(rows, operand, 0)
     if _whole_rows(operand):  # one selection for both
@@ -166,7 +166,7 @@ def weighted_sum(weights: Tensor, present: Tensor, value: Operand) -> Tensor:
 
 
 def sums_of(served: Tensor, taking_part: Tensor, value: Operand) -> Tensor:
-    """Which sums have at least one weight and one value: (…, L, Ev or 1)."""
+    """Return which sums have at least one weight and one value: (…, L, Ev or 1)."""
     if not isinstance(value, Entries):
         return served
     if _whole_rows(value):
@@ -183,7 +183,7 @@ def _per_query_head(operand: Operand, heads: int) -> Operand:
         return operand
     if own == 0 or heads % own:
         raise RuntimeError(
-            f"Number of heads in key and value must divide the number of heads in query, found {own} and {heads}"
+            f"Number of heads in key and value must divide the number of heads in query, got {own} and {heads}"
         )
     return rearranged(operand, lambda part: part.repeat_interleave(heads // own, -3))  # type: ignore[no-any-return]
 
@@ -199,7 +199,7 @@ def scaled_dot_product_attention(
     **options: Any,
 ) -> Entries:
     """``F.scaled_dot_product_attention`` with all its options."""
-    if is_causal and attn_mask is not None:  # torch says what is wrong with that
+    if is_causal and attn_mask is not None:  # torch raises the error
         plain = values_of(attn_mask)
         function(*(safe(x) for x in (query, key, value)), attn_mask=plain, is_causal=True)
     bias = bias_of(attn_mask)

@@ -1,4 +1,4 @@
-"""What ``torch.autocast`` computes in float32, and on stored entries in half precision, as in PyTorch."""
+"""Operations that ``torch.autocast`` runs in float32, and those on stored entries in half precision, as in PyTorch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from maskgrad.semantics.entries import HALVES, Entries
 from maskgrad.semantics.stored.entries import StoredEntries
 
 # PyTorch's lists (docs: "Automatic Mixed Precision package", op-specific behavior), under the names of the records.
-# What it computes in half precision (matmul, linear, conv, …) the rules call, and it is cast there; those for stored
-# entries call nothing of it, and get their operands in half precision.
+# The rules call the functions that autocast runs in half precision (matmul, linear, conv, …), which casts them; those
+# for stored entries do not call them, and get their operands in half precision.
 LOSSES = """binary_cross_entropy binary_cross_entropy_with_logits cosine_embedding_loss cross_entropy ctc_loss
     hinge_embedding_loss huber_loss kl_div l1_loss margin_ranking_loss mse_loss multi_margin_loss
     multilabel_margin_loss nll_loss poisson_nll_loss smooth_l1_loss soft_margin_loss triplet_margin_loss"""
@@ -38,13 +38,13 @@ NARROWED = {
 
 
 def as_autocast(name: str, body: Callable[..., Any], operands: Any, stored: bool) -> Callable[..., Any]:
-    """The body of the record ``name``, in the precision in which PyTorch's autocast computes these operands.
+    """Wrap the rule of the operation ``name`` to run in the precision that PyTorch's autocast uses for these operands.
 
     Args:
-        name: of the record.
+        name: name of the operation.
         body: its rule for these operands.
-        operands: all of them.
-        stored: whether the rule is one for stored entries.
+        operands: all operands.
+        stored: whether the rule is for stored entries.
     """
     device, name = _device(operands), name.removeprefix("nn.functional.")
     if name in FLOAT32.get(device, ()):
@@ -65,7 +65,7 @@ def as_autocast(name: str, body: Callable[..., Any], operands: Any, stored: bool
 
 
 def cast(operand: Any, dtype: torch.dtype) -> Any:
-    """Numbers of at most single precision in ``dtype``; the others as they are."""
+    """Cast values of at most single precision to ``dtype``; return others unchanged."""
     if isinstance(operand, Entries):
         return Entries(cast(operand.values, dtype), operand.mask)
     if isinstance(operand, StoredEntries):
@@ -78,7 +78,7 @@ def cast(operand: Any, dtype: torch.dtype) -> Any:
 
 
 def _device(operands: Any) -> str:
-    """The kind of device of the first tensor."""
+    """Device type of the first tensor."""
     for operand in operands:
         if isinstance(operand, (Entries, StoredEntries)):
             return operand.values.device.type

@@ -1,8 +1,8 @@
-"""Batch and instance normalisation: statistics of the specified entries of a channel, running ones included.
+"""Batch and instance normalisation: statistics of the specified entries of a channel, running statistics included.
 
 In training a channel is standardized by its specified entries, and the running statistics follow them, with torch's
-momentum and the unbiased variance. A channel without entries leaves its running statistics as they were; a single entry
-says nothing about a variance, and moves the running mean only. In evaluation the operation is elementwise.
+momentum and the unbiased variance. A channel without entries does not change its running statistics; a single entry
+has no variance, and updates the running mean only. In evaluation the operation is elementwise.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATTERN = "the input's, where weight, bias and the running statistics that are u
 
 
 class Arguments(NamedTuple):
-    """What every spelling of batch and instance normalisation is given, whatever the order."""
+    """Arguments of every form of batch and instance normalisation, independent of their order."""
 
     input: Any
     running_mean: Parameter = None
@@ -50,26 +50,26 @@ class Arguments(NamedTuple):
         return self.running_mean, self.running_var, self.weight, self.bias
 
     def safe(self, training: bool) -> tuple[Any, ...]:
-        """The arguments of ``F.batch_norm`` behind its input, as plain tensors."""
+        """The arguments of ``F.batch_norm`` after its input, as plain tensors."""
         statistics = (filled(self.running_mean, 0), filled(self.running_var, 1))
         return (*statistics, filled(self.weight, 1), filled(self.bias, 1), training, self.momentum, self.eps)
 
 
 def _result_dtype(values: Tensor, given: Arguments) -> torch.dtype:
-    """The dtype of the result. torch is asked, and checks the arguments: on no samples, so that statistics stay."""
+    """Dtype of the result, from torch, which checks the arguments: on no samples, so that statistics stay unchanged."""
     follows = given.running_mean is not None and given.running_var is not None
     given = given if follows else given._replace(running_mean=None, running_var=None)
     return F.batch_norm(without_rows(values), *given.safe(not follows)).dtype
 
 
 def _evaluated(x: Entries, given: Arguments) -> Entries:
-    """With given statistics the operation is elementwise."""
+    """Apply given statistics, an elementwise operation."""
     values = F.batch_norm(filled(x), *given.safe(False))
     return Entries(values, parameters_mask(x.mask, channels(values), *given.parameters))
 
 
 def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float) -> None:
-    """Move a running statistic, in place, towards what was observed where something is known."""
+    """Update a running statistic, in place, where a statistic of the batch is specified."""
     if running is None:
         return
     if isinstance(running, Entries):
@@ -80,13 +80,13 @@ def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float
 
 
 def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
-    return variance * count / (count - 1).clamp(min=1)  # a quotient of integers would be float32
+    return variance * count / (count - 1).clamp(min=1)  # dividing integers would give float32
 
 
 def _standardized(
     x: Entries, dims: tuple[int, ...], given: Arguments, dtype: torch.dtype
 ) -> tuple[Entries, Tensor, Tensor, Tensor, Tensor]:
-    """The result; mean, variance, scale and number of each group, dimensions kept."""
+    """The result; mean, variance, scale and count of each group, dimensions kept."""
     if is_masked(given.weight, given.bias):
         parts = standardize(x, dims, given.eps)
         layout = channels(x.values)
@@ -102,7 +102,7 @@ def _standardized(
 
 
 def normalize_batch(given: Arguments) -> tuple[Entries, Entries, Entries]:
-    """Standardize each channel over batch and space; also mean and scale, which are nothing in evaluation."""
+    """Standardize each channel over batch and space; also return mean and scale, empty in evaluation."""
     x = as_entries(given.input)
     values, mask = x
     dtype = _result_dtype(values, given)
@@ -118,7 +118,7 @@ def normalize_batch(given: Arguments) -> tuple[Entries, Entries, Entries]:
 
 
 def batch_norm(given: Arguments) -> Entries:
-    """``torch.nn.functional.batch_norm``; if a look at the mask shows that nothing is missing, torch does all of it."""
+    """``torch.nn.functional.batch_norm``; calls torch directly if the mask is seen to be complete."""
     x = as_entries(given.input)
     if given.training:
         F._verify_batch_size(list(x.values.shape))  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def instance_norm(given: Arguments) -> Entries:
         if given.running_mean is None or given.running_var is None:
             torch.instance_norm(values, None, None, None, None, False, 0.1, 1e-5, False)  # raises
         # The instance norm of PyTorch 2.9, which PyTorch/XLA needs, writes the statistics anew, unchanged; with copies,
-        # nobody misses them in the backward pass.
+        # the backward pass keeps the old ones.
         mean, variance = (
             p.clone() if isinstance(p, torch.Tensor) else p for p in (given.running_mean, given.running_var)
         )
@@ -156,7 +156,7 @@ def instance_norm(given: Arguments) -> Entries:
 def _native(given: Arguments) -> tuple[Entries, ...]:
     out, *statistics = normalize_batch(given)
     mean, variance, weight, bias, training, momentum, eps = given.safe(given.training)
-    if training:  # it would write to them
+    if training:  # torch would write to them
         mean, variance = (None if running is None else running.clone() for running in (mean, variance))
     # a batch of size 0 is refused here, one of size 1 when a graph is traced
     sample = out.values.new_zeros((2, out.values.shape[1]))
@@ -197,7 +197,7 @@ def _record(
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         found = {"training": training, **paired(orders[function], args), **kwargs}
         found.pop("cudnn_enabled", None)
-        if "use_input_stats" in found:  # as instance norms call it
+        if "use_input_stats" in found:  # its name in instance norms
             found["training"] = found.pop("use_input_stats")
         return rule(Arguments(**found))
 

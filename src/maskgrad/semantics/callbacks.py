@@ -1,6 +1,6 @@
-"""Functions and variables of the user that a rule meets: there are MaskedTensors, of which rules know nothing.
+"""User functions and variables inside a rule: they use MaskedTensors, which rules do not know.
 
-``masked_tensor.dispatch`` provides the two conversions when it is imported; nothing can be masked before.
+``masked_tensor.dispatch`` registers the two conversions when it is imported.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ _conversions: list[Callable[[Any], Any]] = []
 
 
 def provide(wrap: Callable[[Any], Any], unwrap: Callable[[Any], Any]) -> None:
-    """Say how entries become MaskedTensors and how they come back."""
+    """Register the conversions of entries to MaskedTensors and back."""
     _conversions[:] = [wrap, unwrap]
 
 
 def as_entries(operand: Any) -> Any:
-    """What a user holds, as a rule wants it: a MaskedTensor as entries, anything else as it is."""
+    """Convert a user's MaskedTensor to entries; return anything else unchanged."""
     return _conversions[1](operand)
 
 
 def call_back(function: Callable[..., Any], *operands: Any) -> Any:
-    """Call a function of the user with MaskedTensors for entries; its result as entries again."""
+    """Call a user function with MaskedTensors in place of entries; return its result as entries."""
     wrap, _ = _conversions
     return as_entries(function(*(wrap(operand) for operand in operands)))

@@ -1,4 +1,4 @@
-"""Contractions: the sum over the products whose factors are all specified; unspecified if there is none.
+"""Contractions: sums over the products whose factors are all specified; unspecified if there are none.
 
 Most are one line of a table: torch's name, and its equation in Einstein's notation, from which the mask follows.
 """
@@ -32,11 +32,11 @@ from maskgrad.semantics.signatures import bound, paired
 PATTERN = "specified where at least one product has only specified factors"
 GRADIENT = "the other factors, where all are specified"
 
-#: What torch calls the first factor; the second has a different name in each function.
+#: torch's name of the first factor; the second is named differently in each function.
 FIRST = ("input", "self", "x")
 
 
-#: The letters of a vector and of matrices as the factors of a product, and those that are left in the result.
+#: The letters of a vector and of matrices as the factors of a product, and those of the result.
 FACTORS = ({1: ("j", ""), 2: ("...ij", "i")}, {1: ("j", ""), 2: ("...jk", "k")})
 
 
@@ -75,13 +75,13 @@ def scalar_product(function: Callable[..., Any], args: tuple[Any, ...], kwargs: 
     dim = options.pop("dim", args[2] if len(args) > 2 else -1)
     along = {"dim": dim} if function is torch.linalg.vecdot else {}
     if not along and values_of(x).shape != values_of(y).shape:
-        function(values_of(x), values_of(y))  # torch says what is wrong with them
+        function(values_of(x), values_of(y))  # torch raises the errors
     both = all_specified(x, y).expand(torch.broadcast_shapes(values_of(x).shape, values_of(y).shape))
     return Entries(function(fill(x, both, 0), fill(y, both, 0), **along), any_of(both, (dim,)))
 
 
 def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """``inner``: over the last dimension of both; a number multiplies."""
+    """``inner``: over the last dimension of both; a scalar multiplies."""
     left, right, _ = factors_of(args, kwargs)
     ranks = values_of(left).ndim, values_of(right).ndim
     if 0 in ranks:
@@ -133,7 +133,7 @@ def tensordot(a: Operand, b: Operand, dims: Any = 2) -> Entries:
         letter
         for term, side in ((left, 0), (right, 1))
         for i, letter in enumerate(term)
-        # ==: with dynamic sizes torch.compile makes symbols of numbers, and finds a symbol in no list
+        # ==: with dynamic sizes torch.compile turns integers into symbols, and finds a symbol in no list
         if not any(pair[side] % ranks[side] == i for pair in pairs)
     )
     for i, j in pairs:
@@ -143,17 +143,17 @@ def tensordot(a: Operand, b: Operand, dims: Any = 2) -> Entries:
 
 
 def einsum(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """``einsum`` in all its forms: the products of all operands, those that lack a factor left out."""
+    """``einsum`` in all its forms: sums over the products in which no factor is missing."""
     text, operands = einsum_call((kwargs["equation"], *args) if "equation" in kwargs else args)
     try:
         meeting = written_out(text, [values_of(operand).ndim for operand in operands])
     except ValueError:
-        torch.einsum(text, *map(values_of, operands))  # says what is wrong with it
+        torch.einsum(text, *map(values_of, operands))  # raises the errors
         raise
     return contracted(lambda *factors: torch.einsum(text, *factors), operands, meeting)
 
 
-#: nn.Linear's weight, a vector in its place, and the rows of its input
+#: letters of nn.Linear's weight, of a vector as weight, and of the rows of its input
 LINEAR = {1: "...j,j->...", 2: "...j,ij->...i"}
 
 
@@ -180,7 +180,7 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
     meeting = written_out(text, [len(term) for term in text.partition("->")[0].split(",")])
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-        # the old form has the numbers among the tensors: addmm(beta, input, alpha, mat1, mat2)
+        # the old form has the scalars among the tensors: addmm(beta, input, alpha, mat1, mat2)
         tensors = tuple(arg for arg in args if isinstance(arg, (Entries, Tensor)))
         numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
         arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)

@@ -1,4 +1,4 @@
-"""Conversions: dtype, device, memory. The pattern moves along; gradients pass."""
+"""Conversions: dtype, device, memory. The pattern is kept; gradients pass."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from maskgrad.semantics.facts import Operation, as_property, record
 
 
 def convert(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Convert the values with the function that was called; the mask follows them to their device."""
+    """Convert the values with the function that was called; the mask moves to their device."""
     rest, named = [values_of(a) for a in args], {k: values_of(a) for k, a in kwargs.items()}
-    if not isinstance(x, Entries):  # plain.to(masked): only the dtype and device of the other are wanted
+    if not isinstance(x, Entries):  # plain.to(masked): only dtype and device of the other are used
         return function(x, *rest, **named)
     values = function(x.values, *rest, **named)
-    if not isinstance(values, Tensor):  # .type() without arguments names the dtype
+    if not isinstance(values, Tensor):  # .type() without arguments returns the name of the dtype
         return values
     mask = x.mask
     if mask.device != values.device:
@@ -52,7 +52,7 @@ OPERATIONS = (
 
 
 def ask(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Questions about shape, dtype and storage are answered by the values."""
+    """Return properties such as shape, dtype and storage of the values."""
     return function(*map(values_of, args), **{k: values_of(a) for k, a in kwargs.items()})
 
 
@@ -61,7 +61,7 @@ QUESTIONS = """
     is_floating_point is_complex is_signed is_conj is_neg is_inference is_same_size can_cast is_pinned is_shared
 """
 
-#: Properties that the values answer.
+#: Properties taken from the values.
 PROPERTIES = """
     shape dtype device ndim is_cuda is_cpu is_meta is_quantized is_leaf requires_grad grad_fn itemsize nbytes output_nr
     is_mps is_xla is_sparse is_sparse_csr is_nested retains_grad

@@ -1,12 +1,12 @@
-"""Convolutions: sums of products of data and weights; what they put around and between the data makes no product.
+"""Convolutions: sums of products of data and weights; zeros added around and between the data make no products.
 
-Zero padding, and the gaps that a stride of ``conv_transpose`` leaves, are zeros of the operation's own making. Products
-with them say nothing about the data, so a window without a specified product is unspecified at the border as it is in
-the middle. A window that holds no data at all, whatever the mask, is of the operation's making as a whole: specified.
+Zero padding, and the gaps that a stride of ``conv_transpose`` leaves, are zeros created by the operation. Products
+with them contain no data, so a window without a specified product is unspecified at the border as in
+the middle. A window without any data, whatever the mask, consists of created zeros only: specified.
 
-That is ``specified="any"``. :mod:`maskgrad.nn.functional` also asks for fewer entries: those of windows whose middle is
-specified, or all of whose products are, or those that each padded sequence has alone. What is unspecified makes no
-product, like the zeros that PyTorch puts behind a sequence, so that only the number of its results is to be found.
+That is ``specified="any"``. :mod:`maskgrad.nn.functional` has stricter criteria: windows whose centre is
+specified, or all of whose products are, or those of each padded sequence alone. Unspecified entries make no
+products, like the zeros that PyTorch appends to a sequence, so that only the number of its results must be found.
 Patches (``F.unfold``, ``F.fold``) are the linear parts of a convolution.
 """
 
@@ -33,7 +33,7 @@ GRADIENT = "the other factor, where both are specified"
 FORWARD = "input weight bias stride padding dilation groups specified padding_mode"
 TRANSPOSED = "input weight bias stride padding output_padding groups dilation specified"
 
-KEEP_HOLES = 'Write specified="any" or "center", which have a meaning for holes, or close the gaps first.'
+KEEP_HOLES = 'Use specified="any" or "center", which support holes, or close the gaps first.'
 
 
 def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
@@ -54,7 +54,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
             return result
 
         if isinstance(input, Entries) and isinstance(weight, torch.Tensor) and is_complete(input.mask):
-            values = convolve(input.values, weight, bias=safe(bias))  # each window has all its products
+            values = convolve(input.values, weight, bias=safe(bias))  # each window has all products
             return Entries(values, bias_mask(mask_of(values), _per_channel(bias, weight.ndim - 2)))
         values = sum_of_products(lambda x, w: convolve(x, w, bias=safe(bias)), (input, weight), convolve)
         if not values.numel():
@@ -84,9 +84,9 @@ def _any_product(
     convolve: Callable[..., Tensor],
     geometry: dict[str, Any] | None,
 ) -> Tensor:
-    """Where a window has a product with two specified factors: (N or 1, out or 1, *positions).
+    """Return which windows have a product with two specified factors: (N or 1, out or 1, *positions).
 
-    One masked operand costs no convolution, or one of one channel a group, instead of all channels. ``geometry`` is
+    With one masked operand this takes no convolution, or one with one channel per group. ``geometry`` is
     None for a transposed one.
     """
     kernel = values_of(weight)
@@ -110,7 +110,7 @@ def _any_product(
 
 
 def _in_groups(mask: Tensor, groups: int) -> Tensor:
-    """Whether any channel of a group is specified: (N or 1, groups or 1, *positions), 1 where all have one mask."""
+    """Whether any channel of a group is specified: (N or 1, groups or 1, *positions), 1 where all share a mask."""
     few = smallest(mask)
     few = few.expand(*few.shape[:2], *mask.shape[2:])
     if few.shape[1] == 1:
@@ -119,15 +119,15 @@ def _in_groups(mask: Tensor, groups: int) -> Tensor:
 
 
 def _per_output(found: Tensor, outputs: int) -> Tensor:
-    """What is known for each group, for each channel of the result."""
+    """Repeat values per group for each channel of the result."""
     return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
 
 
 def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
-    """Whether any entry of each window is True: one dimension after another, each by halves that overlap.
+    """Whether any entry of each window is True: one dimension at a time, each by overlapping halves.
 
-    A window of five entries is one of four and one that starts an entry later; log2(taps) passes over the mask
-    instead of the products of a convolution, which cost more than the convolution of the values where channels are few.
+    A window of five entries is two of four, one entry apart; log2(taps) passes over the mask
+    instead of the products of a convolution, which cost more than the convolution of the values with few channels.
     """
     kernel = weight.shape[2:]
     widths = [width for d, taps in reversed(list(enumerate(kernel))) for width in paddings(taps, d, geometry)]
@@ -147,23 +147,20 @@ def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> T
 
 
 def _all_meet_data(data: Operand, weight: Operand, geometry: dict[str, Any]) -> bool:
-    """Whether it is plain that each window holds an entry of the data, and not padding alone."""
+    """Whether each window is known to contain data, and not padding only."""
     sizes, kernel = values_of(data).shape[2:], values_of(weight).shape[2:]
     widths = [max(paddings(taps, d, geometry)) for d, taps in enumerate(kernel)]
     dilations = [of_dim(geometry.get("dilation", 1), d) for d in range(len(kernel))]
-    return (
-        all(  # the last: no window steps over all entries; of a size in an exported graph it would be a guard
-            width == 0
-            or (width <= _span(kernel[d], d, geometry) and isinstance(size, int) and dilation <= size)
-            for d, (width, dilation, size) in enumerate(zip(widths, dilations, sizes, strict=True))
-        )
+    return all(  # the last: no window steps over all entries; comparing sizes would guard
+        width == 0 or (width <= _span(kernel[d], d, geometry) and isinstance(size, int) and dilation <= size)
+        for d, (width, dilation, size) in enumerate(zip(widths, dilations, sizes, strict=True))
     )
 
 
 def _all_products(
     data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], geometry: dict[str, Any]
 ) -> Tensor:
-    """Where a window has no product with an unspecified factor."""
+    """Return which windows have no product with an unspecified factor."""
     kernel = values_of(weight)
     if isinstance(data, Entries) and isinstance(weight, Entries):
         ones = (torch.ones_like(x.mask, dtype=torch.float32) for x in (data, weight))
@@ -180,15 +177,15 @@ def _all_products(
 def _middles(
     mask: Tensor, groups: int, kernel: torch.Size, sizes: torch.Size, geometry: dict[str, Any]
 ) -> Tensor:
-    """Whether the entry in the middle of a window is specified, in any channel of the group; outside the data it is.
+    """Whether the centre of a window is specified, in any channel of the group; it is outside the data.
 
-    Of two middles, as a window of even length has them, the first one. With ``padding="same"``, and half the window on
-    both sides, it is the entry at the place of the result.
+    For windows of even length, the first of the two middle entries. With ``padding="same"``, and half the window on
+    both sides, it is the entry at the position of the result.
     """
     found = _in_groups(mask, groups)
     for d, size in enumerate(sizes):
         stride, dilation = (of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
-        before = dilation * (kernel[2 + d] - 1) // 2  # of the middle, in the window
+        before = dilation * (kernel[2 + d] - 1) // 2  # entries before the centre
         padding = geometry.get("padding", 0)
         pad = {"same": before, "valid": 0}[padding] if isinstance(padding, str) else of_dim(padding, d)
         place = torch.arange(size, device=mask.device) * stride + (before - pad)
@@ -213,7 +210,7 @@ def _own_results(
     results: torch.Size,
     geometry: dict[str, Any],
 ) -> Tensor:
-    """The results that each sample has alone; with masked weights, where it has a product or a window without data."""
+    """Results that each sample has alone; with masked weights, where it has a product or a window without data."""
     dims = range(2, 2 + len(results))
     sizes = own_sizes("a convolution of sequences", KEEP_HOLES, data.mask, dims, alike=(1,))
     kernel = values_of(weight).shape[2:]
@@ -227,9 +224,9 @@ def _own_results(
 
 
 def own_result(size: Any, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Any:
-    """How many results sequences of ``size`` have along spatial dimension ``d``, a tensor or a number.
+    """Number of results of sequences of ``size`` along spatial dimension ``d``, a tensor or an int.
 
-    Where PyTorch refuses a sequence alone, because it is empty or shorter than the window, it has none.
+    0 where PyTorch refuses a sequence alone because it is empty or shorter than the window.
     """
     stride, span = of_dim(geometry.get("stride", 1), d), _span(taps, d, geometry)
     if transposed:
@@ -243,12 +240,12 @@ def own_result(size: Any, taps: int, d: int, geometry: dict[str, Any], transpose
 
 
 def _span(taps: int, d: int, geometry: dict[str, Any]) -> int:
-    """From the first entry of a window to its last."""
+    """Length of a window from its first entry to its last."""
     return of_dim(geometry.get("dilation", 1), d) * (taps - 1)
 
 
 def paddings(taps: int, d: int, geometry: dict[str, Any]) -> tuple[int, int]:
-    """How many entries a convolution puts before and after those of one dimension."""
+    """Number of entries that a convolution adds before and after those of one dimension."""
     padding, span = geometry.get("padding", 0), _span(taps, d, geometry)
     if isinstance(padding, str):
         return (span // 2, span - span // 2) if padding == "same" else (0, 0)
@@ -279,7 +276,7 @@ def wrapped(input: Operand, widths: Sequence[int], mode: str) -> Operand:
 
 
 def source(places: Tensor, size: Tensor, mode: str) -> Tensor:
-    """Whose entry is repeated at ``places`` around a sequence of ``size``; anything if that is too short."""
+    """Index of the entry repeated at ``places`` around a sequence of ``size``; arbitrary if that is too short."""
     if mode == "reflect":
         return torch.where(places < size, places.abs(), 2 * (size - 1) - places)
     if mode == "replicate":
@@ -288,32 +285,32 @@ def source(places: Tensor, size: Tensor, mode: str) -> Tensor:
 
 
 def can_wrap(size: Tensor, width: int, mode: str) -> Tensor:
-    """Whether PyTorch pads a sequence of ``size`` by ``width``."""
+    """Return whether PyTorch pads a sequence of ``size`` by ``width``."""
     least = {"reflect": width + 1, "circular": width}.get(mode, 1)
     return size >= max(least, 1)
 
 
 def of_dim(option: Any, d: int) -> int:
-    """The option of one dimension; PyTorch takes one number for all."""
+    """The option of one dimension; PyTorch also takes one int for all."""
     if not isinstance(option, (tuple, list)):
         return int(option)
     return int(option[d] if len(option) > 1 else option[0])
 
 
 def _transposed_taps(mask: Tensor, groups: int) -> Tensor:
-    """Which taps each output channel has, from (in, out / groups, *taps): a kernel (1, out, *taps) for one channel."""
+    """Specified taps of each output channel, from (in, out / groups, *taps): a kernel (1, out, *taps) for one."""
     per_group: Tensor = mask.unflatten(0, (groups, -1)).any(1)
     return per_group.flatten(0, 1).unsqueeze(0)
 
 
 def _ones(operand: Operand, count: int = 1) -> Tensor:
-    """That many kernels, or images, of one channel, of the operand's spatial shape."""
+    """Kernels, or images, of ones with one channel and the operand's spatial shape."""
     values = values_of(operand)
     return torch.ones((count, 1, *values.shape[2:]), dtype=torch.float32, device=values.device)
 
 
 def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:
-    """The bias laid along the channels."""
+    """The bias broadcast along the channels."""
     if isinstance(bias, Entries):
         return Entries(bias.values, bias.mask.reshape(-1, *(1,) * spatial))
     return bias

@@ -41,9 +41,9 @@ class PairMoments(NamedTuple):
 
 
 def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> PairMoments:
-    """The sums of which all coefficients are made, from (variables, observations), weights (observations,)."""
-    # Any constant may be taken from a variable; its own mean keeps the differences of squares accurate. No gradient
-    # flows through it, and one infinite entry must not reach pairs in which it takes no part.
+    """The sums from which all coefficients are computed, from (variables, observations), weights (observations,)."""
+    # Any constant may be subtracted from a variable; its own mean keeps the differences of squares accurate. No
+    # gradient flows through it, and one infinite entry must not reach pairs in which it takes no part.
     center, _ = kernels.masked_mean(x.detach(), mask & torch.isfinite(x.detach()), (1,), True)
     x = torch.where(mask, x - center, 0)
     weighted = x if weights is None else x * weights
@@ -74,7 +74,7 @@ def cov(
     fweights: Operand | None = None,
     aweights: Operand | None = None,
 ) -> Entries:
-    """``torch.cov``: an observation whose weight is unspecified counts for no pair."""
+    """``torch.cov``: observations with an unspecified weight are ignored."""
     if can_read_values(values_of(input)):
         _let_torch_object(input, correction, fweights, aweights)
     x, mask = _variables(input)
@@ -93,7 +93,7 @@ def cov(
         present = mask.to(x.real.dtype)
         squared = (present * (weights * filled(aweights, 1).reshape(-1))) @ present.T
         freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
-    # an estimate without degrees of freedom is none; a difference of equal numbers is 0 up to rounding
+    # no estimate without degrees of freedom; a difference of equal values is 0 up to rounding
     specified = (found.number > 0) & (freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight)
     values = torch.where(specified, found.products, 0) / torch.where(specified, freedom, 1)
     # one variable has one coefficient, without dimensions
@@ -101,13 +101,13 @@ def cov(
 
 
 def corrcoef(input: Entries) -> Entries:
-    """``torch.corrcoef``: means and variances, too, are those of the pair's common observations."""
+    """``torch.corrcoef``: means and variances, too, use the pair's common observations."""
     if can_read_values(input.values):
         safe = filled(input).detach()
-        torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch says what is wrong
+        torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch raises the error
     x, mask = _variables(input)
     found = moments(x, mask, None)
-    specified = found.number > 1  # as the covariances that it is made of
+    specified = found.number > 1  # as for the covariances
     # the variance of a constant is a difference of equal numbers: 0 up to rounding
     rounding = found.plain_squares * found.number * torch.finfo(found.squares.dtype).eps
     usable = (found.squares > rounding) & (found.squares > rounding).T

@@ -1,4 +1,4 @@
-"""Creation: tensors like another have its pattern; of another size, all is specified that an operation makes itself."""
+"""Creation: ``*_like`` tensors keep the pattern; other sizes are fully specified."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from maskgrad.semantics.signatures import plain_arguments
 LIKE = frozenset(
     getattr(torch, f"{n}_like") for n in ("zeros", "ones", "full", "empty", "rand", "randn", "randint")
 )
-#: What is written: its position after the model, and its name.
+#: The fill value: its position after the model, and its name.
 CONTENT = {"full_like": (0, "fill_value"), "new_full": (1, "fill_value"), "new_tensor": (0, "data")}
 
 
 def create(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
-    """A new tensor with the dtype and device of a masked one; if it has its shape, too, then its pattern."""
+    """A new tensor with the dtype and device of a masked one; with the same shape it has the same pattern."""
     rest, masks = list(args), []
     place, key = CONTENT.get(function.__name__, (len(args), ""))
     holder: Any = kwargs if key in kwargs else rest
@@ -40,7 +40,7 @@ def create(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: A
 
 
 def fill(input: Operand, value: Any) -> Entries:
-    """Write one value everywhere, as ``x[...] = value`` does: specified everywhere, if the value is."""
+    """Write one value everywhere, as ``x[...] = value`` does: specified everywhere if the value is."""
     values = torch.fill(values_of(input), values_of(value))
     return (
         Entries(values, value.mask.expand(values.shape)) if isinstance(value, Entries) else as_entries(values)
@@ -56,10 +56,10 @@ def copy(input: Operand, src: Any, non_blocking: bool = False) -> Entries:
     """``x.copy_(source)``: the values of the source in the dtype of ``x``, specified where the source is."""
     values, source = values_of(input), src
     device = values.device
-    if not isinstance(source, (Entries, Tensor)):  # a number, which float32 on the way would round
+    if not isinstance(source, (Entries, Tensor)):  # a scalar, which float32 would round
         source = torch.empty((), dtype=values.dtype, device=device).copy_(source)
     source = as_entries(source)
-    # to the CPU this must wait: what is read next would not be there yet
+    # copies to the CPU must wait: the data would not be there yet
     non_blocking = bool(non_blocking) and device.type != "cpu"
     found, mask = (part.to(device, non_blocking=non_blocking).expand(values.shape) for part in source)
     return Entries(found.to(values.dtype), mask)

@@ -1,13 +1,13 @@
 """Differences of neighbours, and integrals by the trapezoidal rule.
 
-Differences are elementwise between positions, so specified where every entry that is read is.
+Differences are elementwise between positions, so specified where every entry read is.
 
-A difference belongs to two places, one apart. Deleting what lies between two entries would make neighbours of
-entries that are not, and call a step of two a step of one; so nothing is deleted from them, and a gap stays a gap.
+Entries are not deleted here: deleting the gap between two entries would make them neighbours, and turn a step of
+two into a step of one. So a gap stays a gap.
 
-Integrals go over the specified points, with the others deleted. With coordinates, an interval joins a specified point
-to the specified point before it, whatever was missing between the two. Without, the points that are left are one step
-apart: torch's result on the deleted vector. (Whoever means a grid with holes gives its coordinates.)
+Integrals are over the specified points, with the others deleted. With coordinates, an interval joins each specified
+point to the previous one, whatever was missing between them. Without, the remaining points are one step
+apart: torch's result on the deleted vector. (For a grid with holes, pass its coordinates.)
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def diff(
     prepend: Operand | None = None,
     append: Operand | None = None,
 ) -> Entries:
-    """The n-th difference; specified where the n + 1 entries it is made of are."""
+    """The n-th difference; specified where the n + 1 entries it reads are."""
     parts = [part for part in (prepend, input, append) if part is not None]
-    # linear: what is under a mask can disturb nothing
+    # linear: masked values cannot interfere
     ends = [None if end is None else values_of(end) for end in (prepend, append)]
     values = torch.diff(values_of(input), n, dim, *ends)
     mask = torch.cat([mask_of(part) for part in parts], dim) if len(parts) > 1 else mask_of(input)
-    if n == 0:  # torch then joins nothing either
+    if n == 0:  # torch then ignores prepend and append, too
         return Entries(values, mask_of(input))
     for _ in range(min(n, mask.shape[dim])):
         size = mask.shape[dim] - 1
@@ -57,7 +57,7 @@ def diff(
 
 
 def _stencil(mask: Tensor, dim: int, center: bool, edge_order: int) -> Tensor:
-    """Where all entries that a numerical derivative reads are specified."""
+    """Return where all entries that a numerical derivative reads are specified."""
     size = mask.shape[dim]
     edge = edge_order + 1
     first = mask.narrow(dim, 0, edge).all(dim, keepdim=True)
@@ -69,7 +69,7 @@ def _stencil(mask: Tensor, dim: int, center: bool, edge_order: int) -> Tensor:
 
 
 def _known_coordinates(coordinates: Entries) -> Tensor:
-    """Missing coordinates replaced by numbers beyond all others, each its own: no distance becomes 0."""
+    """Missing coordinates replaced by distinct values beyond all others: no distance becomes 0."""
     values, mask = coordinates
     known = values.detach()
     reach = torch.where(mask & torch.isfinite(known), known, 0).abs().amax() + 1
@@ -82,16 +82,16 @@ def gradient(
 ) -> tuple[Entries, ...]:
     """The numerical derivative along each dimension, by central differences.
 
-    Where the spacing is a number an inner result does not read the entry it stands on, and does not need it.
+    With scalar spacing, inner results do not depend on the entry at their own position.
     """
     values, mask = values_of(input), mask_of(input)
     dims = (as_dim(dim, values.ndim),) if isinstance(dim, int) else as_dims(dim, values.ndim)
-    if not dims:  # a number has no directions
+    if not dims:  # a scalar has no directions
         return ()
     lists = isinstance(spacing, (list, tuple))
     steps: Sequence[Any] = spacing if lists else [spacing] * len(dims)
     safe_steps = [_known_coordinates(step) if isinstance(step, Entries) else step for step in steps]
-    # coordinates have gradients, to which garbage must not be a factor
+    # coordinates have gradients, in which garbage must not be a factor
     safe = torch.where(mask, values, filler_as(values.dtype, 0))
     spacings = {} if spacing is None else {"spacing": safe_steps if lists else safe_steps[0]}
     results = torch.gradient(safe, dim=dims, edge_order=edge_order, **spacings)
@@ -114,7 +114,7 @@ def _checked(
         if part is not None and part.values.dtype == torch.bool:
             raise RuntimeError(f"{name}: received a bool input for `{letter}`, but bool is not supported")
     if y.values.ndim == 0:
-        raise IndexError(f"{name}: y has no dimensions, found dim {dim}")
+        raise IndexError(f"{name}: y has no dimensions, got dim {dim}")
     along = as_dim(dim, y.values.ndim)
     if x is None:
         return y, None, along
@@ -180,7 +180,7 @@ def trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int 
 
 
 def cumulative_trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int = -1) -> Entries:
-    """The integral up to each specified point but the first; result i stands for point i + 1."""
+    """The integral up to each specified point except the first; result i stands for point i + 1."""
     points, coordinates, along = _checked(y, x, dim, "cumulative_trapezoid")
     if points.values.shape[along] == 0:
         return Entries(torch.cumulative_trapezoid(points.values, dim=along), points.mask)
@@ -196,14 +196,14 @@ def cumulative_trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None
 
 def _trapezoids(names: str, rule: Callable[..., Entries], pattern: str) -> Operation:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return rule(*args, **kwargs)  # x is a name of its own here, and no synonym
+        return rule(*args, **kwargs)  # x is a separate argument here, not a synonym
 
     return record(names, "scans", body, pattern, "torch's on the specified points", padded="mask")
 
 
 NEIGHBOURS = "specified where all n + 1 neighbours were", "to the entries read"
 READ = "specified where all entries that are read were", "to the entries read"
-INTERVAL = "specified where a specified point ends an interval, that is, has another one before it"
+INTERVAL = "specified where a specified point has a specified point before it"
 
 OPERATIONS = (
     of_rule(diff, "scans", *NEIGHBOURS, namespaces=(torch, torch.Tensor), padded="mask"),

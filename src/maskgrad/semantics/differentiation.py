@@ -1,6 +1,6 @@
 """``torch.autograd.grad`` and ``backward`` with masked outputs, inputs and cotangents.
 
-An unspecified output sends nothing back; the gradient of a masked input has the pattern of that input.
+An unspecified output gets no gradient; the gradient of a masked input has the pattern of that input.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def _plain(argument: Any) -> Any:
 
 
 def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
-    """What is sent into each output, in its storage."""
+    """Gradients passed into each output, in its storage."""
     if cotangents is None:
         return None
     given = _several(cotangents)
     if len(given) != len(outputs):
-        return [_sent(c) for c in given]  # torch says what is wrong
+        return [_sent(c) for c in given]  # torch raises the error
     return [
         cotangent(output, c) if isinstance(output, StoredEntries) and c is not None else _sent(c)
         for output, c in zip(outputs, given, strict=True)
@@ -64,7 +64,7 @@ def grad(outputs: Any, inputs: Any, grad_outputs: Any = None, *args: Any, **opti
     if options.get("is_grads_batched") and any(isinstance(x, StoredEntries) for x in (*outputs, *inputs)):
         raise UnsupportedOperationError(
             "torch.autograd.grad(is_grads_batched=True)",
-            "a sparse layout has no place for one gradient per cotangent; call it once for each of them instead",
+            "a sparse layout cannot hold one gradient per cotangent; call it once per cotangent instead",
         )
     sent, seeds = [_sent(output) for output in outputs], _seeds(outputs, grad_outputs)
     gradients = torch.autograd.grad(sent, [_plain(i) for i in inputs], seeds, **options)

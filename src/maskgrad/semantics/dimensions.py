@@ -1,6 +1,6 @@
-"""How the argument ``dim`` is read, and how specified entries are moved together along a dimension.
+"""Reading the argument ``dim``, and moving specified entries together along a dimension.
 
-That is deletion without shapes that depend on data. It is linear in the number of entries and free of branches:
+The latter is deletion without data-dependent shapes, linear in the number of entries and free of branches:
 positions come from running counts.
 """
 
@@ -34,7 +34,7 @@ def as_dims(dim: Any, ndim: int) -> tuple[int, ...]:
         dims = tuple([as_dim(d, ndim) for d in dim]) or tuple(range(ndim))
         if len(set(dims)) != len(dims):
             raise RuntimeError(
-                f"dim must not name a dimension twice, found {tuple(dim)} for a tensor of {ndim} dimensions"
+                f"dim must not contain a dimension twice, got {tuple(dim)} for a tensor of {ndim} dimensions"
             )
     return dims if ndim else ()
 
@@ -57,7 +57,7 @@ def positions_along(x: Tensor, dim: int) -> Tensor:
 
 
 def ranks(mask: Tensor, dim: int, first: bool = True) -> Tensor:
-    """Where each entry goes when the specified ones are moved to the front (to the back), all keeping their order."""
+    """Target index of each entry when specified ones move to the front (or back), keeping their order."""
     positions, upto = positions_along(mask, dim), mask.cumsum(dim)
     total = kernels.masked_count(mask, (dim,), True)
     if first:
@@ -70,18 +70,18 @@ def _inverse(rank: Tensor, dim: int) -> Tensor:
 
 
 def specified_first(mask: Tensor, dim: int) -> Tensor:
-    """Positions along ``dim``: those of the specified entries in their order, then those of the others."""
+    """Positions along ``dim``: those of the specified entries in order, then the others."""
     return _inverse(ranks(mask, dim), dim)
 
 
 def specified_last(mask: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Positions along ``dim``, those of the specified entries at the back, and where each entry went."""
+    """Positions along ``dim``, those of the specified entries at the back, and the target index of each entry."""
     rank = ranks(mask, dim, first=False)
     return _inverse(rank, dim), rank
 
 
 def previous_specified(mask: Tensor, dim: int) -> Tensor:
-    """The position of the nearest specified entry before each entry, -1 where there is none."""
+    """The position of the nearest specified entry before each entry, -1 if there is none."""
     upto = torch.where(mask, positions_along(mask, dim), -1).cummax(dim).values
     before = torch.full_like(upto.narrow(dim, 0, 1), -1)
     return torch.cat([before, upto.narrow(dim, 0, upto.shape[dim] - 1)], dim)

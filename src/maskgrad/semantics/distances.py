@@ -36,7 +36,7 @@ GRADIENT = "torch's, over the common coordinates"
 
 #: From this many rows on torch computes Euclidean distances with matrix products.
 MANY = 25
-#: So many differences are made at once, at most: some MB.
+#: Maximum number of differences computed at once: some MB.
 BLOCK = 2**20
 
 
@@ -48,7 +48,7 @@ def difference(x: Operand, y: Operand) -> Entries:
 
 def minkowski(difference: Entries, p: float) -> Entries:
     """The p-norm along the last dimension."""
-    if p == 0:  # how many differ, NaN if that is not known; linalg.vector_norm takes NaN for a difference
+    if p == 0:  # the number of differences, NaN if unknown; linalg.vector_norm counts NaN as a difference
         differs = filled(difference).abs().ceil().clamp(max=1)
         return Entries(differs.sum(-1), any_of(difference.mask, (-1,)))
     return vector_norm(difference, p, -1)
@@ -59,10 +59,10 @@ def cdist(
 ) -> Entries:
     """``cdist``: every row of ``x1`` with every row of ``x2``.
 
-    Euclidean distances of many rows come from matrix products, as in torch. The others are made block by block.
+    Euclidean distances of many rows come from matrix products, as in torch. Others are computed in blocks.
     """
     mode, (rows, others) = compute_mode, (values_of(x).shape[-2] for x in (x1, x2))
-    torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch says what is wrong
+    torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch raises the errors
     many = mode.endswith("if_necessary") and max(rows, others) > MANY
     if p == 2 and (mode == "use_mm_for_euclid_dist" or many):
         return euclidean_by_products(x1, x2)
@@ -78,12 +78,12 @@ def cdist(
 
 
 def may_split(*operands: Operand) -> bool:
-    """Whether many differences may be made block by block; a graph or a transformation takes them as they come."""
+    """Whether many differences may be computed in blocks; not in a graph or under a transformation."""
     return all(can_read_values(values_of(x)) for x in operands) and not forward_mode_is_active()
 
 
 def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:
-    """What ``body`` says of the operands, of which the backward pass keeps nothing but the operands."""
+    """Run ``body``, saving only the operands for the backward pass, which runs it again."""
     values = [values_of(x) for x in operands]
     masks = [x.mask if isinstance(x, Entries) else None for x in operands]
 
@@ -97,7 +97,7 @@ def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:
 
 
 def _split(x: Operand, step: int) -> list[Operand]:
-    """Blocks of so many rows."""
+    """Split into blocks of ``rows`` rows."""
     if not isinstance(x, Entries):
         return list(x.split(step, -2))
     return [Entries(*parts) for parts in zip(*(part.split(step, -2) for part in x), strict=True)]
@@ -129,7 +129,7 @@ def euclidean_by_products(x: Operand, y: Operand) -> Entries:
 
 def pdist(input: Entries, p: float = 2.0) -> Entries:
     """``pdist``: every pair of rows, once."""
-    F.pdist(input.values[:0].float(), p)  # torch says what is wrong
+    F.pdist(input.values[:0].float(), p)  # torch raises the errors
     count, width = input.values.shape
     i, j = torch.triu_indices(count, count, 1, device=input.values.device)
 
@@ -162,7 +162,7 @@ def cosine_similarity(x1: Operand, x2: Operand, dim: int = 1, eps: float = 1e-8)
     """``cosine_similarity``: products and both norms over the common coordinates."""
     both = all_specified(x1, x2).expand(torch.broadcast_shapes(values_of(x1).shape, values_of(x2).shape))
     present = any_of(both, (dim,), keepdim=True)
-    # two vectors of nothing are made vectors of ones, which have a finite derivative
+    # two empty vectors become vectors of ones, with finite derivatives
     neutral = present.logical_not().int()
     vectors = [torch.where(both, values_of(x), neutral) for x in (x1, x2)]
     return Entries(F.cosine_similarity(vectors[0], vectors[1], dim, eps), present.squeeze(dim))
@@ -175,7 +175,7 @@ def _of_an_extreme(*args: Any, **kwargs: Any) -> bool:
 NUMBER = Number(0, dim=None, unless=_of_an_extreme)
 OPERATIONS = (
     of_rule(cdist, "distances", PATTERN, GRADIENT, padded="mask"),
-    of_rule(dist, "distances", "a plain number (order inf or below 0: masked)", GRADIENT, number=NUMBER),
+    of_rule(dist, "distances", "a plain scalar (order inf or below 0: masked)", GRADIENT, number=NUMBER),
     *(
         record(f"nn.functional.{rule.__name__}", "distances", rule, PATTERN, GRADIENT, padded=padded)
         for rule, padded in ((pdist, ""), (pairwise_distance, "mask"), (cosine_similarity, "mask"))

@@ -1,10 +1,10 @@
 """Elementwise operations: an entry of the result is specified where all operands are.
 
-Each row of the tables is one operation: torch's names for it and the filler that keeps it, and its
-first two derivatives, finite. A filler of None says that neither the function nor its gradient can
-be disturbed by what is under the mask, so nothing needs to be filled. Nor does anything where no
-derivative can ever be asked for: what is computed under the mask is not read by anyone. In a graph gradients are
-selected afterwards where that is the same: docs/decisions/0039-compiled-lines.md.
+Each row of the tables is one operation: torch's names and the filler at which it and its
+first two derivatives are finite. A filler of None means that masked values can affect neither the function nor its
+gradient, so nothing is filled. Nor is anything filled where no
+derivative can be needed: results under the mask are never read. In a graph gradients are
+selected afterwards where that is equivalent: docs/decisions/0039-compiled-lines.md.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def elementwise(
     linear: tuple[int, ...] = (),
     harmless: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> Callable[..., Any]:
-    """The rule of the family: make the operands safe, apply the very function that was called.
+    """The rule of the family: make the operands safe, apply the called function.
 
     Args:
-        filler: the number that replaces what is under the mask; None if nothing needs to be replaced.
-        looks: the function refuses some numbers, so it must not see what is under the mask at all.
+        filler: the scalar that replaces masked values; None if nothing needs to be replaced.
+        looks: the function refuses some values, so it must never see masked values.
         linear: positions of operands that do not occur in their own derivatives.
-        harmless: looks whether the first two derivatives are finite at all numbers of these operands.
+        harmless: returns whether the first two derivatives are finite at all values of these operands.
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -85,18 +85,18 @@ def elementwise(
                 kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
         result = function(*args, **kwargs)
         if len(args) == 1 and not kwargs and type(result) is torch.Tensor:
-            return Entries(result, mask)  # of the operand's shape: nothing to compare
+            return Entries(result, mask)  # same shape as the operand
         return specified(result, mask)
 
     return body
 
 
 def _derivatives(operands: tuple[Any, ...]) -> int | None:
-    """For how many operands a derivative is recorded; None if that cannot be known, or numbers may be refused.
+    """Number of operands with a derivative; None if unknown, or if values may be refused.
 
-    Integers are refused now and then (a division by zero), floating-point numbers are not.
+    Integers may be refused (division by zero), floats never are.
     """
-    # asked for first, because what follows cannot be traced
+    # first, because the rest cannot be traced
     if torch.compiler.is_compiling() or is_transformed():
         return None
     number = 0
@@ -113,7 +113,7 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
 
 
 def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether no operand holds a number under the mask that a derivative could not take."""
+    """Return whether derivatives are finite at all masked values of the operands."""
     tensors = []
     for operand in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(operand, (Entries, torch.Tensor)):
@@ -124,7 +124,7 @@ def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _are_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """The same for exponentials, which are no larger than their derivatives: NaN is not low either."""
+    """The same for exponentials: whether all values are below a limit; False for NaN."""
     tensors = [values_of(operand) for operand in (*args, *kwargs.values())]
     return can_read_values(*tensors) and all(
         x.dtype in (torch.float32, torch.float64) and x.numel() > 0 and x.detach().amax().item() < LOW
@@ -133,7 +133,7 @@ def _are_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _alone(operands: tuple[Any, ...]) -> bool:
-    """Whether the only recorded operand meets finite factors everywhere, once they are filled: 0 times them is 0."""
+    """Whether the only differentiable operand has only finite factors once they are filled, so 0 times them is 0."""
     return all(
         _records(operand)
         or (
@@ -150,7 +150,7 @@ def _records(operand: Any) -> bool:
 
 
 def prelu(function: Callable[..., Any], input: Operand, weight: Operand) -> Any:
-    """The weight belongs to dimension 1 of the input, so its mask is laid along that dimension."""
+    """The weight belongs to dimension 1 of the input, so its mask is broadcast along that dimension."""
     shape, mask = values_of(input).shape, mask_of(input)
     if isinstance(weight, Entries):
         per_entry = weight.mask
@@ -165,13 +165,13 @@ def glu(input: Entries, dim: int = -1) -> Entries:
     values, mask = input
     half = values.shape[as_dim(dim, values.ndim)] // 2 if values.ndim else 0
     if values.ndim == 0 or values.shape[dim] != 2 * half:
-        return Entries(F.glu(values, dim), mask)  # torch says what is wrong
+        return Entries(F.glu(values, dim), mask)  # torch raises the error
     first, second = mask.split(half, dim) if half else (mask, mask)
     both = first & second
     return Entries(F.glu(torch.where(torch.cat((both, both), dim), values, 1), dim), both)
 
 
-#: Finite, with finite derivatives, at 1: the ordinary filler.
+#: Finite, with finite derivatives, at 1: the default filler.
 AT_ONE = """
     abs|absolute angle arctan|atan asinh|arcsinh cos cosh digamma|special.psi|special.digamma
     erf erfc exp exp2 expm1 frexp i0 lgamma|special.gammaln log log10 log1p log2
@@ -192,14 +192,14 @@ AT_ONE = """
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
 """
 
-#: Of these, those whose first two derivatives are finite at each number up to 1e9.
+#: Those of them whose first two derivatives are finite at all values up to 1e9.
 TAME = """
     arctan|atan asinh|arcsinh cos erf erfc sigmoid|special.expit sin square tanh
     celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid selu silu softplus softsign tanhshrink
     addcmul lerp mul|multiply
 """
 
-#: Exponentials: what is below LOW has finite derivatives.
+#: Exponentials: finite derivatives below LOW.
 RISING = "exp exp2 expm1"
 LOW = 80.0
 
@@ -217,14 +217,14 @@ ELSEWHERE: dict[str, float] = {
     "unravel_index": 0,
 }
 
-#: Where an operand takes part as a factor: its derivative is made of the other operands.
+#: Products: the derivative by an operand depends on the other operands.
 LINEAR = {"mul|multiply": (0, 1), "div|divide|true_divide": (0,)}
 
-#: Functions that refuse what lies outside their domain.
+#: Functions that refuse values outside their domain.
 LOOK = {"mvlgamma|special.multigammaln", "unravel_index"}
 
-#: Linear, without a gradient, or with one that is selected and never multiplied (0 where 0 comes in): what is under the
-#: mask can disturb nothing.
+#: Linear, without a gradient, or with one that is selected and never multiplied (0 stays 0): masked values cannot
+#: interfere.
 NEEDS_NO_FILLING = """
     add neg|negative positive rsub sub|subtract real imag conj resolve_conj resolve_neg
     signbit isfinite isinf isnan isneginf isposinf isreal isclose
@@ -236,7 +236,7 @@ NEEDS_NO_FILLING = """
     threshold
 """
 
-#: The operators of Python behind each operation; their reflected and in-place forms follow from the name.
+#: Python's operator for each operation; their reflected and in-place forms follow from the name.
 OPERATORS = {
     "add": "add",
     "sub": "sub",
@@ -300,7 +300,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
 
 
 DROPOUT = torch.ops.aten.native_dropout_backward, torch.ops.aten.native_dropout_backward.default
-HALVES = "intersection of the two halves' patterns"
+HALVES = "intersection of the patterns of both halves"
 GATED = "torch's, where an entry and its gate are specified"
 OPERATIONS = (
     *(_row(row, 1) for row in AT_ONE.split()),

@@ -1,7 +1,7 @@
-"""Embeddings: an unspecified index reads nothing, takes no part in a bag, and sends no gradient to the table.
+"""Embeddings: unspecified indices read nothing, are ignored in bags, and give the table no gradient.
 
-What lies under the mask of an index is never used as one, so it need not name a row. Tables and per-sample weights may
-be masked, too; then an entry of a bag goes over the specified entries of its rows.
+The value of a masked index is never used, so it need not be a valid row. Tables and per-sample weights may
+be masked, too; then an entry of a bag combines the specified entries of its rows.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def embedding(
     elif known is not None and scale_grad_by_freq:
         values = _rows_of_known(indices, known, table, padding_idx, sparse)
     else:
-        # The gradient of an unspecified result is exactly 0: that is what row 0 receives for it.
+        # The gradient of an unspecified result is exactly 0: row 0 receives it.
         values = _rows(indices, table, padding_idx, scale_grad_by_freq, sparse)
     mask = mask_of(input).unsqueeze(-1).expand(values.shape)
     if present is None:
@@ -62,12 +62,12 @@ def embedding(
 def _rows(
     indices: Tensor, table: Tensor, padding_idx: int | None, scale_grad_by_freq: bool, sparse: bool
 ) -> Tensor:
-    """``F.embedding``. Under vmap torch joins the tables, and forgets the padding of all but the first."""
+    """``F.embedding``. Under vmap torch concatenates the tables, and ignores the padding of all but the first."""
     transformed = torch.compiler.is_compiling() or is_transformed()
     if padding_idx is None or sparse or scale_grad_by_freq or not transformed:
         return F.embedding(indices, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
     if not -table.shape[0] <= padding_idx < table.shape[0]:
-        F.embedding(indices, table, padding_idx)  # torch says what is wrong with it
+        F.embedding(indices, table, padding_idx)  # torch raises the errors
     values = F.embedding(indices, table)
     padded = (indices == padding_idx % table.shape[0]).unsqueeze(-1)
     return torch.where(padded, values.detach(), values)
@@ -76,7 +76,7 @@ def _rows(
 def _rows_of_known(
     indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None, sparse: bool
 ) -> Tensor:
-    """The rows of the specified indices alone, which alone are counted: ``scale_grad_by_freq``."""
+    """The rows of the specified indices alone, the only ones counted: ``scale_grad_by_freq``."""
     place = known.reshape(-1).nonzero().squeeze(-1)
     listed = indices.reshape(-1)[place]
     rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
@@ -85,14 +85,14 @@ def _rows_of_known(
 
 
 def _listed_rows(indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None) -> Tensor:
-    """``F.embedding`` whose sparse gradient lists the specified indices alone."""
+    """``F.embedding`` whose sparse gradient contains only the specified indices."""
     if padding_idx is not None:
         if not -table.shape[0] <= padding_idx < table.shape[0]:
-            F.embedding(indices, table, padding_idx)  # torch says what is wrong with it
+            F.embedding(indices, table, padding_idx)  # torch raises the errors
         known = known & (indices != padding_idx % table.shape[0])
     if not torch.compiler.is_compiling() and any(map(is_batchedtensor, (table, indices, known))):
         raise RuntimeError(
-            "an embedding with sparse=True cannot list the specified indices under torch.vmap, because their number "
+            "an embedding with sparse=True is not supported under torch.vmap: the number of specified indices "
             "differs from sample to sample; use sparse=False"
         )
     return torch.ops.maskgrad.listed_rows(table, indices, known)  # type: ignore[no-any-return]
@@ -111,7 +111,7 @@ def _gradient_of_listed(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return torch.sparse_coo_tensor(rows[None], values, ctx.shape, check_invariants=False), None, None
 
 
-# An operator: PyTorch's gradient asks for the number of rows while it is traced; Dynamo traces no sparse tensor.
+# An operator: PyTorch's gradient reads the number of rows while traced; Dynamo cannot trace sparse tensors.
 torch.library.define("maskgrad::listed_rows", "(Tensor table, Tensor indices, Tensor listed) -> Tensor")
 torch.library.impl("maskgrad::listed_rows", "default", lambda table, indices, _: F.embedding(indices, table))
 torch.library.register_fake(
@@ -125,14 +125,14 @@ torch.library.register_autograd("maskgrad::listed_rows", _gradient_of_listed, se
 def renormalise(
     weight: Operand, indices: Tensor, known: Tensor | None, max_norm: float, norm_type: float
 ) -> None:
-    """Scale the rows that are read down to ``max_norm``, in place; nothing else is touched."""
+    """Scale the rows that are read down to ``max_norm``, in place; all others are unchanged."""
     table, present = _parts(weight)
     table = table.detach()
     if not indices.numel():
         return
     read = indices.reshape(-1)
     if known is not None:
-        # Any index that is read anyway can stand in for the others; if none is, the row is put back.
+        # Masked indices repeat one that is read anyway; if there is none, the row is restored.
         stand_in = torch.where(known, indices, 0).amax().reshape(1)
         read = torch.where(known.reshape(-1), read, stand_in)
         saved = table.index_select(0, stand_in)
@@ -148,10 +148,10 @@ def renormalise(
 
 
 def split_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: bool) -> Tensor:
-    """Where each bag begins, and where the last one ends."""
+    """Start of each bag, and end of the last one."""
     if isinstance(offsets, Entries):
         raise TypeError(
-            "offsets must be a plain tensor: where a bag begins must be known. Use offsets.compressed()"
+            "offsets must be a plain tensor: the start of each bag must be known. Use offsets.compressed()"
         )
     if indices.ndim == 2:
         if offsets is not None:
@@ -170,12 +170,12 @@ def split_offsets(indices: Tensor, offsets: Tensor | None, include_last_offset: 
 
 
 class Bags(NamedTuple):
-    """Indices that are specified, bag by bag, and the rest in a last bag of its own, which is to be dropped.
+    """Specified indices by bag, and the others in a last bag, which is dropped afterwards.
 
     Attributes:
-        indices: in their order; the rest, if it was kept, reads row 0.
-        starts: where each bag begins; the last number is where the rest does.
-        factors: the weight of each index, None if all weigh the same.
+        indices: in order; the others, if kept, read row 0.
+        starts: start of each bag; the last is that of the others.
+        factors: the weight of each index, None if all are equal.
     """
 
     indices: Tensor
@@ -201,7 +201,7 @@ def pooled(
     padding_idx = padding_idx if padding_idx is None or padding_idx >= 0 else height + padding_idx
     position = torch.arange(len(bags.indices), device=rows.device)
     owner = torch.searchsorted(bags.starts, position.to(bags.starts.dtype), right=True) - 1
-    # An index of padding takes no part, but a bag of nothing else has the result 0 in torch.
+    # Padding indices are ignored, but a bag of only padding has the result 0 in torch.
     taking_part = listed if padding_idx is None else listed & (bags.indices != padding_idx).unsqueeze(-1)
     empty = rows.new_zeros(
         len(bags.starts), rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32)
@@ -220,7 +220,7 @@ def pooled(
 
 
 def _maximum(rows: Tensor, taking_part: Tensor, owner: Tensor, empty: Tensor) -> Tensor:
-    """The largest entries, 0 where there is none; the gradient goes to the first of equals, as in torch."""
+    """The largest entries, 0 if there are none; the gradient goes to the first of ties, as in torch."""
     owners = owner.unsqueeze(-1).expand(rows.shape)
     found = torch.where(taking_part, rows.detach(), -torch.inf)
     largest = torch.full_like(empty, -torch.inf).scatter_reduce(0, owners, found, "amax")
@@ -262,7 +262,7 @@ def embedding_bag(
     indices, known = torch.where(known, indices, 0).reshape(-1), known.reshape(-1)
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
-    # Where the length of the result may depend on the mask, nothing stands in for unspecified indices.
+    # If the length of the result may depend on the mask, unspecified indices are simply dropped.
     alone = scale_grad_by_freq or can_read_values(known)
     bags = known_bags(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
@@ -283,7 +283,7 @@ def embedding_bag(
 
 
 def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str) -> None:
-    """PyTorch's conditions on the arguments that are taken apart before PyTorch sees them."""
+    """Check PyTorch's conditions on arguments that are split before PyTorch sees them."""
     if factors is not None and indices.shape != factors.shape:
         raise ValueError(
             f"embedding_bag: If per_sample_weights ({factors.shape}) is not None, "
@@ -301,7 +301,7 @@ def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str
 
 
 def one_hot(input: Operand, num_classes: Any = -1) -> Operand:
-    """A vector with a single 1 for each index; all of it is unspecified where the index is."""
+    """A vector with a single 1 for each index; fully unspecified where the index is."""
     values = F.one_hot(filled(input), plain_argument(num_classes))
     return (
         Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
@@ -311,7 +311,7 @@ def one_hot(input: Operand, num_classes: Any = -1) -> Operand:
 
 
 def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """``F.embedding(input, weight)`` and ``torch.embedding(weight, indices)``, whose -1 means "no padding"."""
+    """``F.embedding(input, weight)`` and ``torch.embedding(weight, indices)``, where -1 means "no padding"."""
     if function is F.embedding:
         return embedding(*args, **kwargs)
     arguments = bound("weight indices padding_idx scale_grad_by_freq sparse", args, kwargs)

@@ -1,10 +1,10 @@
-"""What the rules of meaning work on: values, and which of them are specified.
+"""The data of semantic rules: values, and which of them are specified.
 
-What lies under a mask must not be read, and is replaced before a function sees it. It is often harmless, and one look
-is cheaper than replacing it: a result that is not specified has the gradient 0, exactly; so an operand under the mask
-can disturb others only as a partner of that 0, where 0 * inf is NaN. If a look shows that the numbers are finite (and
-of a size at which derivatives are finite, too), nothing needs to be replaced. Looking reads the numbers once; replacing
-them reads and writes them, and the gradient again. Where no look is possible (in a graph, under a transform, on another
+Masked values must not be read, and are replaced before a function sees them. Often they are harmless, and checking is
+cheaper than replacing: an unspecified result has the gradient 0, exactly; so a masked operand
+can affect others only as a factor of that 0, where 0 * inf is NaN. If a check shows that the values are finite (and
+of a size at which derivatives are finite, too), nothing needs to be replaced. Checking reads the values once; replacing
+reads and writes them, and the gradient again. Where no check is possible (in a graph, under a transform, on another
 device), they are replaced.
 """
 
@@ -26,7 +26,7 @@ Filler = float | int | bool
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
-#: Entries from which the compiled selection is worth a question; small tensors, whose calls count, are not asked.
+#: Number of entries from which the compiled selection is considered; for small tensors checking costs too much.
 LARGE = masked_filling.min_numel
 
 
@@ -42,7 +42,7 @@ class Entries(NamedTuple):
 
 
 def widened(values: Tensor) -> Tensor:
-    """Halves in float32, everything else as it is."""
+    """Cast half precision to float32; return others unchanged."""
     return values.float() if values.dtype in HALVES else values
 
 
@@ -51,7 +51,7 @@ Operand = Entries | torch.Tensor
 
 
 def values_of(operand: Operand) -> Tensor:
-    """The values, whatever lies under the mask."""
+    """The values, with arbitrary content under the mask."""
     return operand.values if isinstance(operand, Entries) else operand
 
 
@@ -61,14 +61,14 @@ def safe(operand: Any) -> Any:
 
 
 def rearranged(operand: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """What ``move`` makes of values and mask, or of a plain tensor."""
+    """Apply ``move`` to values and mask, or to a plain tensor."""
     return (
         Entries(move(operand.values), move(operand.mask)) if isinstance(operand, Entries) else move(operand)
     )
 
 
 def mask_of(operand: Operand) -> Tensor:
-    """The operand's mask; a plain tensor is fully specified, by one expanded Boolean."""
+    """The operand's mask; a plain tensor is fully specified (one expanded True)."""
     if isinstance(operand, Entries):
         return operand.mask
     return torch.ones((), dtype=torch.bool, device=operand.device).expand(operand.shape)
@@ -82,7 +82,7 @@ def converted(operand: Operand, dtype: torch.dtype) -> Any:
 
 
 def as_entries(operand: Operand) -> Entries:
-    """The operand as entries, whether it is masked or plain."""
+    """Convert a masked or plain operand to entries."""
     return operand if isinstance(operand, Entries) else Entries(operand, mask_of(operand))
 
 
@@ -96,21 +96,21 @@ def intersection(operands: Iterable[Any]) -> Tensor | None:
 
 
 def all_specified(*operands: Any) -> Tensor:
-    """The same for operands of which at least one is masked, as dispatch makes sure."""
+    """The same if at least one operand is masked, as dispatch ensures."""
     mask = intersection(operands)
     assert mask is not None
     return mask
 
 
 def filled(operand: Any, filler: Filler = 0) -> Any:
-    """A masked operand's values with ``filler`` under its own mask; anything else as it is."""
+    """A masked operand's values with ``filler`` under its own mask; anything else unchanged."""
     if not isinstance(operand, Entries):
         return operand
     return torch.where(operand.mask, operand.values, filler_as(operand.values.dtype, filler))
 
 
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
-    """``torch.where``, for unsigned integers too, of which PyTorch 2.12 selects only the shortest."""
+    """``torch.where``, also for unsigned integers, of which PyTorch 2.12 supports only uint8."""
     signed = _SIGNED.get(values.dtype)
     if signed is None or torch.result_type(values, other) is not values.dtype:
         return torch.where(mask, values, other)
@@ -127,12 +127,12 @@ def filler_as(dtype: torch.dtype, filler: Filler) -> Filler:
 
 
 def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
-    """The operand's values with everything outside ``mask`` replaced by a safe constant.
+    """The operand's values with entries outside ``mask`` replaced by a safe constant.
 
     Operands are made safe *before* a function sees them, and by the mask of the *result*: no NaN
     arises forward, none backward, and a product with an operand that is specified, but infinite
     next to an unspecified one, cannot produce 0 * inf in the backward pass.
-    A 0-dim operand keeps its rank (it takes part in type promotion differently): its own mask decides.
+    A 0-dim operand keeps its rank (type promotion treats it differently): its own mask decides.
     """
     if isinstance(operand, Entries):
         values, own = operand
@@ -145,7 +145,7 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     else:
         return operand
     constant = filler if values.dtype.is_floating_point else filler_as(values.dtype, filler)
-    if torch.compiler.is_compiling():  # asked for first, because a graph must not depend on a size
+    if torch.compiler.is_compiling():  # first, because graphs must not depend on sizes
         if values.shape == mask.shape:
             return masked_filling(values, mask, constant)
     elif mask.numel() >= LARGE:
@@ -157,7 +157,7 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
 
 
 def in_a_graph() -> bool:
-    """Whether torch.compile traces, and neither exports nor transforms."""
+    """Whether torch.compile is tracing, without export or transforms."""
     return (
         torch.compiler.is_compiling()
         and not torch.compiler.is_exporting()
@@ -166,10 +166,10 @@ def in_a_graph() -> bool:
 
 
 def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
-    """Whether each number of the operands of an elementwise function meets those of its own position only, in a graph.
+    """Whether an elementwise function combines entries at the same position only (no broadcasting), in a graph.
 
-    Its gradient can be selected after the function then, instead of the number before it: no other gradient is
-    computed from it.
+    Its gradient can then be selected after the function, instead of its input before: no other gradient depends
+    on it.
     """
     if not in_a_graph():
         return False
@@ -182,7 +182,7 @@ def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
 
 
 def with_gradient_at(mask: Tensor, operand: Any) -> Any:
-    """The operand's values as they are, with gradients exactly where ``mask`` holds."""
+    """The operand's values unchanged, with gradients only where ``mask`` holds."""
     if not isinstance(operand, (Entries, torch.Tensor)):
         return operand
     values = values_of(operand)
@@ -202,28 +202,28 @@ def specified(values: Any, mask: Tensor) -> Any:
     return values
 
 
-#: The squares of numbers add up to less than this: none is above 1e9, so that its fourth power is finite.
+#: Bound on a sum of squares: no value is then above 1e9, so its fourth power is finite.
 MODERATE = 1e18
 
 
 def is_complete(mask: Tensor) -> bool:
-    """Whether a look at a mask is possible, and shows that every entry is specified."""
+    """Return whether a mask can be read and has only specified entries."""
     return can_read_values(mask) and all_of(mask)
 
 
 def is_finite(values: Tensor) -> bool:
-    """Whether a look is possible, and shows that no number is infinite or NaN; a sum that overflows shows nothing."""
+    """Return whether values can be read and are all finite; False if their sum overflows."""
     return can_read_values(values) and adds_up_to_finite(values)
 
 
 def adds_up_to_finite(values: Tensor) -> bool:
-    """:func:`is_finite` for numbers that may be looked at."""
+    """:func:`is_finite` for values that may be read."""
     total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
     return bool(cmath.isfinite(total.item()))
 
 
 def is_moderate(*tensors: Tensor) -> bool:
-    """Whether a look is possible, costs no copy, and shows that no number is above 1e9."""
+    """Return whether values can be read without a copy and none is above 1e9."""
     if not can_read_values(*tensors):
         return False
     for values in tensors:

@@ -24,18 +24,18 @@ def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries
 
 
 def amax(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
-    """Largest specified entry; its gradient is shared among equals."""
+    """Largest specified entry; its gradient is shared among ties."""
     return _extremum(input, dim, keepdim, True)
 
 
 def amin(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:
-    """Smallest specified entry; its gradient is shared among equals."""
+    """Smallest specified entry; its gradient is shared among ties."""
     return _extremum(input, dim, keepdim, False)
 
 
 def aminmax(input: Entries, *, dim: int | None = None, keepdim: bool = False) -> Any:
     """Smallest and largest specified entry."""
-    kind: Any = torch.return_types.aminmax  # which holds entries instead of tensors until dispatch wraps them
+    kind: Any = torch.return_types.aminmax  # holds entries instead of tensors until dispatch wraps them
     return kind([_extremum(input, dim, keepdim, largest) for largest in (False, True)])
 
 
@@ -62,7 +62,7 @@ def argmin(input: Entries, dim: int | None = None, keepdim: bool = False) -> Ent
 
 
 def _of_everything(input: Entries, largest: bool) -> Entries:
-    """``x.max()``: unlike ``amax`` it shares the gradient among equal NaN, too."""
+    """``x.max()``: unlike ``amax`` it shares the gradient among NaN, too."""
     best = _extremum(input, None, False, largest)
     values, mask = input
     if not values.is_floating_point() or (can_read_values(best.values) and not bool(best.values.isnan())):
@@ -77,7 +77,7 @@ def _of_everything(input: Entries, largest: bool) -> Entries:
 def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
-    """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
+    """``torch.max`` in its three forms: over all entries, along one dimension (with positions), of two tensors."""
     kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
     second = args[1] if len(args) > 1 else kwargs.get("other", kwargs.get("dim"))
     if isinstance(second, (Entries, torch.Tensor)):
@@ -93,7 +93,7 @@ def _extremum_or_pair(
     if input.values.ndim == 0:
         return kind([input, _position(input, dim, keepdim, largest)])
     index, mask = kernels.masked_position(input.values, input.mask, dim, True, largest)
-    # Where there is no entry, position 0 is read, and neither its value nor its gradient let through.
+    # Without entries, position 0 is read, but its value and gradient are masked.
     values = torch.where(mask, input.values.gather(dim, index), filler_as(input.values.dtype, 0))
     pair = Entries(values, mask), Entries(index, mask)
     return kind(pair if keepdim else [rearranged(part, lambda x: x.squeeze(dim)) for part in pair])

@@ -1,7 +1,7 @@
-"""What is known about each operation: one record, from which everything else is derived.
+"""Facts about each operation, in one record from which everything else is derived.
 
-Dispatch, the methods of ``MaskedTensor``, the documentation's coverage table and the conformance
-tests read these records; none of them keeps a list of its own.
+Dispatch, the methods of ``MaskedTensor``, the coverage table of the documentation and the conformance
+tests use these records, and have no lists of their own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from maskgrad.semantics.signatures import named
 
 Body = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
-#: Where torch keeps the public functions of one name and one meaning.
+#: Namespaces of torch with public functions of the same name and meaning.
 NAMESPACES = (torch, Tensor, torch.special, F)
 
 
 @dataclass(frozen=True, eq=False)
 class Operation:
-    """The facts about one operation.
+    """Facts about one operation.
 
     Attributes:
         name: torch's name for it (``"exp"``), unique.
@@ -33,18 +33,18 @@ class Operation:
         functions: every callable of torch with this meaning (``torch.exp``, ``torch.Tensor.exp``, …).
         body: the rule. Called with the function the user called, its positional and its keyword arguments,
             masked ones as :class:`~maskgrad.semantics.entries.Entries`; returns entries.
-        pattern: which entries of the result are specified, in words.
-        gradient: what reaches the operands, in words.
+        pattern: which entries of the result are specified, in words, for the documentation.
+        gradient: the gradient of the operands, in words.
         reflected: callables that take their operands in exchanged order (``Tensor.__rsub__``), each with the operator
             that takes them in the usual one.
         methods: names under which MaskedTensor has the operation.
         in_place: callables that write their result into the first argument (``torch.exp_``, …).
-        is_property: MaskedTensor spells it without parentheses (``x.T``).
-        number: when the result is one plain number; None for what is never one.
-        by_position: whether a position of the result looks at the same position of the operands only, and all positions
-            may be reduced to a number: on stored entries it runs on these.
-        padded: what comes of jagged entries that no rule for rows knows. ``"mask"``: it is computed on the padded form,
-            and what is specified is no prefix of each sequence any more, or no sequence is left; ``"rows"``: computed
+        is_property: a property of MaskedTensor (``x.T``).
+        number: when the result is a plain scalar; None if never.
+        by_position: whether each position of the result depends only on the same position of the operands, and all
+            positions may be reduced to a scalar: on stored entries it runs on these.
+        padded: for jagged entries without a rule for rows. ``"mask"``: computed on the padded form, with a Boolean
+            mask, as the result is no prefix of each sequence any more, or no sequence is left; ``"rows"``: computed
             on the padded form, it keeps the rows; ``""``: refused.
     """
 
@@ -66,9 +66,9 @@ class Operation:
 def functions_named(
     names: str, extra: tuple[Any, ...] = (), namespaces: tuple[Any, ...] = NAMESPACES
 ) -> tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...]]:
-    """Every spelling of an operation: ``"acos arccos"`` gives its functions, and those that work in place.
+    """Every spelling of an operation: ``"acos arccos"`` gives its functions and in-place forms.
 
-    Operators (``operator.add``) count as spellings: exporting traces them as such.
+    Operators (``operator.add``) count as spellings: export traces them as such.
     """
     found: dict[Any, None] = {}
     in_place: dict[Any, None] = {}
@@ -92,17 +92,17 @@ def record(
     namespaces: tuple[Any, ...] = NAMESPACES,
     **facts: Any,
 ) -> Operation:
-    """A record, with all spellings that torch has: its functions, methods, and those that work in place.
+    """A record, with all names in torch: functions, methods, and in-place forms.
 
     Args:
         names: torch's names; the first is that of the record, and may begin with ``nn.functional.``.
         family: see :class:`Operation`, as for pattern and gradient.
-        rule: has torch's signature, see :func:`~maskgrad.semantics.signatures.named`; or is a body.
+        rule: has torch's signature, see :func:`~maskgrad.semantics.signatures.named`; or is a body itself.
         pattern: which entries of the result are specified.
-        gradient: what reaches the operands.
-        extra: spellings that have other names.
+        gradient: the gradient of the operands.
+        extra: functions with other names.
         namespaces: where to look for functions.
-        facts: what else there is to say; also functions, in_place and methods, where they are not those of the names.
+        facts: other fields; also functions, in_place and methods if they are not derived from the names.
     """
     functions, in_place = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
     methods = tuple([n for n in names.split() if not n.endswith("_") and callable(getattr(Tensor, n, None))])
@@ -112,10 +112,10 @@ def record(
 
 
 def of_rule(rule: Callable[..., Any], family: str, *facts: str, also: str = "", **more: Any) -> Operation:
-    """The record of a rule that has the name of torch's function; ``also``: other names for it."""
+    """Make the record of a rule named like torch's function; ``also``: other names for it."""
     return record(f"{rule.__name__} {also}", family, rule, *facts, **more)
 
 
 def as_property(name: str) -> dict[str, Any]:
-    """What a record says of a property of ``torch.Tensor``."""
+    """Fields of a record for a property of ``torch.Tensor``."""
     return {"functions": (getattr(Tensor, name).__get__,), "methods": (name,), "is_property": True}

@@ -1,4 +1,4 @@
-"""Histograms: unspecified entries are not counted, and do not widen the range. Counts are specified, 0 included."""
+"""Histograms: unspecified entries are not counted, and do not widen the range. Counts are specified, zeros too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskgrad.semantics.facts import of_rule
 
 
 def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and largest specified number of each column; 0 and 1, torch's range of nothing, if there is none."""
+    """The smallest and largest specified value of each column; 0 and 1, torch's empty range, if there are none."""
     if not len(points):
         return points.new_zeros(1, points.shape[1]), points.new_ones(1, points.shape[1])
     low = torch.where(mask, points, float("inf")).amin(0, keepdim=True)
@@ -22,19 +22,19 @@ def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> Entries:
-    """How many specified entries lie in each of ``bins`` equal parts of the range."""
+    """Number of specified entries in each of ``bins`` equal parts of the range."""
     values, mask = input[0].detach().reshape(-1), input[1].reshape(-1)
     if not values.is_floating_point() or not values.numel():
         return as_entries(torch.histc(values, bins, min, max))
     if min != max:  # torch does not count NaN
         return as_entries(torch.histc(torch.where(mask, values, torch.nan), bins, min, max))
-    # The range is that of the data: unspecified entries take the place of the smallest one, and are subtracted there.
-    # Halves could not count them.
+    # The range is that of the data: unspecified entries are replaced by the smallest one, and subtracted there.
+    # Half precision could not count them.
     wide = widened(values)
     (low,), (high,) = _bounds(wide, mask)
     low = torch.where(mask.any(), low, 0)
     counts = torch.histc(torch.where(mask, wide, low), bins)
-    # a range of one number is widened to both sides
+    # an empty range is widened to both sides
     single = ~mask.any() | (low == high)
     lowest_bin = torch.arange(bins, device=values.device) == torch.where(single, bins // 2, 0)
     return as_entries((counts - torch.where(lowest_bin, (~mask).sum(), 0)).to(values.dtype))
@@ -45,13 +45,13 @@ def _check_edges(bins: Any, name: str) -> None:
     if any(isinstance(part, Entries) for part in parts):
         raise UndefinedOnMaskedError(
             name,
-            "an edge that is missing leaves its two bins, and their number, undetermined",
+            "a missing edge leaves its two bins, and the number of bins, undefined",
             "Delete the missing edges first, bins.compressed(), if their neighbours are to be joined.",
         )
 
 
 def _points(input: Operand, weight: Operand | None, coordinates: bool = False) -> tuple[Tensor, Tensor]:
-    """Points (n + 2, D) and weights (n + 2): what is unspecified weighs 0, and so do two points that span the range."""
+    """Points (n + 2, D) and weights (n + 2): weight 0 if unspecified, and for two points that span the range."""
     values, mask = as_entries(input)
     if coordinates:
         if values.ndim < 2:
@@ -60,7 +60,7 @@ def _points(input: Operand, weight: Operand | None, coordinates: bool = False) -
             )
         mask = mask.all(-1)
     if values.dtype not in (torch.float32, torch.float64):
-        raise NotImplementedError(f"histograms are implemented for float32 and float64, found {values.dtype}")
+        raise NotImplementedError(f"histograms are implemented for float32 and float64, got {values.dtype}")
     weights = torch.ones_like(mask, dtype=values.dtype) if weight is None else values_of(weight).detach()
     if weights.shape != mask.shape:
         raise RuntimeError(
@@ -68,7 +68,7 @@ def _points(input: Operand, weight: Operand | None, coordinates: bool = False) -
             f"found {tuple(weights.shape)}"
         )
     if weights.dtype != values.dtype:
-        raise RuntimeError(f"weight must have the dtype of input, {values.dtype}; found {weights.dtype}")
+        raise RuntimeError(f"weight must have the dtype of input, {values.dtype}; got {weights.dtype}")
     known = mask if weight is None else mask & mask_of(weight)
     weights, columns = torch.where(known, weights, 0).reshape(-1), known.reshape(-1, 1)
     points = values.detach().flatten(0, -2) if coordinates else values.detach().reshape(-1, 1)
@@ -99,18 +99,18 @@ def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, de
 
 
 def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Entries:
-    """How often each number occurs among the specified entries; their largest decides the length of the result."""
+    """Count each integer among the specified entries; the largest determines the length of the result."""
     values, mask = as_entries(input)
     if values.ndim != 1:
         raise RuntimeError(
-            f"bincount only supports 1-d non-negative integral inputs, found {values.ndim} dimensions"
+            f"bincount only supports 1-d non-negative integral inputs, got {values.ndim} dimensions"
         )
     if weights is None:
         return as_entries(torch.bincount(values[mask], minlength=minlength))
     plain = values_of(weights)
     if plain.shape != values.shape:
         raise RuntimeError(
-            f"weights should be 1-d and have the same length as input, {len(values)}; found shape {tuple(plain.shape)}"
+            f"weights should be 1-d and have the same length as input, {len(values)}; got shape {tuple(plain.shape)}"
         )
     mask = mask & mask_of(weights)
     return as_entries(torch.bincount(values[mask], plain.detach()[mask], minlength))

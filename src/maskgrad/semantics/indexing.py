@@ -1,4 +1,4 @@
-"""Indexing: what is read carries its pattern along; what is written becomes specified."""
+"""Indexing: results of reads keep their pattern; written entries become specified."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SELECTING = (torch.bool, torch.uint8)
 
 
 def plain_index(index: Any) -> Any:
-    """An index that must be known entirely: where something is written, and which entries a Boolean selects."""
+    """Check an index that must be fully specified: for writes, and for Boolean selection."""
     if isinstance(index, Entries):
         if not torch.compiler.is_compiling() and not is_transformed() and bool(index.mask.all()):
             return index.values
@@ -54,12 +54,12 @@ def plain_index(index: Any) -> Any:
             else "index.compressed(), and value[index.mask]"
         )
         raise TypeError(
-            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
-            f"unspecified entries select anything is not known. Use {remedy}"
+            f"index must be a plain tensor, got a MaskedTensor of dtype {index.values.dtype} with entries that may be "
+            f"masked. Use {remedy}"
         )
     if isinstance(index, Tensor) and (index.is_floating_point() or index.is_complex()):
         raise IndexError(
-            f"index tensors must have an integer or Boolean dtype, found {index.dtype}; use index.long()"
+            f"index tensors must have an integer or Boolean dtype, got {index.dtype}; use index.long()"
         )
     if isinstance(index, (tuple, list)):
         return type(index)(plain_index(part) for part in index)
@@ -67,10 +67,10 @@ def plain_index(index: Any) -> Any:
 
 
 def selecting(x: Operand, condition: Any) -> Any:
-    """A masked condition as a plain one, if it is known wherever ``x`` is specified: ``x[x > 0]``.
+    """Convert a masked condition to a plain one if it is specified wherever ``x`` is: ``x[x > 0]``.
 
-    What is not specified is not there, and not selected. Where ``x`` is specified and the condition is not, nobody
-    knows: it is returned as it is, to be refused.
+    Unspecified entries are not selected. Where ``x`` is specified and the condition is not, the result would be
+    unknown: the condition is returned unchanged, to be refused.
     """
     if not (
         isinstance(condition, Entries) and condition.values.dtype == torch.bool and isinstance(x, Entries)
@@ -85,7 +85,7 @@ def selecting(x: Operand, condition: Any) -> Any:
 
 
 def is_positions(index: Any) -> bool:
-    """Whether an index is a masked tensor of positions: some may be missing, and read nothing."""
+    """Whether an index is a masked tensor of positions: some may be masked, and read nothing."""
     return isinstance(index, (Entries, StoredEntries)) and index.values.dtype in POSITIONS
 
 
@@ -105,9 +105,9 @@ def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 def _known_positions(
     shape: torch.Size, parts: tuple[Any, ...], index: tuple[Any, ...], device: torch.device
 ) -> Tensor:
-    """Where ``x[index]`` reads at a specified position; size 1 in the dimensions of which everything is read.
+    """Mask of the positions in ``index`` that are specified; size 1 in dimensions that are read completely.
 
-    It is read from Booleans with one more slice, of False, at which missing positions point.
+    Masked positions point to an extra slice of False, appended to Booleans.
     """
     taken = [_dims_taken(part) for part in index]
     passed, dim = len(shape) - sum(taken), 0
@@ -130,7 +130,7 @@ def _known_positions(
 
 
 def _dims_taken(part: Any) -> int:
-    """How many dimensions of the tensor one part of an index stands for."""
+    """Number of dimensions of the tensor that one part of an index consumes."""
     if part is None or part is Ellipsis or isinstance(part, bool):
         return 0
     if isinstance(part, list):
@@ -139,38 +139,36 @@ def _dims_taken(part: Any) -> int:
 
 
 def assigned(x: Operand, index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
-    """What ``x[index] = value`` writes: where, whether it is specified, and which values (None: none)."""
+    """What ``x[index] = value`` writes: a mask, the specified entries, and the values (None: none)."""
     index = plain_index(selecting(x, index))
     if value is UNSPECIFIED:
         return index, False, None
     if isinstance(value, Entries):
-        # where a position is named twice, PyTorch sends a gradient to both
+        # PyTorch passes a gradient to both of two equal positions
         return index, value.mask, filled(value)
     return index, True, value
 
 
 def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.where(condition, a, b)``: specified where the condition is and the chosen side is."""
+    """``torch.where(condition, a, b)``: specified where the condition and the chosen side are."""
     names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
     synonyms = {"self": "input"}
     arguments = paired(names, args) | {synonyms.get(k, k): v for k, v in kwargs.items()}
     if len(arguments) == 1:
         raise TypeError(
-            "torch.where(condition) of a MaskedTensor has no meaning: whether unspecified entries are listed is not "
-            "known. Use condition.filled(False).nonzero(as_tuple=True)"
+            "torch.where(condition) is undefined on a MaskedTensor with masked entries. "
+            "Use condition.filled(False).nonzero(as_tuple=True)"
         )
     if len(arguments) < 3:
         raise TypeError(
-            "where needs a condition and two sides; found no 'other'. To remove the entries where the condition fails, "
+            "where needs a condition and two sides; got no 'other'. To remove the entries where the condition fails, "
             "assign mg.unspecified to them: x[~condition] = mg.unspecified"
         )
     condition: Any = arguments["condition"]
     sides: list[Any] = [arguments["input"], arguments["other"]]
     chosen: Tensor = values_of(condition)
     if chosen.dtype != torch.bool:
-        raise TypeError(
-            f"condition must be a Boolean tensor, found {chosen.dtype}; write it out, as in condition != 0"
-        )
+        raise TypeError(f"condition must be a Boolean tensor, got {chosen.dtype}; use condition != 0")
     values = torch.where(chosen, *map(values_of, sides))
     here, there = (_mask_of(side, chosen.device) for side in sides)
     mask = torch.where(chosen, here, there)
@@ -180,12 +178,12 @@ def where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _mask_of(operand: Any, device: torch.device) -> Tensor:
-    """The operand's mask, or a single True that stands for a fully specified one."""
+    """The operand's mask, or a single True for a fully specified one."""
     return operand.mask if isinstance(operand, Entries) else torch.ones((), dtype=torch.bool, device=device)
 
 
 def masked_fill(input: Operand, mask: Operand, value: Any) -> Any:
-    """Write ``value`` where ``mask`` says so: those entries become specified, the others stay as they are."""
+    """Write ``value`` where ``mask`` is True: those entries become specified, others are unchanged."""
     known, chosen = intersection((mask,)), values_of(mask)
     values = torch.masked_fill(values_of(input), chosen, values_of(value))
     written = torch.where(chosen, _mask_of(value, values.device), _mask_of(input, values.device))
@@ -193,7 +191,7 @@ def masked_fill(input: Operand, mask: Operand, value: Any) -> Any:
 
 
 def index_select(input: Operand, dim: int, index: Operand) -> Entries:
-    """Rows, columns, … by position; a missing position gives an unspecified one."""
+    """Rows, columns, … by position; a masked position gives a masked one."""
     positions = filled(index)
     values, present = (part.index_select(dim, positions) for part in (values_of(input), mask_of(input)))
     if not isinstance(index, Entries):
@@ -204,7 +202,7 @@ def index_select(input: Operand, dim: int, index: Operand) -> Entries:
 
 
 def _read(x: Operand, index: Operand, read: Callable[[Tensor, Tensor], Tensor]) -> Entries:
-    """A position that is unspecified itself reads nothing, and its result is unspecified."""
+    """Read at positions that may be masked; their results are masked."""
     positions = filled(index)
     values = read(values_of(x), positions)
     if not isinstance(x, Entries):
@@ -247,15 +245,15 @@ def masked_select(input: Entries, mask: Operand) -> Entries:
     if isinstance(mask, Entries):
         raise UnsupportedOperationError(
             "torch.masked_select",
-            "whether the unspecified entries of mask select is not known; write mask.filled(False)",
+            "mask must not have masked entries; use mask.filled(False)",
         )
-    # of one shape, because torch.compile believes that no more is selected than the first operand has entries
+    # of one shape, because torch.compile assumes at most as many results as the first operand has entries
     values, known, chosen = torch.broadcast_tensors(*input, mask)
     return Entries(torch.masked_select(values, chosen), torch.masked_select(known, chosen))
 
 
 def nonzero(function: Callable[..., Any], input: Entries, *args: Any, **kwargs: Any) -> Any:
-    """Positions of the specified entries that differ from zero: plain tensors, for there is nothing to miss in them."""
+    """Positions of the specified entries that differ from zero: plain tensors, as nothing in them can be masked."""
     return function((input.values != 0) & input.mask, *args, **kwargs)
 
 
@@ -282,7 +280,7 @@ OPERATIONS = (
     ),
     of_rule(masked_select, "indexing", READ, MOVES, padded="mask"),
     *(
-        record(name, "indexing", nonzero, "plain: the positions of specified entries")
+        record(name, "indexing", nonzero, "plain: positions of specified entries")
         for name in ("nonzero", "nonzero_static", "argwhere")
     ),
 )

@@ -1,12 +1,12 @@
-"""Interpolation, by sizes or at given places: specified where all neighbours of non-zero weight, and the place, are.
+"""Interpolation, by sizes or at given points: specified where the point and all neighbours of non-zero weight are.
 
-An interpolation works along one dimension after the other. The weights along a dimension are asked of PyTorch's own
-function, applied to unit vectors; the mask of a result is the conjunction over the few neighbours that have one.
+An interpolation works along one dimension after the other. The weights along a dimension come from PyTorch's own
+function, applied to unit vectors; the mask of a result is the conjunction over the few neighbours with a weight.
 
 ``mode="area"`` is adaptive average pooling in PyTorch, and here: over the specified entries.
 
-What padding supplies outside the data of ``grid_sample`` (zeros) is specified. The derivative by a place looks at all
-neighbours, also at those of weight 0 next to a place exactly on a pixel; where one of them is unspecified it does not
+Padding outside the data of ``grid_sample`` (zeros) is specified. The derivative by a point depends on all
+neighbours, also on those of weight 0 next to a point exactly on a pixel; if one of them is unspecified it does not
 exist, and is 0.
 """
 
@@ -28,17 +28,17 @@ from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.pooling import adaptive_average, as_tuple, shared
 from maskgrad.semantics.signatures import bound, paired
 
-#: How many neighbours each mode looks at along a dimension, if nothing is shrunk.
+#: Number of neighbours that each mode reads along a dimension, unless downsampling.
 NEIGHBOURS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
 
 #: Modes that copy.
 MOVING = ("nearest", "nearest-exact")
 
-#: The length of the dimensions that are left alone while the weights along another are asked for. Images of width 1
+#: Size of the other dimensions while the weights along one are computed. Images of width 1
 #: have the first result everywhere in torch 2.13 with antialias=True.
 OTHERS = 2
 
-#: Up to how many units in the last place of a coordinate are rounding errors.
+#: Units in the last place of a coordinate up to which a difference is rounding.
 ROUNDINGS = 8
 
 
@@ -74,7 +74,7 @@ def interpolate(
 def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int) -> Tensor:
     """The weight of each entry in each result along spatial dimension ``i``: (length, results).
 
-    In double precision, whatever the data: a small weight must not be taken for none.
+    In double precision, whatever the data: a small weight must not become 0.
     """
     options = dict(given)
     if given.get("scale_factor") is not None and not given.get("recompute_scale_factor"):
@@ -96,7 +96,7 @@ def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int
 def _most_neighbours(given: dict[str, Any], weights: Tensor) -> int:
     length, results = weights.shape
     count = NEIGHBOURS[given["mode"]]
-    if given.get("antialias"):  # a shrunk image is averaged over more of them
+    if given.get("antialias"):  # downsampling averages more of them
         count = count * -(-max(length, results) // results) + 2
     return min(count, length)
 
@@ -122,16 +122,16 @@ def affine_grid(function: Callable[..., Any], theta: Entries, *args: Any, **kwar
     return Entries(result, rows.reshape(rows.shape[0], *between, rows.shape[1]).expand(result.shape))
 
 
-#: torch's numbers for its names.
+#: torch's integers for its names.
 MODES = {"bilinear": 0, "nearest": 1, "bicubic": 2}
 PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-#: Where the neighbours along a dimension are, from the one at or below the place.
+#: Offsets of the neighbours along a dimension, from the one at or below the point.
 TAPS_AT = {0: (0, 1), 1: (0,), 2: (-1, 0, 1, 2)}
 
-#: A place this near to a pixel, in units in the last place of a coordinate, is on it.
+#: A point this near to a pixel, in units in the last place of a coordinate, is on it.
 PLACE_ROUNDINGS = 2
 
-#: Dtypes in which coordinates are so coarse that PyTorch's own arithmetic decides on which pixels they fall.
+#: Dtypes with coordinates so coarse that PyTorch's own arithmetic decides the pixel.
 ROUNDED = (torch.float16, torch.bfloat16)
 
 
@@ -177,7 +177,7 @@ def _neighbours(
 ) -> tuple[Tensor, Tensor]:
     """Where all neighbours that have a weight are specified, (N, C, *results), and which derivatives do not exist.
 
-    The derivative by a coordinate looks at both sides along its dimension, whatever their weights: (N, *results, rank).
+    The derivative by a coordinate uses both sides along its dimension, whatever their weights: (N, *results, rank).
     """
     lengths, rank = mask.shape[2:], mask.ndim - 2
     if mask.shape[1] > 1 and mask.stride(1) == 0:  # one mask for all channels
@@ -212,7 +212,7 @@ def _taps(
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """The neighbours along one dimension: position, whether it is in the data, whether its weight is not 0."""
     x = (place + 1) / 2 * (length - 1) if align_corners else ((place + 1) * length - 1) / 2
-    if mode != MODES["bicubic"]:  # which pads its neighbours, not the place
+    if mode != MODES["bicubic"]:  # which pads its neighbours, not the point
         x = _padded(x, length, padding, align_corners)
     tolerance = PLACE_ROUNDINGS * torch.finfo(x.dtype).eps * length
     nearest = x.round()  # to even, as torch does
@@ -230,7 +230,7 @@ def _taps(
 
 
 def _padded(x: Tensor, length: int, padding: int, align_corners: bool) -> Tensor:
-    """Coordinates outside the data brought inside, as the padding says."""
+    """Move coordinates outside the data inside, depending on the padding mode."""
     if padding == PADDINGS["reflection"]:
         low, span = (0.0, length - 1.0) if align_corners else (-0.5, float(length))
         if span == 0:
@@ -242,10 +242,10 @@ def _padded(x: Tensor, length: int, padding: int, align_corners: bool) -> Tensor
 
 
 PATTERN = "specified where all neighbours of non-zero weight are"
-AT_PLACES = "specified where the place and all neighbours of non-zero weight are"
+AT_PLACES = "specified where the point and all neighbours of non-zero weight are"
 OF_ROWS = "specified where the row of the transformation is"
 GRADIENT = "torch's, at the specified entries"
-# The old names call the new one, which is what arrives here.
+# The old names call the new one, which is dispatched.
 INTERPOLATE = "nn.functional.interpolate upsample upsample_nearest upsample_bilinear"
 
 OPERATIONS = (

@@ -1,6 +1,6 @@
-"""Joins, padding and triangles: values and pattern are put together alike; plain tensors count as fully specified.
+"""Joins, padding and triangles: applied to values and pattern alike; plain tensors are fully specified.
 
-What an operation creates itself (the constants of padding, the zeros of ``tril`` and ``block_diag``) is specified.
+Entries that an operation creates (the constants of padding, the zeros of ``tril`` and ``block_diag``) is specified.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from maskgrad.semantics.views import GRADIENT, PATTERN, pair
 
 
 def join(function: Callable[..., Any], tensors: Any, *args: Any, **kwargs: Any) -> Entries:
-    """Apply the function that was called to the values and to the masks of the sequence."""
+    """Apply the called function to the values and to the masks of the sequence."""
     values, masks = [values_of(part) for part in tensors], [mask_of(part) for part in tensors]
     return Entries(function(values, *args, **kwargs), function(masks, *args, **kwargs))
 
@@ -32,13 +32,13 @@ def arrange(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def combinations(input: Entries, *args: Any, **kwargs: Any) -> Entries:
-    """``torch.combinations``: which positions are combined does not depend on the values."""
+    """``torch.combinations``: the combinations do not depend on the values."""
     return Entries(*(torch.combinations(part, *args, **kwargs) for part in input))
 
 
 def block_diag(function: Callable[..., Any], *parts: Operand) -> Entries:
-    """Blocks, each an argument of its own; the zeros around them are made here, hence specified."""
-    # joined as holes: what comes from no block is none
+    """Blocks as separate arguments; the zeros around them are created, hence specified."""
+    # applied to the holes: created zeros are none
     holes = function(*[mask_of(part).logical_not() for part in parts])
     return Entries(function(*map(values_of, parts)), holes.logical_not())
 
@@ -68,7 +68,7 @@ def among_zeros(function: Callable[..., Any], input: Operand, *args: Any, **kwar
 
 #: One operation a row, with its synonyms.
 JOINS = "cat|concat|concatenate stack hstack vstack|row_stack dstack column_stack"
-#: What Python functions of torch call in turn, and dispatch sees a second time.
+#: Called by Python functions of torch, so dispatched a second time.
 _C: Any = torch._C._VariableFunctions
 
 JOINED = "joined like the values", "split back to the parts"

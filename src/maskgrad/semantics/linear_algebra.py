@@ -1,4 +1,4 @@
-"""Chains of matrix products, and formulas of linear algebra that are made of elementwise steps, or of one sum."""
+"""Chains of matrix products, and linear algebra made of elementwise steps, or of one sum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def times(left: Operand, right: Operand) -> Operand:
 
 
 def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Where torch splits each part ``(i, j)`` of a chain, whose matrix ``i`` is ``(sizes[i], sizes[i + 1])``."""
+    """Torch's split of each part ``(i, j)`` of a chain, whose matrix ``i`` is ``(sizes[i], sizes[i + 1])``."""
     count = len(sizes) - 1
     cost = {(i, i): 0 for i in range(count)}
     split = {}
@@ -38,7 +38,7 @@ def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
             }
             best = i
             for k in range(i + 1, j):
-                # among equals torch takes the last split of three matrices, the first of more
+                # among ties torch takes the last split of three matrices, the first of more
                 if options[k] < options[best] or (count == 3 and options[k] == options[best]):
                     best = k
             split[i, j] = best
@@ -47,7 +47,7 @@ def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
 
 
 def multi_dot(tensors: Sequence[Operand]) -> Entries:
-    """``linalg.multi_dot``: the order of the multiplications is the one that costs least."""
+    """``linalg.multi_dot``: in the cheapest order of multiplications."""
     if len(tensors) < 2:
         raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
     return _chain(tensors, "multi_dot", vectors_at_the_ends=True)
@@ -82,10 +82,10 @@ def _chain(matrices: Sequence[Operand], name: str, vectors_at_the_ends: bool) ->
 
 
 def matrix_power(input: Entries, n: int) -> Entries:
-    """``n`` factors of the same matrices; none is the identity, which is created, hence specified."""
+    """``n`` factors of the same matrices; the identity, which is specified, for ``n = 0``."""
     values, mask = input
     if values.ndim < 2 or values.shape[-1] != values.shape[-2]:
-        torch.linalg.matrix_power(values, 0)  # torch says what is wrong
+        torch.linalg.matrix_power(values, 0)  # torch raises the errors
     if n < 0:
         raise UndefinedOnMaskedError(
             f"linalg.matrix_power(n={n})",
@@ -121,7 +121,7 @@ def trace(input: Entries) -> Entries:
     """The sum of the specified entries of the diagonal."""
     values, mask = input
     if values.ndim != 2 or values.dtype == torch.bool:
-        torch.trace(values)  # torch says what is wrong
+        torch.trace(values)  # torch raises the errors
     return sum(Entries(values.diagonal(), mask.diagonal()))
 
 
@@ -135,7 +135,7 @@ CROSS = (
     "specified where the four entries that make the component are",
     "that of the difference of two products",
 )
-TRACE = "a plain number", "the incoming gradient at each specified entry of the diagonal"
+TRACE = "a plain scalar", "the incoming gradient at each specified entry of the diagonal"
 POWER = "specified where a path of specified entries leads from row to column; everywhere for n = 0"
 POWERS = "that of the vector, for each of the powers", "that of the powers"
 

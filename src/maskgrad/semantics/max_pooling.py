@@ -1,6 +1,6 @@
 """Maximum pooling over the specified entries of each window, and its inverse, which writes.
 
-Indices count in the original. The maximum is looked up at its index: a specified -inf is not taken for the filler.
+Indices count in the original. The maximum is looked up at its index: a specified -inf is not mistaken for the filler.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def maxima(
     Args:
         input: (…, *lengths), with ``rank`` lengths.
         rank: the number of spatial dimensions.
-        pooled: torch's function, which returns maxima and where they are.
-        of_mask: the mask as numbers; batch and channels may be of size 1.
+        pooled: torch's function, which returns maxima and their indices.
+        of_mask: the mask as floats; batch and channels may be of size 1.
     """
     values, mask = input
     lowest = -torch.inf if values.is_floating_point() else torch.iinfo(values.dtype).min
     largest, index = pooled(torch.where(mask, values, lowest).detach())
     found, first = pooled(of_mask)
-    # A window of nothing but -inf: the first of the entries that are specified, not of the fillers.
+    # A window of only -inf: take the first specified entry, not a filler.
     index = torch.where(largest == lowest, first, index)
     known = (found > 0).expand(index.shape)
     # Windows of padding alone point outside the data.
@@ -100,9 +100,9 @@ def _fractional(name: str, rank: int) -> Callable[..., Any]:
 
 
 def _unpooling(name: str, rank: int) -> Callable[..., Any]:
-    """Writes each entry to its index; the zeros in between are specified, and what is unspecified is written too.
+    """Write each entry to its index; the zeros in between are specified; masked entries are written, too.
 
-    An entry whose index is unspecified goes nowhere.
+    An entry whose index is unspecified is dropped.
     """
 
     def rule(
@@ -114,11 +114,11 @@ def _unpooling(name: str, rank: int) -> Callable[..., Any]:
         padding: Any = 0,
         output_size: Any = None,
     ) -> Entries:
-        if getattr(function, "__module__", "") == "torch._C._nn":  # the indices alone are masked
+        if getattr(function, "__module__", "") == "torch._C._nn":  # only the indices are masked
             return _written(input, indices, tuple(kernel_size), rank)
         kernel = as_tuple(kernel_size, rank)
         stride = kernel if stride is None else as_tuple(stride, rank)
-        if rank == 3 and min(stride) <= 0:  # of the others PyTorch does not ask it
+        if rank == 3 and min(stride) <= 0:  # PyTorch checks only this rank
             raise RuntimeError(f"strides should be greater than zero, but got stride: {stride}")
         size = F._unpool_output_size(  # type: ignore[attr-defined]
             values_of(input), kernel, stride, as_tuple(padding, rank), output_size
@@ -141,7 +141,7 @@ def _written(input: Operand, indices: Operand, size: tuple[int, ...], rank: int)
             f"{tuple(values.shape)} but got indices tensor with shape: {tuple(places.shape)}"
         )
     leading, room = values.shape[: values.ndim - rank], torch.Size(size).numel()
-    places = filled(indices, room).flatten(-rank)  # one place more than there is, cut off at the end
+    places = filled(indices, room).flatten(-rank)  # one extra position, removed at the end
     mask, more = mask_of(input), room + 1 if isinstance(indices, Entries) else room
     zeros, ones = values.new_zeros(*leading, more), mask.new_ones(*leading, more)
     result = zeros.scatter(-1, places, filled(input).flatten(-rank))
@@ -152,8 +152,8 @@ def _written(input: Operand, indices: Operand, size: tuple[int, ...], rank: int)
 
 NN: Any = torch._C._nn
 PATTERN = "specified where the window has a specified entry"
-CHOSEN = PATTERN, "that of the entry that was chosen"
-WRITTEN = "zeros are specified; what is written keeps its mask", "moves back with the entries"
+CHOSEN = PATTERN, "that of the chosen entry"
+WRITTEN = "zeros are specified; written entries keep their mask", "moves back with the entries"
 RULES = (
     ("max_pool", _sliding, (1, 2, 3), (F, torch), CHOSEN),
     ("adaptive_max_pool", _adaptive, (1, 2, 3), (F, torch, NN), CHOSEN),

@@ -1,7 +1,7 @@
-"""``F.multi_head_attention_forward``, which ``nn.MultiheadAttention`` and the transformers are made of.
+"""``F.multi_head_attention_forward``, used by ``nn.MultiheadAttention`` and the transformers.
 
-Projections are contractions, the heads attend as in :mod:`maskgrad.semantics.attention`. The Boolean masks of this
-function have the opposite polarity (True is forbidden); they arrive as additive masks with -inf.
+Projections are contractions, heads work as in :mod:`maskgrad.semantics.attention`. The Boolean masks of this
+function have the opposite polarity (True is excluded); they arrive as additive masks with -inf.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def multi_head_attention_forward(
     _check(given, features, values_of(key), values_of(value))
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
 
-    # A non-finite number in a place that is forbidden to everybody must not meet the weights' gradients either.
+    # Non-finite values in positions excluded for all queries must not reach the weights' gradients either.
     if bias.allowed is not None and not all(
         map(is_finite, {id(x): values_of(x) for x in (query, key, value)}.values())
     ):
@@ -73,7 +73,7 @@ def multi_head_attention_forward(
             shares = F.dropout(shares, dropout_p)
         sums = weighted_sum(shares, taking_part & served, v)
         out = Entries(sums, sums_of(served, taking_part, v).expand(sums.shape))
-        # A key that is forbidden has torch's weight, 0; a key that does not exist has none.
+        # An excluded key has torch's weight, 0; a masked key has none.
         weights = Entries(shares, (real & served).expand(shares.shape))
     else:
         out = attend(q, k, v, bias, dropout_p=dropout_p)
@@ -88,7 +88,7 @@ def multi_head_attention_forward(
 
 
 def _check(given: dict[str, Any], features: int, key: Tensor, value: Tensor) -> None:
-    """What torch asserts."""
+    """Check the same conditions as torch."""
     if features != given["embed_dim_to_check"]:
         raise AssertionError(
             f"was expecting embedding dimension of {given['embed_dim_to_check']}, but got {features}"
@@ -135,7 +135,7 @@ def _bias(given: dict[str, Any], dtype: torch.dtype, shape: tuple[int, int, int,
 
 
 def _of(mask: Operand, dtype: torch.dtype, shape: tuple[int, ...]) -> Bias:
-    """One mask: True is forbidden here, so that a Boolean one is negated."""
+    """One mask: True is excluded here, so a Boolean one is negated."""
     values = values_of(mask)
     if values.dtype == torch.bool:
         values = ~values
@@ -146,7 +146,7 @@ def _of(mask: Operand, dtype: torch.dtype, shape: tuple[int, ...]) -> Bias:
 
 
 def _blank(operand: Operand, wanted: Tensor) -> Operand:
-    """Zeros in the rows (…) of (rows, N, features) that nobody looks at; the mask stays."""
+    """Fill unused rows (…) of (rows, N, features) with zeros; the mask is kept."""
     rows = wanted.transpose(0, 1).unsqueeze(-1)
     values = torch.where(rows, values_of(operand), 0)
     return Entries(values, operand.mask) if isinstance(operand, Entries) else values
@@ -190,7 +190,7 @@ def _by_head(operand: Entries, heads: int) -> Entries:
 
 
 def _static(given: Operand | None, projected: Entries) -> Operand:
-    """Keys or values (N * H, S, D) that came from outside, already projected."""
+    """Keys or values (N * H, S, D) given already projected."""
     if given is None:
         return projected
     size, heads, _, width = projected.values.shape
@@ -205,7 +205,7 @@ def _static(given: Operand | None, projected: Entries) -> Operand:
 def _with_extra_keys(
     given: dict[str, Any], key: Operand, value: Operand, bias: Bias, heads: int
 ) -> tuple[Operand, Operand, Bias]:
-    """Append the learned key and the zero key, which everybody may use."""
+    """Append the learned key and the zero key, which all queries may use."""
     extra: list[tuple[Operand, Operand]] = []
     shape = values_of(key).shape[:2]
     if given["bias_k"] is not None:
@@ -249,7 +249,7 @@ def _mean_over_heads(weights: Entries) -> Entries:
 
 
 def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Asked by ``nn.TransformerEncoder`` before it packs a padded batch: a MaskedTensor stays as it is."""
+    """Called by ``nn.TransformerEncoder`` before it packs a padded batch: False, as MaskedTensors are not packed."""
     return False
 
 

@@ -1,6 +1,6 @@
-r"""Sums of products in which a factor is infinite or NaN, exact: what such a factor does where it is specified to meet.
+r"""Sums of products in which a factor is infinite or NaN, exact: it affects only fully specified products.
 
-IEEE arithmetic makes NaN of 0 * inf, so writing 0 for what is unspecified does not silence an infinite partner. Here
+IEEE arithmetic makes NaN of 0 * inf, so replacing masked factors by 0 does not cancel an infinite partner. Here
 the products with a non-finite factor (infinite or NaN) are counted instead, by the contraction itself: it is linear in
 each factor, so fed with indicators and signs it counts. With the products that consist of specified factors, a
 non-finite one among them,
@@ -32,13 +32,13 @@ def fix_nonfinite(
     result: Tensor,
     pure: Callable[..., Tensor],
 ) -> Tensor:
-    """``result``, which is IEEE's ``function(*factors)``, without what non-finite factors do to absent partners.
+    """``result``, which is IEEE's ``function(*factors)``, without the effect of non-finite factors on masked partners.
 
     Args:
         function: sums the products, and may add a bias to them.
-        factors: 0 where nothing is specified.
+        factors: 0 where masked.
         present: 1.0 where specified, else 0.0.
-        result: not finite everywhere.
+        result: has entries that are not finite.
         pure: ``function`` without a bias.
     """
     detached = [factor.detach() for factor in factors]
@@ -68,11 +68,11 @@ def fix_nonfinite(
 def _nonfinite_part(
     product: Callable[..., Tensor], factors: Sequence[Tensor], present: Sequence[Tensor]
 ) -> Tensor:
-    """What the products with a non-finite factor add to the sum: 0 where there is none, else inf, -inf or NaN.
+    """Contribution of products with a non-finite factor to the sum: 0 if there are none, else inf, -inf or NaN.
 
     Args:
         product: the contraction, without a bias.
-        factors: real, detached, 0 where nothing is specified.
+        factors: real, detached, 0 where masked.
         present: 1.0 where specified, else 0.0; of the shapes of the factors.
     """
     here = [p.double() for p in present]
@@ -81,7 +81,7 @@ def _nonfinite_part(
     signs = [torch.where(k, f, 0).double().sign() for f, k in zip(factors, known, strict=True)]
 
     def count(of: Sequence[Tensor], where: Sequence[Tensor] | None = None) -> Tensor:
-        """Products of ``of``, those left out in which a factor is not ``where``; whole numbers, also after an FFT."""
+        """Sums of products of ``of`` whose factors are all in ``where``; integers, also after an FFT."""
         kept = of if where is None else [torch.where(w, t, 0) for t, w in zip(of, where, strict=True)]
         return product(*kept).round()
 
@@ -109,10 +109,10 @@ class _Replaced(torch.autograd.Function):
 
 
 def _with_gradient_of(result: Tensor, values: Tensor) -> Tensor:
-    """``values``, differentiated as ``result``: IEEE's gradients are right where IEEE's values are not.
+    """``values``, differentiated as ``result``: IEEE's gradients are right even where its values are not.
 
-    The gradient of a factor's specified entry adds up products of gradients with its partners. A partner is either
-    specified, or was written as 0; so 0 * inf arises at unspecified entries only, where the gradient is not used.
-    With three factors this is not so: two partners, one of them 0, the other infinite, meet in one product.
+    The gradient of a factor's specified entry sums products of gradients with its partners. A partner is either
+    specified, or was replaced by 0; so 0 * inf occurs at unspecified entries only, where the gradient is not used.
+    With three factors this fails: two partners, one of them 0, the other infinite, meet in one product.
     """
     return _Replaced.apply(result, values.detach())  # type: ignore[no-any-return,no-untyped-call]

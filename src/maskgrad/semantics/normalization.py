@@ -1,4 +1,4 @@
-"""Normalisation: statistics of the specified entries, applied to them; nothing else takes part.
+"""Normalisation: statistics of the specified entries, applied to them.
 
 The result is specified where the input is (and weight and bias are). A group without entries stays unspecified, a group
 of one entry gives what PyTorch gives on a group of one entry. Halves are computed in float32.
@@ -28,7 +28,7 @@ Parameter = Any  # Entries, Tensor or None
 
 
 class Standardized(NamedTuple):
-    """Entries less their mean, times ``scale``: 0 where unspecified. The statistics keep their dimensions."""
+    """Entries minus their mean, times ``scale``: 0 where unspecified. The statistics keep their dimensions."""
 
     values: Tensor
     mean: Tensor
@@ -41,16 +41,16 @@ def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardiz
     """``(x - mean) / sqrt(variance + eps)`` over the specified entries of each group that ``dims`` span."""
     values, mask = widened(input.values), input.mask
     mean, count = kernels.masked_mean(values, mask, dims, True)
-    # A difference is linear: what is under the mask reaches no gradient, and is replaced before anything else happens.
+    # A difference is linear: masked values reach no gradient, and are replaced before any other step.
     deviation = torch.where(mask, values - mean, 0)
     variance = (deviation * deviation).sum(dims, keepdim=True) / count.clamp(min=1)
-    # A group of nothing has the variance 0, and eps may be 0.
+    # An empty group has variance 0, and eps may be 0.
     scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
     return Standardized(deviation * scale, mean, variance, scale, count)
 
 
 def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) -> Tensor:
-    """``mask`` where all masked parameters, laid out in ``shape``, are specified too."""
+    """``mask`` where all masked parameters, broadcast to ``shape``, are specified too."""
     for parameter in parameters:
         if isinstance(parameter, Entries):
             mask = mask & parameter.mask.reshape(shape)
@@ -58,7 +58,7 @@ def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) 
 
 
 def is_masked(*parameters: Parameter) -> bool:
-    """Whether a parameter has gaps, at which nothing, not even an infinite scale, may reach another's gradient."""
+    """Whether a parameter has masked entries, where not even an infinite scale may reach other gradients."""
     return any(isinstance(parameter, Entries) for parameter in parameters)
 
 
@@ -71,7 +71,7 @@ def affine(
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> Entries:
-    """``values * weight + bias`` with parameters laid out in ``shape``, rounded once, to ``dtype``.
+    """``values * weight + bias`` with parameters broadcast to ``shape``, rounded once, to ``dtype``.
 
     ``values`` were 0 where unspecified, and have been multiplied by ``scale``.
     """
@@ -88,12 +88,12 @@ def affine(
 
 
 def without_rows(values: Tensor) -> Tensor:
-    """An input like ``values`` with a batch of size 0: torch checks the other arguments on it and says the dtype."""
+    """An input like ``values`` with a batch of size 0: torch checks the arguments on it and gives the dtype."""
     return values.new_empty((0, *values.shape[1:])) if values.ndim else values
 
 
 def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
-    """Whether no group has a gap, as in padded sentences, and PyTorch's own kernels will do; False if a look costs."""
+    """Whether no group has a gap, as in padded sentences, so PyTorch's own kernels suffice; False if a check costs."""
     few = smallest(mask)
     if all(is_one(few.shape[d]) for d in dims):
         return True
@@ -105,7 +105,7 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
 
 
 def _harmless(x: Entries, filler: float, *parameters: Tensor | None) -> Tensor:
-    """Values that disturb no statistics, no parameter's gradient and no other row; an infinite parameter would."""
+    """Return values that affect no statistics, no parameter's gradient and no other row."""
     looked_at = (x.values, *[p for p in parameters if p is not None])
     plain: Tensor = x.values if is_moderate(*looked_at) else fill(x, x.mask, filler)
     return plain
@@ -141,7 +141,7 @@ def layer_norm(
 def native_layer_norm(
     input: Entries | Tensor, normalized_shape: Sequence[int], weight: Parameter, bias: Parameter, eps: float
 ) -> tuple[Entries, ...]:
-    """:func:`layer_norm`, and with it the mean and the reciprocal deviation of each group."""
+    """:func:`layer_norm`, together with the mean and the reciprocal deviation of each group."""
     x = as_entries(input)
     probe = x.values.new_empty((0, *x.values.shape))
     like = torch.native_layer_norm(probe, normalized_shape, filled(weight, 1), filled(bias, 1), eps)
@@ -178,7 +178,7 @@ def rms_norm(
 
 
 def channels(x: Tensor) -> tuple[int, ...]:
-    """How a parameter is laid out that has one entry for each channel, dimension 1."""
+    """Shape to which a parameter with one entry per channel (dimension 1) broadcasts."""
     return (-1, *(1,) * (x.ndim - 2))
 
 
@@ -229,7 +229,7 @@ def native_group_norm(
     group: int,
     eps: float,
 ) -> tuple[Entries, ...]:
-    """:func:`group_norm`, and with it the mean and the reciprocal deviation of each group."""
+    """:func:`group_norm`, together with the mean and the reciprocal deviation of each group."""
     x = as_entries(input)
     like = torch.native_group_norm(
         without_rows(x.values), filled(weight, 1), filled(bias, 1), 0, C, HxW, group, eps
@@ -245,7 +245,7 @@ def native_group_norm(
 def local_response_norm(
     input: Entries, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Entries:
-    """Divide by the energy of the neighbouring channels; an unspecified neighbour is like one beyond the border."""
+    """Divide by the energy of the neighbouring channels; unspecified neighbours are like those beyond the border."""
     values, mask = input
     if values.ndim < 3 or values.numel() == 0:
         return Entries(F.local_response_norm(values, size, alpha, beta, k), mask)
@@ -268,7 +268,7 @@ def normalize(input: Entries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) 
 
 
 def renorm(input: Entries, *args: Any, **kwargs: Any) -> Entries:
-    """Scale slices down to a norm: an entry of 0 adds nothing to any norm that torch allows here."""
+    """Scale slices down to a norm: zeros add nothing to any norm that torch allows here."""
     return Entries(torch.renorm(filled(input), *args, **kwargs), input.mask)
 
 

@@ -1,4 +1,4 @@
-"""Norms of the specified entries: of vectors, and of matrices those that are made of sums and extrema."""
+"""Norms of the specified entries: vector norms, and matrix norms that are sums or extrema."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def vector_norm(
     dims = as_dims(dim, values.ndim)
     if ord == -math.inf:  # the least magnitude: an inf under the mask could be taken for a specified one
         sizes = torch.where(mask, values if dtype is None else values.to(dtype), 1).abs()
-        # a NaN surfaces, and sends no gradient back, as in torch
+        # a NaN is returned without a gradient, as in torch
         is_nan = sizes.isnan().any(dims, keepdim=True) if dims else sizes.isnan()
         least = amin(Entries(torch.where(is_nan, 1, sizes), mask), dims, True)
         result = Entries(torch.where(is_nan, torch.nan, least.values), least.mask)
@@ -41,7 +41,7 @@ def vector_norm(
             result if keepdim or not dims else Entries(result.values.squeeze(dims), result.mask.squeeze(dims))
         )
     if dtype is not None:
-        torch.linalg.vector_norm(values.new_empty(1), dtype=dtype)  # torch says what cannot be converted
+        torch.linalg.vector_norm(values.new_empty(1), dtype=dtype)  # torch raises errors about the dtype
         values = values.to(dtype)
     return Entries(*kernels.masked_norm(values, mask, dims, keepdim, ord))
 
@@ -54,7 +54,7 @@ def norm(
     out: None = None,
     dtype: torch.dtype | None = None,
 ) -> Entries:
-    """``torch.norm``: a vector norm over all dimensions named, whatever their number."""
+    """``torch.norm``: a vector norm over all given dimensions."""
     if p == "nuc":
         raise UndefinedOnMaskedError(
             "norm(p='nuc')",
@@ -65,7 +65,7 @@ def norm(
 
 
 def of_an_extreme(*args: Any, ord: Any = 2, p: Any = 2, **kwargs: Any) -> bool:
-    """Whether the norm is the largest or least magnitude, or a power below 0: of an empty tensor PyTorch has none."""
+    """Whether the norm is the largest or least magnitude, or a power below 0: not defined if empty in PyTorch."""
     given = (args[1] if len(args) > 1 else ord, p)
     return any(isinstance(one, (int, float)) and (one < 0 or one == math.inf) for one in given)
 
@@ -81,7 +81,7 @@ def matrix_norm(
     """``torch.linalg.matrix_norm``: 'fro', and the largest or smallest sum of a row (±inf) or a column (±1)."""
     ndim = input.values.ndim
     if ndim < 2 or len(dim) != 2 or as_dim(dim[0], ndim) == as_dim(dim[1], ndim):
-        torch.linalg.matrix_norm(input.values, "fro", dim)  # torch says what is wrong
+        torch.linalg.matrix_norm(input.values, "fro", dim)  # torch raises the errors
     if ord == "fro":
         return vector_norm(input, 2, dim, keepdim, dtype=dtype)
     if ord in (2, -2, "nuc"):
@@ -94,7 +94,7 @@ def matrix_norm(
         raise RuntimeError(f"linalg.matrix_norm: Order {ord} not supported.")
     rows, columns = (as_dim(d, ndim) for d in dim)
     summed, compared = (rows, columns) if abs(float(ord)) == 1 else (columns, rows)
-    # a row without specified entries has no sum: it takes no part in the comparison
+    # rows without specified entries are ignored in the comparison
     sums = vector_norm(input, 1, summed, True, dtype=dtype)
     extreme = (amax if float(ord) > 0 else amin)(sums, compared, True)
     if keepdim:
@@ -130,7 +130,7 @@ def linalg_norm(
 
 
 def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
-    """Whether PyTorch refuses this norm of an empty tensor: of a matrix the least sum, else as for vectors."""
+    """Whether PyTorch refuses this norm of an empty tensor: the least sum of a matrix, else as for vectors."""
     order = args[1] if len(args) > 1 else ord
     operand = args[0] if args else kwargs["A" if "A" in kwargs else "input"]
     if operand.values.ndim != 2:
@@ -141,7 +141,7 @@ def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
 def _record(
     rule: Callable[..., Entries], pattern: str, gradient: str, none: Callable[..., bool], padded: str
 ) -> Operation:
-    """The record of a norm of ``torch.linalg``; ``none``: whether PyTorch has none of an empty tensor."""
+    """The record of a norm of ``torch.linalg``; ``none``: whether PyTorch refuses empty tensors."""
     name = rule.__name__.removeprefix("linalg_")
     facts: dict[str, Any] = {"number": Number(0, dim=2, unless=none), "padded": padded}
     functions = (getattr(torch.linalg, name),)

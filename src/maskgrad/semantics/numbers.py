@@ -1,7 +1,7 @@
-"""Numbers are plain: a reduction over everything gives a plain 0-dim tensor, as optimizers, trainers and loggers want.
+"""Plain scalars: full reductions return plain 0-dim tensors, for optimizers, trainers and loggers.
 
-Where nothing is left the number is PyTorch's on an empty tensor, with a gradient of zero, so that ``main + 0.1 * aux``
-trains on ``main`` when ``aux`` had nothing. What PyTorch refuses on an empty tensor stays masked.
+If nothing is specified the scalar is PyTorch's for an empty tensor, with a gradient of zero, so that
+``main + 0.1 * aux`` trains on ``main`` when ``aux`` is empty. What PyTorch refuses on an empty tensor stays masked.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen, filler_as
 
-#: Which entries of a reduction are specified.
-REDUCED = "along a dimension: specified where at least one entry was; else a plain number"
+#: Specified entries of a reduction.
+REDUCED = "along a dimension: specified where at least one entry was; else a plain scalar"
 
 
 @dataclass(frozen=True)
 class Number:
-    """When an operation gives a number, and which one if nothing is left.
+    """When an operation returns a scalar, and its value if nothing is specified.
 
     Attributes:
-        nothing: the number.
-        dim: the position of the argument ``dim``, with which the result stays masked; None if there is none.
-        unless: asked with the arguments, whether PyTorch has no answer on an empty tensor.
+        nothing: that value.
+        dim: position of the argument ``dim``, with which the result stays masked; None if there is no such argument.
+        unless: called with the arguments, returns whether PyTorch refuses an empty tensor.
     """
 
     nothing: float
@@ -37,7 +37,7 @@ class Number:
     unless: Callable[..., bool] | None = None
 
     def of(self, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of a rule, plain if it is a number."""
+        """The result of a rule, plain if it is a scalar."""
         if type(result) is tuple:  # var_mean
             return tuple([self.of(part, args, kwargs) for part in result])
         if type(result) is not Entries or result.values.ndim:
@@ -52,12 +52,12 @@ class Number:
 
 
 def over_everything(dim: Any) -> bool:
-    """Whether an argument ``dim`` names no dimension: None and () are all, ``var(x, unbiased)`` has a Boolean there."""
+    """Whether ``dim`` selects all dimensions: None, (), or the Boolean of ``var(x, unbiased)``."""
     return dim is None or isinstance(dim, bool) or (not isinstance(dim, int) and len(dim) == 0)
 
 
 def number(result: Entries, nothing: float) -> Tensor:
-    """A 0-dim result as a plain tensor, of which is noted whether anything was left."""
+    """A 0-dim result as a plain tensor; notes whether anything was specified."""
     note(result.mask)
     return plain(result, nothing)
 
@@ -73,7 +73,7 @@ def plain(result: Entries, nothing: float) -> Tensor:
 
 
 def note(something_left: Tensor | None) -> None:
-    """What :func:`noting` wants to know of a number; None: there is something."""
+    """Note a flag of a scalar for :func:`noting`; None: something is specified."""
     for noted in _NOTED:
         noted.append(torch.ones((), dtype=torch.bool) if something_left is None else something_left)
 
@@ -83,7 +83,7 @@ _NOTED: list[list[Tensor]] = []
 
 @contextlib.contextmanager
 def noting() -> Iterator[list[Tensor]]:
-    """Note of each number of this context whether anything was left of it, which the number itself does not tell."""
+    """Note for each scalar of this context whether anything was specified."""
     noted: list[Tensor] = []
     _NOTED.append(noted)
     try:

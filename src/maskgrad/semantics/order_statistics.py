@@ -1,7 +1,7 @@
-"""Order statistics: medians, k-th smallest entries and modes and quantiles of what is specified.
+"""Order statistics: medians, k-th smallest entries, modes and quantiles of the specified entries.
 
 Medians and k-th entries are selected, not sorted, in linear time: unspecified entries are filled so that they do
-not move the rank that is asked for. A filler that ties with a specified entry may be selected in its place; the
+not change the requested rank. A filler that ties with a specified entry may be selected in its place; the
 value is right then, and the position is looked up again.
 """
 
@@ -23,7 +23,7 @@ from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
 from maskgrad.versions import is_before, release
 
 PATTERN = "specified where at least one entry was"
-CHOSEN = "to the entry that is selected"
+CHOSEN = "to the selected entry"
 
 
 def _specified_instead(index: Tensor, filled: Tensor, mask: Tensor, dim: int) -> Tensor:
@@ -33,7 +33,7 @@ def _specified_instead(index: Tensor, filled: Tensor, mask: Tensor, dim: int) ->
 
 
 def _balanced(input: Entries, dim: int) -> Tensor:
-    """Fillers below and above all entries, so many that the lower median of all is that of the specified ones."""
+    """Fillers below and above all entries, such that the lower median of all is that of the specified ones."""
     values, mask = input
     count = kernels.masked_count(mask, (dim,), True)
     below = (size_along(mask, dim) - 1) // 2 - (count - 1).clamp(min=0) // 2
@@ -54,7 +54,7 @@ def _median_position(input: Entries, dim: int, ignore_nan: bool) -> Tensor:
 
 
 class _SharedByEquals(torch.autograd.Function):
-    """Entry ``index`` of a vector, its gradient shared by its equals: torch's for medians of everything."""
+    """Entry ``index`` of a vector; ties share its gradient, as in torch's full medians."""
 
     generate_vmap_rule = True
 
@@ -147,11 +147,11 @@ def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
 
 
 def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
-    """Whether there is no NaN to say that nothing was left."""
+    """Whether the dtype has no NaN for an empty result."""
     return not input.values.is_floating_point()
 
 
-#: Since 2.14.1 PyTorch finds 0.3 · 5 between two entries without rounding it to their dtype first.
+#: Since 2.14.1 PyTorch does not round ranks such as 0.3 · 5 to the dtype first.
 _RANKS_ARE_DOUBLE = not is_before(release(torch.__version__), "2.14.1")
 
 
@@ -177,7 +177,7 @@ def _quantile(
 ) -> Entries:
     values, mask = as_entries(input)
     q_mask, q = q.mask if isinstance(q, Entries) else None, filled(q, 0.5)
-    # torch's own checks of dtype, q and interpolation, on one number that no vmap has batched
+    # torch's own checks of dtype, q and interpolation, on a scalar without a vmap dimension
     torch.quantile(torch.zeros(1, dtype=values.dtype, device=values.device), q, interpolation=interpolation)
     if values.numel() == 0:
         raise RuntimeError("quantile() input tensor must be non-empty")
@@ -201,12 +201,12 @@ def _quantile(
         rank = torch.where(has_nan, end.to(precise), rank)
     result = _interpolated(ordered, rank, interpolation)  # (…, q)
     present = any_of(known, (-1,), keepdim=True)
-    if ignore_nan:  # nothing but NaN is left
+    if ignore_nan:  # only NaN is left
         result = torch.where((count == 0) & present, torch.nan, result)
     pattern = present.expand(result.shape)
     if q_mask is not None:
         pattern = pattern & q_mask.reshape(-1)
-    # the dimension of q comes first, or goes if q has none
+    # the dimension of q is first, or removed if q is 0-dim
     parts = [part.movedim(-1, 0) if points.ndim else part.squeeze(-1) for part in (result, pattern)]
     if keepdim:
         lead = list(points.shape)

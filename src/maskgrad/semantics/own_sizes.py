@@ -1,4 +1,4 @@
-"""How far each sample of a padded batch reaches: its own length, or height and width."""
+"""Sizes of the samples of a padded batch: length, or height and width."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from maskgrad.patterns.eager import can_read_values
 
 __all__ = ["blocks", "own_sizes"]
 
-PADDED = "it takes padded sequences, whose first positions are specified, and this mask has holes"
+PADDED = "sequences must be padded at the end only, and this mask has holes"
 
 
 def own_sizes(
@@ -21,12 +21,12 @@ def own_sizes(
 ) -> list[Tensor]:
     """Return the sizes of the samples along ``dims``, which are kept with size 1; all other dimensions are the batch.
 
-    Where values may be looked at, a mask with holes is refused. Elsewhere a sample ends at its first one.
+    If values may be read, a mask with holes is refused. Otherwise a sample ends at its first hole.
 
     Args:
-        name: of the operation that asks.
+        name: name of the operation.
         remedy: ends the message of the error.
-        mask: of any shape.
+        mask: a mask of any shape.
         dims: the dimensions along which samples are padded.
         alike: dimensions along which the mask does not vary, kept with size 1.
     """

@@ -1,6 +1,6 @@
 """Average and power-average pooling: over the specified entries of each window; a window without any is unspecified.
 
-The zeros that padding puts around the data are specified entries of the operation's own making: with
+The zeros of padding are specified entries created by the operation: with
 ``count_include_pad=True`` (the default) they count, as in PyTorch. They do not make a window specified.
 """
 
@@ -22,14 +22,14 @@ AVERAGES: tuple[Any, ...] = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
 
 def as_tuple(value: Any, rank: int) -> tuple[int, ...]:
-    """All of torch's ways of saying one number for each spatial dimension."""
+    """Return one int per spatial dimension, from all forms that torch accepts."""
     if isinstance(value, (tuple, list)):
         return tuple(value) * rank if len(value) == 1 else tuple(value)
     return (value,) * rank
 
 
 def shared(mask: Tensor, rank: int) -> Tensor:
-    """The mask once, if batch or channels share one (an expanded view): pooling it costs that much less."""
+    """The mask once, if batch or channels share one (an expanded view): pooling it is that much cheaper."""
     for dim in range(mask.ndim - rank):
         if mask.shape[dim] > 1 and mask.stride(dim) == 0:
             mask = mask.narrow(dim, 0, 1)
@@ -44,7 +44,7 @@ def sliding_sizes(
     padding: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """How many positions each window has, with padding (less what ceil_mode lets hang over), and on the data alone."""
+    """Number of positions in each window, with padding (less the overhang of ceil_mode), and within the data."""
     both, inside = [], []
     for length, result, width, step, pad in zip(lengths, results, kernel, stride, padding, strict=True):
         start = torch.arange(result, device=device) * step - pad
@@ -55,7 +55,7 @@ def sliding_sizes(
 
 
 def adaptive_sizes(lengths: Sequence[int], results: Sequence[int], device: torch.device) -> Tensor:
-    """How many positions each window of an adaptive pooling has."""
+    """Number of positions in each window of an adaptive pooling."""
     sizes = []
     for length, result in zip(lengths, results, strict=True):
         place = torch.arange(result, device=device)
@@ -64,14 +64,14 @@ def adaptive_sizes(lengths: Sequence[int], results: Sequence[int], device: torch
 
 
 def _outer(sizes: list[Tensor]) -> Tensor:
-    """One size for each dimension, multiplied: (*results)."""
+    """Product of one size per dimension: (*results)."""
     rank = len(sizes)
     shaped = [size.reshape([-1 if d == i else 1 for d in range(rank)]) for i, size in enumerate(sizes)]
     return math.prod(shaped[1:], start=shaped[0])
 
 
 def average(rank: int) -> Callable[..., Any]:
-    """The rule of ``avg_pool``: the sum of the specified entries by their number, or by ``divisor_override``."""
+    """The rule of ``avg_pool``: the sum of the specified entries over their number, or over ``divisor_override``."""
 
     def rule(
         input: Entries,
@@ -88,7 +88,7 @@ def average(rank: int) -> Callable[..., Any]:
         options: dict[str, Any] = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
 
         def divisors(pooled: Tensor) -> tuple[Tensor, Tensor]:
-            """By what torch divides each window, and how many of these are padding."""
+            """Torch's divisor of each window, and the number of padding positions in it."""
             both, inside = sliding_sizes(
                 values.shape[-rank:], pooled.shape[-rank:], *geometry, device=values.device
             )
@@ -119,7 +119,7 @@ def average(rank: int) -> Callable[..., Any]:
 
 
 def _sums(x: Tensor, rank: int, geometry: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The sum of the integers of each window; of one dimension PyTorch has no ``divisor_override``."""
+    """The sum of the integers of each window; PyTorch has no ``divisor_override`` in one dimension."""
     if rank > 1:
         return AVERAGES[rank - 1](x, *geometry, **options, divisor_override=1)
     lifted = [(neutral, *option) for neutral, option in zip((1, 1, 0), geometry, strict=True)]
@@ -127,7 +127,7 @@ def _sums(x: Tensor, rank: int, geometry: tuple[Any, ...], options: dict[str, An
 
 
 def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: int) -> Entries:
-    """The mean over the specified entries of windows that ``pooled`` takes the mean of."""
+    """The mean over the specified entries of the windows of ``pooled``."""
     values, mask = input
     means = pooled(widened(fill(input, mask, 0)))
     sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
@@ -155,7 +155,7 @@ def power_average(rank: int) -> Callable[..., Any]:
     ) -> Entries:
         values, mask = input
         options = (kernel_size, kernel_size if stride is None else stride, 0, ceil_mode)
-        # 1 has a finite derivative whatever the power, 0 takes no part in the sum
+        # 1 has a finite derivative for any power, 0 does not change the sum
         powers = torch.where(mask, torch.where(mask, values, 1).pow(norm_type), 0)
         found = pool(shared(mask, rank).to(widened(values).dtype), *options) > 0
         means = torch.where(found, pool(widened(powers), *options), 1)

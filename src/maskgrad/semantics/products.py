@@ -1,6 +1,6 @@
-"""Sums of products: values without the products that lack a factor, and the mask of what is left.
+"""Sums of products: values without the products with a masked factor, and the mask of the sums.
 
-A contraction is described by its equation in Einstein's notation (``"ij,jk->ik"``), one letter for each dimension:
+A contraction is described by its equation in Einstein's notation (``"ij,jk->ik"``), one letter per dimension:
 the mask follows from the equation alone, the values come from torch's own function.
 """
 
@@ -24,13 +24,13 @@ LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 class Equation(NamedTuple):
-    """Which dimensions of the factors of a sum of products meet.
+    """The dimensions that the factors of a sum of products share.
 
     Attributes:
         terms: the letters of each factor.
-        result: those of the sum.
-        summed: for each term the positions of the letters that the result lacks; None if a letter is there twice.
-        is_straight: whether one term, less its summed letters, has the places of its letters in the result.
+        result: the letters of the sum.
+        summed: for each term the positions of the letters missing in the result; None if a letter occurs twice.
+        is_straight: whether one term, without its summed letters, has its letters in the positions of the result.
     """
 
     terms: tuple[str, ...]
@@ -40,7 +40,7 @@ class Equation(NamedTuple):
 
 
 def equation(terms: tuple[str, ...], result: str) -> Equation:
-    """An equation, and what follows from it."""
+    """Parse an equation."""
     summed = tuple(
         [
             None if len(set(term)) < len(term) else tuple([i for i, c in enumerate(term) if c not in result])
@@ -58,14 +58,14 @@ def _is_straight(term: str, result: str) -> bool:
 
 
 def letters(count: int) -> str:
-    """That many different letters."""
+    """``count`` different letters."""
     if count > len(LETTERS):
-        raise ValueError(f"{count} dimensions of the factors together; there are letters for {len(LETTERS)}")
+        raise ValueError(f"{count} dimensions of the factors together; at most {len(LETTERS)} are supported")
     return LETTERS[:count]
 
 
 def written_out(text: str, ranks: Sequence[int]) -> Equation:
-    """Give every dimension under an ellipsis a letter of its own, and name the result if the equation does not.
+    """Give every dimension of an ellipsis its own letter, and add the result if the equation omits it.
 
     Args:
         text: valid, as ``torch.einsum`` has accepted it.
@@ -79,7 +79,7 @@ def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
     terms = left.split(",")
     hidden = [rank - len(term) + 3 if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
     unused = [letter for letter in LETTERS if letter not in text]
-    # dimensions under an ellipsis are aligned at the right, like those of operands that are broadcast
+    # dimensions of an ellipsis are aligned at the right, as in broadcasting
     batch = "".join(unused[: max(hidden)])
     full = tuple(
         [term.replace("...", batch[len(batch) - size :]) for term, size in zip(terms, hidden, strict=True)]
@@ -89,7 +89,7 @@ def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
     return equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
 
 
-#: a graph that is being traced reads no cache
+#: traced graphs do not read caches
 _remembered = functools.lru_cache(maxsize=1024)(_written_out)
 
 
@@ -97,7 +97,7 @@ def einsum_call(args: Sequence[Any]) -> tuple[str, list[Any]]:
     """Equation and operands of ``einsum(equation, *operands)``, or with sublists: ``einsum(a, [0, 1], b, [1, 2])``."""
     first, *rest = args
     if isinstance(first, str):
-        # in an older form all operands are in one sequence (entries are a tuple, too, of their own type)
+        # in an older form all operands are in one sequence (entries are a tuple, too)
         in_sequence = len(rest) == 1 and type(rest[0]) in (list, tuple)
         return first, list(rest[0]) if in_sequence else rest
     text = ",".join([_term(sublist) for sublist in args[1::2]])
@@ -135,13 +135,13 @@ def contracted(
 ) -> Entries:
     """A contraction: the sums of the products that have only specified factors, specified where there is one.
 
-    A factor that is specified in whole rows or not at all, as padding is, gives results that are specified as a whole
-    or not at all: nothing is written into it first, unless the results show that it is not finite.
+    A factor whose rows are each fully specified or fully masked, as with padding, gives results that are fully
+    specified or fully masked: it is not filled first, unless the results turn out not to be finite.
 
     Args:
-        function: sums the products, as ``equation`` says, and may add a bias to them.
-        factors: what is multiplied; at least one is masked.
-        equation: which dimensions of the factors meet.
+        function: sums the products of ``equation``, and may add a bias to them.
+        factors: the factors, at least one masked.
+        equation: the dimensions that the factors share.
         pure: the same without a bias, if ``function`` adds one.
     """
     eager = is_eager()
@@ -183,18 +183,18 @@ def _gives_rows(mask: Tensor, equation: Equation, one: int, result: Tensor) -> b
 
 
 def _is_harmless(result: Tensor, parts: Sequence[Operand], one: int, left_alone: bool, in_rows: bool) -> bool:
-    """Whether no number that is not finite has got where it does not belong; a look at the fewest that tell.
+    """Whether no non-finite value has reached a result where it does not belong; reads as few values as possible.
 
-    What was filled with 0 meets nothing but its partners: if these are finite, and smaller, the results need no look.
-    A whole row that was left alone shows in each of its results, so one column of them is enough; its partners must be
-    finite, too, because in the backward pass they meet gradients of 0.
+    Filled zeros only meet their partners: if these are finite, and smaller, the results need no check.
+    A row that was not filled shows in each of its results, so one column of them is enough; its partners must be
+    finite, too, because in the backward pass they are multiplied by gradients of 0.
 
     Args:
         result: the sums of products.
-        parts: the factors, as they went into it.
-        one: which of them is masked, if it is the only one.
-        left_alone: whether any was left as it is.
-        in_rows: whether that was the only one that is masked, and each row of it gives the results of one row.
+        parts: the factors passed to it.
+        one: index of the masked factor, if it is the only one.
+        left_alone: whether any masked factor was not filled.
+        in_rows: whether that was the only masked one, and each of its rows gives the results of one row.
     """
     if one >= 0 and len(parts) == 2 and (in_rows or not left_alone):
         partner = parts[1 - one]
@@ -213,11 +213,11 @@ def sum_of_products(
     factors: Sequence[Operand],
     pure: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """``function(*factors)``, linear in each factor, in which an unspecified factor silences its partners.
+    """``function(*factors)``, linear in each factor, in which a masked factor cancels its partners.
 
-    0 * inf is NaN, so a specified infinity whose every partner is unspecified would still show. Where values may
-    be looked at (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
-    where a non-finite factor really meets specified ones.
+    0 * inf is NaN, so a specified infinity whose partners are all masked would still show. If values may
+    be read (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
+    where a non-finite factor has specified partners.
     """
     parts = [safe(factor) for factor in factors]
     return _with_nonfinite_fixed(function, factors, parts, function(*parts), pure)
@@ -240,11 +240,11 @@ def _with_nonfinite_fixed(
 
 
 def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
-    """Whether each result has to do with specified entries of a masked factor only, or with none."""
+    """Whether each result depends on specified entries of a masked factor only, or on masked ones only."""
     if summed is None:
         return False
     shape, strides = mask.shape, mask.stride()
-    for i in summed:  # noqa: SIM110 (a generator costs what the answer costs)
+    for i in summed:  # noqa: SIM110 (a generator costs as much as the checks)
         if i >= len(shape) or not (strides[i] == 0 or shape[i] == 1):
             return False
     return True
@@ -253,13 +253,13 @@ def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
     """The mask of a contraction: True where at least one product has only specified factors.
 
-    Plain factors are left out of the calculation, so that one masked factor costs a reduction of its mask and no
+    Plain factors are ignored, so that one masked factor costs a reduction of its mask and no
     product; the masks of several are multiplied in pairs.
 
     Args:
-        equation: which dimensions of the factors meet.
+        equation: the dimensions that the factors share.
         factors: at most all of them masked.
-        shape: of the result.
+        shape: shape of the result.
     """
     parts, at = [], -1
     for i, factor in enumerate(factors):
@@ -267,7 +267,7 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
         if not (factor.mask if masked else factor).numel():  # type: ignore[union-attr]  # no product, or no result
             return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
         if masked:
-            # a letter that is there twice names a diagonal, which a dimension of size 1 has not
+            # a letter that occurs twice is a diagonal, which needs the full size
             few = factor.mask if equation.summed[i] is None else smallest(factor.mask)  # type: ignore[union-attr]
             parts.append((few, equation.terms[i]))
             at = i
@@ -288,7 +288,7 @@ def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Siz
 
 
 def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor:
-    """Reduce a mask over the letters that the result lacks, and expand it along those that it lacks itself."""
+    """Reduce a mask over the letters missing in the result, and expand it along those missing in the mask."""
     for letter in dict.fromkeys(term):
         while term.count(letter) > 1:  # a diagonal, which torch puts last
             first, last = term.index(letter), term.rindex(letter)
@@ -308,5 +308,5 @@ def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor
 
 
 def bias_mask(mask: Tensor, bias: Operand | None) -> Tensor:
-    """A bias is added to what is specified: an unspecified bias leaves its results unspecified."""
+    """Intersect with the mask of a bias: an unspecified bias leaves its results unspecified."""
     return intersected(mask, bias.mask) if isinstance(bias, Entries) else mask

@@ -1,7 +1,7 @@
-"""Random operations: what they draw, keep or drop concerns the specified entries; the pattern stays.
+"""Random operations: they apply to the specified entries; the pattern is unchanged.
 
-Random numbers are drawn for all entries, specified or not, so that on complete data a seed gives what it gives in
-PyTorch, and so that shapes do not depend on the mask. What lands under the mask is as arbitrary as what was there.
+Random numbers are drawn for all entries, specified or not, so that on complete data a seed gives PyTorch's
+results, and shapes do not depend on the mask. Values under the mask remain arbitrary.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from maskgrad.semantics.entries import Entries, filled
 from maskgrad.semantics.facts import Operation, record
 
 UNCHANGED = "unchanged"
-KEPT = "torch's for the entries that were kept"
+KEPT = "torch's for the kept entries"
 
 
 def _dropping(name: str, training: bool) -> Callable[..., Any]:
-    """The rule of a dropout, which is linear in its input: what is under the mask disturbs nothing."""
+    """The rule of a dropout, which is linear in its input: masked values cannot interfere."""
     plain = getattr(F, name)
 
     def rule(
@@ -43,13 +43,13 @@ def feature_dropout(input: Entries, p: float, train: bool) -> Entries:
 
 
 def native_dropout(input: Entries, p: float, train: bool | None) -> tuple[Entries, Entries]:
-    """Dropout, and which entries it kept."""
+    """Dropout, and the mask of kept entries."""
     values, kept = torch.native_dropout(input.values, p, train)
     return Entries(values, input.mask), Entries(kept, input.mask)
 
 
 def bernoulli_(input: Any, p: Any = 0.5, *, generator: torch.Generator | None = None) -> Entries:
-    """Rewrite the values by zeros and ones; a masked probability lends its mask."""
+    """Overwrite the values with zeros and ones; a masked probability passes on its mask."""
     values, mask = input
     if isinstance(p, Entries):
         mask = (mask & p.mask).expand(mask.shape)
@@ -66,7 +66,7 @@ def bernoulli(input: Entries, p: Any = None, *, generator: torch.Generator | Non
 def multinomial(
     input: Entries, num_samples: int, replacement: bool = False, *, generator: torch.Generator | None = None
 ) -> Entries:
-    """Draw positions among the specified weights; a draw for which no specified position was left is unspecified."""
+    """Draw positions among the specified weights; draws beyond the specified positions are unspecified."""
     values, mask = input
     present = any_of(mask, (-1,) if mask.ndim else (), keepdim=True)
     safe = torch.where(mask, values, torch.where(present, 0.0, 1.0).to(values.dtype))
@@ -74,7 +74,7 @@ def multinomial(
     return Entries(drawn, mask.gather(-1, drawn))
 
 
-#: Dropouts, and whether they are active if nobody says so.
+#: Dropouts, and whether they are active by default.
 DROPOUTS = {
     "dropout": True,
     "dropout1d": True,
@@ -89,7 +89,7 @@ REFILLS = "normal_ uniform_ exponential_ cauchy_ log_normal_ geometric_ random_"
 
 
 def _rewrite(function: Callable[..., Any], input: Entries, *args: Any, **kwargs: Any) -> Entries:
-    """The rule of a method that rewrites all values in place: it works on a copy, which dispatch writes back."""
+    """The rule of a method that rewrites all values in place: it returns a copy, which dispatch writes back."""
     return Entries(function(input.values.clone(), *args, **kwargs), input.mask)
 
 

@@ -1,14 +1,14 @@
-"""Recurrent layers on padded sequences: each one as if it were alone, to its own end, in both directions.
+"""Recurrent layers on padded sequences: each computed separately, up to its own end, in both directions.
 
 Every layer and direction is one run of PyTorch's own function over the padded batch, without branches:
 
-- what comes after the end of a sequence cannot reach the steps before it, so a forward run needs no mask;
+- steps after the end of a sequence cannot affect earlier ones, so a forward run needs no mask;
 - a backward run is a forward run over the sequence reversed within its own length;
-- a final state is the output of the last step. The cell state of an LSTM is no output: a column, 1 in the padding, is
-  appended to the input, with weights that close the input gate and open the forget gate there, so that the cell
-  keeps its state to the end. For the unbounded ``relu`` such a column silences the padding, which could overflow.
+- a final state is the output of the last step. The cell state of an LSTM is not an output: a column, 1 in the padding,
+  is appended to the input, with weights that close the input gate and open the forget gate there, so that the cell
+  keeps its state to the end. For the unbounded ``relu`` such a column zeroes the padding, which could overflow.
 
-A sequence without steps has unspecified outputs, and its initial state is its final one.
+A sequence without steps has unspecified outputs, and keeps its initial state as the final one.
 """
 
 from __future__ import annotations
@@ -28,25 +28,23 @@ from maskgrad.semantics.signatures import bound
 
 SIGNATURE = "input hx params has_biases num_layers dropout train bidirectional batch_first"
 
-#: What closes or opens a gate for certain, as a power of the largest number: in every dtype sigmoid is 0 or 1 there,
+#: Closes or opens a gate completely, as a power of the largest value: in every dtype sigmoid is 0 or 1 there,
 #: and products with gradients do not overflow.
 DECISIVE = 0.5
 
-EVERY_STEP = (
-    "a recurrence needs every step of a sequence up to its last, whole: each state depends on all before it"
-)
+EVERY_STEP = "RNNs need sequences without gaps: each state depends on all steps before it"
 PADDING_ONLY = (
-    "Let the masks of the sequences begin with their first step and have no gaps, as mg.from_lengths makes them; fill "
-    "missing entries inside with x.filled(value), or move the specified steps together."
+    "Masks must begin with the first step of a sequence and have no gaps, as those of mg.from_lengths; fill "
+    "missing entries with x.filled(value), or move the specified steps together."
 )
 
 
 class Steps(NamedTuple):
-    """Which steps of a batch exist.
+    """The steps of a batch that are specified.
 
     Attributes:
-        length: of each sequence, (N,).
-        known: which of the sequences have neither gaps nor incomplete steps, (N,).
+        length: length of each sequence, (N,).
+        known: the sequences without gaps and incomplete steps, (N,).
         present: (T, N, 1).
     """
 
@@ -56,12 +54,12 @@ class Steps(NamedTuple):
 
 
 def steps_of(name: str, mask: Tensor) -> Steps:
-    """Read a mask (T, N, features); where values may be looked at, anything but padding at the end is refused.
+    """Read a mask (T, N, features); if values may be read, only padding at the end is allowed.
 
-    Elsewhere a sequence with a gap ends at it, and its final state is unspecified.
+    Otherwise a sequence with a gap ends at it, and its final state is unspecified.
     """
     few = smallest(mask)
-    if few.shape[-1] == 1:  # a step is there or it is not
+    if few.shape[-1] == 1:  # steps are fully specified or fully masked
         whole = some = few.squeeze(-1).expand(mask.shape[:-1])
     else:
         whole, some = mask.all(-1), any_of(mask, (-1,))
@@ -74,21 +72,21 @@ def steps_of(name: str, mask: Tensor) -> Steps:
 
 
 def refuse_masked_weights(name: str, weights: Sequence[Any]) -> None:
-    """A gate with a gap in its weights has no value."""
+    """Raise an error if weights are masked: gates would be undefined."""
     if any(isinstance(weight, Entries) for weight in weights):
         raise UndefinedOnMaskedError(
             name,
-            "a gate without all its weights is unknown",
+            "a gate with masked weights is undefined",
             "Fill the weights first: weight.filled(0) removes them.",
         )
 
 
 def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, by which the modules run."""
+    """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, used by the modules."""
     name = f"torch.{function.__name__}"
     if len(args) > 3 and isinstance(args[3], (list, tuple)):
         raise UndefinedOnMaskedError(
-            name, "packed data has no room for padding", "Give it the padded batch instead of packing it."
+            name, "packed data cannot hold padding", "Pass the padded batch instead of packing it."
         )
     given = bound(SIGNATURE, args, kwargs)
     refuse_masked_weights(name, given["params"])
@@ -101,7 +99,7 @@ def recurrence(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
         function, given, torch.where(steps.present, values, 0), steps, [safe(x) for x in initial]
     )
     begun = mask_of(initial[0]).new_ones(output.shape[1])
-    for state in initial:  # sequences have complete ones, or no result
+    for state in initial:  # sequences need complete ones
         begun = begun & mask_of(state).all(-1).all(0)
     out = Entries(output, (steps.present & begun.unsqueeze(-1)).expand(output.shape))
     final_mask = (steps.known & begun).unsqueeze(-1)
@@ -179,20 +177,20 @@ def run_layer(
 
 
 def _gates_in_padding(name: str) -> list[float] | None:
-    """What a step of padding adds to the input of each gate, -1 closes it, 1 opens it; None if padding is harmless."""
+    """Added to the input of each gate by padding: -1 closes it, 1 opens it; None if padding is harmless."""
     if name == "lstm":
         return [-1.0, 1.0, 0.0, 0.0]  # input, forget, cell, output
     return [-1.0] if name == "rnn_relu" else None
 
 
 def reversing(steps: Steps) -> Tensor:
-    """The position (T, N, 1) that takes each position's place when sequences are reversed within their lengths."""
+    """The source of each position (T, N, 1) when sequences are reversed within their lengths."""
     positions = torch.arange(steps.present.shape[0], device=steps.length.device).reshape(-1, 1, 1)
     return torch.where(steps.present, steps.length.reshape(1, -1, 1) - 1 - positions, positions)
 
 
 def taken(x: Tensor, positions: Tensor) -> Tensor:
-    """What stands at other positions (T, N, 1) of each sequence."""
+    """Gather other positions (T, N, 1) of each sequence."""
     return x.gather(0, positions.expand(x.shape))
 
 
@@ -205,14 +203,14 @@ def cell(
     b_ih: Any = None,
     b_hh: Any = None,
 ) -> Any:
-    """One step: products as in a linear layer, then arithmetic with the old state, entry by entry."""
+    """One step: products as in a linear layer, then elementwise arithmetic with the old state."""
     weights, name = (w_ih, w_hh, b_ih, b_hh), function.__name__
     refuse_masked_weights(f"torch.{name}", weights)
     states = list(hx) if name == "lstm_cell" else [hx]
     result = function(safe(input), [safe(s) for s in states] if name == "lstm_cell" else safe(hx), *weights)
     mask = _some(input) & _some(states[0])
     if name in ("lstm_cell", "gru_cell") and isinstance(states[-1], Entries):
-        mask = mask & states[-1].mask  # the old cell state, or the old state of a GRU, goes on entry by entry
+        mask = mask & states[-1].mask  # the old cell state, or the old state of a GRU, is used elementwise
     return specified(result, mask)
 
 

@@ -1,7 +1,7 @@
-"""Reductions: PyTorch's result on the entries that are specified; along a dimension unspecified where there are none.
+"""Reductions: PyTorch's result on the specified entries; along a dimension unspecified if there are none.
 
 Each function has torch's signature and works on :class:`Entries`. An unspecified entry is replaced by the identity
-element of the operation, so that it takes no part.
+element of the operation.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def mean(
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
-    """The sum or the mean of all specified entries of a small tensor; None if nothing is left, or nobody may look.
+    """The sum or the mean of all specified entries of a small tensor; None if empty, or if values may not be read.
 
-    Their number is looked at, so that neither it nor its place in the graph costs a tensor. A ``power`` (0 of 0) is
-    taken of what is 0 already where it is unspecified.
+    The count is read, so that neither it nor its graph node costs a tensor. A ``power`` (0 of 0) is
+    applied to values that are 0 where unspecified.
     """
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
@@ -74,7 +74,7 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
 
 
 def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Where there was an entry; along dimensions that are left and in which the mask repeats, in the smallest shape."""
+    """Mask of slices with an entry, in its smallest shape along kept dimensions in which the mask repeats."""
     few = count
     if repeats(mask):
         left = [d for d in range(mask.ndim) if keepdim or d not in dims]
@@ -87,14 +87,14 @@ def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> 
 
 
 def without_nan(input: Entries) -> Entries:
-    """The same entries less those that are NaN."""
+    """The same entries without NaN."""
     return Entries(input.values, input.mask & ~torch.isnan(input.values))
 
 
 def nansum(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Entries:
-    """Add up the specified entries that are not NaN; 0 where all specified ones are, as in torch."""
+    """Add up the specified entries that are not NaN; 0 if all specified ones are, as in torch."""
     total = sum(without_nan(input), dim, keepdim, dtype=dtype)
     return Entries(total.values, _specified(input, dim, keepdim))
 
@@ -102,7 +102,7 @@ def nansum(
 def nanmean(
     input: Entries, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
 ) -> Entries:
-    """Average the specified entries that are not NaN; NaN where all specified ones are, as in torch."""
+    """Average the specified entries that are not NaN; NaN if all specified ones are, as in torch."""
     average, present = mean(without_nan(input), dim, keepdim, dtype=dtype)
     specified = _specified(input, dim, keepdim)
     return Entries(torch.where(present | ~specified, average, torch.nan), specified)
@@ -142,13 +142,13 @@ def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
 
 
 def count_nonzero(input: Entries, dim: Any = None) -> Entries:
-    """How many specified entries differ from zero."""
+    """Number of specified nonzero entries."""
     truth = Entries((input.values != 0) & input.mask, input.mask)
     return sum(truth, dim)
 
 
 def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: int = 0) -> Entries:
-    """Combine the bits of the specified entries by exclusive or; those of 0 are all zero and take no part."""
+    """Combine the bits of the specified entries by exclusive or; those of 0 are zero and have no effect."""
     zero = filler_as(input.values.dtype, 0)
     return _reduce_each(functools.partial(torch.hash_tensor, mode=mode), input, zero, dim, keepdim)
 
@@ -156,7 +156,7 @@ def hash_tensor(input: Entries, dim: Any = (), *, keepdim: bool = False, mode: i
 def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.sum_to_size(…)``: the sum over the specified entries along the dimensions that broadcasting would add."""
     x, *size = args
-    if size in ([()], [[]], [torch.Size()]):  # torch's own reading: everything is added up, whatever the rank
+    if size in ([()], [[]], [torch.Size()]):  # as in torch: everything is summed, for any rank
         return sum(x)
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
     expected = x.values.sum_to_size(shape).shape if not x.values.is_meta else torch.Size(shape)
@@ -179,7 +179,7 @@ def equal(function: Callable[..., Any], input: Operand, other: Operand, *args: A
 
 
 def _total(operation: Operation, average: bool) -> Operation:
-    """The same record, in the fewest calls for the sum or the mean of all entries of a small tensor."""
+    """The same record, with a fast path for the sum or mean of all entries of a small tensor."""
     body = operation.body
 
     def total(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -206,10 +206,10 @@ OPERATIONS = (
     _record(nanmean, f"{INCOMING} divided by the number of specified entries that are not NaN", nan),
     _record(prod, "the product of the other specified entries", 1),
     _record(any, "none", 0, also="_is_any_true"),
-    # torch.distributions asks under that name whether arguments are valid
+    # torch.distributions checks its arguments with this function
     _record(all, "none", 1, also="_is_all_true"),
     _record(count_nonzero, "none", 0),
-    # of an empty tensor PyTorch has no hash
+    # PyTorch has no hash of an empty tensor
     of_rule(hash_tensor, "reductions", SOME),
     of_rule(sum_to_size, "reductions", SOME, f"{INCOMING} at each specified entry"),
     *(

@@ -1,6 +1,6 @@
-"""Operations without a meaning on incomplete data: which, why, and what to do instead.
+"""Operations without a meaning on incomplete data, with the reason and the remedy.
 
-A refusal is a record like any other. It is reviewed by hand; nothing is refused because nobody got round to it.
+A refusal is a record like any other. It is reviewed by hand; unimplemented operations are not listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Refusal(NamedTuple):
     Attributes:
         name: torch's name.
         functions: every callable of torch with this meaning.
-        reason: why it has none on incomplete data.
+        reason: why it has no meaning on incomplete data.
         remedy: what to do instead.
         methods: names under which ``torch.Tensor`` has it.
     """
@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
 
 FILL = "Fill it first, x.filled(value), if a value for the missing entries is known, or take a fully specified block."
 
-MATRIX = "a matrix with missing entries is a whole family of matrices, and the result differs among them"
+MATRIX = "the result for a matrix with missing entries depends on them"
 SPECTRUM = (
     "every coefficient of the transform depends on every entry, and deleting some changes the frequencies"
 )
@@ -40,9 +40,9 @@ SPECTRUM = (
 INTERNAL = "it is one half of a derivative, which autograd calls with the complete indices of the other half"
 BACKWARD = "Let autograd call it: max_pool2d(x, …) followed by backward()."
 
-PACKED = "a packed sequence has no padding left, and no place for a mask"
+PACKED = "a packed sequence has neither padding nor a mask"
 PADDED = (
-    "Give the padded batch itself to nn.LSTM, nn.GRU or nn.RNN, which stop each sequence at its own end; or pack "
+    "Pass the padded batch to nn.LSTM, nn.GRU or nn.RNN, which stop each sequence at its own end; or pack "
     "x.filled(0)."
 )
 
@@ -68,7 +68,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
     (
         "resize_ resize_as_",
         (torch, Tensor),
-        "it lays the storage out anew behind autograd's back: entries lose their places, and new ones hold no data",
+        "it resizes the storage without autograd: entries lose their positions, and new ones hold no data",
         "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer, or torch.nn.functional.pad to add.",
     ),
     ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED),
@@ -76,8 +76,8 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
     (
         "__dlpack__ __dlpack_device__",
         (Tensor,),
-        "DLPack has no place for a mask, and what lies under it would be read as numbers",
-        "Hand over both tensors of mg.interop.to_dlpack(x), or x.filled(value).",
+        "DLPack has no place for a mask, and masked values would be read as data",
+        "Pass both tensors of mg.interop.to_dlpack(x), or x.filled(value).",
     ),
 )
 
@@ -85,7 +85,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
 def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., Any], ...]:
     found = dict.fromkeys(f for namespace in namespaces if callable(f := getattr(namespace, name, None)))
     for operator in tuple(found):
-        if isinstance(operator, torch._ops.OpOverloadPacket):  # what arrives is one of its overloads
+        if isinstance(operator, torch._ops.OpOverloadPacket):  # calls arrive as one of its overloads
             found |= dict.fromkeys(getattr(operator, overload) for overload in operator.overloads())
     return tuple(found)
 

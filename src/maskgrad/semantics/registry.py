@@ -1,4 +1,4 @@
-"""Every record, in one explicit list: a family that is not named here does not exist."""
+"""All records, from one explicit list of families."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Scans: at a specified position, PyTorch's scan over the specified entries up to there.
 
-An unspecified entry is skipped and stays unspecified. Positions that ``cummax`` and ``cummin`` report count in the
+An unspecified entry is skipped and stays unspecified. Positions from ``cummax`` and ``cummin`` refer to the
 original tensor.
 """
 
@@ -31,8 +31,8 @@ def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Ent
 def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
     """Running product of the specified entries.
 
-    Where gradients are recorded, they are moved to the back first, behind ones. Ones left among them would take part in
-    the backward pass, in which every running product, perhaps infinite, is multiplied by its gradient, there 0.
+    Where gradients are recorded, they are moved to the back first, after ones. Ones among them would take part in
+    the backward pass, in which every running product, possibly infinite, is multiplied by its gradient, here 0.
     """
     values, mask = input
     dim = as_dim(dim, values.ndim)
@@ -44,9 +44,9 @@ def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> En
 
 
 def _running_extremum(input: Entries, dim: int, largest: bool) -> Any:
-    """Values and positions; an entry that never wins can only be reported where it stands itself.
+    """Values and positions; entries under the mask never win, except at their own position.
 
-    A specified entry as extreme as the filler wins at its own position: torch reports the last of several equals.
+    A specified entry equal to the filler wins at its own position: torch reports the last of ties.
     """
     filled = fill(input, input.mask, lowest(input.values.dtype, largest))
     found = torch.cummax(filled, dim) if largest else torch.cummin(filled, dim)
@@ -65,7 +65,7 @@ def cummin(input: Entries, dim: int) -> Any:
 
 
 def decaying_sum(terms: Tensor, decay: Tensor, dim: int) -> Tensor:
-    """S_i = terms_i + decay_i · S_(i+1): linear in the terms, in log(n) steps, without a branch or a quotient."""
+    """S_i = terms_i + decay_i · S_(i+1): linear in the terms, in log(n) steps, without branches or divisions."""
     size, step = terms.shape[dim], 1
     while step < size:
         rest = size - step
@@ -102,7 +102,7 @@ class _LogCumSumExp(torch.autograd.Function):
         values, mask, out = ctx.saved_tensors
         if out.dtype in HALVES:
             values, out = values.float(), out.float()
-        # chosen before and after the difference: neither garbage nor an infinite sum next to it may meet the other
+        # selected before and after the difference: garbage and infinite sums must not interfere
         difference = torch.where(mask, values, 0) - torch.where(mask, out, 0)
         following = torch.cat(
             [out.narrow(ctx.dim, 1, out.shape[ctx.dim] - 1), out.narrow(ctx.dim, 0, 1)], ctx.dim
@@ -118,7 +118,7 @@ class _LogCumSumExp(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         _, mask, out = ctx.saved_tensors
         share, decay = _LogCumSumExp._weights(ctx)
-        # in the second derivative something does come back from unspecified results, which are steps on the way
+        # the second derivative has gradients from unspecified results, which are intermediate steps
         total = decaying_sum(grad.to(share.dtype), decay.conj(), ctx.dim)
         return torch.where(mask, total * share.conj(), 0).to(out.dtype), None, None
 

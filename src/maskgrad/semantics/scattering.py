@@ -1,8 +1,8 @@
-"""Writing by position: what is written becomes specified as the source is, what is not written stays as it was.
+"""Writing by position: written entries take the mask of the source, others are unchanged.
 
-Functions with ``reduce`` or ``accumulate`` combine what meets at a place: by deletion, over the specified contributions
-(the old entry is one of them, unless ``include_self=False``). Where none arrives the old entry stays. An unspecified
-position writes nowhere. Halves are combined in float32.
+Functions with ``reduce`` or ``accumulate`` combine entries at one position, by deletion: over the specified
+contributions (the old entry is one of them, unless ``include_self=False``). Without any, the old entry is kept. An
+unspecified position writes nothing. Half precision is combined in float32.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.indexing import plain_index
 from maskgrad.semantics.signatures import bound
 
-#: For each operation: torch's names for its arguments, and which of them bring entries.
+#: For each operation: torch's names for its arguments, and those that contain entries.
 WRITES: dict[str, tuple[str, str]] = {
     "scatter": ("input dim index src reduce value", "input src value"),
     "index_copy": ("input dim index source", "input source"),
@@ -44,7 +44,7 @@ WRITES: dict[str, tuple[str, str]] = {
     "slice_scatter": ("input src dim start end step", "input src"),
     "diagonal_scatter": ("input src offset dim1 dim2", "input src"),
 }
-#: The arguments that have an entry for each position: a 0-d one has a single entry.
+#: Arguments with one entry per position: a 0-dim one has a single entry.
 ONE_EACH = ("index", "src", "source")
 
 
@@ -53,7 +53,7 @@ def _mask(argument: Any) -> Any:
 
 
 def _vector(x: Any) -> Any:
-    """A tensor without dimensions as one with a single entry."""
+    """View a 0-dim tensor as one with a single entry."""
     is_number = isinstance(x, (Entries, Tensor)) and not values_of(x).ndim
     return rearranged(x, lambda part: part.reshape(1)) if is_number else x
 
@@ -61,7 +61,7 @@ def _vector(x: Any) -> Any:
 def _with_spare_slice(
     x: Any, dim: int, index: Entries, write: Callable[[Entries, Tensor], Entries]
 ) -> Entries:
-    """Send unspecified positions to one more slice, which is cut off again afterwards."""
+    """Redirect unspecified positions to an extra slice, which is removed afterwards."""
     shape = values_of(x).shape
     values, mask = as_entries(_vector(x))
     size = values.shape[dim]
@@ -72,7 +72,7 @@ def _with_spare_slice(
 
 
 def _select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """``torch.select_scatter``, which under vmap sends a wrong gradient to ``src``."""
+    """``torch.select_scatter``, which gives ``src`` a wrong gradient under vmap."""
     size = input.shape[dim]
     if not -size <= index < size:
         raise IndexError(f"select_scatter(): index must be from {-size} to {size - 1}, found {index}")
@@ -91,7 +91,7 @@ def _write(name: str) -> Callable[..., Any]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
         arguments = bound(names, args, kwargs)
         if name == "scatter":
-            # the fourth argument may be a number
+            # the fourth argument may be a scalar
             if "src" in arguments and not isinstance(arguments["src"], (Entries, Tensor)):
                 arguments["value"] = arguments.pop("src")
             if arguments.get("reduce") is not None:
@@ -114,7 +114,7 @@ def _write(name: str) -> Callable[..., Any]:
                 arguments["index"],
                 lambda x, positions: body(function, (), {**arguments, "input": x, "index": positions}),
             )
-        # where two write to one place torch sends the gradient to both, specified or not
+        # with duplicate positions torch passes the gradient to both, specified or not
         values = {k: values_of(v) if k == "input" else safe(v) for k, v in arguments.items()}
         masks = {k: _mask(v) if k in bringing.split() else v for k, v in values.items()}
         masks |= {k: _mask(v) for k, v in arguments.items() if k in bringing.split()}
@@ -145,7 +145,7 @@ def _legacy_scatter(arguments: dict[str, Any]) -> Entries:
 
 
 def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_self: bool = True) -> Entries:
-    """Combine what meets at the positions; unspecified positions take part nowhere."""
+    """Combine entries at the same position; unspecified positions are ignored."""
     if isinstance(index, Entries):
         brought = as_entries(_vector(source))
         return _with_spare_slice(
@@ -155,9 +155,9 @@ def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_sel
 
 
 def add_up(old: Entries, new: Entries, add: Callable[..., Tensor], **scale: Any) -> Entries:
-    """The specified contributions added to what is specified, by ``add``, a function of torch that adds by position.
+    """Add the specified contributions to the specified entries with ``add``, a function of torch.
 
-    It gets the two, and ``scale`` (``alpha`` of ``index_add``) if it adds values.
+    It gets both, and ``scale`` (``alpha`` of ``index_add``) if it adds values.
     """
     values = add(*(widened(safe(x)) for x in (old, new)), **scale)
     counts = add(old.mask.int(), new.mask.int())
@@ -165,9 +165,9 @@ def add_up(old: Entries, new: Entries, add: Callable[..., Tensor], **scale: Any)
 
 
 class _Extremum(torch.autograd.Function):
-    """Extremum of all that meets at a place; its gradient is shared equally among the specified that attain it.
+    """Extremum of the entries at one position; its gradient is shared equally among specified ties.
 
-    torch counts the old entry among those, even if it is left out, and so do fillers that stand for nothing.
+    torch also counts an excluded old entry among the ties, and fillers.
     """
 
     generate_vmap_rule = True
@@ -191,7 +191,7 @@ class _Extremum(torch.autograd.Function):
         first = (known & (old == best)).to(grad.dtype)
         others = (arriving & (new == best.gather(ctx.dim, index))).to(grad.dtype)
         nobody = ~(known | torch.zeros_like(known).scatter_reduce(ctx.dim, index, arriving, "amax"))
-        # a specified NaN equals nothing: torch's gradient is then 0 / 0 at all that meets there
+        # a specified NaN equals nothing: torch's gradient is then 0 / 0 at all entries there
         share = grad / torch.where(nobody, 1, first.scatter_add(ctx.dim, index, others))
         to_old = torch.where(known, first * share, 0)
         to_new = torch.where(arriving, others * share.gather(ctx.dim, index), 0)
@@ -199,14 +199,14 @@ class _Extremum(torch.autograd.Function):
 
 
 def _products(start: Tensor, dim: int, index: Tensor, brought: Tensor) -> Tensor:
-    """``scatter_reduce`` with "prod", of which PyTorch loses the tangents: by doubling, in log(n) steps."""
+    """``scatter_reduce`` with "prod", whose tangents PyTorch loses: by doubling, in log(n) steps."""
     size = index.shape[dim] if index.ndim else 0
     if not size:
         return start
     index, order = torch.sort(index, dim=dim, stable=True)
     brought = brought.gather(dim, order)
     step = 1
-    while step < size:  # each entry becomes the product of the last 2 * step entries that meet at its place
+    while step < size:  # each entry becomes the product of the last 2 * step entries at its position
         same = index.narrow(dim, step, size - step) == index.narrow(dim, 0, size - step)
         before = torch.where(same, brought.narrow(dim, 0, size - step), 1)
         ones = torch.ones_like(brought.narrow(dim, 0, step))
@@ -222,7 +222,7 @@ def _products(start: Tensor, dim: int, index: Tensor, brought: Tensor) -> Tensor
 def combine(x: Entries, dim: int, index: Tensor, source: Entries, reduce: str, include_self: bool) -> Entries:
     """``scatter_reduce``: ``reduce`` is "sum", "prod", "mean", "amax" or "amin"."""
     if source.values.shape != index.shape and source.values.ndim == index.ndim:
-        # more may be brought than is written
+        # the source may be larger than the index
         used = tuple([slice(size) for size in index.shape])
         source = Entries(source.values[used], source.mask[used])
     kind, old, new = x.values.dtype, widened(x.values), widened(source.values)
@@ -287,7 +287,7 @@ def index_reduce(
     wanted[dim] = values_of(index).numel()
     if list(values_of(source).shape) != wanted or values_of(index).ndim > 1:
         raise IndexError(
-            f"index_reduce needs a vector of positions and a source of one slice for each, of shape {wanted}; found "
+            f"index_reduce needs a vector of positions and a source with one slice for each, of shape {wanted}; found "
             f"positions of shape {list(values_of(index).shape)} and a source of shape {list(values_of(source).shape)}"
         )
     one_each = [1] * len(wanted)

@@ -1,4 +1,4 @@
-"""What PyTorch makes of a shape: its own functions are asked, on tensors without memory."""
+"""Shapes of results, from PyTorch's own functions applied to tensors without memory."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from maskgrad.semantics.stored.entries import is_masked, shape_of
 
 
 def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> list[int]:
-    """In which order a function that exchanges dimensions puts the ``rank`` dimensions of its operand."""
+    """The order of the ``rank`` dimensions after a function that permutes them."""
     model = torch.empty([2 + d for d in range(rank)], dtype=torch.bool, device="meta")
     return [size - 2 for size in function(model, *args, **kwargs).shape]
 
 
 def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
-    """The shape that a function gives to an operand of ``shape``; of other operands nothing else is read."""
+    """The shape of a function's result for an operand of ``shape``; reads only the shape of other operands."""
     plain = not kwargs and all(type(a) is int for a in args)
-    if plain and not torch.compiler.is_compiling():  # a graph that is being traced reads no cache
+    if plain and not torch.compiler.is_compiling():  # traced graphs do not read caches
         return _remembered(function, shape, *args)
     return _asked(function, shape, *args, **kwargs)
 
 
 def _asked(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
     model = torch.empty(shape, dtype=torch.bool, device="meta")
-    if function is torch.Tensor.unflatten:  # which is written in Python, and torch.compile cannot trace
+    if function is torch.Tensor.unflatten:  # written in Python, and not traceable by torch.compile
         function = torch.unflatten
     args = tuple([torch.empty(shape_of(a), device="meta") if is_masked(a) else a for a in args])
     found: torch.Size = function(model, *args, **kwargs).shape

@@ -10,18 +10,18 @@ import torch
 from maskgrad.errors import UnspecifiedValueError
 from maskgrad.semantics.entries import Entries
 
-#: numpy's names, which torch accepts too.
+#: numpy's names, which torch also accepts.
 SYNONYMS = {"axis": "dim", "keepdims": "keepdim", "x": "input", "self": "input"}
 
 
-#: The signature of a body, which takes a call as it is.
+#: The signature of a body, which gets the unchanged call.
 BODY = ("function", "args", "kwargs")
 
 
 def named(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a body of a rule that has torch's signature, whichever spelling of the function was called.
+    """Make a body from a rule with torch's signature, for all names of the function.
 
-    If its first parameter is ``function``, it is handed the spelling, too. A body is returned as it is.
+    If its first parameter is ``function``, it gets the called function, too. A body is returned unchanged.
     """
     code = rule.__code__
     if code.co_varnames[: code.co_argcount] == BODY:
@@ -43,15 +43,15 @@ def bound(names: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str
 
 
 def paired(names: Sequence[str], args: Sequence[Any]) -> dict[str, Any]:
-    """The arguments that there are under the first of ``names``."""
+    """The given arguments, under the first of ``names``."""
     return dict(zip(names, args, strict=False))
 
 
 def plain_argument(argument: Any) -> Any:
-    """The argument, or its numbers if it is masked, in lists too; on an accelerator this waits for the device.
+    """The argument, or its values if it is masked, in lists too; on an accelerator this waits for the device.
 
     Raises:
-        UnspecifiedValueError: one of them is unspecified, or a graph is being made, in which nobody can know.
+        UnspecifiedValueError: an entry is unspecified, or a graph is being traced, where this is unknown.
     """
     if type(argument) in (list, tuple):
         return type(argument)([plain_argument(part) for part in argument])
@@ -59,17 +59,17 @@ def plain_argument(argument: Any) -> Any:
         return argument
     if torch.compiler.is_compiling():
         raise UnspecifiedValueError(
-            "a MaskedTensor says how many, where or how large, and a graph cannot tell whether all of it is specified; "
+            "this argument must be fully specified, which is unknown for a MaskedTensor in a graph; "
             "pass a plain tensor, x.filled(value)"
         )
     if not bool(argument.mask.all()):
         raise UnspecifiedValueError(
-            "a MaskedTensor says how many, where or how large, and some of its entries are unspecified; "
-            "fill them, x.filled(value), or leave them out, x.compressed()"
+            "this argument must be fully specified, got a MaskedTensor with unspecified entries; "
+            "fill them, x.filled(value), or drop them, x.compressed()"
         )
     return argument.values if argument.values.ndim else argument.values.item()
 
 
 def plain_arguments(args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The same for all of a call but its operand."""
+    """The same for all arguments except the first."""
     return [plain_argument(a) for a in args], {name: plain_argument(a) for name, a in kwargs.items()}

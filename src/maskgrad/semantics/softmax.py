@@ -25,9 +25,9 @@ from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
 
-PATTERN = "that of the input: nothing is added or lost"
+PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
-#: Of slices, each there or not, that PyTorch's softmax treats well; of longer ones the kernel leaves out the absent.
+#: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
 
 
@@ -51,7 +51,7 @@ def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entri
 
 
 def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
-    """Softmax, or its logarithm; what it finds at unspecified entries is left there."""
+    """Softmax, or its logarithm; values at unspecified entries are arbitrary."""
     values, mask = input
     dim = as_dim(dim, mask.ndim)
     function = torch.log_softmax if logarithm else torch.softmax
@@ -65,7 +65,7 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         alike, records = mask.stride(dim) == 0, values.requires_grad and torch.is_grad_enabled()
         shortest, longest = LENGTHS
         if shortest <= values.shape[dim] <= longest if alike else records and values.numel() < LARGE:
-            # a slice that is not there disturbs nobody, unless 0 times its numbers is NaN; few values need no kernel
+            # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else torch.where(mask, values, -torch.inf)
             found = function(safe, dim)
             if not records or (adds_up_to_finite(found) if alike else not math.isnan(found.sum().item())):
@@ -74,16 +74,16 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
 
 
 def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:
-    """The softmax whose specified entries may all be -inf: they are zeros then."""
+    """The softmax whose specified entries may all be -inf: they become zeros then."""
     input = _as(input, dtype)
     safe = absent(input.values, input.mask, (as_dim(dim, input.mask.ndim),))
     return Entries(torch.ops.aten._safe_softmax(safe, dim), input.mask)
 
 
 def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
-    """A body for both signatures: ``torch.softmax(x, dim, dtype)`` and ``F.softmax(x, dim, _stacklevel, dtype)``."""
+    """The rule for both signatures: ``torch.softmax(x, dim, dtype)`` and ``F.softmax(x, dim, _stacklevel, dtype)``."""
     name = rule.__name__
-    implicit = getattr(F, name, None)  # only these choose a dimension, with a warning, if none is given
+    implicit = getattr(F, name, None)  # only these choose a default dimension, with a warning
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         named = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
@@ -113,7 +113,7 @@ def logsumexp(input: Entries, dim: Any, keepdim: bool = False) -> Entries:
 def gumbel_softmax(
     logits: Entries, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1
 ) -> Entries:
-    """Sample from the Gumbel-softmax distribution of the specified logits; nothing else can be drawn."""
+    """Sample from the Gumbel-softmax distribution of the specified logits; other entries are never drawn."""
     if eps != 1e-10:
         F.gumbel_softmax(logits.values.new_zeros(1), tau, hard, eps)  # torch warns that it is not used
     values, mask = logits

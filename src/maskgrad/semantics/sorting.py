@@ -1,12 +1,12 @@
 """Sorting, binary search, distinct entries and membership, all among the specified entries.
 
-Sorting puts the specified entries in torch's order, the unspecified ones behind them, ascending or descending.
+Sorting puts the specified entries in torch's order, the unspecified ones after them, ascending or descending.
 
-No value serves as a sentinel: a specified NaN sorts where torch sorts it, before what is unspecified. Positions count
-in the original tensor; behind the last specified entry they are unspecified, like the values.
+There is no sentinel value: a specified NaN is sorted as in torch, before unspecified entries. Positions refer
+to the original tensor; after the last specified entry they are unspecified, like the values.
 
-What a binary search returns is a count, not the position of an entry; so with unspecified entries in the sequence it is
-torch's result on the sequence without them: their number is not added back. A sequence of nothing has nothing below.
+A binary search returns a count, not the position of an entry; so with unspecified entries in the sequence it is
+torch's result on the sequence without them. In an empty sequence it is 0.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from maskgrad.semantics.signatures import bound
 
 
 def read(input: Entries, dim: int, index: Tensor) -> Tensor:
-    """The values at these positions, 0 where unspecified; the gradient goes back there."""
+    """The values at these positions, 0 where unspecified, with gradients."""
     values: Tensor = filled(input)
     return values.gather(dim, index)
 
 
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
-    """The permutation that sorts, stably: by value first, then by being specified."""
+    """The permutation that sorts, stably: specified entries by value, then the others."""
     values, mask = input
     safe = torch.where(mask, values.detach(), filler_as(values.dtype, 0))
     by_value = torch.sort(safe, dim=dim, descending=descending, stable=True).indices
@@ -47,7 +47,7 @@ def leading(mask: Tensor, dim: int) -> Tensor:
 
 
 def sort(input: Entries, dim: int = -1, descending: bool = False, *, stable: bool | None = False) -> Any:
-    """Sorted values and where they came from."""
+    """Sorted values and their original positions."""
     dim = as_dim(dim, input.values.ndim)
     order, mask = sorted_positions(input, dim, descending), leading(input.mask, dim)
     kind: Any = torch.return_types.sort
@@ -80,9 +80,9 @@ def same(a: Tensor, b: Tensor) -> Tensor:
 def _with_missed(
     chosen: Tensor, input: Entries, filled: Tensor, worst: float | int | bool, dim: int
 ) -> Tensor:
-    """Replace chosen positions that are unspecified by specified entries that tie with the filler, while there are any.
+    """Replace selected masked positions by specified entries that tie with the filler, as far as possible.
 
-    Only entries equal to the filler can have been passed over, and any of them is as good as another.
+    Only entries equal to the filler can have been missed, and they are interchangeable.
     """
     size, slots = size_along(filled, dim), size_along(chosen, dim)
     known = input.mask.gather(dim, chosen)
@@ -115,7 +115,7 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
 
 
 def _without_gaps(sequence: Entries, sorter: Any) -> tuple[Tensor, Tensor]:
-    """The specified entries in their order, the last one repeated in place of the others; and their number."""
+    """The specified entries in order, with the last one repeated for the others; and their number."""
     values, mask = sequence
     if sorter is not None:
         positions = filled(sorter)
@@ -130,14 +130,14 @@ def _without_gaps(sequence: Entries, sorter: Any) -> tuple[Tensor, Tensor]:
 def searchsorted(sorted_sequence: Any, input: Any, *, sorter: Any = None, **options: Any) -> Entries:
     """For each specified value, the number of specified entries below it (not above it if ``right``)."""
     wanted = input
-    if isinstance(input, Entries):  # contiguous, or torch warns of the copy it makes
+    if isinstance(input, Entries):  # contiguous, to avoid torch's warning about a copy
         wanted = filled(input).contiguous()
     if isinstance(sorter, Entries) and not isinstance(sorted_sequence, Entries):
         sorted_sequence = as_entries(sorted_sequence)
     if isinstance(sorted_sequence, Entries) and sorted_sequence.values.shape[-1]:
         sequence, count = _without_gaps(sorted_sequence, sorter)
         found = torch.searchsorted(sequence.contiguous(), wanted, **options)
-        # a value above the last entry is above its repetitions too
+        # a value above the last entry is also above its repetitions
         found = torch.minimum(found, (count if sequence.ndim > 1 else count.squeeze(-1)).to(found.dtype))
     else:
         found = torch.searchsorted(values_of(sorted_sequence), wanted, sorter=values_of(sorter), **options)
@@ -157,7 +157,7 @@ PARAMETERS = {
 
 
 def _complete_slices(x: Entries, dim: int, name: str) -> Tensor:
-    """Which slices are specified; one that is so in part can be compared with none."""
+    """Return which slices are specified; partially specified ones cannot be compared."""
     others = tuple(d for d in range(x.mask.ndim) if d != dim % x.mask.ndim)
     complete = x.mask.all(others) if others else x.mask
     some = x.mask.any(others) if others else x.mask
@@ -165,9 +165,9 @@ def _complete_slices(x: Entries, dim: int, name: str) -> Tensor:
     if partial.any():
         raise UndefinedOnMaskedError(
             f"{name}(dim={dim})",
-            f"{int(partial.sum())} slices along dimension {dim} are specified in part, the first at position "
-            f"{int(partial.nonzero()[0])}, and whether two of them are equal is not known",
-            "Choose complete slices first, as in x[x.mask.all(1)], or fill the gaps, x.filled(value).",
+            f"{int(partial.sum())} slices along dimension {dim} are partially specified, the first at position "
+            f"{int(partial.nonzero()[0])}, and cannot be compared",
+            "Select complete slices first, as in x[x.mask.all(1)], or fill the gaps, x.filled(value).",
         )
     return complete
 
@@ -197,7 +197,7 @@ def distinct(name: str) -> Callable[..., Any]:
 
 
 def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """Whether each specified element is among the specified test elements; none of them contain nothing."""
+    """Whether each specified element is among the specified test elements; False if there are none."""
     names = {"element": "elements", "test_element": "test_elements"}
     arguments = bound("elements test_elements", args, {names.get(k, k): v for k, v in kwargs.items()})
     elements, tests = arguments.pop("elements"), arguments.pop("test_elements")
@@ -207,8 +207,8 @@ def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
         return Entries(found, elements.mask)
     flat, known = tests.values.reshape(-1), tests.mask.reshape(-1)
     if flat.numel():
-        # an unspecified test element repeats a specified one: a set does not notice
-        one = known.to(torch.uint8).argmax(0, keepdim=True)  # no number that a graph would have to know
+        # unspecified test elements repeat a specified one, which does not change the set
+        one = known.to(torch.uint8).argmax(0, keepdim=True)  # no data-dependent size for graphs
         repeated = torch.where(known.gather(0, one), flat.gather(0, one), filler_as(flat.dtype, 0))
         flat = torch.where(known, flat, repeated)
         arguments.pop("assume_unique", None)
@@ -226,7 +226,7 @@ OPERATIONS = (
     of_rule(sort, "sorting", LAST, BACK, padded="rows"),
     of_rule(argsort, "sorting", LAST, padded="rows"),
     of_rule(msort, "sorting", LAST, BACK),
-    of_rule(topk, "sorting", "specified as far as there were specified entries", BACK, padded="mask"),
+    of_rule(topk, "sorting", "specified up to the number of specified entries", BACK, padded="mask"),
     *(of_rule(rule, "sorting", "that of the values", padded="mask") for rule in (searchsorted, bucketize)),
     record("unique", "sorting", distinct("unique"), DISTINCT, padded="mask"),
     record("unique_consecutive", "sorting", distinct("unique_consecutive"), DISTINCT),

@@ -17,13 +17,13 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import Number
 
-PATTERN = "along a dimension: specified where more entries than the correction were; else a plain number"
+PATTERN = "along a dimension: specified where more entries than the correction were; else a plain scalar"
 
 
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
     variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
     enough = count > max(correction, 0)
-    # an estimate of too few entries is none: no 0 / 0, and no gradient
+    # no estimate from too few entries: no 0 / 0, and no gradient
     return Entries(torch.where(enough, variance, 0), enough)
 
 
@@ -35,7 +35,7 @@ def var(
     *,
     correction: float | None = None,
 ) -> Entries:
-    """Variance of the specified entries; of complex ones the sum of the variances of both parts, as in torch."""
+    """Variance of the specified entries; for complex ones the sum of the variances of both parts, as in torch."""
     values, mask = input
     if isinstance(dim, bool):  # torch.var(x, unbiased)
         dim, unbiased = None, dim

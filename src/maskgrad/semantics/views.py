@@ -1,4 +1,4 @@
-"""Views and rearrangements: values and pattern move together, and the gradient moves back.
+"""Views and rearrangements: applied to values and pattern together.
 
 The same function is applied to the values and to the mask, so that a view of the values stays a view
 that shares their storage.
@@ -18,19 +18,19 @@ from maskgrad.semantics.signatures import bound, plain_arguments
 
 PATTERN = "moves with the values"
 GRADIENT = "moves back with the values"
-#: Of what follows the operand, these read nothing but the shape.
+#: Functions that read only the shape of further operands.
 LENDING_SHAPE = frozenset({"expand_as", "reshape_as", "view_as"})
 
 
 def pair(values: Any, mask: Any) -> Any:
-    """Zip the results of a function applied to values and to mask: one entry set, or a sequence of them."""
+    """Zip the results of a function applied to values and to mask: entries, or a sequence of them."""
     if isinstance(values, Tensor):
         return Entries(values, mask)
     return type(values)(pair(v, m) for v, m in zip(values, mask, strict=True))
 
 
 def rearrange(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Any:
-    """Apply the function that was called to the values and to the mask."""
+    """Apply the called function to the values and to the mask."""
     x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)
@@ -40,14 +40,14 @@ def rearrange(function: Callable[..., Any], input: Operand, *args: Any, **kwargs
 def _without_masks(
     function: Callable[..., Any], x: Operand, rest: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Operand, list[Any], dict[str, Any]]:
-    """The operand, and the arguments: some lend their shape, the others say how many, where and how large."""
+    """The operand, and the arguments: tensors used for their shape, or plain numbers and sizes."""
     if getattr(function, "__name__", "") in LENDING_SHAPE:
         return as_entries(x), [values_of(a) for a in rest], {name: values_of(a) for name, a in kwargs.items()}
     return x, *plain_arguments(rest, kwargs)
 
 
 def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """With a tensor and counts a view; with counts alone positions, which are plain."""
+    """With a tensor and counts a view; with counts only, plain positions."""
     given = bound("input repeats dim", args, kwargs)
     if "input" not in given or "repeats" not in given:
         counts, named = plain_arguments(args, kwargs)
@@ -56,7 +56,7 @@ def repeat_interleave(function: Callable[..., Any], args: tuple[Any, ...], kwarg
 
 
 def view(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any) -> Entries:
-    """``view`` to a shape: the values must be viewable, an expanded mask is copied if it must be."""
+    """``view`` to a shape: the values must be viewable, an expanded mask is copied if necessary."""
     x, rest, named = _without_masks(function, input, args, kwargs)
     if not isinstance(x, Entries):
         return function(x, *rest, **named)  # type: ignore[no-any-return]
@@ -66,14 +66,14 @@ def view(function: Callable[..., Any], input: Operand, *args: Any, **kwargs: Any
         if values.shape != x.values.shape:
             raise TypeError(
                 f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
-                f"found {target}; several entries would share one mask bit. View the data before masking it"
+                f"found {target}; several entries would share one mask bit. Use view before masking the data"
             )
         return Entries(values, x.mask)
     return Entries(values, x.mask.reshape(values.shape))
 
 
 def at_least(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``atleast_2d`` and its kin: any number of operands, each on its own; a sequence gives a tuple."""
+    """``atleast_2d`` and similar: any number of operands, each separately; a sequence gives a tuple."""
     parts = args[0] if len(args) == 1 and not isinstance(args[0], Entries) else args
     results = tuple([rearrange(function, as_entries(part), **kwargs) for part in parts])
     return results[0] if parts is args and len(args) == 1 else results
@@ -88,7 +88,7 @@ def complex_view(function: Callable[..., Any], input: Entries) -> Entries:
 
 
 def _storage_mask(x: Entries) -> Tensor:
-    """The mask laid out like the storage; what the tensor does not cover there is unspecified."""
+    """The mask in the layout of the storage; unspecified where the tensor does not cover it."""
     room = x.values.untyped_storage().nbytes() // x.values.element_size()
     storage = torch.zeros(room, dtype=torch.bool, device=x.mask.device)
     storage.as_strided(x.values.shape, x.values.stride(), x.values.storage_offset()).copy_(x.mask)
@@ -98,7 +98,7 @@ def _storage_mask(x: Entries) -> Tensor:
 def as_strided(
     function: Callable[..., Any], input: Entries, size: Any, stride: Any, storage_offset: int | None = None
 ) -> Entries:
-    """``as_strided``: the mask is laid out like the storage; the offset is the tensor's own unless given."""
+    """``as_strided``: the mask gets the layout of the storage; the offset defaults to the tensor's own."""
     values = function(input.values, size, stride, storage_offset)
     offset = input.values.storage_offset() if storage_offset is None else storage_offset
     return Entries(values, torch.as_strided(_storage_mask(input), size, stride, offset))
@@ -107,7 +107,7 @@ def as_strided(
 def as_strided_scatter(
     input: Operand, src: Operand, size: Any, stride: Any, storage_offset: int | None = None
 ) -> Entries:
-    """``as_strided_scatter``: the places that ``as_strided`` would read are written."""
+    """``as_strided_scatter``: writes the positions that ``as_strided`` would read."""
     x, source = as_entries(input), as_entries(src)
     offset = x.values.storage_offset() if storage_offset is None else storage_offset
     own, strides = (x.values.shape, x.values.stride(), x.values.storage_offset()), (size, stride, offset)
@@ -115,8 +115,8 @@ def as_strided_scatter(
     written = torch.zeros_like(mask)
     mask.as_strided(*strides).copy_(source.mask)
     written.as_strided(*strides).fill_(True)
-    # torch 2.13 sends the gradient of what is kept to what is written over, and the reverse; where two write to one
-    # place it sends it to both, specified or not
+    # torch 2.13 swaps the gradients of kept and of overwritten entries; with two writes to one
+    # position it passes the gradient to both, specified or not
     values = torch.as_strided_scatter(x.values.detach(), fill(source, source.mask, 0), *strides)
     return Entries(torch.where(written.as_strided(*own), values, x.values), mask.as_strided(*own))
 
@@ -125,7 +125,7 @@ def _record(name: str, body: Callable[..., Any] = rearrange, **facts: Any) -> Op
     return record(name, "views", body, PATTERN, GRADIENT, **facts)
 
 
-#: With their synonyms, those that read jagged entries on the padded form.
+#: With synonyms, those that use the padded form for jagged entries.
 ON_PADDED = """
     broadcast_to expand expand_as reshape reshape_as view_as flatten ravel unflatten squeeze unsqueeze
     t transpose|swapaxes|swapdims permute movedim|moveaxis select narrow diagonal
@@ -148,7 +148,7 @@ OPERATIONS = (
     *(_record(name, padded="mask", **as_property(name)) for name in ("T", "mT")),
     *(_record(name, **as_property(name)) for name in ("H", "mH")),
     *(
-        # torch.functional asks the latter for a sequence
+        # torch.functional expects a sequence for the latter
         _record(name, at_least, extra=(getattr(torch._C._VariableFunctions, name),))
         for name in ("atleast_1d", "atleast_2d", "atleast_3d")
     ),
@@ -164,7 +164,7 @@ OPERATIONS = (
         "as_strided",
         "views",
         as_strided,
-        "moves with the values; places in the storage that the tensor does not cover are unspecified",
+        "moves with the values; parts of the storage that the tensor does not cover are unspecified",
         GRADIENT,
         functions=(torch.as_strided, torch.as_strided_copy, Tensor.as_strided),
     ),

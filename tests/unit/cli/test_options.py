@@ -26,6 +26,6 @@ def test_a_folder_is_made_and_left_empty(tmp_path) -> None:
 def test_a_file_in_the_way_is_refused_and_kept(tmp_path, below: str) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
-    with pytest.raises(typer.BadParameter, match="cannot write into"):
+    with pytest.raises(typer.BadParameter, match="cannot write to"):
         writable_directory(file / below)
     assert file.read_text() == "precious"

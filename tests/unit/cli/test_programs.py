@@ -46,5 +46,5 @@ def test_options_are_those_of_the_program(tmp_path: Path) -> None:
 def test_an_unknown_program_is_refused_with_the_names_of_the_others() -> None:
     done = CliRunner().invoke(app, ["demo", "titanic"])
     assert done.exit_code == 2
-    assert "'titanic' is not among them" in done.output
+    assert "unknown program 'titanic'" in done.output
     assert "movielens" in done.output

@@ -27,7 +27,7 @@ def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) 
     done = CliRunner().invoke(app, ["warmup", "--dtypes", "float32, bfloat16"])
     assert done.exit_code == 0, done.output
     assert "bfloat16  nothing ..." in done.output
-    assert "0 loops were compiled in 0 s; the others were on disk already" in done.output
+    assert "0 loops were compiled in 0 s; the others were cached already" in done.output
     assert [dtype for dtype, _ in forced] == [torch.float32, torch.bfloat16]
     assert {body for _, kernels in forced for body in kernels.values()} == {"cpu"}
 

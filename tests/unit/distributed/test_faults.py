@@ -134,7 +134,7 @@ def test_a_rank_that_hangs_is_an_error_after_the_timeout(tmp_path: Path) -> None
     assert isinstance(hanging, Failure)
     assert isinstance(alive, str), alive
     # what gloo adds depends on which of its threads notices first: "Timed out waiting 2345ms", or that a pair closed
-    assert "did not answer within the group's timeout" in alive
+    assert "did not respond within the group's timeout" in alive
 
 
 def test_the_exchange_waits_as_long_as_the_group() -> None:

@@ -81,7 +81,7 @@ def test_names_and_weights_stay_the_same() -> None:
     accumulator.backward({"a": w}, count={"a": 2}, weights={"a": 0.5})
     with pytest.raises(ValueError, match=r"'a' with weight 1.0.*'a' with weight 0.5"):
         accumulator.backward({"a": w}, count={"a": 2})
-    with pytest.raises(ValueError, match="a loss without a name, the ones before had losses with names"):
+    with pytest.raises(ValueError, match="a loss without a name, earlier ones had losses with names"):
         accumulator.backward(w, count=2)
 
 
@@ -178,7 +178,7 @@ def test_a_failed_pass_cannot_be_finished() -> None:
     broken.register_hook(lambda g: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         accumulator.backward(broken, count=2)
-    with pytest.raises(RuntimeError, match="failed half-way"):
+    with pytest.raises(RuntimeError, match="failed midway"):
         accumulator.finish()
 
 

@@ -204,7 +204,7 @@ def test_a_pass_that_fails_after_others() -> None:
     loss.register_hook(lambda grad: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         accumulator.backward(loss, count=8)
-    with pytest.raises(RuntimeError, match="half-way"):
+    with pytest.raises(RuntimeError, match="midway"):
         accumulator.finish()
 
 

@@ -299,7 +299,7 @@ def refusals() -> list[tuple[str, Callable[[nn.Module], Any], type[Exception], s
             "random",
             lambda m: mg.coupled_backward(Noisy(), halves, torch.sum),
             RuntimeError,
-            "other outputs in the second",
+            "different outputs in the second",
         ),
     ]
 

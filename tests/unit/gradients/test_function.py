@@ -291,7 +291,7 @@ class TestTransformations:
 class TestRefusals:
     def test_no_pattern(self) -> None:
         assert Undeclared.apply(leaf(1.0)).tolist() == [2.0]
-        with pytest.raises(TypeError, match="Undeclared was given a MaskedTensor, but declares no pattern"):
+        with pytest.raises(TypeError, match="Undeclared got a MaskedTensor, but declares no pattern"):
             Undeclared.apply(poisoned([1.0, None]))
 
     def test_a_pattern_nobody_knows(self) -> None:
@@ -313,7 +313,7 @@ class TestRefusals:
         class Sum(RowSum):
             pattern = "intersection"  # type: ignore[assignment]
 
-        with pytest.raises(RuntimeError, match=r"made shape \(2,\) of operands that broadcast to \(2, 2\)"):
+        with pytest.raises(RuntimeError, match=r"returned shape \(2,\) from operands that broadcast to \(2, 2\)"):
             Sum.apply(poisoned([[1.0, None], [2.0, 3.0]]), 1)
 
         class First(RowSum):

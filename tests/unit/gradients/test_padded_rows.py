@@ -98,7 +98,7 @@ def test_sums_and_capacities() -> None:
     assert many.resized(9).capacity == 9
     torch.testing.assert_close(many.resized(9).to_dense(), coo.to_dense())
     with pytest.raises(
-        ValueError, match=r"capacity=8 is too small .* may name 9 different rows.*number of rows, 9,"
+        ValueError, match=r"capacity=8 is too small .* up to 9 different rows.*number of rows, 9,"
     ):
         many.resized(8)
     with pytest.raises(ValueError, match=r"capacity=4 is too small .* 5 different rows"):
@@ -118,7 +118,7 @@ def test_from_sparse() -> None:
     with pytest.raises(ValueError, match="capacity=1 is too small"):
         mg.PaddedRows.from_sparse(dense.to_sparse(1), capacity=1)
     for other in (dense.to_sparse(), dense.to_sparse_csr(), mg.masked(dense, dense != 0)):
-        with pytest.raises(TypeError, match="must list whole rows"):
+        with pytest.raises(TypeError, match="must have whole rows"):
             mg.PaddedRows.from_sparse(other, capacity=5)
 
 

@@ -245,12 +245,12 @@ X = torch.randn(4, 3, dtype=D)
         (lambda: mg.per_sample_grad(network(), smooth, [X]), TypeError, "found a list"),
         (lambda: mg.per_sample_grad(network(), smooth, 3), TypeError, "at least one tensor"),
         (lambda: mg.per_sample_grad(network(), smooth, torch.tensor(1.0)), ValueError, "0-dim"),
-        (lambda: mg.per_sample_grad(network(), smooth, (X, X[:2])), ValueError, "inputs must hold 4 samples"),
-        (lambda: mg.per_sample_grad(network(), smooth, X, X[:2]), ValueError, "targets must hold 4 samples"),
+        (lambda: mg.per_sample_grad(network(), smooth, (X, X[:2])), ValueError, "inputs must have 4 samples"),
+        (lambda: mg.per_sample_grad(network(), smooth, X, X[:2]), ValueError, "targets must have 4 samples"),
         (lambda: mg.per_sample_grad(network(), smooth, X, chunk_size=0), ValueError, "chunk_size"),
         (lambda: mg.per_sample_grad(network(), smooth, X, method="fast"), ValueError, "'batched'"),  # type: ignore[arg-type]
         (lambda: mg.per_sample_grad(network(), smooth, X, randomness=1), ValueError, "randomness"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), lambda y: y, X), ValueError, "one number for one sample"),
+        (lambda: mg.per_sample_grad(network(), lambda y: y, X), ValueError, "a scalar for one sample"),
         (lambda: mg.per_sample_grad(network(), lambda y: 3.0, X), TypeError, "must return a tensor"),
         (lambda: mg.per_sample_grad(network(), lambda y: y.detach().sum(), X), ValueError, "depends on no parameter"),
         (lambda: mg.per_sample_grad(network().requires_grad_(False), smooth, X), ValueError, "no parameter"),

@@ -44,7 +44,7 @@ def test_what_vmap_does_not_take_is_done_by_a_loop_and_said_so() -> None:
     model = Undecided()
     expected = loop(model, smooth, X)
     with pytest.warns(
-        UserWarning, match=r"loop over the samples: .* decides by the value of a tensor \(item\(\)"
+        UserWarning, match=r"loop over the samples: .* depends on the value of a tensor \(item\(\)"
     ):
         found = mg.per_sample_grad(model, smooth, X)
     assert found["b.weight"].layout is torch.sparse_coo
@@ -87,7 +87,7 @@ class Packing(nn.GRU):
 @pytest.mark.parametrize(
     ("model", "x", "reason"),
     [
-        (Undecided(), X, r"the model or the loss decides by the value of a tensor \(item\(\), if, while\)"),
+        (Undecided(), X, r"the model or the loss depends on the value of a tensor \(item\(\), if, while\)"),
         (Selecting(3, 2, dtype=D), X, r"a tensor whose size depends on values \(nonzero, x\[mask\]\)"),
         (Hooked(3, 2, dtype=D), X, r"Tensor\.register_hook is meant for the gradient of one sample"),
         (

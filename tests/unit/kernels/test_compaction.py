@@ -147,5 +147,5 @@ def test_what_does_not_fit_is_refused() -> None:
         kernels.masked_select(torch.ones(3), mask)
     with pytest.raises(TypeError, match="must be a Boolean tensor"):
         kernels.masked_select(torch.ones(2), mask.long())
-    with pytest.raises(ValueError, match="must have an entry for each of 1 places, found 2"):
+    with pytest.raises(ValueError, match="must have one entry for each of 1 positions, got 2"):
         cpu.masked_scatter(torch.ones(2), mask)

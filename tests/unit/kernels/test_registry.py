@@ -144,7 +144,7 @@ class TestKernel:
         ):
             for one, other in zip(found, expected, strict=True):
                 assert torch.equal(one, other)
-        with pytest.raises(TypeError, match=r"masked_sum\(\) misses the argument 'keepdim'"):
+        with pytest.raises(TypeError, match=r"masked_sum\(\) is missing the argument 'keepdim'"):
             kernel(values, mask, (0,))
 
     @pytest.mark.parametrize("body", ["reference", "cpu"])

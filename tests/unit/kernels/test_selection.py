@@ -121,7 +121,7 @@ def test_the_environment_variable_forces_one_body(monkeypatch):
 
 def test_an_unknown_body_is_refused(monkeypatch):
     with (
-        pytest.raises(ValueError, match=r"use_kernels.. takes one of reference, cpu, cuda; got 'gpu'"),
+        pytest.raises(ValueError, match=r"use_kernels.. expects one of reference, cpu, cuda; got 'gpu'"),
         use_kernels("gpu"),
     ):
         pass
@@ -153,7 +153,7 @@ def test_a_family_is_known_to_have_a_body_for_cuda_without_importing_triton():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_a_missing_device_is_named():
-    with pytest.raises(RuntimeError, match=r"device is 'cuda', but PyTorch finds no CUDA device here"):
+    with pytest.raises(RuntimeError, match=r"device is 'cuda', but PyTorch finds no CUDA device"):
         kernels.kernels_in_use("cuda")
 
 

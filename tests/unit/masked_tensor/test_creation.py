@@ -47,7 +47,7 @@ class TestMasked:
     )
     def test_a_mask_must_be_boolean(self, dtype: torch.dtype) -> None:
         message = re.escape(
-            f"mask must have dtype torch.bool (True = specified), found {dtype}; write the condition"
+            f"mask must have dtype torch.bool (True = specified), found {dtype}; use mask != 0"
         )
         with pytest.raises(TypeError, match=message):
             mg.masked(torch.zeros(3), torch.ones(3, dtype=dtype))

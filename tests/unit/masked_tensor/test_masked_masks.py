@@ -106,6 +106,6 @@ def test_a_gradient_masked_by_a_comparison(kind: str) -> None:
 
 def test_a_function_of_plain_tensors_names_what_to_write() -> None:
     mask = mg.masked(on(1, 0), on(1, 1))
-    with pytest.raises(TypeError, match=r"found MaskedTensor; write mask.filled\(False\)"):
+    with pytest.raises(TypeError, match=r"found MaskedTensor; use mask.filled\(False\)"):
         mg.functional.mean(torch.tensor([1.0, 5.0]), mask=mask)
     assert mg.functional.mean(torch.tensor([1.0, 5.0]), mask=mask.filled(False)).item() == 1.0

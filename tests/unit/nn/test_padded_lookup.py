@@ -181,14 +181,14 @@ def test_mistakes_in_bags_are_pytorchs() -> None:
 def test_too_many_rows() -> None:
     table = embedding(capacity=LOOKUPS)
     with pytest.raises(
-        ValueError, match=r"9 look-ups may name 9 different rows, more than the table's capacity=8"
+        ValueError, match=r"9 lookups may refer to 9 different rows, more than the table's capacity=8"
     ):
         table(torch.arange(9))
     assert attached_gradient(table.weight) is None
     table(indices(0)).sum().backward()
     before = attached_gradient(table.weight)
     with pytest.raises(
-        ValueError, match=r"may name 11 different rows.*It is the sum of several backward passes"
+        ValueError, match=r"may refer to 11 different rows.*It is the sum of several backward passes"
     ):
         table(indices(1)).sum().backward()
     assert attached_gradient(table.weight) is before

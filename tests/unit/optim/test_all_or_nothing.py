@@ -146,7 +146,7 @@ def test_what_is_refused_at_construction(
         ),
         ({"lr": -0.1}, "lr must be at least 0, got -0.1"),
         ({"lr": NAN}, "lr must be finite, got nan"),
-        ({"lr": torch.tensor([0.1, 0.2])}, "lr must be one number"),
+        ({"lr": torch.tensor([0.1, 0.2])}, "lr must be a scalar"),
         ({"weight_decay": -1}, "weight_decay must be at least 0, got -1"),
     ]
     for bad, words in refused:

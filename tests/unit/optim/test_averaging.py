@@ -357,8 +357,8 @@ def test_what_is_refused() -> None:
     for params, decay, error, words in (
         ([], 0.9, ValueError, "params is empty"),
         ([p, p], 0.9, ValueError, "contains a tensor twice"),
-        ([p, 3.0], 0.9, TypeError, "number 1 is float"),
-        ([torch.eye(2).to_sparse()], 0.9, TypeError, r"number 0 is torch\.sparse_coo"),
+        ([p, 3.0], 0.9, TypeError, "tensor 1 is float"),
+        ([torch.eye(2).to_sparse()], 0.9, TypeError, r"tensor 0 is torch\.sparse_coo"),
         ([torch.ones(2).long()], 0.9, TypeError, r"dtype torch\.int64, which cannot be averaged"),
         ([p], 1.1, ValueError, "decay must be between 0 and 1, got 1.1"),
         ([p], -0.1, ValueError, "decay must be between 0 and 1"),
@@ -375,7 +375,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(KeyError, match="not one of the averaged tensors"):
         ema.average_of(torch.ones(2))
     for spoiled, error, words in (
-        ({"averages": [torch.ones(3)]}, ValueError, r"number 0 has shape \(3,\), but \(2,\) is expected"),
+        ({"averages": [torch.ones(3)]}, ValueError, r"tensor 0 has shape \(3,\), but \(2,\) is expected"),
         ({"averages": []}, ValueError, "contains 0 tensors, but 1 are expected"),
         ({"decay": 3.0}, ValueError, "decay must be between"),
     ):

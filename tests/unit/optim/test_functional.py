@@ -176,7 +176,7 @@ def test_an_entry_starts_its_momentum_without_dampening() -> None:
         ({"lr_decay": -0.5}, "lr_decay must be at least 0, got -0.5"),
         ({"weight_decay": -0.5}, "weight_decay must be at least 0, got -0.5"),
         ({"step": 0}, "step must be at least 1"),
-        ({"lr": torch.ones(2)}, r"lr must be one number, got a tensor of shape \(2,\)"),
+        ({"lr": torch.ones(2)}, r"lr must be a scalar, got a tensor of shape \(2,\)"),
     ],
 )
 def test_adagrad_refuses_numbers_out_of_range(numbers: dict[str, Any], words: str) -> None:

@@ -55,7 +55,7 @@ def test_a_state_of_another_optimizer_is_refused(ours: str, theirs: str) -> None
     before = snapshot(optimizer)
     for donor in donors:
         with pytest.raises(
-            ValueError, match=rf"the loaded state (is not one of {ours}: its|of .* but {ours} keeps)"
+            ValueError, match=rf"the loaded state (is not from {ours}: its|of .* but {ours} needs)"
         ):
             optimizer.load_state_dict(donor.state_dict())
         assert_unchanged(optimizer, before)
@@ -110,7 +110,7 @@ def test_a_number_for_the_whole_parameter_must_be_one() -> None:
     optimizer = stepped(optim.NAdam)
     saved = copy.deepcopy(optimizer.state_dict())
     saved["state"][0]["mu_product"] = torch.ones(2)
-    with pytest.raises(ValueError, match=r"state 'mu_product' of parameter 0 of group 0 must be one number"):
+    with pytest.raises(ValueError, match=r"state 'mu_product' of parameter 0 of group 0 must be a scalar"):
         optimizer.load_state_dict(saved)
 
 

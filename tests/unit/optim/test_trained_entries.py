@@ -284,7 +284,7 @@ def test_what_is_refused() -> None:
         (
             torch.ones(2).bool(),
             ValueError,
-            r"mask of shape \(2,\) for data of shape \(2, 3\); write mask\[:, None\]",
+            r"mask of shape \(2,\) for data of shape \(2, 3\); use mask\[:, None\]",
         ),
         (torch.ones(4, 2, 3).bool(), ValueError, "as many dimensions"),
         (torch.ones(1, 2, 3).bool(), ValueError, "as many dimensions"),

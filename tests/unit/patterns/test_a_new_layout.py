@@ -117,5 +117,5 @@ def test_it_is_stored_moved_and_converted() -> None:
 
 def test_files_need_a_check() -> None:
     facts = ("_mkldnn", (4, 5), None)
-    with pytest.raises(TypeError, match=r"write one in patterns/checks\.py"):
+    with pytest.raises(TypeError, match=r"add one in patterns/checks\.py"):
         mg.masked_tensor.tensor.rebuild_stored(torch.ones(4), facts, (torch.arange(4),))

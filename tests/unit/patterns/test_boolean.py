@@ -115,7 +115,7 @@ def test_every_mask_that_is_an_argument_passes_the_check(name: str) -> None:
         return getattr(mg.functional, name)(P, *ORDER.get(name, (1,)), mask=mask)
 
     with pytest.raises(
-        ValueError, match=r"\(3,\) for data of shape \(3, 3\); write mask\[None\] or mask\[:, None\]$"
+        ValueError, match=r"\(3,\) for data of shape \(3, 3\); use mask\[None\] or mask\[:, None\]$"
     ):
         call(ROWS)
     for mask in (ROWS[None], ROWS[:, None], torch.tensor(True)):

@@ -71,5 +71,5 @@ def test_one_gradient_for_each_cotangent() -> None:
     (second,) = torch.autograd.grad(y, x, cotangents, True, False, True, False, True)
     assert second.mask.shape == second.shape == (3, 3)
     s = x.to_sparse().detach().requires_grad_()
-    with pytest.raises(mg.UnsupportedOperationError, match="call it once for each"):
+    with pytest.raises(mg.UnsupportedOperationError, match="call it once per cotangent"):
         torch.autograd.grad(s * 2, s, torch.ones(3, 2), is_grads_batched=True)

@@ -33,7 +33,7 @@ def test_out_of_range_is_said_in_torchs_words(dim: int, ndim: int, limits: str) 
 
 def test_a_dimension_may_be_named_once() -> None:
     with pytest.raises(
-        RuntimeError, match=r"must not name a dimension twice, found \(0, -2\) for a tensor of 2"
+        RuntimeError, match=r"must not contain a dimension twice, got \(0, -2\) for a tensor of 2"
     ):
         as_dims((0, -2), 2)
 

@@ -87,7 +87,7 @@ def test_the_values_must_be_viewable_an_expanded_mask_need_not() -> None:
 
 def test_a_view_as_another_dtype_needs_its_size() -> None:
     assert_entries(poisoned([1, None], torch.int32).view(torch.float32), [1.4e-45, None], dtype=torch.float32)
-    with pytest.raises(TypeError, match=r"same size, 4 bytes, found torch.int8; .*View the data before"):
+    with pytest.raises(TypeError, match=r"same size, 4 bytes, found torch.int8; .*Use view before"):
         poisoned([1, None], torch.int32).view(torch.int8)
 
 

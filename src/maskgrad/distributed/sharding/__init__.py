@@ -1,1 +1,1 @@
-"""Tables whose rows are divided among the memories of several processes."""
+"""Tables with rows sharded over several processes."""

@@ -1,4 +1,4 @@
-"""Models with sharded tables, and their optimizers, on disk: written by some ranks, read by any number."""
+"""Checkpoints of models with sharded tables and their optimizers, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GROUPS = "param_groups"
 
 
 def sharded_tables(model: torch.nn.Module) -> dict[str, ShardedTable]:
-    """The sharded tables of a model by the names of their weights."""
+    """Sharded tables of a model, by the names of their weights."""
     return {
         f"{name}.weight" if name else "weight": module
         for name, module in model.named_modules()
@@ -31,13 +31,13 @@ def sharded_tables(model: torch.nn.Module) -> dict[str, ShardedTable]:
 
 
 def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The state of an optimizer for ``torch.distributed.checkpoint``: flat, by names, tables as parts of the whole.
+    """The state of an optimizer for ``torch.distributed.checkpoint``: flat, by names, with tables as DTensors.
 
-    Rows that are behind (``unspecified="zero"``) are brought up to date first, as by ``optimizer.state_dict()``.
+    Pending updates of rows (``unspecified="zero"``) are applied first, as by ``optimizer.state_dict()``.
 
     Args:
-        model: names the parameters.
-        optimizer: of ``mg.optim`` or ``torch.optim``; every parameter of it is one of the model's.
+        model: the model with the parameters.
+        optimizer: of ``mg.optim`` or ``torch.optim``, on parameters of the model.
 
     Returns:
         ``"state.<parameter>.<name>"``: the tensors of each parameter's state, of sharded tables a DTensor that shares
@@ -54,7 +54,7 @@ def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimize
         >>> mg.distributed.optimizer_state_dict(table, optimizer)["state.weight.sum"].shape
         torch.Size([4, 1])
 
-    Source: ``torch.distributed.checkpoint.state_dict``, which takes a plain shard for a replica.
+    Source: ``torch.distributed.checkpoint.state_dict``, which treats a plain shard as a replica.
     """
     names = _names(model, optimizer)
     tables = sharded_tables(model)
@@ -66,7 +66,7 @@ def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimize
         groups.append({**group, "params": own})
         for number, name, param in zip(group["params"], own, live["params"], strict=True):
             if name in tables and tables[name].placement.lies_elsewhere:
-                continue  # the rank that has the rows also has the number of steps
+                continue  # the rank with the rows also has the step count
             for key, value in saved["state"].get(number, {}).items():
                 if name in tables and isinstance(value, Tensor) and value.shape[:1] == param.shape[:1]:
                     value = shard_to_save(value, tables[name].placement, tables[name].ranks)  # noqa: PLW2901
@@ -78,15 +78,15 @@ def optimizer_state_dict(model: torch.nn.Module, optimizer: torch.optim.Optimize
 def load_optimizer_state_dict(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
 ) -> None:
-    """Give an optimizer the state that :func:`optimizer_state_dict` has, of this or another number of ranks.
+    """Load a state of :func:`optimizer_state_dict` into an optimizer, from any number of ranks.
 
     Args:
-        model: names the parameters.
-        optimizer: of the same kind, on the same parameters in as many groups.
-        state: as ``torch.distributed.checkpoint.load`` fills it.
+        model: the model with the parameters.
+        optimizer: of the same class, on the same parameters and groups.
+        state: as filled by ``torch.distributed.checkpoint.load``.
 
     Raises:
-        ValueError: groups or names that are not the optimizer's, or a state that does not fit; nothing has been
+        ValueError: groups or names differ from the optimizer's, or a state does not fit; nothing is
             changed then.
 
     Dense equivalent: ``torch.distributed.checkpoint.state_dict.set_optimizer_state_dict``.
@@ -111,7 +111,7 @@ def load_optimizer_state_dict(
     if [group["params"] for group in groups] != own:
         raise ValueError(
             f"state has the parameters {[group['params'] for group in groups]} by group, the optimizer has {own}; make "
-            "it on the same parameters in the same order"
+            "it with the same parameters in the same order"
         )
     numbers = itertools.count()
     loaded: dict[str, Any] = {"state": {}, _GROUPS: []}
@@ -139,7 +139,7 @@ def _own_part(value: Any, param: Tensor, table: ShardedTable | None, key: str) -
     part = shard_of_loaded(value, shard, table.placement)
     if part is None:
         raise ValueError(
-            f"{key} has shape {tuple(value.shape)}, which is not that of a table of {table.num_embeddings} rows"
+            f"{key} has shape {tuple(value.shape)}, which does not fit a table of {table.num_embeddings} rows"
         )
     return part
 
@@ -150,8 +150,8 @@ def _names(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[int
         for number, param in enumerate(group["params"]):
             if id(param) not in names:
                 raise ValueError(
-                    f"parameter {number} of group {position} of the optimizer is not a parameter of the model; give "
-                    "the model that the optimizer was made for"
+                    f"parameter {number} of group {position} of the optimizer is not a parameter of the model; pass "
+                    "the model of the optimizer"
                 )
     return names
 
@@ -165,13 +165,13 @@ def save_checkpoint(
     optimizer: torch.optim.Optimizer | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
 ) -> None:
-    """Write a model with sharded tables, and its optimizer, each rank its part; all ranks call it.
+    """Save a model with sharded tables, and its optimizer; every rank writes its part, and must call this.
 
     Args:
-        path: a folder that all ranks see; what is there already is replaced.
-        model: parameters that are not sharded are written once.
-        optimizer: of ``mg.optim`` or ``torch.optim``; its state is written with the rows it belongs to.
-        process_group: the ranks; None: all of them, or this process alone.
+        path: a folder shared by all ranks; existing files are replaced.
+        model: the model; parameters that are not sharded are written once.
+        optimizer: of ``mg.optim`` or ``torch.optim``; its state is written with the rows.
+        process_group: the ranks; None: all of them, or this process only.
 
     Raises:
         ValueError: a parameter of the optimizer is not in the model.
@@ -188,12 +188,12 @@ def save_checkpoint(
         >>> torch.equal(again.weight, table.weight)
         True
 
-    Source: ``torch.distributed.checkpoint``; ``state_dict()`` and :func:`optimizer_state_dict` are what it is given.
+    Source: ``torch.distributed.checkpoint``; ``state_dict()`` and :func:`optimizer_state_dict` provide the data.
     """
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    # The optimizer's first: it brings rows up to date.
+    # The optimizer's first: it applies pending updates.
     parts: dict[str, Any] = {} if optimizer is None else {_OPTIMIZER: optimizer_state_dict(model, optimizer)}
     parts[_MODEL] = model.state_dict()
     with _quietly() as alone:
@@ -206,17 +206,17 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer | None = None,
     process_group: torch.distributed.ProcessGroup | None = None,
 ) -> None:
-    """Read what :func:`save_checkpoint` has written, perhaps on another number of ranks; all ranks call it.
+    """Load a checkpoint of :func:`save_checkpoint`, from any number of ranks; all ranks must call this.
 
     Args:
         path: the folder.
-        model: made like the one that was saved; a sharded table has as many rows, and is ``"cyclic"`` if it was, else
-            ``"block"`` or on one rank.
-        optimizer: of the same kind on the same parameters; it need not have made a step.
-        process_group: the ranks; None: all of them, or this process alone.
+        model: a model like the saved one; a sharded table has the same number of rows, and is ``"cyclic"`` if it was,
+            else ``"block"`` or on one rank.
+        optimizer: of the same class on the same parameters; it need not have made a step.
+        process_group: the ranks; None: all of them, or this process only.
 
     Raises:
-        ValueError: names or shapes differ from the checkpoint's; nothing has been changed then.
+        ValueError: names or shapes differ from the checkpoint's; nothing is changed then.
 
     Dense equivalent: ``model.load_state_dict(…)``, ``optimizer.load_state_dict(…)``.
 
@@ -241,7 +241,7 @@ def load_checkpoint(
 
 @contextlib.contextmanager
 def _quietly() -> Iterator[bool]:
-    """Whether there is no process group; without PyTorch's warnings that it assumes so, and that it overwrites."""
+    """Context that tells whether there is no process group, without PyTorch's warnings about that and overwriting."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Detected an existing checkpoint")
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
@@ -251,7 +251,7 @@ def _quietly() -> Iterator[bool]:
 def _room_for_states(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, written: dict[str, Any]
 ) -> dict[str, Any]:
-    """A state of the shapes that are in the checkpoint, to be filled; the optimizer need not have one."""
+    """A state to be filled, with the shapes of the checkpoint; the optimizer need not have one."""
     room: dict[str, Any] = {_GROUPS: optimizer_state_dict(model, optimizer)[_GROUPS]}
     tables, params = sharded_tables(model), dict(model.named_parameters())
     prefix = f"{_OPTIMIZER}.state."
@@ -284,5 +284,5 @@ def _require_match(parts: dict[str, Any], written: dict[str, Any]) -> None:
             if tuple(found.size) != tuple(value.shape):
                 raise ValueError(
                     f"{part}.{name} has shape {tuple(found.size)} in the checkpoint, {tuple(value.shape)} here; make "
-                    "the tables with as many rows, and the same kind of placement (block or one rank, or cyclic)"
+                    "tables with the same number of rows, and the same kind of placement (block or one rank, or cyclic)"
                 )

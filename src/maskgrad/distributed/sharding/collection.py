@@ -1,4 +1,4 @@
-"""Several sharded tables that are looked up together: one exchange for all of them."""
+"""Several sharded tables with one exchange for all lookups."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ __all__ = ["ShardedTables", "spread_tables"]
 
 
 class ShardedTables(torch.nn.Module):
-    """Several sharded tables; a look-up in any number of them sends as many messages as in one.
+    """Several sharded tables; a lookup in any number of them sends as many messages as in one.
 
     Args:
         tables: names, and :class:`ShardedEmbedding` or :class:`ShardedEmbeddingBag`; all on the same ranks, and with
             the same ``gradients``. Rows of a table may lie on many ranks (``placement="block"``), or a table on one
-            (:func:`spread_tables` says which).
+            (:func:`spread_tables` selects the ranks).
 
-    Shapes: ``forward`` takes a dictionary: for each name the indices, or a tuple of all arguments of a bag; and gives
-    a dictionary of what each table gives. Tables that are not named are not looked up, on no rank.
+    Shapes: ``forward`` takes a dictionary: for each name the indices, or a tuple of all arguments of a bag; and returns
+    a dictionary of the results. Tables that are not named are not looked up, on any rank.
 
     Gradient:
-        As each table's own; tables whose result is not used have none.
+        As each table's own; none for tables whose result is not used.
 
     Raises:
-        TypeError: a table of another kind.
-        ValueError: no tables, tables on different ranks, or with different ``gradients``; in a look-up, a name that is
-            no table's, on every rank, as all errors of a look-up.
+        TypeError: a table of another type.
+        ValueError: no tables, tables on different ranks, or with different ``gradients``; in a lookup, an unknown
+            name, on every rank, as all errors of a lookup.
 
     Dense equivalent: ``torch.nn.ModuleDict`` of embeddings.
 
@@ -58,19 +58,19 @@ class ShardedTables(torch.nn.Module):
                     f"tables[{name!r}] must be a ShardedEmbedding or a ShardedEmbeddingBag, got {type(table).__name__}"
                 )
         if not tables:
-            raise ValueError("tables must name at least one table, got none")
+            raise ValueError("tables must contain at least one table, got none")
         first_name, first = next(iter(tables.items()))
         for name, table in tables.items():
             if table.ranks.group is not first.ranks.group or table.gradients != first.gradients:
                 raise ValueError(
                     f"tables[{name!r}] and tables[{first_name!r}] differ in process_group or gradients "
-                    f"({table.gradients!r} and {first.gradients!r}); tables that are looked up together share both"
+                    f"({table.gradients!r} and {first.gradients!r}); tables that are looked up together must share both"
                 )
         self.tables = torch.nn.ModuleDict(tables)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def forward(self, inputs: Mapping[str, Any]) -> dict[str, Tensor | MaskedTensor]:
-        """Look up in every table that ``inputs`` names; every rank names the same."""
+        """Look up in every table in ``inputs``; with the same names on every rank."""
         arguments = {name: given if isinstance(given, tuple) else (given,) for name, given in inputs.items()}
         # One order on all ranks, whatever that of the dictionary.
         names = [name for name in self.tables if name in arguments]
@@ -89,7 +89,7 @@ class ShardedTables(torch.nn.Module):
         strangers = [name for name in arguments if name not in self.tables]
         if strangers or not names:
             given = repr(strangers[0]) if strangers else "no table"
-            return ValueError(f"inputs names {given}; the tables are {', '.join(map(repr, self.tables))}")
+            return ValueError(f"inputs contains {given}; the tables are {', '.join(map(repr, self.tables))}")
         for name in names:
             table: Any = self.tables[name]
             most = 3 if isinstance(table, ShardedEmbeddingBag) else 1
@@ -108,14 +108,14 @@ class ShardedTables(torch.nn.Module):
 def spread_tables(
     sizes: Mapping[str, int], process_group: torch.distributed.ProcessGroup | None = None
 ) -> dict[str, int]:
-    """The rank for each table, such that all keep about as much: the largest first, to the rank that has least.
+    """Return the rank for each table to balance sizes: the largest first, to the rank with least.
 
     Args:
-        sizes: the number of entries of each table, or whatever is to be balanced, by name.
-        process_group: the ranks; None: all of them, or this process alone.
+        sizes: the number of entries of each table, or another size to be balanced, by name.
+        process_group: the ranks; None: all of them, or this process only.
 
     Returns:
-        For each name the number of a rank: the argument ``placement`` of a sharded table.
+        For each name the index of a rank: the argument ``placement`` of a sharded table.
 
     Dense equivalent: nothing; in one process all tables are on rank 0.
 

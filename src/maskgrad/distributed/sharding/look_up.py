@@ -1,11 +1,11 @@
-"""One look-up in several sharded tables: indices go out and rows come back; backward() sends gradients the other way.
+"""A lookup in several sharded tables: sends indices and receives rows; backward() sends gradients back.
 
-Forward: each rank gathers the rows that the others want; a row travels once, however often its index is repeated.
-Backward: the gradient of a row is added up here, over all its indices, then travels to the rank that keeps the row,
-is added up there over the ranks, and becomes one stored row of a sparse gradient. Halves are added up, and travel,
-in float32, and are rounded once.
+Forward: each rank gathers the rows that the others request; a row is sent once, for any number of equal indices.
+Backward: the gradient of a row is summed here, over all its indices, then sent to the rank with the row,
+summed there over the ranks, and becomes one stored row of a sparse gradient. Half precision is added and sent
+in float32, and rounded once.
 
-Suffixes: T tables, W ranks; of table t, n indices here, m distinct ones among them, k rows that are wanted from here.
+Suffixes: T tables, W ranks; of table t, n indices here, m distinct ones among them, k rows requested from here.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["look_up"]
 def look_up(
     tables: Sequence[ShardedTable], indices: Sequence[Any], *, error: Exception | None, what: str
 ) -> list[tuple[Tensor, Any]]:
-    """For each table some rows (m, *row), and where among them the row of each index stands.
+    """Return for each table rows (m, *row), and the position among them of each index.
 
-    There are as many rows as indices, in their order, where a table is an embedding and its indices are plain, and for
-    halves, whose gradients would be rounded if they were added up outside. Otherwise each distinct index has one row.
+    There is one row per index, in order, if a table is an embedding and its indices are plain, and for
+    half precision, whose gradients would be rounded if summed outside. Otherwise one row per distinct index.
 
     Args:
-        tables: on the same ranks.
-        indices: for each table, of any shape, perhaps masked; unspecified ones are not looked up.
-        error: what is wrong with the arguments, if that is known already.
-        what: what to call it in an error.
+        tables: tables on the same ranks.
+        indices: for each table, of any shape, possibly masked; unspecified ones are not looked up.
+        error: a known error of the arguments, if any.
+        what: name in errors.
 
     Returns:
-        For each table the rows, and places among them in the shape of ``indices``, masked as they are.
+        For each table the rows, and positions among them in the shape of ``indices``, with their mask.
     """
     ranks = tables[0].ranks
     plain: list[Tensor] = []
@@ -110,14 +110,14 @@ def _shaped(places: Tensor, index: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Route:
-    """Rows that a look-up in T tables wants from each rank, and rows that others want from here.
+    """Rows that a lookup in T tables requests from each rank, and rows that others request from here.
 
     Attributes:
-        ranks: who takes part.
-        wanted: [T][W] how many distinct rows this rank wants from each.
-        served: [T][W] how many rows each wants from this one.
-        rows: for each table, (k,) the places in this rank's shard of what the others want, by rank.
-        places: for each table, (n,) where the row of each index stands among the (m,) that arrive.
+        ranks: the participating ranks.
+        wanted: [T][W] number of distinct rows that this rank requests from each.
+        served: [T][W] number of rows that each requests from this one.
+        rows: for each table, (k,) the positions in this rank's shard of requested rows, by rank.
+        places: for each table, (n,) the position of each index among the (m,) received rows.
     """
 
     ranks: ProcessGroup
@@ -135,7 +135,7 @@ def _find_route(
     error: Exception | None,
     what: str,
 ) -> _Route:
-    """Merge the ``indices`` (n,) of each table, and send each rank the rows of it that are wanted.
+    """Merge the ``indices`` (n,) of each table, and send each rank the row indices requested from it.
 
     If there is an ``error`` here or on another rank, every rank raises, and nothing else is sent.
     """
@@ -144,7 +144,7 @@ def _find_route(
         merged, inverse = torch.unique(table.placement.physical(index.long()), return_inverse=True)
         ends = table.placement.boundaries(index.device)
         by_rank = torch.searchsorted(merged, ends).diff()
-        # Rows travel as numbers within a shard, for which 32 bits suffice unless the shard is a giant.
+        # Rows are sent as indices within a shard, for which 32 bits suffice unless the shard is huge.
         local = merged - ends[:-1].repeat_interleave(by_rank)
         distinct.append(local.int() if table.placement.largest_shard < 2**31 else local)
         places.append(inverse)
@@ -185,7 +185,7 @@ def _exchange(
 
 
 class _Rows(torch.autograd.Function):
-    """The rows that a route leads to: (n, *row) for each table that repeats them, else (m, *row)."""
+    """The rows of a route: (n, *row) for each table that repeats them, else (m, *row)."""
 
     @staticmethod
     def forward(
@@ -208,11 +208,11 @@ class _Rows(torch.autograd.Function):
         route: _Route = ctx.route
         tables = [t for t, needed in enumerate(ctx.needs_input_grad[3:]) if needed]
         if len(grads) > 1:
-            # A table whose rows were not used has no gradient, and that on every rank.
+            # A table whose rows were not used has no gradient, on every rank.
             tables = [t for t in tables if grads[t] is not None]
             if route.ranks.size > 1:
                 numbers = torch.zeros(route.ranks.size, 1, dtype=torch.int64, device=route.rows[0].device)
-                plan = f"gradients of the tables number {tables}"
+                plan = f"gradients of the tables {tables}"
                 exchange_numbers(route.ranks, numbers, plan, None, "gradient of sharded tables")
         gradients: list[Tensor | None] = [None] * len(grads)
         merged = [_by_row(grads[t], ctx, t) for t in tables]
@@ -223,8 +223,8 @@ class _Rows(torch.autograd.Function):
 
 
 def _by_row(grad: Tensor | None, ctx: Any, t: int) -> Tensor:
-    """(m, *row): the gradient of each distinct row, in a dtype that can be added up."""
-    assert grad is not None  # one table is used, or there would be no backward pass
+    """(m, *row): the gradient of each distinct row, in a dtype that can be summed."""
+    assert grad is not None  # at least one table is used in a backward pass
     if grad.dtype in (torch.float16, torch.bfloat16):
         grad = grad.float()
     if not ctx.repeated[t]:
@@ -234,7 +234,7 @@ def _by_row(grad: Tensor | None, ctx: Any, t: int) -> Tensor:
 
 
 def _sparse(arrived: Tensor, ctx: Any, t: int) -> Tensor:
-    """The gradients that have arrived from all ranks, merged, as a sparse gradient of this rank's shard."""
+    """The gradients received from all ranks, merged, as a sparse gradient of this rank's shard."""
     rows, padding = ctx.route.rows[t], ctx.paddings[t]
     if padding is not None:
         kept = (rows != padding).nonzero().view(-1)

@@ -1,4 +1,4 @@
-"""Placement of the rows of a table: their rank, their first values, and the form in which a shard is saved."""
+"""Placement of the rows of a table: their rank, initial values, and the saved form of a shard."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Arrangement = Literal["block", "cyclic"]
 
 @dataclass(frozen=True)
 class Placement:
-    """Placement of the N rows of a table, seen from rank ``rank`` of ``world_size``.
+    """Placement of the N rows of a table, on rank ``rank`` of ``world_size``.
 
     The table is a grid of ``grid_rows`` times ``grid_columns`` rows, in row-major order ("physical" rows). The rows of
     the grid are divided among the ranks in order, ``ceil(grid_rows / world_size)`` to each, as ``torch.chunk`` and
     DTensor's ``Shard(0)`` divide: a shard is a part of a tensor whose shape does not depend on the number of ranks.
 
     - ``"block"``: the grid is the table itself, with one column.
-    - ``"cyclic"``: row i lies in row ``i % grid_rows`` of the grid, so that neighbours lie on different ranks, and rows
-      that are sorted by how often they are needed burden all ranks alike. ``grid_rows`` is a power of two near the
-      square root of N; what the grid has beyond the table is never used.
-    - a number: all rows lie on that rank.
+    - ``"cyclic"``: row i is in row ``i % grid_rows`` of the grid, so that neighbours are on different ranks, and rows
+      sorted by frequency load all ranks evenly. ``grid_rows`` is a power of two near the
+      square root of N; grid entries beyond the table are not used.
+    - an int: all rows are on that rank.
     """
 
     rows: int
@@ -48,11 +48,11 @@ class Placement:
         if isinstance(self.arrangement, int) and not isinstance(self.arrangement, bool):
             if not 0 <= self.arrangement < self.world_size:
                 raise ValueError(
-                    f"placement names rank {self.arrangement}, but the ranks are 0 to {self.world_size - 1}"
+                    f"placement is rank {self.arrangement}, but the ranks are 0 to {self.world_size - 1}"
                 )
         elif self.arrangement not in get_args(Arrangement):
             raise ValueError(
-                f'placement must be "block", "cyclic" or the number of a rank; got {self.arrangement!r}'
+                f'placement must be "block", "cyclic" or the index of a rank; got {self.arrangement!r}'
             )
 
     @property
@@ -67,7 +67,7 @@ class Placement:
 
     @property
     def grid_rows(self) -> int:
-        """The length of the dimension that is divided."""
+        """Length of the sharded dimension."""
         return 1 << self.rows.bit_length() // 2 if self.arrangement == "cyclic" else self.rows
 
     @property
@@ -76,7 +76,7 @@ class Placement:
         return -(-self.rows // self.grid_rows) if self.arrangement == "cyclic" else 1
 
     def grid(self, row_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the whole table as checkpoints have it; its first dimension is the one that is cut."""
+        """Shape of the whole table in checkpoints; its first dimension is sharded."""
         columns = (self.grid_columns,) if self.arrangement == "cyclic" else ()
         return self.grid_rows, *columns, *row_shape
 
@@ -93,11 +93,11 @@ class Placement:
 
     @property
     def largest_shard(self) -> int:
-        """The most rows that lie on one rank."""
+        """Maximum number of rows on one rank."""
         return -(-self.grid_rows // self.world_size) * self.grid_columns if self.is_split else self.rows
 
     def physical(self, rows: Tensor) -> Tensor:
-        """The place of ``rows`` (*) in the grid; ascending with the rank that has them."""
+        """Position of ``rows`` (*) in the grid; ascending with their rank."""
         if self.arrangement != "cyclic":
             return rows
         return (rows & (self.grid_rows - 1)) * self.grid_columns + (rows >> self.grid_rows.bit_length() - 1)
@@ -107,7 +107,7 @@ class Placement:
         return torch.tensor([self.first_row(rank) for rank in range(self.world_size + 1)], device=device)
 
     def own_rows(self, device: torch.device | None = None) -> Tensor:
-        """(local_rows,) which rows of the table lie here, in order; -1 where there is none."""
+        """(local_rows,) the rows of the table on this rank, in order; -1 if there is none."""
         physical = torch.arange(self.first_row(self.rank), self.first_row(self.rank + 1), device=device)
         if self.arrangement != "cyclic":
             return physical
@@ -126,24 +126,24 @@ class Placement:
 
 
 Initializer = Callable[[Tensor, torch.Generator], Any]
-"""Fills a tensor (k, *row) in place with numbers of a generator."""
+"""Fills a tensor (k, *row) in place with values from a generator."""
 
 _BLOCK = 4096
 _SEEDS = 1 << 32
 
 
 def draw_seed() -> int:
-    """A seed from PyTorch's default generator; takes the same from it whatever the table."""
+    """Draw a seed from PyTorch's default generator; advances it equally for any table."""
     return int(torch.randint(_SEEDS, ()).item())
 
 
 @torch.no_grad()
 def fill_shard(shard: Tensor, placement: Placement, seed: int, fill: Initializer | None) -> None:
-    """Fill ``shard`` (local_rows, *row) in place with its part of the table of ``seed``, whatever the number of ranks.
+    """Fill ``shard`` (local_rows, *row) in place with its part of the table of ``seed``, for any number of ranks.
 
-    Block b of the rows has the numbers of the seed ``(seed + b) mod 2**32``; a rank draws the blocks it has rows of.
-    (PyTorch's generator on the CPU reads 32 bits of its seed.) A GPU gets what the CPU draws. Without ``fill`` the
-    numbers are standard normal, as in ``torch.nn.Embedding``.
+    Block b of the rows has the seed ``(seed + b) mod 2**32``; a rank draws the blocks with its rows.
+    (PyTorch's generator on the CPU reads 32 bits of its seed.) A GPU gets values drawn on the CPU. Without ``fill`` the
+    values are standard normal, as in ``torch.nn.Embedding``.
     """
     first, end = placement.first_row(placement.rank), placement.first_row(placement.rank + 1)
     total = placement.grid_rows * placement.grid_columns
@@ -160,7 +160,7 @@ def fill_shard(shard: Tensor, placement: Placement, seed: int, fill: Initializer
 
 
 def shard_to_save(shard: Tensor, placement: Placement, ranks: ProcessGroup) -> Any:
-    """``shard`` (local_rows, *row) as part of the whole, sharing its memory; None where another rank has it all.
+    """``shard`` (local_rows, *row) as part of the whole, sharing its memory; None if another rank has all of it.
 
     The first dimension of ``shard`` is that of the table: a parameter, or a state of its optimizer.
     """
@@ -183,7 +183,7 @@ def shard_to_save(shard: Tensor, placement: Placement, ranks: ProcessGroup) -> A
 def shard_of_loaded(loaded: Any, shard: Tensor, placement: Placement) -> Tensor | None:
     """This rank's rows of ``loaded``, in the shape of ``shard``; None if its shape does not fit the table.
 
-    ``loaded`` is what :func:`shard_to_save` gives, or the whole table, as a grid or as rows (N, *row).
+    ``loaded`` is a result of :func:`shard_to_save`, or the whole table, as a grid or as rows (N, *row).
     """
     row_shape = tuple(shard.shape[1:])
     grid = placement.grid(row_shape)

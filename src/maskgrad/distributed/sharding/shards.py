@@ -1,4 +1,4 @@
-"""Parameters that are one rank's part of a table: which they are, their overflow, the norm of their gradients."""
+"""Parameters that are shards of a table: marking, overflow and norm of gradients."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ATTRIBUTE = "_maskgrad_sharded"
 
 
 def mark_sharded(param: Tensor, ranks: ProcessGroup) -> None:
-    """Note that ``param`` is one of the parts that these ranks have."""
+    """Mark ``param`` as a shard on these ranks."""
     setattr(param, _ATTRIBUTE, ranks)
 
 
 def is_sharded(param: Tensor) -> bool:
-    """Whether a parameter is one rank's part of a sharded table: its gradient is complete.
+    """Return whether a parameter is a shard of a sharded table, with a complete gradient.
 
     Args:
         param: any parameter.
@@ -51,9 +51,9 @@ def groups_of(params: Iterable[Tensor]) -> Iterator[tuple[ProcessGroup, list[Ten
 
 
 def overflow_on_other_ranks(params: Iterable[Tensor], here: bool) -> bool:
-    """Whether the gradients of some rank have overflowed, ``here`` or elsewhere, if shards are among ``params``.
+    """Whether gradients have overflowed ``here`` or, if ``params`` contains shards, on any rank.
 
-    Each rank sees the gradients of its own rows only; one of them must not skip a step, or change its scale, alone.
+    Each rank has the gradients of its own rows only, but all must skip steps, or change scales, together.
     """
     for ranks, shards in groups_of(params):
         if ranks.size > 1:
@@ -71,16 +71,16 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    r"""As :func:`maskgrad.clip_grad_norm_`, if some parameters are shards: the norm is that of one process.
+    r"""As :func:`maskgrad.clip_grad_norm_`, for parameters with shards: the norm is that of one process.
 
     .. math:: \Bigl(\sum_{\text{replicated}} |g_i|^p + \sum_{\text{ranks}}\ \sum_{\text{shards}} |g_i|^p\Bigr)^{1/p}
 
     Args:
         parameters: parameters, or one; the same on all ranks. Those that are not sharded have equal gradients on all
-            ranks: :func:`all_reduce_gradients` comes first.
-        max_norm: the largest norm that is left alone.
-        norm_type: the order p, above 0, perhaps inf.
-        error_if_nonfinite: raise on all ranks if the norm is NaN or infinite; nothing has been changed then.
+            ranks: call :func:`all_reduce_gradients` first.
+        max_norm: the largest norm that is not clipped.
+        norm_type: the order p, above 0, possibly inf.
+        error_if_nonfinite: raise on all ranks if the norm is NaN or infinite; nothing is changed then.
         foreach: as in PyTorch.
 
     Returns:
@@ -99,7 +99,7 @@ def clip_grad_norm_(
         >>> mg.distributed.clip_grad_norm_(table.parameters(), 1.0)
         tensor(2.)
 
-    Source: ``torch.nn.utils.clip_grad_norm_``, and what it does with DTensors.
+    Source: ``torch.nn.utils.clip_grad_norm_``, and its treatment of DTensors.
     """
     limit, order = float(max_norm), float(norm_type)
     if math.isnan(limit) or limit < 0:
@@ -117,7 +117,7 @@ def clip_grad_norm_(
         if postponed.error is None:
             with postponed:
                 norm = grad_norm(members, order, foreach=foreach)
-        # The bits of a float64 travel with what is compared anyway.
+        # The bits of a float64 are sent with the data that is compared anyway.
         bits = norm.double().view(torch.int64).expand(ranks.size, 1)
         plan = f"{len(members)} shards; norm_type={order}; max_norm={limit}"
         received = exchange_numbers(ranks, bits.contiguous(), plan, postponed.error, "clip_grad_norm_")

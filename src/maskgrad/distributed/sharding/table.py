@@ -1,4 +1,4 @@
-"""A table whose rows are divided among ranks: what embeddings and bags share."""
+"""Base of sharded embeddings and bags: a table with rows sharded over ranks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ Gradients = Literal["average", "sum"]
 
 
 class ShardedTable(LookupTable):
-    """The rows of a table that this rank keeps, ``weight``, a plain parameter; and where the others are."""
+    """A sharded table: this rank's rows ``weight``, a plain parameter, and the placement of the others."""
 
     ranks: ProcessGroup
     placement: Placement
     repeats_rows = True
-    """Whether a look-up of plain indices gives a row for each, rather than for each distinct one."""
+    """Whether a lookup of plain indices returns a row for each, not only for distinct ones."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ShardedTable(LookupTable):
         self._register()
 
     def _common_seed(self, device: torch.device, error: Exception | None = None) -> int:
-        """The seed that rank 0 draws; where all ranks learn whether they make the same table."""
+        """Broadcast a seed from rank 0; checks that all ranks create the same table."""
         seed = draw_seed()
         if device.type == "meta":
             if error is not None:
@@ -88,7 +88,7 @@ class ShardedTable(LookupTable):
 
     @classmethod
     def _own_rows_of(cls, embeddings: Tensor, freeze: bool, device: Any, **options: Any) -> Self:
-        """A table with this rank's rows of ``embeddings`` (N, D), to ``device`` or where they are."""
+        """Make a table with this rank's rows of ``embeddings`` (N, D), to ``device`` or where they are."""
         table = cls(*rows_and_columns(embeddings), device="meta", dtype=embeddings.dtype, **options)
         rows = table.placement.own_rows(embeddings.device)
         if table.placement.arrangement == "cyclic":
@@ -102,12 +102,12 @@ class ShardedTable(LookupTable):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the table again, from a seed that rank 0 draws; all ranks call it."""
+        """Draw the table again, from a seed of rank 0; all ranks must call this."""
         self.flush()
         self._fill(self.weight, self._common_seed(self.weight.device))
 
     def full_weight(self) -> Tensor:
-        """(num_embeddings, embedding_dim): the whole table, on each rank; all ranks call it, and have memory for it."""
+        """The whole table (num_embeddings, embedding_dim) on each rank, in memory; all ranks must call this."""
         self.flush()
         place, shard = self.placement, self.weight.detach()
         counts = [place.first_row(rank + 1) - place.first_row(rank) for rank in range(self.ranks.size)]
@@ -162,11 +162,11 @@ class ShardedTable(LookupTable):
                 return
             state_dict = {**state_dict, key: found}
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        mark_sharded(self.weight, self.ranks)  # assign=True has put another in its place
+        mark_sharded(self.weight, self.ranks)  # replaced by assign=True
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        mark_sharded(self.weight, self.ranks)  # to_empty() has put another in its place
+        mark_sharded(self.weight, self.ranks)  # replaced by to_empty()
         return self
 
 
@@ -176,7 +176,7 @@ def _check(
 ) -> None:  # fmt: skip
     for name, value in (("num_embeddings", rows), ("embedding_dim", columns)):
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise ValueError(f"{name} must be a number of rows or columns, 0 or more; got {value!r}")
+            raise ValueError(f"{name} must be a nonnegative number of rows or columns; got {value!r}")
     if by_frequency:
         raise ValueError(
             "scale_grad_by_freq=True is not available for a sharded table: its gradient is sparse, and PyTorch does "
@@ -185,7 +185,7 @@ def _check(
     if sparse is False:
         raise ValueError(
             "sparse=False is not available for a sharded table: a dense gradient of a shard is as large as the shard; "
-            "leave sparse out"
+            "omit sparse"
         )
     if gradients not in get_args(Gradients):
         raise ValueError(f'gradients must be "average" or "sum" (over the ranks); got {gradients!r}')

@@ -1,4 +1,4 @@
-r"""Attention over packed rows: each sequence's queries see that sequence's keys, and no others.
+r"""Attention over packed rows: queries attend only to the keys of their own sequence.
 
 .. math:: s_{ij} = \sigma\, q_i \cdot k_j + m_{ij}, \qquad p_{ij} = \frac{e^{s_{ij}}}{\sum_{j' \in J(i)} e^{s_{ij'}}},
           \qquad y_i = \sum_{j \in J(i)} p_{ij} v_j, \qquad \ell_i = \log \sum_{j \in J(i)} e^{s_{ij}}
@@ -10,12 +10,12 @@ r"""Attention over packed rows: each sequence's queries see that sequence's keys
 with J(i) the keys of i's sequence that no mask forbids, and :math:`\sigma` the scale, 1/sqrt(E) unless given. A query
 whose J(i) is empty gives zeros, and gives and gets no gradient.
 
-Shapes: query (N, H, E), key (M, H, E), value (M, H, Ev): rows of all sequences one behind the other, the queries of
-sequence b from ``query_offsets[b]`` to ``query_offsets[b + 1]``, its keys likewise; offsets (B + 1,) are int64.
+Shapes: query (N, H, E), key (M, H, E), value (M, H, Ev): the concatenated rows of all sequences; the queries of
+sequence b are rows ``query_offsets[b]`` to ``query_offsets[b + 1]``, its keys likewise; offsets (B + 1,) are int64.
 ``longest_query`` (L) and ``longest_key`` (S) are at least as large as any length: nothing is read from a device.
-``attn_mask`` goes by the position within a sequence and broadcasts to (B, H, L, S): Boolean (True takes part) or added
-to the scores (-inf forbids). Whatever rows that no query uses hold, they get a gradient of zero if their sequence has
-no queries; keys that only a mask forbids must be finite, as in PyTorch.
+``attn_mask`` refers to positions within a sequence and broadcasts to (B, H, L, S): Boolean (True takes part) or added
+to the scores (-inf excludes). Rows that no query uses get a zero gradient, whatever they contain, if their sequence has
+no queries; keys that only a mask excludes must be finite, as in PyTorch.
 
 Sources: Vaswani et al., Attention Is All You Need (2017), eq. 1; Dao et al., FlashAttention (2022), appendix B.2.
 """
@@ -63,9 +63,9 @@ def ragged_scaled_dot_product_attention(
 ) -> Tensor:
     """``F.scaled_dot_product_attention`` of each sequence of packed rows (N, H, Ev), with the same options.
 
-    ``key`` and ``value`` have as many heads as ``query``, or, with ``enable_gqa``, a number that divides it. What is
-    the same for queries and keys is best given as the same tensor of offsets: then no row is looked at to see whether
-    it has keys.
+    ``key`` and ``value`` have as many heads as ``query``, or, with ``enable_gqa``, a number that divides it. If queries
+    and keys have the same offsets, pass the same tensor for both: then rows need not be checked for
+    having keys.
     """
     heads = query.shape[1]
     if enable_gqa and key.shape[1] != heads:
@@ -96,7 +96,7 @@ def served_rows(
     number: int,
     attn_mask: Tensor | None = None,
 ) -> Tensor | None:
-    """Which of the ``number`` query rows have a key that takes part (N, H or 1); None if all are known to have one.
+    """Return which of the ``number`` query rows have a key that takes part (N, H or 1); None if all have one.
 
     ``is_causal`` changes nothing: each query sees position 0.
     """
@@ -119,7 +119,7 @@ def _check(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> None:
-    """TypeError or ValueError unless the arguments fit together; nothing is read from a device."""
+    """Raise a TypeError or ValueError unless the arguments fit together; reads nothing from a device."""
     shapes = [tuple(x.shape) for x in (query, key, value)]
     if not (
         query.ndim == key.ndim == value.ndim == 3
@@ -164,7 +164,7 @@ def fits_fused(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
 ) -> bool:  # fmt: skip
-    """Whether PyTorch's fused attention for CPUs, which knows one head size and no gradient of a mask, knows this."""
+    """Whether PyTorch's fused attention for CPUs (one head size, no gradient of the mask) supports these arguments."""
     return query.shape[2] == value.shape[2] and (attn_mask is None or not attn_mask.requires_grad)
 
 
@@ -172,13 +172,13 @@ def _spared(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """As many values as there are products for a sequence in the padded frame, on average, and not by itself.
+    """A view with as many values as a sequence of mean size has products, for the size check of the kernel.
 
-    They must pay for a call for each sequence. Of the lengths nothing is known but their mean; if it is the longest,
-    they are all equal, and there is one call.
+    The products must amortise one call per sequence. Only the mean of the lengths is known; if it equals the longest,
+    all are equal, and there is one call.
     """
     if torch.compiler.is_compiling():
-        return query  # no size is looked at
+        return query  # sizes are not read
     sequences = query_offsets.shape[0] - 1
     products = longest_query * longest_key * query.shape[1] * query.shape[2]
     queries, keys = sequences * longest_query, sequences * longest_key
@@ -212,9 +212,9 @@ def ragged_attention(
     is_causal: bool = False,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The weighted sums (N, H, Ev) of each sequence's values, and what the compiled derivative needs (N, H).
+    """Weighted sums (N, H, Ev) of each sequence's values, and what the compiled derivative needs (N, H).
 
-    The latter are the logarithms of the sums of exponentials, without a gradient; the reference gives zeros.
+    The second result is the logarithms of the sums of exponentials, without a gradient; the reference gives zeros.
     """
     frame = (query_offsets, key_offsets, longest_query, longest_key)
     result = _attended(query, key, value, *frame, attn_mask, is_causal, scale)
@@ -225,7 +225,7 @@ def _attended(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None, is_causal: bool, scale: float | None, dropout_p: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """The rows go into a padded frame, in which the keys beyond the end of a sequence are masked, and back."""
+    """Copy the rows to a padded frame, in which keys beyond the end of a sequence are masked, and back."""
     sequences = query_offsets.shape[0] - 1
     at, key_at, served, parts = _blank(
         query, key, value, query_offsets, key_offsets, longest_query, longest_key, attn_mask
@@ -234,7 +234,7 @@ def _attended(
     k, v = (framed(x, key_at, sequences, longest_key) for x in parts[1:])
     taking_part = meeting(key_offsets, longest_query, longest_key, attn_mask, is_causal)
     has_keys = served_in_frame(key_offsets, longest_key, attn_mask).unsqueeze(-1)
-    # A query without keys looks at all of them: its result is selected away, and its derivatives are finite.
+    # A query without keys attends to all of them: its result is discarded, and its derivatives are finite.
     mask = taking_part | ~has_keys
     if attn_mask is not None and attn_mask.dtype != torch.bool:
         added = torch.where(taking_part & has_keys, attn_mask, 0).to(query.dtype)
@@ -247,7 +247,7 @@ def _blank(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor, Tensor]]:  # fmt: skip
-    """Places of queries and of keys, which queries are served (N, H or 1, 1), and zeros in rows that nobody uses."""
+    """Positions of queries and of keys, which queries have keys (N, H or 1, 1), and zeros in unused rows."""
     at = places_in_frame(query_offsets, longest_query, query.shape[0])
     same = query_offsets is key_offsets and longest_query is longest_key
     key_at = at if same else places_in_frame(key_offsets, longest_key, key.shape[0])
@@ -286,7 +286,7 @@ def ragged_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of query, key and value from that of the ``output``.
 
-    ``output`` and ``logsumexp`` spare the compiled body a pass. Here they are computed again: they depend on the rest.
+    ``output`` and ``logsumexp`` save the compiled implementation a pass; they are recomputed here for their gradients.
     """
     sequences, factor = query_offsets.shape[0] - 1, query.shape[2] ** -0.5 if scale is None else scale
     at, key_at, served, parts = _blank(
@@ -340,7 +340,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     *tensors, attn_mask = ctx.saved_tensors
-    # The operator, as in the forward pass: a gradient may lie in memory as no graph would take it.
+    # The operator, as in the forward pass: a gradient may have strides that graphs do not take.
     found = torch.ops.maskgrad.ragged_attention_backward(
         grad, *tensors, *ctx.longest, attn_mask, ctx.is_causal, ctx.scale
     )
@@ -348,8 +348,8 @@ def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
 
 
 # Measured on one core with the gradient, in milliseconds, reference / compiled, lengths from 0.3 to 1 of the longest:
-# 64 sequences of at most 32 positions, 4 heads of 32: 8.1 / 11.7, of 48 13.3 / 13.8, of 64 21.7 / 17.3. To bring
-# sequences of one length together, by moving all rows, was slower than either where it made fewer calls.
+# 64 sequences of at most 32 positions, 4 heads of 32: 8.1 / 11.7, of 48 13.3 / 13.8, of 64 21.7 / 17.3. Moving
+# all rows to group sequences by length was slower than either where it made fewer calls.
 ragged_attention.fake, ragged_attention_backward.fake = _fake, _fake_backward
 ragged_attention.derive(_save, _backward)
 ragged_attention_backward.derive_through_reference()

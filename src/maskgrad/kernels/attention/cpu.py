@@ -2,10 +2,10 @@ r"""Attention over packed rows, a run of sequences of one length at a time, by P
 
 .. math:: y_i = \sum_{j \in J(i)} e^{s_{ij} - \ell_i} v_j
 
-Rows (n L, H, E) of n sequences of one length that lie one behind the other are, as a view, the (n, H, L, E) that
-PyTorch's FlashAttention for CPUs reads where they lie; ``_scaled_dot_product_flash_attention_for_cpu`` computes all
-heads of a run, over PyTorch's threads. Its results are moved at once to where they belong, so that the next run finds
-the memory that they were in, which is in the cache.
+Rows (n L, H, E) of n consecutive sequences of one length are, as a view, the (n, H, L, E) that PyTorch's FlashAttention
+for CPUs reads in place; ``_scaled_dot_product_flash_attention_for_cpu`` computes all heads of a run, on PyTorch's
+threads. Its results are copied to their final place at once, so that the next run reuses the same memory, which is in
+the cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FLASH_BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_bac
 
 
 class Run(NamedTuple):
-    """``number`` neighbours from sequence ``first`` on, each of ``length`` queries and ``keys`` keys."""
+    """``number`` consecutive sequences starting at ``first``, each of ``length`` queries and ``keys`` keys."""
 
     first: int
     number: int
@@ -50,7 +50,7 @@ def _lengths(offsets: Tensor) -> list[int]:
 
 
 def _frames(rows: Tensor, runs: list[Run], of_keys: bool = False) -> Sequence[Tensor]:
-    """Views (n, H, L, …) of the rows (N, H, …) of each run, taken at once: a call costs more than a short sequence."""
+    """Views (n, H, L, …) of the rows (N, H, …) of each run, made at once: a call costs more than a short sequence."""
     lengths = [run.keys if of_keys else run.length for run in runs]
     whole = rows.unsqueeze(0).transpose(1, 2)
     frames = whole.split_with_sizes(
@@ -68,7 +68,7 @@ def _rows(frame: Tensor) -> Tensor:
 
 
 class _Mask(NamedTuple):
-    """What a run's scores get added, and which of its queries have keys (None: all)."""
+    """What is added to a run's scores, and which of its queries have keys (None: all)."""
 
     added: Tensor | None
     served: Tensor | None
@@ -86,7 +86,7 @@ class _Masks:
         self._dtype = dtype
 
     def __call__(self, run: Run) -> _Mask:
-        """Added is 0 or -inf for a Boolean mask; a query without keys looks at all of them."""
+        """Return the mask to add: 0 or -inf for a Boolean mask; a query without keys attends to all of them."""
         if self._mask is None:
             return _Mask(None, None)
         part = self._mask
@@ -105,7 +105,7 @@ class _Masks:
 
 
 def _readable(rows: Tensor) -> Tensor:
-    """The fused kernels read the entries of a head one behind the other."""
+    """Return a copy unless the entries of a head are consecutive, as the fused kernels require."""
     rows = rows.detach()
     return rows if rows.stride(-1) == 1 else rows.contiguous()
 

@@ -1,6 +1,6 @@
 """PyTorch's fused attention, differentiable any number of times.
 
-The derivative of a fused kernel is a fused kernel itself, of which PyTorch knows no derivative. Where a graph of the
+The derivative of a fused kernel is a fused kernel itself, which PyTorch cannot differentiate. Where a graph of the
 gradient is wanted, the formula is differentiated instead.
 """
 
@@ -25,17 +25,17 @@ def differentiable_attention(
         return _by_formula(query, key, value, mask, dropout_p, scale)
     result = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
     if dropout_p or not (result.requires_grad and is_eager() and _is_fused(result.grad_fn)):
-        return result  # a graph knows no nodes, and what is not fused has all derivatives
+        return result  # graphs have no nodes, and results that are not fused have all derivatives
     return differentiable(result, _by_formula, query, key, value, mask, 0.0, scale)
 
 
 def differentiable(result: Tensor, formula: Callable[..., Tensor], *inputs: Any) -> Tensor:
-    """``result``, with its own derivative as the first and those of ``formula(*inputs)``, the same, beyond it."""
+    """``result`` with its own first derivative, and those of the equivalent ``formula(*inputs)`` for higher orders."""
     return _Twice.apply(result, formula, *inputs)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def is_transformed_by_function() -> bool:
-    """Whether ``torch.func`` or a forward-mode derivative is at work: fused kernels have no rules for all of them."""
+    """Return whether ``torch.func`` or forward-mode AD is active: fused kernels lack some rules."""
     return not (torch.compiler.is_compiling() or torch.compiler.is_exporting()) and bool(
         torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     )
@@ -49,14 +49,14 @@ def _by_formula(
 
 
 def _is_fused(node: Any) -> bool:
-    """Whether a fused kernel gave the result; since PyTorch 2.14 one without heads, too, with a dimension added."""
+    """Return whether ``result`` comes from a fused kernel; since PyTorch 2.14 also without heads (one is added)."""
     if "Squeeze" in node.name():
         node = node.next_functions[0][0]
     return "ScaledDotProduct" in node.name()
 
 
 class _Twice(torch.autograd.Function):
-    """A result whose derivative PyTorch cannot differentiate. What is saved is what the kernel saves, and no longer."""
+    """A result whose derivative PyTorch cannot differentiate. Saves what the kernel saves, for as long."""
 
     @staticmethod
     def forward(ctx: Any, result: Tensor, formula: Callable[..., Tensor], *inputs: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Packed rows in a padded frame, and which queries and keys meet there.
+"""Packed rows in a padded frame, and which queries and keys take part there.
 
 Shapes: N rows, B sequences, H heads, L the longest query sequence, S the longest key sequence. Row n of sequence b has
 the place ``b * L + (n - offsets[b])`` in a frame (B, H, L, E).
@@ -13,7 +13,7 @@ from maskgrad.kernels.segments import segment_index
 
 
 def places_in_frame(offsets: Tensor, longest: int, number: int) -> Tensor:
-    """The place of each of ``number`` rows (N,) in a frame of ``longest`` rows a sequence."""
+    """Index of each of ``number`` rows (N,) in a frame of ``longest`` rows per sequence."""
     sequence = segment_index(offsets, None, number)
     position = torch.arange(number, device=offsets.device) - offsets.index_select(0, sequence)
     return sequence * longest + position
@@ -32,14 +32,14 @@ def unframed(frame: Tensor, places: Tensor) -> Tensor:
 
 
 def allowed_by(attn_mask: Tensor) -> Tensor:
-    """Which keys an attention mask lets take part."""
+    """Return which keys an attention mask allows, as a Boolean mask."""
     return attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
 
 
 def meeting(
     key_offsets: Tensor, longest_query: int, longest_key: int, attn_mask: Tensor | None, is_causal: bool
 ) -> Tensor:
-    """Where a query and a key meet, as far as they exist (B, 1 or H, 1 or L, S)."""
+    """Return which pairs of query and key take part, of those that exist (B, 1 or H, 1 or L, S)."""
     position = torch.arange(longest_key, device=key_offsets.device)
     taking_part = (position < key_offsets.diff()[:, None])[:, None, None, :]
     if is_causal:
@@ -49,9 +49,9 @@ def meeting(
 
 
 def served_in_frame(key_offsets: Tensor, longest_key: int, attn_mask: Tensor | None) -> Tensor:
-    """Which queries have a key (B, 1 or H, 1 or L); position 0, which each query sees, decides where order does.
+    """Return which queries have a key (B, 1 or H, 1 or L); in causal order position 0, seen by all, decides.
 
-    The first key that a mask allows decides, so that nothing larger than the mask is made.
+    The first key that a mask allows decides, so no tensor larger than the mask is made.
     """
     lengths = key_offsets.diff()[:, None, None]
     if attn_mask is None:

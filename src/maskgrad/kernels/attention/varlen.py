@@ -1,7 +1,7 @@
 """Attention over packed rows by ``torch.nn.attention.varlen``, FlashAttention for sequences of different lengths.
 
-It knows halves on CUDA devices, and its own derivative. Untried: the tests that run without a GPU put an ordinary
-function in its place, and see to what it is given.
+Half precision on CUDA devices only, first derivatives only. Never run on a GPU by the tests: they replace the function
+and check the arguments that it is given.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from maskgrad.kernels.attention.differentiable import differentiable, is_transfo
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.selection import is_eager, reference_is_forced
 
-#: what FlashAttention asks of the size of a head: a multiple of the one, at most the other
+#: FlashAttention requires head sizes that are a multiple of the first number and at most the second
 _HEAD_MULTIPLE, _LARGEST_HEAD = 8, 256
 
 
 def fits_varlen(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, attn_mask: Tensor | None
 ) -> bool:  # fmt: skip
-    """Whether it takes these rows: of one set of sequences only, as its causal order ends where the keys end."""
+    """Whether these rows are supported: one set of sequences only, as the causal order ends where the keys end."""
     size = query.shape[2]
     return (
         query.dtype in HALVES
@@ -38,7 +38,7 @@ def fits_varlen(
 
 
 def _is_there(device: torch.device) -> bool:
-    """PyTorch's builds for Windows may lack FlashAttention, versions before 2.10 the function, old devices both."""
+    """Whether FlashAttention is available: builds for Windows, PyTorch before 2.10 and old devices may lack it."""
     return (
         torch.backends.cuda.is_flash_attention_available()
         and importlib.util.find_spec("torch.nn.attention.varlen") is not None
@@ -50,14 +50,14 @@ def varlen_attention(
     formula: Callable[..., Tensor], query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, longest: int,
     is_causal: bool, scale: float | None,
 ) -> Tensor:  # fmt: skip
-    """Attention of rows (N, H, E) in their sequences; ``formula`` computes the same, and has all derivatives."""
+    """Attention of rows (N, H, E) in their sequences; ``formula`` computes the same with all derivatives."""
     from torch.nn.attention.varlen import varlen_attn
 
     short = offsets.to(torch.int32)
-    # a window of nothing after the query itself is the causal order
+    # no window to the right of the query: the causal order
     window = (-1, 0 if is_causal else -1)
     result = varlen_attn(query, key, value, short, short, longest, longest, scale=scale, window_size=window)
-    assert isinstance(result, Tensor)  # not a pair: nothing beside it was asked for
+    assert isinstance(result, Tensor)  # not a pair, as no further results were requested
     if not (result.requires_grad and is_eager()):
         return result
     inputs = (query, key, value, offsets, offsets, longest, longest, None, is_causal, scale)

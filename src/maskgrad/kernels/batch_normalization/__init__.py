@@ -1,4 +1,4 @@
-r"""Standardizing groups that lie across the tensor (a channel of a batch, of a sample), in ordinary PyTorch.
+r"""Standardizing groups of entries (a channel of a batch or of a sample), in ordinary PyTorch.
 
 .. math:: y = (x - \bar x) s w + b, \qquad s = \Bigl(\frac1n \sum (x - \bar x)^2 + \varepsilon\Bigr)^{-1/2}
 
@@ -35,10 +35,10 @@ def masked_batch_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Entries less the mean of their group, by its deviation, times ``weight`` plus ``bias``; 0 where unspecified.
+    """Standardize entries over their group, times ``weight`` plus ``bias``; 0 where unspecified.
 
-    A group is what ``dim`` spans; ``weight`` and ``bias`` have as many dimensions as the values. With the result come
-    mean, variance (uncorrected), reciprocal deviation (all without a gradient) and number, dimensions kept.
+    A group spans ``dim``; ``weight`` and ``bias`` have as many dimensions as the values. Also returns
+    mean, variance (uncorrected), reciprocal deviation (all without a gradient) and count, dimensions kept.
     """
     deviation, mean, variance, scale, count = standardized(values, mask, tuple(dim), eps)
     out = deviation * scale
@@ -71,8 +71,8 @@ def masked_batch_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradient of the values, and those of weight and bias before they are summed to their shape.
 
-    The latter two have the shape ``level``, that of statistics, weight and bias together. ``mean`` and ``scale`` spare
-    the compiled body a pass. Here they are computed again: they depend on the values.
+    The latter two have the shape ``level``, that of statistics, weight and bias together. ``mean`` and ``scale`` save
+    the compiled implementation a pass. They are recomputed here, as they depend on the values.
     """
     dim = tuple(dim)
     deviation, _, _, scale, _ = standardized(values, mask, dim, eps)
@@ -98,7 +98,7 @@ def _sum(x: Tensor, dim: tuple[int, ...]) -> Tensor:
 def standardized(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], eps: float, centered: bool = True
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Specified entries less their mean (0 unless ``centered``), 0 elsewhere; mean, variance, scale and number."""
+    """Specified entries less their mean (0 unless ``centered``), 0 elsewhere; mean, variance, scale and count."""
     deviation = torch.where(mask, values.float() if values.dtype in HALVES else values, 0)
     count = _sum(mask.to(torch.int64), dim)
     number = count.clamp(min=1)
@@ -107,7 +107,7 @@ def standardized(
         mean = _sum(deviation, dim) / number
         deviation = torch.where(mask, deviation - mean, 0)
     variance = _sum(deviation * deviation, dim) / number
-    # A group of nothing has the variance 0, and eps may be 0.
+    # An empty group has variance 0, and eps may be 0.
     return deviation, mean, variance, torch.rsqrt(torch.where(count > 0, variance + eps, 1)), count
 
 

@@ -1,4 +1,4 @@
-"""Standardizing groups that lie across the tensor, on CPUs: the steps are in ``steps.py``."""
+"""Standardizing groups of entries, on CPUs: the steps are in ``steps.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""The steps of both compiled bodies: two passes forward, two backward, and a few numbers of each group.
+r"""The steps of both compiled implementations: two passes forward, two backward, and a few scalars per group.
 
 .. math:: \frac{\partial L}{\partial x} = w s\,g + (x - \bar x)\,d + o, \qquad
           d = -\frac{s^3}{n} \sum w g (x - \bar x), \quad o = -\frac sn \sum w g
@@ -35,7 +35,7 @@ def bodies(
         eps: float,
     ) -> Five:
         variance, mean, count = masked_variance(values, mask, dim, True, 0.0)
-        # A group of nothing has the variance 0, and eps may be 0.
+        # An empty group has variance 0, and eps may be 0.
         scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
         return lines.line(values, mask, mean, scale, weight, bias), mean, variance, scale, count
 
@@ -54,10 +54,10 @@ def bodies(
         of_weight = products * scale
         if list(level) != list(
             mean.shape
-        ):  # a channel without entries in a group with some: 0 * inf is to be 0
+        ):  # a channel without entries in a group with some: 0 * inf must give 0
             present = masked_count(mask, inner, True) > 0
             of_weight, factor = torch.where(present, of_weight, 0), torch.where(present, factor, 0)
-        # From the level of the parameters to that of the groups, and never back: these tensors are small.
+        # From the shape of the parameters to that of the groups, never back: these tensors are small.
         number = count.clamp(min=1)
         rest = [d % values.ndim for d in dim]
         slope = -(scale**3) * ((products * factor).sum(rest, keepdim=True) / number)

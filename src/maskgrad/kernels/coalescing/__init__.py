@@ -3,7 +3,7 @@ r"""Merging rows that share an index, in ordinary PyTorch.
 .. math:: r_1 < \dots < r_m \text{ the distinct indices}, \qquad
           \text{merged}_k = \operatorname{reduce}\{\, \text{values}_i : \text{indices}_i = r_k \,\}
 
-Sums run in a wider type and are rounded once: half in float32 (what PyTorch's own ``coalesce`` does not do: 4096 ones
+Sums run in a wider type and are rounded once: half precision in float32 (unlike PyTorch's ``coalesce``: 4096 ones
 give 2048 there), float32 in float64 (2**25 ones would stop at 2**24).
 """
 
@@ -27,7 +27,7 @@ def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
         raise ValueError(f"merge_rows(): reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
     if reduce == "mean" and not (values.is_floating_point() or values.is_complex()):
         raise TypeError(
-            f"merge_rows(): the mean of {values.dtype} has no such dtype; convert values to a float first"
+            f"merge_rows(): reduce='mean' is not defined for {values.dtype}; convert values to a floating-point dtype"
         )
     check_rows(indices, values)
 
@@ -42,23 +42,23 @@ def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
     """Merge rows of ``values`` (n, *row) that share an index: distinct ``indices``, ascending (m,), and rows (m, *row).
 
-    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``. Sums are rounded once: halves are merged in float32,
-    float32 in float64, integers in int64. Deterministic; differentiable in ``values`` to any order.
+    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``. Sums are rounded once: half precision is merged in
+    float32, float32 in float64, integers in int64. Deterministic; differentiable in ``values`` to any order.
     """
     rows, slots, counts = torch.unique(indices, return_inverse=True, return_counts=True)
     return rows, merge_slots(slots, values, rows.shape[0], counts, reduce)
 
 
 def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, reduce: str) -> Tensor:
-    """``values`` (n, *row) merged into ``num_slots`` rows; ``slots`` (n,) says which entry goes where."""
+    """``values`` (n, *row) merged into ``num_slots`` rows; ``slots`` (n,) gives the row of each entry."""
     row = values.shape[1:]
     if reduce in ("amax", "amin"):
         target = slots.view(-1, *(1 for _ in row)).expand_as(values)
-        # Nothing of `start` is in the result, but scatter_reduce (torch 2.13) counts it among the ties in
+        # `start` does not contribute to the result, but scatter_reduce (torch 2.13) counts it among the ties in
         # backward if it equals the extremum: a maximum of 0 would get half its gradient. NaN equals nothing.
         start = values.new_full((num_slots, *row), float("nan") if values.is_floating_point() else 0)
         return start.scatter_reduce(0, target, values, reduce, include_self=False)
-    if values.dtype == torch.bool:  # there is no index_add for Booleans; their sum is "any", as in coalesce
+    if values.dtype == torch.bool:  # Booleans have no index_add; their sum is "any", as in coalesce
         return merge_slots(slots, values.to(torch.int64), num_slots, counts, reduce) != 0
     wide = values.to(_WIDER.get(values.dtype, values.dtype))
     merged = wide.new_zeros((num_slots, *row)).index_add(0, slots, wide)
@@ -70,7 +70,7 @@ def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, r
 def merge_backward(
     grad: Tensor, indices: Tensor, rows: Tensor, values: Tensor, merged: Tensor, reduce: str
 ) -> Tensor:
-    """The gradient of the merged values, sent back to each entry; shared among ties, as ``torch.amax`` does."""
+    """The gradient of the merged values, passed on to each entry; shared among ties, as in ``torch.amax``."""
     slots = torch.searchsorted(rows, indices)
     spread = grad.index_select(0, slots)
     if reduce == "sum":

@@ -1,4 +1,4 @@
-r"""Merging rows that share an index: sort the indices, then reduce each run of equal ones where its values lie.
+r"""Merging rows that share an index: sort the indices, then reduce each run of equal ones in place.
 
 The values are neither permuted nor copied first: each is read once, each result written once. A run of one or
 two is added in the type of the values (exact, or rounded once), a longer one in float64 (integers in int64), in
@@ -24,8 +24,8 @@ from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
 _SUM, _MEAN, _AMAX, _AMIN = range(4)
-AHEAD = 16  # rows that are asked for before they are needed
-MOST = 1024  # bytes of a row that are asked for; what follows, the processor foresees
+AHEAD = 16  # rows that are prefetched
+MOST = 1024  # bytes of a row that are prefetched; the processor prefetches the rest itself
 
 
 def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "su
 
 @compiled
 def _better(a: Any, b: Any, largest: bool) -> Any:
-    """Whether ``a`` replaces ``b`` as the extremum; NaN wins, as in torch.amax."""
+    """Return whether ``a`` replaces ``b`` as the extremum; NaN wins, as in torch.amax."""
     return a != a or (a > b if largest else a < b)
 
 
@@ -64,7 +64,7 @@ def _merge(
     hi: int,
 ) -> None:
     """Task k reduces run k. ``v`` and ``out`` are flat, with rows of ``width``."""
-    if width == 1 and reduce == _SUM:  # scalars: nothing but the sum is worth doing
+    if width == 1 and reduce == _SUM:  # scalars: only the sum pays
         for k in range(lo, hi):
             s = wide
             for i in range(starts[k], starts[k + 1]):
@@ -81,8 +81,8 @@ def _merge(
         while asked < min(start + AHEAD, last):
             ask(base + np.int64(keys[asked] & places) * size, min(size, MOST))
             asked += 1
-        # Rows from 0, not sums of indices: only then are the loops free of checks, and become vector code. By their
-        # addresses: slices would be counted as references.
+        # Row addresses, not sums of indices: only then are the loops free of checks and vectorised. Addresses, as
+        # slices would be reference-counted.
         a = carray(pointer(base + np.int64(keys[start] & places) * size), width, v.dtype)
         result = carray(pointer(target + k * width * out.itemsize), width, out.dtype)
         if stop - start == 1:

@@ -1,10 +1,10 @@
-r"""Merging rows that share an index: PyTorch sorts the indices, then each run of equal ones is reduced where it lies.
+r"""Merging rows that share an index: PyTorch sorts the indices, then each run of equal ones is reduced in place.
 
 .. math:: \text{merged}_k = \operatorname{reduce}\{\, v_i : \text{indices}_i = r_k \,\}
 
-The number of results depends on the data, so the host waits for the sort; it learns of an index outside the table on
-the same occasion. A run is added in float64 (integers in int64) and rounded once, in the same way every time: one
-program owns it, and the sort is stable.
+The number of results depends on the data, so the host waits for the sort, and raises for an index outside the table
+then. A run is added in float64 (integers in int64) and rounded once, in a fixed order: one program handles a run, and
+the sort is stable.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-r"""What is specified, one behind the other, and the way back: a vector at a time, without a branch.
+r"""Compacting the specified entries, and the inverse: a vector at a time, without branches.
 
-At a random mask the processor guesses every other branch wrong, and PyTorch has one for each entry. With AVX-512 one
-instruction moves the chosen lanes of a vector side by side; elsewhere each entry is written, and the next one over it
-if it was none to keep. The numbers are only moved: their bits travel as integers.
+At a random mask the processor mispredicts every other branch, and PyTorch has one for each entry. With AVX-512 one
+instruction compacts the selected lanes of a vector; elsewhere each entry is written, and overwritten by the next
+one if it is not selected. Values are only copied: their bits travel as integers.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from maskgrad.kernels.cpu.memory import empty
 
 __all__ = ["masked_scatter", "masked_select", "select_together"]
 
-#: A number as wide as an entry, of whose type the loops are compiled.
+#: A scalar as wide as an entry; the loops are compiled for its type.
 UNITS: dict[int, Any] = {1: np.int8(0), 2: np.int16(0), 4: np.int32(0), 8: np.int64(0)}
 VECTOR = 64  # bytes
 _FEATURES = llvmlite.binding.get_host_cpu_features()
-#: Whether there is such an instruction for entries of 4 bytes and more, and for smaller ones.
+#: Whether the CPU has such an instruction for entries of 4 bytes and more, and for smaller ones.
 WIDE, NARROW = bool(_FEATURES.get("avx512f")), bool(_FEATURES.get("avx512vbmi2"))
 
 
@@ -49,16 +49,16 @@ def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
     given, mask, n = source.contiguous(), mask.contiguous(), mask.numel()
     number = _count(mask.data_ptr(), n)
     if given.numel() != number:
-        raise ValueError(f"source must have an entry for each of {number} places, found {given.numel()}")
+        raise ValueError(f"source must have one entry for each of {number} positions, got {given.numel()}")
     out = empty(mask.shape, source.dtype)
     _scatter(out.data_ptr(), given.data_ptr(), mask.data_ptr(), n, number, UNITS[source.element_size()])
     return out
 
 
 def _array(address: Any, size: Any, unit: Any) -> Any:
-    """The memory at ``address``, as numbers of the type of ``unit``.
+    """The memory at ``address``, as an array of the type of ``unit``.
 
-    Numba does not inline it: it would then leave out what is written to a slice.
+    Numba does not inline it: it would then drop writes to a slice.
     """
     raise NotImplementedError("compiled code only")
 
@@ -74,9 +74,9 @@ def _array_of(address: Any, size: Any, unit: Any) -> Any:
 
 
 def _mover(is_back: bool) -> Any:
-    """Entries from or to the lanes where a mask is True, side by side in memory; how many these are.
+    """Move entries from or to the lanes where a mask is True, compacted in memory; return their number.
 
-    A compressing store does as much in one instruction, and is slow on some processors.
+    A compressing store does the same in one instruction, but is slow on some processors.
     """
 
     def move(_: Any, unit: Any, target: Any, source: Any, mask: Any) -> Any:
@@ -152,5 +152,5 @@ def _scatter(out: int, source: int, mask: int, n: int, number: int, unit: Any) -
         if k == number:
             o[i:] = 0
             break
-        o[i] = s[k] * m[i]  # LLVM makes a branch of a choice
+        o[i] = s[k] * m[i]  # LLVM turns a selection into a branch
         k += m[i] != 0

@@ -1,8 +1,8 @@
-"""How loops are compiled, and how tensors reach them.
+"""Compilation of loops, and passing tensors to them.
 
 Compiled functions take flat arrays, scalars and a range of tasks ``[lo, hi)``; they start no threads of their own (see
-``threads.py``) and hold no lock. Their machine code is cached on disk, and is stale as soon as any file of compiled
-loops has changed: a loop may call what lives in another file, or be made for a formula that does (``loops.py``).
+``threads.py``) and hold no lock. Their machine code is cached on disk, and is invalidated when any file of compiled
+loops changes: a loop may call functions of another file, or be made for a formula from one (``loops.py``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numba.np.arrayobj import populate_array
 from torch import Tensor
 
 # Numba imports its own functions on the first call. Here Ctrl-C waits for that (``selection.uninterrupted``): modules
-# that were imported by half cannot be imported again.
+# that were imported partially cannot be imported again.
 cpu_target.typing_context.refresh()
 cpu_target.target_context.refresh()
 
@@ -35,14 +35,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 _REORDER = {"reassoc", "contract"}
 
 
-# Entries for C are never used, those for Python only where a loop is called from there: each takes 0.02 s to compile.
+# C entry points are never used, those for Python only where a loop is called from Python: each takes 0.02 s to compile.
 _OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _INNER = {**_OPTIONS, "no_cpython_wrapper": True}
 
 
 @functools.cache
 def _stamp() -> str:
-    """A hash of all files of compiled loops."""
+    """Return a hash of all files of compiled loops."""
     found = hashlib.sha256()
     for file in sorted(Path(__file__).parents[1].rglob("*.py")):
         if file.name.startswith("cpu") or file.parent.name == "cpu":
@@ -51,7 +51,7 @@ def _stamp() -> str:
 
 
 class _Cache(caching.FunctionCache):
-    """Numba's cache on disk, which looks at the function's own file alone, with :func:`_stamp` besides."""
+    """Numba's cache on disk, which checks only the function's own file, keyed by :func:`_stamp` in addition."""
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
@@ -64,7 +64,7 @@ class _Cache(caching.FunctionCache):
 
 
 def _named(function: Any) -> Any:
-    """Functions that are made for others have one line in one file: on disk, what they hold tells them apart."""
+    """Name functions made on one line of one file by what they hold, so that the cache on disk tells them apart."""
     held = [getattr(cell.cell_contents, "py_func", cell.cell_contents) for cell in function.__closure__ or ()]
     names = [f"{x.__module__}.{x.__qualname__}" if callable(x) else repr(x) for x in held]
     if names:
@@ -84,12 +84,12 @@ def compiled(function: F) -> F:
 
 
 def inlined(function: F) -> F:
-    """Part of the functions that call it: a call would count references to each array that it is given."""
+    """Inline into the callers: a call would count references to each array argument."""
     return numba.njit(**_INNER, inline="always")(function)  # type: ignore[no-any-return]
 
 
 def formula(function: F) -> F:
-    """What a loop is made for (``loops.py``): part of it, so that it becomes vector code."""
+    """A formula for a loop (``loops.py``), inlined so that the loop vectorises."""
     return numba.njit(**_INNER, forceinline=True)(_named(function))  # type: ignore[no-any-return]
 
 
@@ -99,7 +99,7 @@ def reordered(function: F) -> F:
 
 
 def array(x: Tensor) -> Any:
-    """A numpy array on the memory of ``x``. Numba knows no halves: bfloat16 travels as uint16, float16 as int16."""
+    """Return a NumPy array on the memory of ``x``. Numba has no half precision: bfloat16 is uint16, float16 int16."""
     x = x.detach()
     if x.dtype == torch.bfloat16:
         return x.view(torch.uint16).numpy()
@@ -108,7 +108,7 @@ def array(x: Tensor) -> Any:
     return x.view(torch.uint8).numpy() if x.dtype == torch.bool else x.numpy()
 
 
-#: The type in which numbers of a dtype travel, as a number.
+#: The type in which scalars of a dtype are passed.
 _KINDS = {
     torch.bfloat16: np.uint16(0),
     torch.float16: np.int16(0),
@@ -121,14 +121,14 @@ _KINDS = {
 
 
 def flat(x: Tensor) -> tuple[int, Any]:
-    """The memory of ``x`` for a loop, which sees it by :func:`at`: element (i, j, ...) is at sum(i * stride)."""
+    """The memory of ``x`` for a loop, which reads it by :func:`at`: element (i, j, ...) is at sum(i * stride)."""
     return x.data_ptr(), _KINDS[x.dtype]
 
 
 def _at(_: Any, memory: Any) -> Any:
     """The memory of a tensor (:func:`flat`) as a 1-D array, in compiled code, of a tensor that the caller keeps.
 
-    Written as instructions: made of functions that Numba has, each use would take 0.1 s to compile.
+    Written as LLVM instructions: with Numba's own functions each use would take 0.1 s to compile.
     """
     kind = memory.types[1]
     found = types.Array(kind, 1, "C")
@@ -151,7 +151,7 @@ def _at(_: Any, memory: Any) -> Any:
 
 
 def _decode(_: Any, x: Any) -> Any:
-    """The number that the stored ``x`` stands for: float32 from the bits of a half, anything else as it is."""
+    """Return the value of the stored ``x``: float32 from the bits of half precision, anything else unchanged."""
     result = types.float32 if x in (types.uint16, types.int16) else x
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -166,7 +166,7 @@ def _decode(_: Any, x: Any) -> Any:
 
 
 def _decode_float16(x: Any) -> Any:
-    # Exponent and fraction move to their float32 places; 2**112 corrects the bias, subnormals included.
+    # Exponent and fraction move to their float32 positions; 2**112 corrects the bias, subnormals included.
     # Exponent 31 (inf, NaN) must become 255. Branch-free, so that the loop around it vectorises.
     magnitude = np.uint32(np.uint32(x & np.int16(0x7FFF)) << np.uint32(13))
     sign = np.uint32(np.uint32(x & np.int16(-0x8000)) << np.uint32(16))
@@ -180,9 +180,9 @@ decode: Any = intrinsic(_decode)
 
 
 def _prefetch(_: Any, address: Any) -> Any:
-    """Ask for the cache line at ``address``, without waiting; an address outside any array does no harm.
+    """Prefetch the cache line at ``address``, without waiting; an address outside any array does no harm.
 
-    Rows at random places are what a processor cannot foresee: it would wait for memory at each of them.
+    A processor cannot predict rows at random positions: it would wait for memory at each of them.
     """
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
@@ -197,7 +197,7 @@ def _prefetch(_: Any, address: Any) -> Any:
 
 
 def _pointer(_: Any, address: Any) -> Any:
-    """What ``numba.carray`` takes: the memory at ``address``, of a tensor that the caller keeps alive."""
+    """Return the pointer that ``numba.carray`` takes: the memory at ``address``, of a tensor kept by the caller."""
 
     def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -206,12 +206,12 @@ def _pointer(_: Any, address: Any) -> Any:
 
 
 prefetch: Any = intrinsic(_prefetch)
-LINE = 64  # bytes that memory hands out at once
+LINE = 64  # bytes of a cache line
 
 
 @inlined
 def ask(address: Any, size: Any) -> None:
-    """Ask for the ``size`` bytes at ``address``; they may end in one line more, which is waited for."""
+    """Prefetch the ``size`` bytes at ``address``; they may end in one line more, which is waited for."""
     for offset in range(0, size, LINE):
         prefetch(address + offset)
 

@@ -1,15 +1,15 @@
-r"""What compiled loops need of numbers: their order as integers, storing them, their exponential.
+r"""Floating-point helpers for compiled loops: order as integers, storage, exponential.
 
-Like ``decode``, each is chosen by the type it meets, and is branch-free, so that the loop around it vectorises:
+Like ``decode``, each is selected by type and branch-free, so that the loop around it vectorises:
 
 - :func:`ordered` maps a number to an integer: larger numbers to larger integers (to smaller ones if ``turn`` is -1
   instead of 0), both zeros to one, NaN above all. Integer maxima vectorise; those of numbers do not, because
-  NaN keeps LLVM from it. No floating-point number has the least integer. :func:`restored` is the way back.
+  NaN keeps LLVM from it. No floating-point number has the least integer. :func:`restored` is the inverse.
 - :func:`encode` is the inverse of ``decode``: rounded to nearest, ties to even.
 - :func:`exponential` is :math:`e^x = 2^n e^r`, n the integer nearest to :math:`x / \ln 2`, :math:`r = x - n \ln 2`
   in two parts, and :math:`(e^r - 1 - r) / r^2` a polynomial (minimax on :math:`|r| \le \ln 2 / 2`, found by
   exchange: relative error 3e-9, 4e-18). Numba would call the C library once for each number, ten times slower.
-  Errors stay below 1.1 units in the last place; subnormal results, overflow, inf and NaN are as they should be.
+  Errors stay below 1.1 units in the last place; subnormal results, overflow, inf and NaN are correct.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _EXACT: Any = {"fastmath": {"contract"}}
 
 
 def ordered(x: Any, turn: Any) -> Any:
-    """An integer that compares as the number ``x`` does, or the other way round; NaN is the largest in any case."""
+    """Return an integer that compares as ``x`` does, or the other way round; NaN is the largest in any case."""
     raise NotImplementedError("compiled code only")
 
 
 def restored(key: Any, turn: Any, stored: Any) -> Any:
-    """The number of which ``key`` is the integer, as it is stored among numbers like ``stored``."""
+    """Inverse of :func:`ordered`: the value for the integer ``key``, encoded in the type of ``stored``."""
     raise NotImplementedError("compiled code only")
 
 
 def unordered(key: Any) -> Any:
-    """The floating-point number of which ``key`` is the integer (without a turn)."""
+    """Return the floating-point value for the integer ``key`` (without a turn)."""
     raise NotImplementedError("compiled code only")
 
 
 def encode(x: Any, stored: Any) -> Any:
-    """How ``x`` is stored among numbers like ``stored``: the bits of a half, anything else as it is."""
+    """Return ``x`` encoded in the type of ``stored``: the bits of half precision, anything else unchanged."""
     raise NotImplementedError("compiled code only")
 
 
@@ -82,7 +82,7 @@ def _ordered_int64(x: Any, turn: Any) -> Any:
 def _restored(key: Any, turn: Any, stored: Any) -> Any:
     if stored == types.float64:
         return _restored_float64
-    narrow = stored in (types.float32, types.int16, types.uint16)  # halves travel as the latter
+    narrow = stored in (types.float32, types.int16, types.uint16)  # half precision travels as the latter two
     return _restored_float32 if narrow else _restored_integer
 
 
@@ -158,7 +158,7 @@ _LN2_LOW_32 = np.float32(0.6931471805599453 - 0.693359375)
 
 def _exponential32(x: Any) -> Any:
     nothing = x < np.float32(-104)  # NaN is not
-    x = np.float32(0) if nothing else x  # a product too small for a number would take a hundred cycles
+    x = np.float32(0) if nothing else x  # an underflowing product would take a hundred cycles
     x = np.float32(89) if x > np.float32(89) else x
     shifted = np.float32(x * _PER_LN2_32 + _SHIFT32)
     n = np.float32(shifted - _SHIFT32)

@@ -1,11 +1,11 @@
-r"""Straight lines through the specified entries, and the sums that the derivatives of standardizing ask for.
+r"""Straight lines through the specified entries, and the sums for the derivatives of standardizing.
 
 .. math:: y = (x - c)\,s\,w + b, \qquad \bar x = \bar y\,w\,s + (x - c)\,d + o, \qquad
           \sum m\,\bar y, \quad \sum m\,\bar y\,(x - c)
 
 All but :math:`x` and :math:`\bar y` are constants of a group or parameters. The derivative of a variance is such a
-line, and so is that of a norm. Blocks are added in the type of the values (halves in float32), sums of blocks in
-float64.
+line, and so is that of a norm. Blocks are added in the type of the values (half precision in float32), sums of blocks
+in float64.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from maskgrad.kernels.cpu.threads import run
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns
-TILE = 1024  # columns reduced together: what is kept of them stays in the first-level cache
+TILE = 1024  # columns reduced together: their state stays in the first-level cache
 
 
 @formula
@@ -100,7 +100,7 @@ def sums_of_pairs(
 
 
 def pair_loops(of: Any) -> tuple[Any, Any]:
-    """Loops over rows and columns that add up both results of ``of(x, y, c, n)``; ``n`` as in ``entrywise``."""
+    """Loops over rows and columns that sum both results of ``of(x, y, c, n)``; ``n`` as in ``entrywise``."""
 
     @reordered
     def rows(
@@ -169,7 +169,7 @@ def pair_loops(of: Any) -> tuple[Any, Any]:
                         others[:] = y[y1]
                     xr, yr = np.uint64(x0 + r * steps[0]), np.uint64(y1 if inners[1] else 0)
                     mr = np.uint64(m1 if inners[2] else 0)
-                    for u in range(w):  # two loops: LLVM looks at so many pairs of memories, and no more
+                    for u in range(w):  # two loops: LLVM checks a limited number of pointer pairs for overlap
                         p, _ = of(decode(x[xr + u]), decode(others[yr + u]), center[u], n)
                         a[u] += p if mask[mr + u] != 0 else zero
                     for u in range(w):

@@ -1,13 +1,13 @@
-r"""Logarithms for compiled loops: Numba would call the C library once for each number, ten times slower.
+r"""Logarithms for compiled loops: Numba would call the C library once per value, ten times slower.
 
 - :func:`logarithm` is :math:`\ln x = n \ln 2 + \ln f` with :math:`f \in [\sqrt{1/2}, \sqrt 2)`, read off the bits of
   :math:`x`, and :math:`\ln f = 2 (s + s^3/3 + s^5/5 + \dots)`, :math:`s = (f - 1) / (f + 1)`.
 - :func:`logarithm_1p` is :math:`\ln(1 + y) = \ln u + (y - (u - 1)) / u` with :math:`u = 1 + y` rounded: the second
   term gives back what rounding took away.
 
-Chosen by type and branch-free, so that the loop around them vectorises. Positive numbers only, but for 0, whose
-logarithm is -inf; NaN and inf stay. Errors stay below 3 units in the last place (below 1e-7, 2e-16, where the result is
-smaller).
+Chosen by type and branch-free, so that the loop around them vectorises. Positive values only, except for 0, whose
+logarithm is -inf; NaN and inf are kept. Errors stay below 3 units in the last place (below 1e-7, 2e-16, where the
+result is smaller).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def logarithm_1p(y: Any) -> Any:
     raise NotImplementedError("compiled code only")
 
 
-# Nothing is reordered, whatever the caller may do: what rounding takes away is known only as it is written.
+# Nothing is reordered, whatever the caller allows: the rounding error is known only in this order.
 @overload(logarithm, jit_options={"fastmath": False})
 def _logarithm(x: Any) -> Any:
     return _logarithm32 if x == types.float32 else _logarithm64

@@ -1,6 +1,6 @@
-"""Loops for all families: where a task lies in memory, and passes that write a formula of each specified entry.
+"""Loops for all families: the memory of a task, and passes that write a formula of each specified entry.
 
-What they are told of the memory is what ``partition.py`` cuts.
+Their memory arguments come from ``partition.py``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maskgrad.kernels.kernel import HALVES
 
 @formula
 def place(outer: Any, row: int, tensor: int) -> int:
-    """Where row ``row`` of a tensor begins. Divisions are what short rows wait for: the slowest axis needs none."""
+    """Return where row ``row`` of a tensor begins. Divisions dominate short rows: the slowest axis needs none."""
     start = 0
     for axis in range(outer.shape[0] - 1, 0, -1):
         size = outer[axis, 0]
@@ -32,16 +32,16 @@ def place(outer: Any, row: int, tensor: int) -> int:
 
 @formula
 def cut(task: int, pieces: int, piece: int) -> tuple[int, int]:
-    """The row of a task, and where its piece of the row begins."""
+    """Return the row of a task, and where its piece of the row begins."""
     return (task, 0) if pieces == 1 else (task // pieces, task % pieces * piece)
 
 
 @formula
 def stretch(m: Any, m_row: int, start: int, stop: int, step: int) -> tuple[int, bool, int]:
-    """Where the entries of a row end that are alike from ``start`` on, whether they may be specified, and their place.
+    """Return the end of the entries from ``start`` on that share one mask value, that value, and its position.
 
-    With a ``step`` of 1 each entry has its place in the mask; of 0, one place stands for the row; of ``-n``, for n
-    entries.
+    With a ``step`` of 1 each entry has its own mask value; with 0, the row shares one; with ``-n``, n entries share
+    one.
     """
     if step > 0:
         return stop, True, m_row + start
@@ -55,24 +55,24 @@ def stretch(m: Any, m_row: int, start: int, stop: int, step: int) -> tuple[int, 
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """The type that the entries of ``x`` are computed in."""
+    """Return the type that the entries of ``x`` are computed in."""
     return torch.float32 if x.dtype in HALVES else x.dtype
 
 
 def number(x: Tensor, value: float) -> Any:
-    """``value`` in the type that the entries of ``x`` are computed in."""
+    """Return ``value`` in the type that the entries of ``x`` are computed in."""
     return np.float64(value) if x.dtype == torch.float64 else np.float32(value)
 
 
 def scalars(x: Tensor, numbers: Sequence[float] = ()) -> tuple[Any, ...]:
-    """0, 1 and ``numbers`` in the type that the entries of ``x`` are computed in."""
+    """Return 0, 1 and ``numbers`` in the type that the entries of ``x`` are computed in."""
     return tuple(number(x, value) for value in (0, 1, *numbers))
 
 
 def entrywise(of: Any) -> Callable[..., None]:
-    """A loop that writes the :func:`formula` ``of(x, y, a, b, c, d, n)`` where the mask holds, else a constant.
+    """Make a loop that writes the :func:`formula` ``of(x, y, a, b, c, d, n)`` where the mask holds, else a constant.
 
-    ``x`` and ``y`` are entries, ``a`` to ``d`` numbers that several entries share, ``n`` numbers that all share.
+    ``x`` and ``y`` are entries, ``a`` to ``d`` scalars that several entries share, ``n`` scalars that all share.
     """
 
     @compiled
@@ -83,7 +83,7 @@ def entrywise(of: Any) -> Callable[..., None]:
         """Task t writes piece t % pieces of row t // pieces.
 
         Steps are 1 for ``out`` and ``x``, else 0 or 1; for the mask see :func:`stretch`.
-        Indices without a sign make vector code without slices, which are what costs in short rows.
+        Unsigned indices vectorise without slices, which dominate the cost of short rows.
         """
         out, x, y, m, a, b, c, d = at(out), at(x), at(y), at(m), at(a), at(b), at(c), at(d)
         others = y if steps[2] else np.full(min(piece, length), y[0])
@@ -131,9 +131,9 @@ def write(
     nothing: float = 0.0,
     numbers: Sequence[float] = (),
 ) -> Tensor:
-    """What a loop of :func:`entrywise` gives: a tensor of the type of ``x``, dense in memory in its order.
+    """Run a loop of :func:`entrywise`: returns a tensor of the type of ``x``, dense in memory in its order.
 
-    ``few`` are one to four tensors that broadcast to ``x``, None for zeros; what is not given is not used. The formula
+    ``few`` are one to four tensors that broadcast to ``x``, None for zeros; missing ones are not used. The formula
     gets 0, 1 and ``numbers`` in the type of its results.
     """
     x = walkable(x.detach())
@@ -141,7 +141,7 @@ def write(
     if not out.numel():
         return out
     dtype = wide(x)
-    # Alike in shape, all of them vary along the inner axis, or none does.
+    # They have one shape, so all of them vary along the inner axis, or none does.
     shared = torch.broadcast_tensors(
         *(torch.zeros((), dtype=dtype) if a is None else a.detach().to(dtype) for a in few)
     )

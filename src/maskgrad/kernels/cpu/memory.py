@@ -1,7 +1,7 @@
 """Memory for results.
 
-Fresh memory costs more than the kernels that fill it: Linux hands it out in pages of 4 KiB, at about 1 us each where
-measured (a virtual machine), 16 ms for 64 MiB. Asked to (``madvise``, as numpy asks, too), it hands out pages of 2 MiB.
+Fresh memory costs more than the kernels that fill it: Linux provides it in pages of 4 KiB, at about 1 us each where
+measured (a virtual machine), 16 ms for 64 MiB. With ``madvise``, which numpy uses, too, it provides pages of 2 MiB.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _CPU = torch.device("cpu")
 
 
 def empty(size: int | Sequence[int], dtype: torch.dtype) -> Tensor:
-    """As ``torch.empty`` on the CPU; large tensors ask for huge pages."""
+    """As ``torch.empty`` on the CPU; large tensors request huge pages."""
     return advised(torch.empty(size, dtype=dtype, device=_CPU))
 
 
 def advised(out: Tensor) -> Tensor:
-    """New memory, which asks for huge pages if it is large."""
+    """Return new memory, with huge pages requested if it is large."""
     if out.nbytes >= _LARGE and (advise := _madvise()) is not None:
         start = -(-out.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = (out.data_ptr() + out.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        advise(start, stop - start, mmap.MADV_HUGEPAGE)  # a hint: a refusal changes nothing but the time
+        advise(start, stop - start, mmap.MADV_HUGEPAGE)  # a hint: without it only the time changes
     return out
 
 

@@ -1,12 +1,12 @@
-"""How a reduction, or a pass that broadcasts its results back, is cut into tasks.
+"""Cutting reductions, and passes that broadcast their results back, into tasks.
 
-A task is one piece of the reduced axis, of one row, or of one tile of columns (see ``layout.py``). What the loops
-receive is the same for all: ``outer`` (sizes of the outer axes and the strides of each tensor along them), the
+A task is one piece of the reduced axis, of one row, or of one tile of columns (see ``layout.py``). The loops
+all receive the same: ``outer`` (sizes of the outer axes and the strides of each tensor along them), the
 reduced axis (its ``steps`` and ``length``), the number of ``pieces`` and the length of a ``piece``, and the kept inner
 axis (its ``width``, 1 for rows, and ``inners``, its strides). Cuts depend on shapes alone, never on the number of
 threads.
 
-A cut is kept for the next tensors of the same shape, strides and dimensions: to make one takes 12 us, as long as a loop
+A cut is kept for the next tensors of the same shape, strides and dimensions: making one takes 12 us, as long as a loop
 takes for 20,000 entries.
 """
 
@@ -29,8 +29,8 @@ from maskgrad.kernels.layout import Axis, axes, nest
 
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
-MANY_ROWS = 8192  # from so many on, narrow ones are joined
-WIDE = 256  # entries of rows that are joined
+MANY_ROWS = 8192  # from this number on, narrow rows are joined
+WIDE = 256  # maximum length of joined rows
 KEPT = 1024  # cuts, of some 2 KiB each
 
 Strides = tuple[tuple[int, ...], ...]
@@ -38,17 +38,17 @@ Strides = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Partition:
-    """How tensors of one shape are cut for a reduction.
+    """The cut of tensors of one shape for a reduction.
 
     Attributes:
-        shape: of all of them.
-        dims: those that are reduced, in ascending order.
-        order: the dimensions as they follow each other in memory.
-        outer: see the head of this file, as for ``summed`` and ``inner``.
+        shape: the common shape.
+        dims: the reduced ones, in ascending order.
+        order: the dimensions in memory order.
+        outer: see the top of this file, also for ``summed`` and ``inner``.
         joined: how many narrow rows make one of ``inner``, where columns are reduced: see :func:`_widened`.
-        pieces: into which the summed axis is cut.
-        tile: how many columns make a task.
-        copied: which tensors must be copied into the order of the first before they can be walked with it.
+        pieces: their number along the summed axis.
+        tile: number of columns of a task.
+        copied: which tensors must be copied into the order of the first before they can be traversed with it.
     """
 
     shape: torch.Size
@@ -64,27 +64,27 @@ class Partition:
 
     @cached_property
     def rows(self) -> int:
-        """The number of combinations of outer places."""
+        """Number of combinations of outer indices."""
         return math.prod(axis.size for axis in self.outer)
 
     @cached_property
     def width(self) -> int:
-        """The number of columns; 1 for rows."""
+        """Number of columns; 1 for rows."""
         return self.inner.size if self.inner else 1
 
     @cached_property
     def results(self) -> int:
-        """How many results the loops write: one for each piece of each row or column."""
+        """Number of results that the loops write: one for each piece of each row or column."""
         return self.rows * self.pieces * self.width
 
     @cached_property
     def tasks(self) -> int:
-        """How many tasks there are."""
+        """Number of tasks."""
         return self.rows * self.pieces * -(-self.width // self.tile)
 
     @cached_property
     def whole(self) -> bool:
-        """Whether a result of the loops is one of the reduction; otherwise several are to be merged."""
+        """Whether each result of the loops is one result of the reduction; otherwise several must be merged."""
         return self.pieces == self.joined == 1 and not any(axis.reduced for axis in self.outer)
 
     @cached_property
@@ -108,7 +108,7 @@ class Partition:
 
     @cached_property
     def _back(self) -> list[int] | None:
-        """Where the kept dimensions are found among the merged results; None: in order."""
+        """Permutation of the kept dimensions among the merged results; None: in order."""
         found = [self._kept.index(d) for d in sorted(self._kept)]
         return None if found == sorted(found) else found
 
@@ -123,7 +123,7 @@ class Partition:
         return self.whole and self._back is None
 
     def empty(self, dtype: torch.dtype, keepdim: bool = False) -> Tensor:
-        """Memory for the results of the loops, in the shape of the reduction where each of them is one of it."""
+        """Memory for the results of the loops, in the shape of the reduction if no results need merging."""
         return empty(self._final[keepdim] if self._is_direct else self.results, dtype)
 
     def placed(self, merged: Tensor, keepdim: bool) -> Tensor:
@@ -145,7 +145,7 @@ def walkable(values: Tensor) -> Tensor:
 
 
 def like(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """New memory for a result, without gaps, in the order of ``values``."""
+    """Return new memory for a result, without gaps, in the order of ``values``."""
     if values.is_contiguous():
         return empty(values.shape, dtype)
     return empty(values.numel(), dtype).as_strided(
@@ -158,7 +158,7 @@ def _table(outer: Sequence[Axis], number: int) -> Any:
 
 
 def _aligned(shape: torch.Size, strides: Strides) -> tuple[Strides, tuple[bool, ...]]:
-    """The strides after the copies that are needed, and which tensors are to be copied: see :class:`Partition`."""
+    """Return the strides after the copies that are needed, and which tensors to copy: see :class:`Partition`."""
     first = strides[0]
     _, inner = min(((stride, d) for d, stride in enumerate(first) if shape[d] > 1), default=(1, None))
     copied = tuple(other != first and inner is not None and other[inner] > 1 for other in strides)
@@ -177,13 +177,13 @@ def partition(
 ) -> tuple[tuple[Tensor, ...], Partition]:
     """Cut the reduction of ``tensors`` (the first of them :func:`walkable`; all not empty) over ``dims``.
 
-    With ``mask``, the place of the mask among the tensors, rows for which one place of it stands (features under
-    padding) are one row where they are reduced together: see :func:`_joined`. ``light`` of the entries take the time of
-    one: what one thread reduces anyway is not cut into pieces, which Python would have to merge. None: neither is what
-    several do, and no rows are joined.
+    ``mask`` is the index of the mask among the tensors: rows that share one entry of it (features under
+    padding) are one row where they are reduced together: see :func:`_joined`. ``light`` entries take the time of
+    one: a reduction that one thread does anyway is not cut into pieces, which Python would have to merge. None: neither
+    are those of several threads, and no rows are joined.
 
     Returns:
-        The tensors, copied where they could not be walked beside the first, and the cut.
+        The tensors, copied where they could not be traversed with the first, and the cut.
     """
     cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, mask, light)
     return _copied(tensors, cut.copied), cut
@@ -223,9 +223,9 @@ def _partition(
 
 
 def _widened(rows: int, summed: Axis, inner: Axis | None) -> tuple[Axis, Axis | None, int]:
-    """Narrow rows that follow each other in every tensor, so many as one: short loops cost as much as long ones.
+    """Join narrow rows that are consecutive in every tensor: short loops cost as much as long ones.
 
-    What is joined is merged with the pieces, so it must be little beside the rows.
+    Joined rows are merged with the pieces, so there must be few compared with the rows.
     """
     if inner is None or rows * summed.size < MANY_ROWS:
         return summed, inner, 1
@@ -238,7 +238,7 @@ def _widened(rows: int, summed: Axis, inner: Axis | None) -> tuple[Axis, Axis | 
 
 
 def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:
-    """Rows that follow each other, as one, if each has one place in a mask: its step is ``-n``, for n entries."""
+    """Join consecutive rows that share one mask entry each: the mask's step is ``-n``, for n entries."""
     steps = list(outer[-1].strides)
     if steps.pop(mask) != 1 or steps != [row.size * s for i, s in enumerate(row.strides) if i != mask]:
         return outer, row
@@ -249,17 +249,17 @@ def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:
 
 
 def _piece(summed: Axis, pieces: int) -> int:
-    """The length of a piece, in whole places of the mask."""
+    """The length of a piece, in whole entries of the mask."""
     each = max(-min(summed.strides), 1)
     return -(-summed.size // (pieces * each)) * each
 
 
 @dataclass(frozen=True)
 class Walk:
-    """How tensors of one shape are walked entry by entry.
+    """The traversal of tensors of one shape, entry by entry.
 
     Attributes:
-        tasks: how many there are.
+        tasks: their number.
         geometry: the arguments ``outer, length, steps, pieces, piece`` of a loop; the innermost stride is 1 in the
             first tensor, 0 or 1 in the others, and may be negative in a mask.
         copied: as in :class:`Partition`.
@@ -273,10 +273,10 @@ class Walk:
 def walk(out: Tensor, *others: Tensor, mask: int | None = None) -> tuple[tuple[Tensor, ...], Walk]:
     """Cut a pass that writes ``out`` (without gaps, not empty), reading ``others``, broadcast to its shape.
 
-    ``mask`` is the place of a mask among all of them, as in :func:`partition`.
+    ``mask`` is the index of a mask among all of them, as in :func:`partition`.
 
     Returns:
-        All tensors, copied where they could not be walked beside ``out``, and the cut.
+        All tensors, copied where they could not be traversed with ``out``, and the cut.
     """
     shape = out.shape
     tensors = (out, *[x if x.shape == shape else x.expand(shape) for x in others])

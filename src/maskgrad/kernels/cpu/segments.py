@@ -1,6 +1,6 @@
-"""What loops over segments share: segments are read where they lie, and one task is one segment.
+"""Loops over segments: segments are read in place, one task per segment.
 
-A family makes its loops here of a formula. Segments are those of :mod:`maskgrad.kernels.segments`; ``width`` is the
+A family makes its loops from a formula here. Segments are those of :mod:`maskgrad.kernels.segments`; ``width`` is the
 number of values of an entry. Names: v, x, y values of the entries; sums are in float64 (of integers in int64).
 """
 
@@ -19,19 +19,19 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.kernel import HALVES
 
-Loops = tuple[Any, Any]  # over entries that are numbers, and over vectors
+Loops = tuple[Any, Any]  # over scalar entries, and over vectors
 
-SHORT = 32  # entries of a segment that a plain loop is done with before a slice is made
+SHORT = 32  # entries up to which a plain loop is faster than making a slice
 _NO_ORDER = np.empty(0, np.int64)
 
 
 def entries(x: Tensor) -> Any:
-    """The numbers of ``x`` one behind the other."""
+    """The values of ``x`` as a flat array."""
     return array(x.detach().contiguous().view(-1))
 
 
 def bounds(pointers: Tensor, order: Tensor | None) -> tuple[Any, Any, bool]:
-    """Arrays of one type in every case, so that one version is compiled."""
+    """Return arrays of one type in every case, so that one version is compiled."""
     has_order = order is not None
     return entries(pointers.long()), (entries(order) if order is not None else _NO_ORDER), has_order
 
@@ -44,7 +44,7 @@ def summed(
     dtype: torch.dtype,
     mean: bool = False,
 ) -> Tensor:
-    """What loops of :func:`summing` add up, or the mean of it (0 of nothing)."""
+    """Run loops of :func:`summing`: the sum, or the mean (0 if empty)."""
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), dtype)
     wide = np.float64(0) if values.is_floating_point() else np.int64(0)
@@ -56,7 +56,7 @@ def summed(
 
 
 def extreme(loops: Loops, values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """What loops of :func:`extremes` find; of halves float32."""
+    """Run loops of :func:`extremes`; float32 for half precision."""
     rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
     out = empty((rows, *values.shape[1:]), torch.float32 if values.dtype in HALVES else values.dtype)
     run(
@@ -69,7 +69,7 @@ def extreme(loops: Loops, values: Tensor, pointers: Tensor, order: Tensor | None
 def write(
     loops: Loops, x: Tensor, y: Tensor, a: Tensor, b: Tensor, pointers: Tensor, order: Tensor | None
 ) -> Tensor:
-    """What loops of :func:`writing` make of ``x``, in its type; halves are calculated in float32."""
+    """Run loops of :func:`writing` on ``x``, in its type; half precision is computed in float32."""
     wide = x.detach().float() if x.dtype in HALVES else x.detach()
     out, width = empty(x.shape, wide.dtype), math.prod(x.shape[1:])
     run(
@@ -80,7 +80,7 @@ def write(
 
 
 def adding(term: Any) -> tuple[Any, Any, Any]:
-    """Functions that add ``term(x, c)`` of a slice, of a segment of numbers, and of one of vectors to other sums."""
+    """Return functions that add ``term(x, c)`` of a slice, of a segment of scalars, and of one of vectors."""
 
     @reordered
     def add_slice(v: Any, center: Any, s: Any) -> Any:
@@ -112,15 +112,15 @@ def adding(term: Any) -> tuple[Any, Any, Any]:
     return add_slice, add, add_vectors
 
 
-# What costs in loops over short segments is what surrounds them. Those over numbers and over vectors are functions of
-# their own (in one, numbers took twice as long), few functions are called for each segment, and indices without a sign,
-# which need no look at whether they count from the end, make vector code without a slice.
+# Overhead dominates loops over short segments. Those over scalars and over vectors are separate functions (as one,
+# scalars took twice as long), few functions are called for each segment, and unsigned indices, which need no check
+# for counting from the end, vectorise without a slice.
 
 
 def summing(term: Any) -> Loops:
-    """Loops that sum ``term(x, zero, one)`` of the entries of each segment, in the type of ``wide``.
+    """Make loops that sum ``term(x, zero, one)`` of the entries of each segment, in the type of ``wide``.
 
-    So one formula serves the sums of rows, of columns (``reductions/cpu.py``) and of segments.
+    One formula serves the sums of rows, of columns (``reductions/cpu.py``) and of segments.
     """
 
     @formula
@@ -162,9 +162,9 @@ def summing(term: Any) -> Loops:
 
 
 def extremes(of: Any) -> tuple[Any, Loops]:
-    """A function that finds, and loops that write, the largest ``of(x, 0, 1)`` of a segment (turned: the smallest).
+    """Functions that find and write the largest ``of(x, 0, 1)`` of a segment (turned: the smallest).
 
-    NaN wins. Entries are brought together, and compared as integers of the same order: the loop is vector code.
+    NaN wins. Entries are gathered, and compared as integers of the same order, so that the loop vectorises.
     """
 
     @formula
@@ -214,10 +214,10 @@ def extremes(of: Any) -> tuple[Any, Loops]:
 
 
 def writing(of: Any, hit: Any = None, together: bool = False) -> Loops:
-    """Loops that write ``of(x, y, a, b)`` of each entry: x and y are entries, a and b what their segment has.
+    """Make loops that write ``of(x, y, a, b)`` of each entry: x and y are entries, a and b values of their segment.
 
-    With ``hit``, the entries x for which ``hit(x, b)`` is 1, and not 0, share a. Numbers of a segment that do not lie
-    ``together`` are brought together first, if the formula (of x alone) is to be vector code.
+    With ``hit``, the entries x for which ``hit(x, b)`` is 1, and not 0, share a. Scalar entries of a segment that are
+    not contiguous are gathered first, if the formula (of x alone) is to vectorise.
     """
     shared = hit is not None
     _, add, add_vectors = adding(hit if shared else alone)
@@ -276,7 +276,7 @@ def writing(of: Any, hit: Any = None, together: bool = False) -> Loops:
 
 @compiled
 def gather(v: Any, places: Any, width: int, column: int, together: Any) -> None:
-    """Bring one column of the entries at ``places`` together."""
+    """Gather one column of the entries at ``places``."""
     if width == 1:
         for i in range(places.size):
             together[i] = v[places[i]]
@@ -302,5 +302,5 @@ def itself(x: Any, zero: Any, one: Any) -> Any:
 
 @formula
 def alone(x: Any, center: Any) -> Any:
-    """The same of :func:`adding`."""
+    """The same, as :func:`adding` needs it."""
     return x

@@ -1,9 +1,9 @@
-r"""Sorting row indices together with the places they came from, and finding the runs of equal indices.
+r"""Sorting row indices together with their original positions, and finding the runs of equal indices.
 
-Index and place share one 64-bit *key*, ``index << bits | place``, so that a pass moves one number. Passes of a
-least-significant-digit radix sort over the index bits alone suffice: places are in order to begin with, and
-each pass is stable. The work is O(n) and so is the memory; nothing depends on the number of rows but the number
-of passes.
+Index and position share one 64-bit *key*, ``index << bits | place``, so that a pass moves one integer. Passes of a
+least-significant-digit radix sort over the index bits alone suffice: positions are in order initially, and
+each pass is stable. The work is O(n) and so is the memory; only the number of passes depends on
+the number of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled
 
-FEW = 64  # entries that are sorted by insertion
+FEW = 64  # entries up to which insertion sort is used
 DIGIT = 12  # bits a pass, at most; its 4096 counters stay in the first-level cache
 
 
@@ -29,7 +29,7 @@ class Runs(NamedTuple):
 
 
 def fits(n: int, num_rows: int) -> bool:
-    """Whether index and place fit into one key: true up to 2**40 rows of 2**23 entries."""
+    """Return whether index and position fit into one key: true up to 2**40 rows of 2**23 entries."""
     return _bits(n) + _bits(num_rows) <= 63
 
 
@@ -53,13 +53,13 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
 
 
 def are_inside(indices: Tensor, num_rows: int) -> bool:
-    """Whether all ``indices`` (1, n) lie in [0, num_rows)."""
+    """Return whether all ``indices`` (1, n) lie in [0, num_rows)."""
     inside: bool = _are_inside(_plain(indices)[0], num_rows)
     return inside
 
 
 def _plain(indices: Tensor) -> Any:
-    return (indices if indices.is_contiguous() else indices.contiguous()).numpy()  # integers: no gradient
+    return (indices if indices.is_contiguous() else indices.contiguous()).numpy()  # integers have no gradient
 
 
 @compiled
@@ -76,7 +76,7 @@ def _bits(count: int) -> int:
 
 @compiled
 def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> tuple[int, bool]:
-    """Fill ``keys``; return the place of an index outside the table, or -1, and whether they ascend already."""
+    """Fill ``keys``; return the position of an index outside the table, or -1, and whether they are ascending."""
     outside, ascending, before = -1, True, np.int64(-1)
     for i in range(indices.size):
         index = np.int64(indices[i])
@@ -91,7 +91,7 @@ def _pack(indices: Any, num_rows: int, places: int, keys: Any) -> tuple[int, boo
 
 @compiled
 def _insert(keys: Any) -> None:
-    """Sort a few keys; those of one index are in order, for they hold the place."""
+    """Sort a few keys; keys of one index are in order, as they contain the position."""
     for i in range(1, keys.size):
         key, k = keys[i], i
         while k > 0 and keys[k - 1] > key:
@@ -104,7 +104,7 @@ def _insert(keys: Any) -> None:
 def _runs(
     indices: Any, num_rows: int, places: int, passes: int, digit_bits: int, work: Any, rows: Any
 ) -> tuple[int, int, int]:
-    """All in one call: an index outside or -1, the number of runs, and in which row of ``work`` the keys are.
+    """Sort in one call: returns an index outside or -1, the number of runs, and the row of ``work`` with the keys.
 
     Their starts are in the other row.
     """

@@ -5,9 +5,9 @@ their core busy for some milliseconds, waiting for the next one, and a second po
 with them. Numba's pool is such a second pool (its wheel links another copy of OpenMP than PyTorch's), aborts the
 process when it is entered after a fork, and in its fallback build when two threads enter it at once. So Numba only
 compiles; the loops run as one parallel region of the OpenMP library that PyTorch itself uses. Where that library
-offers no such entry (macOS, Windows), plain Python threads do the work, which the compiled loops let run together.
+has no such entry point (macOS, Windows), Python threads run the loops, which release the GIL.
 
-The price is some 0.1 ms to start a region from Python, so loops below ``SERIAL`` elements stay on the calling thread.
+Starting a region from Python costs some 0.1 ms, so loops below ``SERIAL`` elements stay on the calling thread.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-SERIAL = 400_000  # elements; below, one thread finishes sooner than two start
-#: Entries that are only added up or moved: as many take the time that other loops need for one. 819,200 of them are
+SERIAL = 400_000  # elements; below, one thread is faster than starting two
+#: Entries that are only summed or copied are this many times cheaper than those of other loops. 819,200 of them are
 #: summed by column in 0.14 ms on one thread, and in 0.24 on two.
 LIGHT = 4
-_TASKS_PER_THREAD = 4  # handed out as threads become free: a slow core delays the end by one piece only
+_TASKS_PER_THREAD = 4  # assigned as threads become free: a slow core delays the end by one piece only
 _PROCESS = os.getpid()
 
 
@@ -35,7 +35,7 @@ def run(loop: Callable[..., Any], *arguments: Any, tasks: int, elements: int) ->
     """Call ``loop(*arguments, lo, hi)`` on pieces ``[lo, hi)`` that cover ``range(tasks)``, in parallel if it pays.
 
     ``elements`` is the number of entries read or written by all tasks together. Which thread runs which piece is left
-    open, so a task must write only what belongs to it.
+    open, so a task must write only its own results.
     """
     threads = min(torch.get_num_threads(), tasks)
     # OpenMP does not survive a fork: in a forked child (a DataLoader worker) one thread does all.
@@ -68,12 +68,12 @@ def _region(threads: int, work: Callable[..., None]) -> None:
     futures = [_python_threads(threads - 1).submit(work) for _ in range(threads - 1)]
     work()
     for future in futures:
-        if not future.cancel():  # one that has not started (a busy machine) finds nothing left to do
+        if not future.cancel():  # one that has not started (busy machine) has nothing left to do
             future.result()
 
 
 def pool() -> str:
-    """Whose threads run the loops of compiled kernels, in words."""
+    """Name of the thread pool that runs the loops of compiled kernels."""
     if torch.get_num_threads() < 2:
         return "the calling thread"
     return "PyTorch's OpenMP threads" if _openmp() is not None else "Python threads"
@@ -84,7 +84,7 @@ _Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 @functools.cache
 def _openmp() -> Callable[..., None] | None:
-    """GOMP_parallel(function, data, threads, flags) of the library that libtorch_cpu is linked to, if it has one."""
+    """Return GOMP_parallel(function, data, threads, flags) of the library that libtorch_cpu is linked to, or None."""
     if torch.get_num_threads() < 2 or os.name != "posix":
         return None
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

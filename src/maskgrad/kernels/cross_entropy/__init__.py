@@ -6,7 +6,7 @@ r"""Cross entropy of labels over the specified classes, in ordinary PyTorch.
 
 with the label :math:`y`, which is specified, the mean :math:`\bar x` of the :math:`n` specified classes, and the
 label smoothing :math:`\varepsilon`. Where no class is specified, loss and gradient are 0. Classes lie along dimension
-1, those of a single sample along dimension 0. Halves are computed in float32, and so are their losses.
+1, those of a single sample along dimension 0. Half precision is computed in float32, and the losses are float32.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from maskgrad.kernels.smallest import any_of
 
 
 def class_dim(input: Tensor) -> int:
-    """Where the classes lie."""
+    """Dimension of the classes."""
     return 1 if input.ndim > 1 else 0
 
 
@@ -33,9 +33,9 @@ def class_dim(input: Tensor) -> int:
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each position (float32 for halves), 0 where no class is specified, and the logsumexp.
+    """Loss of each position (float32 for half precision), 0 where no class is specified, and the logsumexp.
 
-    Each label is the number of a class, a specified one at each position that has any.
+    Each label is the index of a class, a specified one where any class is specified.
     """
     dim, (x, present) = class_dim(input), _safe(input, mask)
     normalizer = torch.logsumexp(x, dim)
@@ -67,7 +67,7 @@ def masked_cross_entropy_gradient(
 
 
 def _safe(input: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """-inf for unspecified classes, zeros at positions without any; and which positions have one."""
+    """Logits with -inf for unspecified classes, zeros where no class is specified; and which positions have one."""
     dim, x = class_dim(input), input.float() if input.dtype in HALVES else input
     present = any_of(mask, (dim,))
     nothing = torch.where(present, -torch.inf, 0.0).to(x.dtype).unsqueeze(dim)

@@ -43,11 +43,11 @@ def masked_cross_entropy_gradient(
         share = smoothing / reductions.masked_count(mask, (dim,), False).clamp(min=1).to(grad.dtype)
         out -= reductions.masked_expand((grad * share).unsqueeze(dim), mask, out.dtype)
         slope += smoothing - share
-    chosen = mask.gather(dim, at).squeeze(dim)  # where there is no class at all, the label is one of them
+    chosen = mask.gather(dim, at).squeeze(dim)  # where no class is specified, the label is unspecified, too
     return out.scatter_(dim, at, torch.where(chosen, grad * slope, 0).to(out.dtype).unsqueeze(dim))
 
 
 def _picked(input: Tensor, labels: Tensor) -> Tensor:
-    """The logit of each label."""
+    """Logit of each label."""
     dim, wide = class_dim(input), torch.float32 if input.dtype in HALVES else input.dtype
     return input.detach().gather(dim, labels.unsqueeze(dim)).squeeze(dim).to(wide)

@@ -1,4 +1,4 @@
-r"""Cross entropy of labels over the specified classes: one program takes whole positions.
+r"""Cross entropy of labels over the specified classes: each program handles whole positions.
 
 The logits of a position are walked once, as those of a logsumexp; the loss is written next to it. The gradient is one
 pass, for which the positions need not be whole.
@@ -22,7 +22,7 @@ from maskgrad.kernels.segments.cuda import finish_powers, start_powers, step_pow
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """As in the reference, but that a label that is no class has the loss NaN."""
+    """As in the reference, except that a label outside the classes gives the loss NaN."""
     dim = class_dim(input)
     wide = torch.float32 if input.dtype in HALVES else input.dtype
     found, view = reduce(
@@ -49,7 +49,7 @@ def masked_cross_entropy_gradient(
 
 @compiled
 def _start(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """What the logsumexp keeps; the logit of the label, and whether it was met; sum and number of the logits."""
+    """State of the logsumexp; the logit of the label, and whether it was found; sum and number of the logits."""
     best, total = start_powers(ROWS, COLUMNS, KIND, ACC)
     nothing = tl.zeros((ROWS, COLUMNS), tl.float64)
     none = tl.zeros((ROWS, COLUMNS), tl.int32)
@@ -91,7 +91,7 @@ _LOSS = Accumulator(_start, _step, _finish)
 
 @compiled
 def _gradient(x: tl.tensor, at: tl.tensor, n: tl.tensor, SMOOTHED: tl.constexpr) -> tl.tensor:
-    """Of the logit, the label, the gradient of the loss, the logsumexp, and the share of the smoothing."""
+    """Of the logit, the label, the gradient of the loss, the logsumexp, and the weight of the smoothing."""
     slope = tl.exp(x[0] - x[3]) - tl.where(at == x[1], 1 - n[0], 0)
     if SMOOTHED:
         slope = slope - x[4]

@@ -1,4 +1,4 @@
-"""What the bodies for CUDA devices share: Triton's compiler, tiles, lines and runs.
+"""Shared by the CUDA implementations: Triton's compiler, tiles, lines and runs.
 
-Importing a module of this package imports Triton, so nothing imports one before the first call that runs there.
+Importing a module of this package imports Triton, so they are imported by the first call that needs them.
 """

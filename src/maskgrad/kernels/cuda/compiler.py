@@ -1,6 +1,6 @@
-"""How functions become Triton kernels, and how kernels are started.
+"""Compiling and launching Triton kernels.
 
-A kernel is started once for many *programs*; each owns the results that it writes, and none adds to another's. So there
+A kernel is started once for many *programs*; each writes its own results. So there
 are no atomic operations, and results do not depend on which program runs first.
 
 Where the environment variable ``TRITON_INTERPRET`` is 1 when Triton is imported, its interpreter runs the same source
@@ -19,17 +19,17 @@ from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Below, places fit into 32 bits, with room for the ends of blocks that reach past the last entry.
+# Up to this size, offsets fit into 32 bits, including the ends of blocks that reach past the last entry.
 _NARROW = 1 << 30
 
 
 def compiled(function: F) -> F:
-    """Compile ``function`` for the GPU when it is first started with arguments of these types."""
+    """Compile ``function`` for the GPU on its first launch with arguments of these types."""
     return triton.jit(function)  # type: ignore[no-any-return]
 
 
 def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start ``programs`` programs on the device of the tensors among ``arguments``, and do not wait for them."""
+    """Start ``programs`` programs on the device of the tensors among ``arguments``, without waiting for them."""
     if not programs:
         return
     device = next(x.device for x in arguments if isinstance(x, Tensor))
@@ -41,7 +41,7 @@ def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> Non
 
 
 def index_type(*tensors: Tensor | None) -> Any:
-    """The integer type that holds every place in the memory of ``tensors`` and every number of entries."""
+    """Integer type that can hold every memory offset in ``tensors`` and every count of entries."""
     for x in tensors:
         if x is None:
             continue
@@ -52,7 +52,7 @@ def index_type(*tensors: Tensor | None) -> Any:
 
 
 def precision(dtype: torch.dtype) -> Any:
-    """The type to calculate in: float64 for float64, float32 for other floats, int64 for integers and Booleans."""
+    """Type to compute in: float64 for float64, float32 for other floats, int64 for integers and Booleans."""
     if dtype.is_floating_point:
         return tl.float64 if dtype == torch.float64 else tl.float32
     return tl.int64

@@ -1,9 +1,9 @@
-r"""Straight lines through the specified entries, and the sums that the derivatives of standardizing ask for.
+r"""Straight lines through the specified entries, and the sums for the derivatives of standardizing.
 
 .. math:: y = (x - c)\,s\,w + b, \qquad \bar x = \bar y\,w\,s + (x - c)\,d + o, \qquad
           \sum m\,\bar y f, \quad \sum m\,\bar y f\,(x - c)
 
-All but :math:`x` and :math:`\bar y` are constants of a group or parameters: they are read where they lie, by strides
+All but :math:`x` and :math:`\bar y` are constants of a group or parameters: they are read in place, by strides
 that are 0 where they are broadcast.
 """
 
@@ -68,13 +68,13 @@ def _written(of: object, values: Tensor, mask: Tensor, *others: Tensor, kind: in
 
 
 def _kind(first: bool, *given: Tensor | None) -> int:
-    """The constant that says what is there, one bit for each."""
+    """Constant with one bit for each argument that is present."""
     return first + sum(2 << i for i, x in enumerate(given) if x is not None)
 
 
 @compiled
 def _line(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of v, c, s, and w and b where they are there."""
+    """Of v, c, s, and w and b if present."""
     y = (x[0] - x[1]) * x[2]
     if KIND & 2:
         y = y * x[3]
@@ -85,7 +85,7 @@ def _line(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.t
 
 @compiled
 def _blend(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of v, g, c, s, d, o, and w where it is there."""
+    """Of v, g, c, s, d, o, and w if present."""
     g = x[1] * x[3]
     if KIND & 2:
         g = g * x[6]
@@ -102,7 +102,7 @@ def start_sums(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, AC
 def _step(
     state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr
 ) -> tl.tensor:
-    """Of v, g, c, and f where it is there."""
+    """Of v, g, c, and f if present."""
     g = x[1]
     d = x[0] - x[2]
     if KIND & 2:
@@ -115,7 +115,7 @@ def _step(
 
 @compiled
 def finish_sums(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Two sums of what the threads have, in float64."""
+    """Sum both results over the threads, in float64."""
     return tl.sum(state[0].to(tl.float64), axis=1), tl.sum(state[1].to(tl.float64), axis=1)
 
 

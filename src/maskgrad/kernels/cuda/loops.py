@@ -1,11 +1,11 @@
-"""Loops for all families: a family says what is done with an entry, and these walk through memory.
+"""Loops for all families: a family defines what to do with an entry, and these traverse the memory.
 
-A *formula* is a compiled function ``of(x, at, n, KIND)``: ``x`` are the operands of an entry in the type that is
-calculated in, ``at`` its place along the row, ``n`` four numbers, ``KIND`` a constant for the compiler. An
-:class:`Accumulator` is three: ``start(ROWS, COLUMNS, KIND, ACC)`` is the state of each thread, a tuple;
-``step(state, there, x, at, n, KIND)`` the state after an entry, if it is ``there``; ``finish(state, n, KIND)`` what the
-threads of a row have found together. A row may be written after it was reduced: the formula then gets what was found
-behind the operands. Rows are those of a table, with a mask, or segments of entries.
+A *formula* is a compiled function ``of(x, at, n, KIND)``: ``x`` are the operands of an entry in the type of the
+computation, ``at`` its position along the row, ``n`` four scalars, ``KIND`` a constant for the compiler. An
+:class:`Accumulator` is three functions: ``start(ROWS, COLUMNS, KIND, ACC)`` returns the state of each thread, a tuple;
+``step(state, there, x, at, n, KIND)`` the state after an entry, if ``there``; ``finish(state, n, KIND)`` the
+results of a row from all threads. A row may be written after it was reduced: the formula then gets these results
+after the operands. Rows are those of a table, with a mask, or segments of entries.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def reduce(
     whole: bool = False,
     nothing: float = 0.0,
 ) -> tuple[list[Tensor], Table]:
-    """Reduce specified entries over ``dim``: results of :func:`pieces_of`, to be put together, and their table.
+    """Reduce specified entries over ``dim``: results of :func:`pieces_of`, to be merged, and their table.
 
-    ``few`` are numbers of whole rows; all tensors have one shape. With ``of``, ``out`` is written, row by row, and
+    ``few`` are scalars per row; all tensors have one shape. With ``of``, ``out`` is written, row by row, and
     ``nothing`` where the mask does not hold.
     """
     bits = mask.view(torch.int8)
@@ -113,9 +113,9 @@ def over_segments(
     kind: float = 0,
     exact: bool = True,
 ) -> list[Tensor]:
-    """The same of each segment: results (g, *dense), of entries (n, *dense) and ``few`` (g, *dense).
+    """The same for each segment: results (g, *dense), of entries (n, *dense) and ``few`` (g, *dense).
 
-    Floats are calculated with in float64 if ``exact``.
+    Floats are computed in float64 if ``exact``.
     """
     read, shared = (tuple(x.detach().contiguous() for x in given) for given in (entries, few))
     written = () if out is None else (out,)
@@ -142,13 +142,13 @@ def _four(numbers: Sequence[float]) -> tuple[float, ...]:
 
 @compiled
 def number_of(x: tl.float64, ACC: tl.constexpr) -> tl.tensor:
-    """A number in the type that is calculated in; what else makes a tensor of it goes through float32."""
+    """A scalar in the type of the computation; other ways to make a tensor of it go through float32."""
     return tl.full((1,), x, ACC)
 
 
 @compiled
 def narrowed(x: tl.tensor, type: tl.constexpr) -> tl.tensor:
-    """Rounded to the type of a memory; halves by way of float32, for the compiler knows no other."""
+    """Round to ``type``; half precision via float32, as the compiler requires."""
     if type == tl.float16 or type == tl.bfloat16:
         x = x.to(tl.float32)
     return x.to(type)
@@ -156,7 +156,7 @@ def narrowed(x: tl.tensor, type: tl.constexpr) -> tl.tensor:
 
 @compiled
 def _shared(few: tl.tensor, at: tl.tensor, inside: tl.tensor, ACC: tl.constexpr) -> tl.tensor:
-    """A number of each row, in the type that is calculated in unless it is an integer."""
+    """One scalar per row, in the type of the computation unless it is an integer."""
     x = tl.load(few + at, mask=inside, other=0)
     return x.to(ACC) if few.dtype.element_ty.is_floating() else x
 
@@ -188,7 +188,7 @@ def _row(
     entries: tl.tensor, rows: tl.tensor, r: tl.tensor, inside: tl.tensor, sizes: tl.tensor, steps: tl.tensor,
     ACC: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """The operands of the entries ``r`` of some rows."""
+    """Operands of the entries ``r`` of some rows."""
     x = ()
     for i in tl.static_range(len(entries)):
         v = tl.load(entries[i] + rows[i][:, None] + place(r, sizes, steps, i)[None, :], mask=inside, other=0)
@@ -201,7 +201,7 @@ def _there(
     mask: tl.tensor, row: tl.tensor, r: tl.tensor, inside: tl.tensor, sizes: tl.tensor, steps: tl.tensor,
     TENSOR: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
-    """Which entries of some rows are specified."""
+    """Return which entries of some rows are specified."""
     at = row[:, None] + place(r, sizes, steps, TENSOR)[None, :]
     return tl.load(mask + at, mask=inside, other=0) != 0
 
@@ -214,7 +214,7 @@ def _over_table(
     START: tl.constexpr, STEP: tl.constexpr, FINISH: tl.constexpr, OF: tl.constexpr, KIND: tl.constexpr,
     ACC: tl.constexpr, INDEX: tl.constexpr, KEPT: tl.constexpr, REDUCED: tl.constexpr, NOTHING: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Program p treats piece p % pieces of the rows KEPT * (p // pieces), ... ."""
+    """Program p handles piece p % pieces of the rows KEPT * (p // pieces), ... ."""
     program = tl.program_id(0).to(INDEX)
     k = program // pieces * KEPT + tl.arange(0, KEPT)
     start = program % pieces * piece
@@ -258,7 +258,7 @@ def _segment(
     entries: tl.tensor, order: tl.tensor, entry: tl.tensor, inside: tl.tensor, width: tl.tensor, column: tl.tensor,
     ACC: tl.constexpr, ORDERED: tl.constexpr, INDEX: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
-    """The operands of some entries of each lane, and their places."""
+    """Operands of some entries of each lane, and their positions."""
     at = entry
     if ORDERED:
         at = tl.load(order + entry, mask=inside, other=0).to(INDEX)
@@ -278,7 +278,7 @@ def _over_segments(
 ) -> None:  # fmt: skip
     """A *lane* is one segment and one column of the entries; lanes of neighbouring columns lie together.
 
-    A program walks its lanes' segments in steps of some entries, and stops after the longest, so that a segment that is
+    A program steps through its lanes' segments, and stops after the longest, so a segment that is
     far longer than all others costs time.
     """
     lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)

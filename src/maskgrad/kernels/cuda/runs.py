@@ -1,6 +1,6 @@
-"""Runs of equal indices among sorted ones: which entries begin one, and what its gradients add up to.
+"""Runs of equal indices among sorted ones: the first entry of each, and the sum of its gradients.
 
-A run is added in float64, in an order that depends on the indices alone, by the lane that its first entry has.
+A run is added in float64, in an order that depends on the indices alone, by the lane of its first entry.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from maskgrad.kernels.cuda.compiler import compiled
 
 
 def refuse_outside(indices: Tensor, num_rows: int) -> None:
-    """An error unless all ``indices`` lie in the table: of the device, without waiting for it; else IndexError."""
+    """Raise an error unless all ``indices`` lie in the table: on a device asynchronously, else an IndexError."""
     inside = (indices >= 0) & (indices < num_rows)
     if indices.is_cuda:
         torch._assert_async(inside.all(), f"indices must lie in [0, {num_rows}), the rows of the table")
@@ -22,7 +22,7 @@ def refuse_outside(indices: Tensor, num_rows: int) -> None:
 
 
 def name_outside(indices: Tensor, num_rows: int) -> None:
-    """The IndexError for the first of ``indices`` that lies outside the table."""
+    """Return the IndexError for the first of ``indices`` that lies outside the table."""
     outside = int(((indices < 0) | (indices >= num_rows)).nonzero()[0])
     raise IndexError(
         f"indices must lie in [0, {num_rows}), the rows of the table, "
@@ -32,7 +32,7 @@ def name_outside(indices: Tensor, num_rows: int) -> None:
 
 @compiled
 def is_first(ascending: tl.tensor, entry: tl.tensor, number: tl.tensor, rows: tl.tensor) -> tl.tensor:
-    """Which of the sorted entries begin a run of equal indices that is a row of the table."""
+    """Return which of the sorted entries begin a run of equal indices that is a row of the table."""
     row = tl.load(ascending + entry, mask=entry < number, other=-1)
     before = tl.load(ascending + entry - 1, mask=(entry > 0) & (entry < number), other=-1)
     return (row >= 0) & (row < rows) & (row != before)
@@ -55,6 +55,6 @@ def run_sum(
         source = tl.load(order + at, mask=same, other=0).to(INDEX)
         total += tl.load(values + source * width + column[:, None], mask=same, other=0).to(tl.float64)
         done += STEP
-        # A run goes on if all of this step belonged to it.
+        # A run continues if all entries of this step belonged to it.
         more = tl.max((tl.sum(same.to(tl.int32), axis=1) == STEP).to(tl.int32), axis=0)
     return tl.sum(total, axis=1)

@@ -1,10 +1,10 @@
-"""Seeing strided tensors of any shape as a table of two flat counters, and cutting that table into tiles.
+"""Viewing strided tensors of any shape as a table of two flat counters, cut into tiles.
 
 A reduction over any dimensions has a counter over the *kept* entries and one over the *reduced* ones. Neighbouring
-dimensions that can be walked with one stride are merged first (:mod:`maskgrad.kernels.layout`); what is left of each
-group is a *walk*: a flat counter that is turned into a place in memory by division, digit by digit, so that nothing is
+dimensions that can be traversed with one stride are merged first (:mod:`maskgrad.kernels.layout`); the rest of each
+group is a *walk*: a flat counter that is converted to a memory offset by division, digit by digit, so that nothing is
 copied and broadcast (stride 0) masks are never expanded. A program handles a tile of the table; consecutive threads lie
-along the counter that moves through memory without gaps.
+along the counter that is contiguous in memory.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from maskgrad.kernels.layout import Axis, axes
 
 ENTRIES = 2048  # of a tile: 16 for each of the 128 threads of a program
 WIDEST = 1024  # along the counter without gaps
-LINE = 128  # entries side by side that use memory well where the other counter must advance, too
-PROGRAMS = 512  # that keep a large GPU busy; constant, so that results do not depend on the device
+LINE = 128  # neighbouring entries for efficient memory access where the other counter must advance, too
+PROGRAMS = 512  # enough for a large GPU; constant, so that results do not depend on the device
 
 
 class Walk(NamedTuple):
@@ -35,7 +35,7 @@ class Walk(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Entries along both counters, and into how many ``pieces`` of length ``piece`` the second is cut."""
+    """Entries along both counters, and the number ``pieces`` of length ``piece`` along the second."""
 
     kept: int
     reduced: int
@@ -44,7 +44,7 @@ class Tile(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Kept and reduced entries; ``order`` of the dimensions in memory; the rest as it was given."""
+    """Kept and reduced entries; ``order`` of the dimensions in memory; the rest as given."""
 
     kept: Walk
     reduced: Walk
@@ -56,7 +56,7 @@ class Table(NamedTuple):
 
 
 def walk(merged: Sequence[Axis], tensors: int) -> Walk:
-    """A counter over the axes ``merged``, slowest first."""
+    """Make a counter over the axes ``merged``, slowest first."""
     fastest_first = [*reversed(merged)] or [Axis(1, False, (0,) * tensors)]
     return Walk(
         math.prod(axis.size for axis in fastest_first),
@@ -66,9 +66,9 @@ def walk(merged: Sequence[Axis], tensors: int) -> Walk:
 
 
 def table(tensors: Sequence[Tensor], dim: Sequence[int], whole: bool = False) -> Table:
-    """The table of a reduction of ``tensors`` (all of one shape) over ``dim``; the first decides the order.
+    """Make the table of a reduction of ``tensors`` (all of one shape) over ``dim``; the first decides the order.
 
-    ``whole`` keeps the reduced counter in one piece, for results that cannot be put together from pieces.
+    ``whole`` keeps the reduced counter in one piece, for results that cannot be merged from pieces.
     """
     shape = tensors[0].shape
     dims = sorted({d % len(shape) for d in dim}) if len(shape) else []
@@ -95,10 +95,10 @@ def _tile(kept: int, reduced: int, along: bool, whole: bool) -> Tile:
 
 
 def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> None:
-    """Run ``kernel`` on tiles of ``out`` and ``tensors`` (all of one shape): for work on every entry by itself.
+    """Run ``kernel`` on tiles of ``out`` and ``tensors`` (all of one shape): for entrywise operations.
 
-    Its arguments are the tensors; number, sizes and strides of the outer counter; the same of the inner one, which is
-    the innermost axis; and the number of tiles side by side in it.
+    Its arguments are the tensors; number, sizes and strides of the outer counter; the same for the inner one, which is
+    the innermost axis; and the number of tiles along it.
     """
     if not out.numel():
         return
@@ -111,7 +111,7 @@ def entrywise(kernel: Any, out: Tensor, *tensors: Tensor, **constants: Any) -> N
 
 
 def cut(*every: Tensor) -> tuple[Walk, Walk, int, int, int]:
-    """The outer and the inner counter of tensors of one shape, the sides of a tile, and how many lie side by side."""
+    """Return the outer and the inner counter of tensors of one shape, the sides of a tile, and the number of tiles."""
     merged, _ = axes(every[0].shape, [x.stride() for x in every], ())
     rows, inner = walk(merged[:-1], len(every)), walk(merged[-1:], len(every))
     side = power_of_two(inner.number, WIDEST)
@@ -122,7 +122,7 @@ def cut(*every: Tensor) -> tuple[Walk, Walk, int, int, int]:
 def reduction(
     kernel: Any, view: Table, tensors: Sequence[Tensor], results: Sequence[Tensor], **constants: Any
 ) -> None:
-    """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` have no place in it.
+    """Run ``kernel`` on the tiles of ``view``, the table of ``tensors``; ``results`` are not part of it.
 
     Its arguments are these; number, sizes and, tensor by tensor, strides of the kept counter; the same of the reduced
     one; the length of a piece and the number of pieces, unless all is ``whole``.
@@ -137,7 +137,7 @@ def reduction(
 
 
 def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
-    """The results ``x`` (flat, in the order of the kept counter) in the shape of the reduction."""
+    """Reshape the results ``x`` (flat, in the order of the kept counter) to the shape of the reduction."""
     kept = [d for d in view.order if d not in view.dims]
     back = [kept.index(d) for d in sorted(kept)]
     final = [1 if d in view.dims else n for d, n in enumerate(view.shape) if keepdim or d not in view.dims]
@@ -146,9 +146,9 @@ def restored(x: Tensor, view: Table, keepdim: bool) -> Tensor:
 
 @compiled
 def place(i: tl.tensor, sizes: tl.tensor, strides: tl.tensor, TENSOR: tl.constexpr = 0) -> tl.tensor:
-    """Where the entries that a counter calls ``i`` lie in memory; ``strides`` are those of several tensors in a row.
+    """Memory offsets of the entries with counter ``i``; ``strides`` holds those of several tensors in sequence.
 
-    Tuples of tuples would say the same, but Triton 3.5 loses the ones among their numbers.
+    Not tuples of tuples, in which Triton 3.5 loses the ones.
     """
     offset = i * 0
     first: tl.constexpr = TENSOR * len(sizes)
@@ -174,7 +174,7 @@ def tile_place(
     row: tl.tensor, row_sizes: tl.tensor, row_strides: tl.tensor, column: tl.tensor, sizes: tl.tensor,
     strides: tl.tensor, TENSOR: tl.constexpr = 0,
 ) -> tl.tensor:  # fmt: skip
-    """Where the entries of a tile lie in the memory of one operand."""
+    """Memory offsets of the entries of a tile for one operand."""
     return (
         place(row, row_sizes, row_strides, TENSOR)[:, None] + place(column, sizes, strides, TENSOR)[None, :]
     )

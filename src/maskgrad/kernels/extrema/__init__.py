@@ -1,8 +1,8 @@
 """Extrema of the specified entries, their positions, and their gradients, in ordinary PyTorch.
 
-A constant of -inf under the mask cannot be told from a specified -inf, neither in the gradient (which is shared among
-equals) nor as a position. So the extremum's value comes from filling, and who attains it is asked of the specified
-entries alone. The extremum of nothing is the value that never wins, its position 0. NaN wins, as in torch.
+A filler of -inf under the mask cannot be told from a specified -inf, neither in the gradient (which is shared among
+ties) nor as a position. So the value of the extremum comes from filling, and ties and positions are looked for among
+the specified entries only. An empty slice gives the value that never wins, position 0. NaN wins, as in torch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from maskgrad.kernels.smallest import any_of
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
-    """The value that never wins: the identity of maximum (of minimum if not ``largest``)."""
+    """Value that never wins: the identity of maximum (of minimum if not ``largest``)."""
     if dtype.is_complex:
-        raise RuntimeError(f"extrema are not defined for complex dtypes, found {dtype}")
+        raise RuntimeError(f"extrema are not defined for complex dtypes, got {dtype}")
     if dtype == torch.bool:
         return not largest
     if dtype.is_floating_point:
@@ -40,7 +40,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """The largest, or smallest, specified entry, and how many attain it (int64; 0 where there is none)."""
+    """The largest, or smallest, specified entry, and the number of ties (int64; 0 for an empty slice)."""
     if not dim:
         return torch.where(mask, values, lowest(values.dtype, largest)), mask.to(torch.int64)
     best = _extremum(values, mask, dim, largest)
@@ -66,7 +66,7 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """Where along ``dim`` the first extremum is (0 where there is no entry), and whether there is an entry."""
+    """Return the position of the first extremum along ``dim`` (0 for an empty slice), and whether there is an entry."""
     values = values.detach()
     best = _extremum(values, mask, (dim,), largest)
     winners = mask & ((values == best) | (values != values))
@@ -76,11 +76,11 @@ def masked_position(
 def shared_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """The extremum, differentiable, and whether there is an entry; its gradient is shared among equals."""
+    """The extremum, differentiable, and whether there is an entry; its gradient is shared among ties."""
     if not dim:
         return values, mask
-    # A Function with a forward-mode derivative could not be compiled; torch's own shares with equals under the mask.
-    # Where nobody asks for a gradient, a Function costs as much as the extremum of a small tensor.
+    # A Function with a forward-mode derivative could not be compiled; torch's own shares with masked ties.
+    # Where no gradient is needed, a Function costs as much as the extremum of a small tensor.
     direct = not torch.compiler.is_compiling() and (
         torch.autograd.forward_ad._current_level >= 0
         or not (
@@ -90,7 +90,7 @@ def shared_extremum(
     if direct:
         return _extremum(values, mask, dim, largest, keepdim), any_of(mask, dim, keepdim)
     best: Tensor | None = None
-    if values.dtype not in HALVES and can_read_values(values, mask):  # PyTorch cannot count equal halves
+    if values.dtype not in HALVES and can_read_values(values, mask):  # PyTorch miscounts equal halves
         best = _unless_filler_wins(values, mask, dim, largest)
     if best is None:
         best = _SharedExtremum.apply(values, mask, dim, largest)  # type: ignore[no-untyped-call]
@@ -105,10 +105,10 @@ def _extremum(
 
 
 def _unless_filler_wins(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor | None:
-    """The extremum with PyTorch's own derivative, None where that would give entries under the mask a share.
+    """The extremum with PyTorch's own derivative, None where it would give masked entries a gradient.
 
-    They are filled with what never wins. Only where it did (all is masked, or infinite), or a NaN did, equals could be
-    miscounted; everywhere else this spares a Function, which costs three times as much as all of a small tensor.
+    Masked entries are filled with a value that never wins. Only if it did (all masked, or infinite), or a NaN did, ties
+    could be miscounted; everywhere else this saves a Function, which costs three times as much as a small extremum.
     """
     best = _extremum(values, mask, dim, largest)
     if not best.numel():
@@ -147,7 +147,7 @@ class _SharedExtremum(torch.autograd.Function):
 def extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    """The largest, or smallest, specified entry, and whether there is one; equals share its gradient."""
+    """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
     check_mask(values, mask)
     if masked_extremum.is_compiled_for(values, mask):
         best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)

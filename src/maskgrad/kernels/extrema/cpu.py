@@ -1,7 +1,7 @@
-"""Extrema of the specified entries, how many attain them, where the first is, and the gradient's way back.
+"""Extrema of the specified entries, number of ties, position of the first, and the gradient.
 
 One pass over values and mask. Numbers are compared as integers (see ``ordered`` in ``floating.py``), a block or a row
-of columns at a time; who attains the extremum is looked for only in a block that equals or beats the best so far, while
+of columns at a time; ties are counted only in a block that equals or beats the best so far, while
 it is in the first-level cache. Names: v values, m mask; ``turn`` is 0 for the largest, -1 for the smallest.
 """
 
@@ -22,11 +22,11 @@ from maskgrad.kernels.cpu.partition import Partition, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
 
-BLOCK = 1024  # entries of a row treated together
-FEW = 8  # entries of a row that are looked at one by one
-TILE = 1024  # columns treated together
+BLOCK = 1024  # entries of a row processed together
+FEW = 8  # entries of a row that are compared one by one
+TILE = 1024  # columns processed together
 
-NARROW = (torch.int8, torch.int16)  # int16 is how float16 travels
+NARROW = (torch.int8, torch.int16)  # float16 is passed as int16
 
 
 def masked_extremum(
@@ -86,7 +86,7 @@ def _reduce(
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
-    start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer of what never wins
+    start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer that never wins
     run(
         _columns if parts.inner else _rows, *[flat(x) for x in tensors], *parts.geometry, wide(start),
         wide(turn), position, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
@@ -113,7 +113,7 @@ def _ties(v: Any, m: Any, best: Any, turn: Any) -> int:
 
 @compiled
 def _first(v: Any, m: Any, best: Any, turn: Any) -> Any:
-    """Where ``best`` is first attained, ``BLOCK`` if nowhere; without an early exit, which would not vectorise."""
+    """Return where ``best`` first occurs, ``BLOCK`` if nowhere; no early exit, which would not vectorise."""
     first = np.int32(BLOCK)
     for r in range(v.size):
         hit = (m[r] != 0) & (ordered(decode(v[r]), turn) == best)
@@ -139,7 +139,7 @@ def _rows(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
     turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats piece t % pieces of row t // pieces; for the steps of the mask see :func:`stretch`."""
+    """Task t handles piece t % pieces of row t // pieces; for the steps of the mask see :func:`stretch`."""
     v, m, out, number = at(v), at(m), at(out), at(number)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
@@ -214,7 +214,7 @@ def _columns(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
     turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    """Task t handles tile t % tiles of the columns, over one piece of the rows."""
     v, m, out, number = at(v), at(m), at(out), at(number)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)

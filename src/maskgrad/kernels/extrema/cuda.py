@@ -1,8 +1,8 @@
-"""Extrema of the specified entries, who attains them, and where the first is: one pass over values and mask.
+"""Extrema of the specified entries, ties, and the position of the first: one pass over values and mask.
 
-Each thread keeps the best entry that it met and how many equal it; NaN wins, as in torch. The extremum of nothing is
-the value that never wins, its position 0. That value is the constant of the kernels, and says by its sign whether the
-largest or the smallest is looked for.
+Each thread keeps the best entry so far and the number of ties; NaN wins, as in torch. An empty slice gives
+the value that never wins, position 0. That value is the constant of the kernels, and its sign says whether the
+largest or the smallest is computed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _finish(state: tl.tensor, n: tl.tensor, NEUTRAL: tl.constexpr) -> tl.tensor:
 def _start_position(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, NEUTRAL: tl.constexpr, ACC: tl.constexpr
 ) -> tl.tensor:
-    """The best, where its first is, and where the first NaN is; -1 for nowhere."""
+    """The best, its first position, and that of the first NaN; -1 for none."""
     nowhere = tl.full((ROWS, COLUMNS), -1, tl.int64)
     return tl.full((ROWS, COLUMNS), NEUTRAL, ACC), nowhere, nowhere
 
@@ -101,7 +101,7 @@ def _start_position(
 def _step_position(
     state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, NEUTRAL: tl.constexpr
 ) -> tl.tensor:
-    """Each thread meets its entries in their order, so the first of equals stays."""
+    """Each thread reads its entries in order, so the first of ties is kept."""
     best, place, missing = state
     v = x[0]
     better = there & (v > best) if NEUTRAL <= 0 else there & (v < best)

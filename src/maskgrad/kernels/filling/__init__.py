@@ -1,9 +1,9 @@
-r"""Replacing what is under a mask by a constant, in ordinary PyTorch.
+r"""Replacing masked entries by a constant, in ordinary PyTorch.
 
 .. math:: y_i = x_i \text{ where } m_i, \text{ else filler}, \qquad
           \frac{\partial y_i}{\partial x_i} = 1 \text{ where } m_i, \text{ else } 0
 
-A selection in both directions: nothing under the mask, not even a NaN, reaches the result or a gradient.
+A selection in both directions: masked values, even NaN, reach neither the result nor a gradient.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
     "(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, min_numel=12_288, in_graphs=65_536
 )
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    """``torch.where(mask, values, filler)`` with a number of the category of ``values``; any order of derivatives."""
+    """``torch.where(mask, values, filler)`` with a scalar of the category of ``values``; any order of derivatives."""
     return torch.where(mask, values, filler)
 
 
 def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
-    """``torch.where(mask, values, target, out=target)``, all of one shape, the first two of one dtype; no derivative.
+    """``torch.where(mask, values, target, out=target)``, all of one shape, the first two of one dtype; no gradient.
 
     PyTorch branches at each entry, which at a random mask takes six times as long.
     """
@@ -57,7 +57,7 @@ class _WithGradientAt(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, mask: Tensor) -> Tensor:
         ctx.save_for_backward(mask)
-        return values.clone()  # compilers remove it
+        return values.clone()  # removed by compilers
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -65,11 +65,11 @@ class _WithGradientAt(torch.autograd.Function):
 
 
 def with_gradient_at(values: Tensor, mask: Tensor) -> Tensor:
-    """The values as they are, with a gradient that is selected by the mask."""
+    """Return the values unchanged, with their gradient set to 0 where masked."""
     return _WithGradientAt.apply(values, mask)  # type: ignore[no-any-return, no-untyped-call]
 
 
-# An operator that is made of others: Dynamo names it in its graphs, and compilers see through it. Of a function that
-# Dynamo traces itself, it records no second derivative, without an error.
+# A composite operator: Dynamo shows it in its graphs, and compilers decompose it. For a function that
+# Dynamo traces itself, the second derivative is silently lost.
 torch.library.define("maskgrad::with_gradient_at", "(Tensor values, Tensor mask) -> Tensor")
 torch.library.impl("maskgrad::with_gradient_at", "CompositeImplicitAutograd", with_gradient_at)

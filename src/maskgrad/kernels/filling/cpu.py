@@ -1,10 +1,10 @@
-r"""Replacing what is under a mask by a constant: one pass, without a branch.
+r"""Replacing masked entries by a constant: one pass, without a branch.
 
 .. math:: y_i = x_i \text{ where } m_i, \text{ else filler}
 
-The processor guesses the outcome of a branch, and at a random mask it guesses wrong half of the time. So both sides are
-read and one is chosen, which compiles to vector code. A mask that repeats along the innermost axis (padding) decides
-once for the whole of it. The numbers are only moved, so their bits travel as integers: four compiled versions serve
+At a random mask a branch is mispredicted half of the time. So both sides are
+read and one is selected, which vectorises. A mask that repeats along the innermost axis (padding) is read
+once for all of it. Values are only copied, so their bits travel as integers: four compiled versions serve
 every dtype.
 """
 
@@ -25,13 +25,13 @@ from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.layout import Axis, axes
 
 PIECE = 16384  # entries of a long row that make one task
-AXES = 3  # that a loop walks
+AXES = 3  # that a loop traverses
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMBERS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    """As in the reference; the result lies in memory as ``torch.empty_like(values)`` would."""
+    """As in the reference; the result has the strides of ``torch.empty_like(values)``."""
     out = advised(torch.empty_like(values, requires_grad=False))
     select(out, values, mask, filler)
     return out
@@ -45,7 +45,7 @@ def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
 
 
 def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> bool:
-    """Write ``values`` where ``mask`` holds; False, and nothing is done, if these memories are not walked here."""
+    """Write ``values`` where ``mask`` holds; return False without writing if the strides are not supported."""
     shared = target.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
     repeats = any(
         stride == 0 and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)
@@ -59,7 +59,7 @@ def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> bool:
 
 @functools.lru_cache(256)  # 12 µs where the fill of 65,536 entries takes 8
 def _bits(filler: float, dtype: torch.dtype) -> int:
-    """The bits of a number in a dtype, as a signed integer; of zeros the negative one, because they are equal."""
+    """Return the bits of a scalar in a dtype, as a signed integer; -0 for both zeros, as they are equal."""
     exact = torch.float64 if dtype.is_floating_point else torch.int64
     return int(
         torch.tensor(filler or math.copysign(0.0, -1), dtype=exact).to(dtype).view(_BITS[dtype.itemsize])
@@ -91,13 +91,13 @@ def _walk(out: Tensor, values: Tensor, mask: Tensor, constant: int | None) -> No
 
 @functools.lru_cache(KEPT)
 def _merged(shape: torch.Size, strides: tuple[tuple[int, ...], ...]) -> tuple[Axis, ...]:
-    """The axes of three tensors, slowest first, as many as a loop walks at least; to find them takes 6 us."""
+    """Return the axes of three tensors, slowest first, padded to the number of a loop; finding them takes 6 us."""
     found = axes(shape, strides, ())[0] or [Axis(1, False, (1, 1, 1))]
     return (*[Axis(1, False, (0, 0, 0))] * (AXES - len(found)), *found)
 
 
 def _loop(keeps: bool) -> Any:
-    """Return a loop over rows; with ``keeps`` it leaves what is not specified as it is."""
+    """Return a loop over rows; with ``keeps`` it does not change masked entries."""
 
     @formula
     def line(
@@ -119,7 +119,7 @@ def _loop(keeps: bool) -> Any:
                     out[o + k] = same
         elif o_step == 1 and m_step == 1 and v_step == 1:
             for k in range(size):
-                value = values[v + k]  # read in any case: a read that may be left out is a branch
+                value = values[v + k]  # read in any case: a conditional read is a branch
                 other = out[o + k] if keeps else filler
                 out[o + k] = value if mask[m + k] != 0 else other
         elif o_step == 1 and m_step == 1 and v_step == 0:
@@ -150,7 +150,7 @@ def _loop(keeps: bool) -> Any:
                 row = slow * fasts
                 o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
                 fast, last = max(lo - row, 0), min(hi - row, fasts)
-                while fast < last:  # rows that are alike are one
+                while fast < last:  # equal rows are one
                     start, known = fast, mask[m + fast * m_row] != 0
                     while fast < last and (mask[m + fast * m_row] != 0) == known:
                         fast += 1
@@ -158,7 +158,7 @@ def _loop(keeps: bool) -> Any:
                     first = min(inners, size) if repeats and known else size
                     line(out, values, mask, filler, o0, v0, m + start * m_row, first, steps)
                     done = np.uint64(first)
-                    while done < np.uint64(size):  # a row that repeats: what is written is copied
+                    while done < np.uint64(size):  # a repeated row: copy what is written
                         more = min(done, np.uint64(size) - done, copied)
                         for k in range(more):
                             out[np.uint64(o0) + done + k] = out[np.uint64(o0) + k]

@@ -1,8 +1,8 @@
-r"""Replacing what is under a mask by a constant: both sides are read, one is chosen.
+r"""Replacing masked entries by a constant: both sides are read, one is selected.
 
 .. math:: y_i = x_i \text{ where } m_i, \text{ else filler}
 
-The numbers are only moved, so their bits travel as integers: four kernels serve every dtype, and a constant keeps all
+Values are only copied, so their bits travel as integers: four kernels serve every dtype, and a constant keeps all
 its digits.
 """
 
@@ -19,7 +19,7 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    """As in the reference; the result lies in memory as ``torch.empty_like(values)`` would."""
+    """As in the reference; the result has the strides of ``torch.empty_like(values)``."""
     out = torch.empty_like(values, requires_grad=False)
     select(out, values.detach(), mask, filler)
     return out
@@ -31,7 +31,7 @@ def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
         return
     bits = _BITS[out.element_size()]
     exact = torch.float64 if out.is_floating_point() else torch.int64
-    # On the CPU, so that there is nothing to wait for.
+    # On the CPU, so that nothing has to wait.
     constant = int(torch.tensor(filler, dtype=exact, device="cpu").to(out.dtype).view(bits))
     entrywise(_select, out.view(bits), values.view(bits), mask.view(torch.int8), filler=constant)
 

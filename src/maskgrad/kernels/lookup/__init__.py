@@ -41,5 +41,5 @@ def _fake(table: Tensor, indices: Tensor) -> Tensor:
 
 # Measured on 2 cores with the gradient and without the step, in milliseconds, F.embedding / compiled: 65,536 rows of 64
 # 1.3 / 2.0, 262,144 rows 17 / 7. From 32 MiB on, C's allocator returns memory to the system each time; below, what
-# PyTorch writes into has pages already.
+# PyTorch writes to is mapped already.
 lookup_rows.fake = _fake

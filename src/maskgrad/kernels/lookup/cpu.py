@@ -1,6 +1,6 @@
-r"""Looking up rows of a table: one copy, rows to come asked for in advance, the result in huge pages.
+r"""Looking up rows of a table: one copy with prefetched rows, into huge pages.
 
-The rows of a large table lie at places that no processor foresees, and fresh memory for the result costs more than the
+The processor cannot predict the rows of a large table, and fresh memory for the result costs more than the
 copy (see ``memory.py``): half of PyTorch's time for 262,144 rows of a 10^6 x 64 table.
 """
 
@@ -17,7 +17,7 @@ from maskgrad.kernels.cpu.compiler import array, ask, compiled
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import run
 
-AHEAD = 8  # rows between asking for one and reading it
+AHEAD = 8  # rows between prefetching one and reading it
 
 
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
@@ -31,7 +31,7 @@ def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
         )
     out = empty((len(rows), *table.shape[1:]), table.dtype)
     if out.numel():
-        # The numbers are only moved, so their bits may travel as integers: three compiled versions serve every dtype.
+        # Values are only copied, so their bits travel as integers: three compiled versions serve every dtype.
         bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[table.element_size()]
         source = table.detach().contiguous().view(-1).view(bits)
         run(

@@ -1,7 +1,7 @@
-r"""Looking up rows of a table: :math:`y_i = W_{x_i}`, moved bit for bit.
+r"""Looking up rows of a table: :math:`y_i = W_{x_i}`, copied bit for bit.
 
-Neighbouring threads read neighbouring columns of a row. An index outside the table is refused as PyTorch refuses it on
-a GPU, by an error of the device that the host meets later; nothing is read for it.
+Neighbouring threads read neighbouring columns of a row. As in PyTorch on a GPU, an index outside the table raises an
+asynchronous device error; nothing is read for it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from maskgrad.kernels.cuda.runs import refuse_outside
 from maskgrad.kernels.cuda.tiles import ENTRIES, WIDEST, place, walk
 from maskgrad.kernels.layout import axes
 
-# The numbers are only moved, so their bits travel as integers.
+# Values are only copied, so their bits travel as integers.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
-    """As in the reference; a table with gaps is read where it lies."""
+    """As in the reference; a table with gaps is read in place."""
     refuse_outside(indices, len(table))
     out = table.new_empty((len(indices), *table.shape[1:]), requires_grad=False)
     if not out.numel() or not len(table):

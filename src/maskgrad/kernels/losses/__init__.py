@@ -1,16 +1,16 @@
 r"""Losses of two tensors, entry by entry, in ordinary PyTorch: exactly 0 where either is unspecified.
 
 =================  =============================================================================================
-``distance``         with :math:`a = |x - t|` and the numbers :math:`(q, \delta, p, r)`:
+``distance``         with :math:`a = |x - t|` and the scalars :math:`(q, \delta, p, r)`:
                      :math:`q a^2` where :math:`a \le \delta`, else :math:`p a - r`
 ``logits``           :math:`-t \ln \sigma(x) - (1 - t) \ln(1 - \sigma(x))`
 ``probabilities``    :math:`-t \ln x - (1 - t) \ln(1 - x)`, each logarithm at least -100
 =================  =============================================================================================
 
 The first is the squared error (1, ∞, 1, 0), the absolute one (0, 0, 1, 0), Huber's (1/2, δ, δ, δ²/2) and the smooth
-absolute one (1/2β, β, 1, β/2). Where it bends, its derivative is the one of both sides; the absolute error has 0 at 0.
+absolute one (1/2β, β, 1, β/2). At kinks both one-sided derivatives agree; the absolute error has derivative 0 at 0.
 
-Halves are computed and added up in float32.
+Half precision is computed and added up in float32.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
-    """The sum of these losses (float32 for halves), and how many there are (int64)."""
+    """The sum of these losses (float32 for half precision), and their number (int64)."""
     loss = masked_loss.reference(_wide(input), _wide(target), mask, kind, numbers)
     return loss.sum(), mask.sum()
 
@@ -80,7 +80,7 @@ def masked_loss_gradient(
 def masked_loss_target_gradient(
     grad: Tensor, input: Tensor, target: Tensor, mask: Tensor, kind: str
 ) -> Tensor:
-    """``grad``, broadcast, times the derivative by ``target`` (not for distances, where it is minus the other one)."""
+    """``grad``, broadcast, times the derivative by ``target`` (for distances minus that by ``input``: not computed)."""
     x = _safe(input, mask, kind)
     slope = -x if kind == "logits" else torch.log1p(-x).clamp(min=-100) - x.log().clamp(min=-100)
     wide = _wide(grad).to(x.dtype).expand(mask.shape)

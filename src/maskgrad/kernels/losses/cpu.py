@@ -6,7 +6,7 @@ The formulas are in the reference. A selection stands where a product with :math
 type of the values and the blocks in float64, and pieces are cut by the shape alone: results do not depend on the number
 of threads.
 
-Legend: x input, t target, m mask, g gradient of the result; n the numbers 0, 1 and q, limit, p, r of a distance.
+Legend: x input, t target, m mask, g gradient of the result; n the scalars 0, 1 and q, limit, p, r of a distance.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss.reference(input, target, mask, kind, numbers)
     out = write(_LOSSES[kind], input, target, mask, None, numbers=numbers or _NONE)
-    if kind == "probabilities" and bool(out.sum().isnan()):  # the reference refuses what is no probability
+    if kind == "probabilities" and bool(out.sum().isnan()):  # the reference raises the error
         return family.masked_loss.reference(input, target, mask, kind, numbers)
     return out
 
@@ -97,7 +97,7 @@ def _probabilities_gradient(x: Any, t: Any, g: Any, b: Any, c: Any, d: Any, n: A
 
 
 def _counted(loss: Any) -> tuple[Any, Any]:
-    """Loops that add up a loss, and count."""
+    """Make loops that sum a loss and count its entries."""
 
     @formula
     def of(x: Any, t: Any, c: Any, n: Any) -> Any:

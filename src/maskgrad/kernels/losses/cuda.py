@@ -3,13 +3,13 @@ r"""Losses of two tensors, entry by entry: one pass that reads both and the mask
 .. math:: L = \sum_i m_i\, \ell(x_i, t_i), \qquad \frac{\partial L}{\partial x_i} = g\, m_i\, \ell'(x_i, t_i)
 
 The formulas are in the reference. A selection stands where a product with :math:`m` is written. Each thread adds in the
-type of the values (halves in float32), and what the threads and the pieces have is added in float64, in an order
-that depends on shapes and strides alone.
+type of the values (half precision in float32), and what the threads and the pieces have is added in float64, in an
+order that depends on shapes and strides alone.
 
-What is no probability has the loss NaN. It is refused as PyTorch refuses it on a GPU, by an error of the device that
-the host meets later.
+Values that are not probabilities have the loss NaN, which raises an asynchronous device error, as in PyTorch
+on a GPU.
 
-Legend: x input, t target, m mask, g gradient of the result; q, limit, p, r the numbers of a distance.
+Legend: x input, t target, m mask, g gradient of the result; q, limit, p, r the scalars of a distance.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     out = torch.empty_like(input, requires_grad=False)
     write(_loss, out, mask, input, target, kind=KINDS.index(kind), numbers=numbers)
     if kind == "probabilities" and _holds_nan(out.sum()):
-        return family.masked_loss.reference(input, target, mask, kind, numbers)  # says what is wrong
+        return family.masked_loss.reference(input, target, mask, kind, numbers)  # raises the error
     return out
 
 
@@ -64,7 +64,7 @@ def masked_loss_gradient(
 
 
 def _holds_nan(total: Tensor) -> bool:
-    """Whether a sum of losses is NaN; on a GPU nobody waits for the answer, and it is an error there."""
+    """Whether a sum of losses is NaN; on a GPU this is an asynchronous error instead."""
     if total.is_cuda:
         torch._assert_async(
             ~total.isnan(), "input and target of a binary cross entropy should be between 0 and 1 where specified"
@@ -75,7 +75,7 @@ def _holds_nan(total: Tensor) -> bool:
 
 @compiled
 def logarithm_1p(x: tl.tensor) -> tl.tensor:
-    """log(1 + x) without loss of digits: what is rounded off in 1 + x is made good by a factor (Kahan)."""
+    """log(1 + x) without loss of digits: a factor corrects the rounding of 1 + x (Kahan)."""
     u = 1 + x
     d = u - 1
     return tl.where(d == 0, x, tl.log(u) * (x / tl.where(d == 0, 1, d)))
@@ -111,7 +111,7 @@ def _step(
 
 @compiled
 def _gradient(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of an input and a target, from the gradient of the loss."""
+    """The gradient by the input from that of the loss."""
     t = x[1]
     g = x[2]
     x = x[0]

@@ -6,7 +6,7 @@ r"""Standardizing the specified entries of each row, in ordinary PyTorch.
 .. math:: \frac{\partial L}{\partial x_i} = s \Bigl(h_i - \frac1n \sum_j h_j\Bigr)
           - \frac{s^3}{n} (x_i - \bar x) \sum_j h_j (x_j - \bar x), \qquad h_i = w_i \frac{\partial L}{\partial y_i}
 
-A row is what the last ``dims`` dimensions span; sums run over its specified entries. Without ``centered`` the mean
+A row spans the last ``dims`` dimensions; sums run over its specified entries. Without ``centered`` the mean
 counts as 0 (RMS normalisation).
 """
 
@@ -39,9 +39,9 @@ def masked_layer_norm(
     eps: float = 1e-5,
     centered: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Entries less their mean (if ``centered``), by their deviation, times ``weight`` plus ``bias``; 0 if unspecified.
+    """Standardize entries (around 0 unless ``centered``), times ``weight`` plus ``bias``; 0 if unspecified.
 
-    The last ``dims`` dimensions, those of ``weight`` and ``bias``, are standardized together. With the result come the
+    The last ``dims`` dimensions, those of ``weight`` and ``bias``, are standardized together. Also returns the
     mean, the reciprocal deviation (both without a gradient) and the number of entries, dimensions kept.
     """
     deviation, mean, _, scale, count = standardized(values, mask, tuple(range(-dims, 0)), eps, centered)
@@ -75,7 +75,7 @@ def masked_layer_norm_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of values, weight and bias (of the latter two in the type of the statistics).
 
-    ``mean`` and ``scale`` spare the compiled body a pass. Here they are computed again: they depend on the values.
+    ``mean`` and ``scale`` save the compiled implementation a pass; they are recomputed here for their gradients.
     """
     row, batch = tuple(range(-dims, 0)), tuple(range(values.ndim - dims))
     deviation, _, _, scale, _ = standardized(values, mask, row, eps, centered)

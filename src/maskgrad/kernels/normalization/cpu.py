@@ -3,10 +3,10 @@ r"""Standardizing the specified entries of each row: values and mask are read fr
 .. math:: y_i = (x_i - \bar x) s w_i + b_i, \qquad s = (Q / n + \varepsilon)^{-1/2}, \qquad
           Q = \sum_{i: m_i} (x_i - \bar x)^2
 
-A row is swept three times, for its mean, its squares, and its result, but stays in the cache meanwhile. Sums of a block
-are those of the type of the values (halves in float32), sums of blocks are float64. In the backward pass the gradients
-of weight and bias are added over at most ``ROWS`` rows, and these sums over all, so that no thread writes what is
-another's.
+A row is read three times, for its mean, its squares, and its result, but stays in the cache. Sums of a block
+are those of the type of the values (half precision in float32), sums of blocks are float64. In the backward pass the
+gradients of weight and bias are added over at most ``ROWS`` rows, and these sums over all, so that no thread writes
+what is another's.
 
 Legend: v values, m mask, g gradient; w weight, b bias; s scale; n number.
 """
@@ -99,7 +99,7 @@ def _wide(values: Tensor) -> torch.dtype:
 
 
 def _rows_of(values: Tensor, mask: Tensor, dims: int) -> tuple[Tensor, Tensor, int, int]:
-    """Values and mask as matrices; a mask that is constant along the rows, or from row to row, is not expanded."""
+    """Return values and mask as matrices; a mask that is constant along the rows, or over them, is not expanded."""
     length = math.prod(values.shape[-dims:])
     values = values.detach().reshape(-1, length).contiguous()
     mask = mask.reshape(-1, length)
@@ -147,7 +147,7 @@ def _forward(
     """Task t standardizes row t."""
     length = w.size
     complete = np.ones(length, np.uint8)
-    cast = np.full(2, zero)  # numbers of the type of the statistics
+    cast = np.full(2, zero)  # values of the type of the statistics
     for row in range(lo, hi):
         v = v_all[row]
         if m_step == 0 and m_all[row, 0] == 0:
@@ -198,7 +198,7 @@ def _gradient_row(
     for k in range(v.size):
         specified = m[k] != 0
         x, y = decode(v[k]) - c, decode(g[k])
-        # Products are selected, not factors: the scale may be NaN.
+        # Select products, not factors: the scale may be NaN.
         product = y * (x * s)
         of_weight[k] += product if specified else zero
         of_bias[k] += y if specified else zero
@@ -211,7 +211,7 @@ def _backward(
     g_all: Any, v_all: Any, m_all: Any, w: Any, m_step: int, mean: Any, scale: Any, count: Any, piece: int,
     centered: bool, zero: Any, out: Any, of_weight: Any, of_bias: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t makes the gradients of rows t * piece to (t + 1) * piece, and their sums for the parameters."""
+    """Task t computes the gradients of rows t * piece to (t + 1) * piece, and their sums for the parameters."""
     length = w.size
     complete = np.ones(length, np.uint8)
     cast = np.full(2, zero)

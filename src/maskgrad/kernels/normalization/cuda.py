@@ -1,8 +1,8 @@
-r"""Standardizing the specified entries of each row: one program takes whole rows.
+r"""Standardizing the specified entries of each row: each program handles whole rows.
 
-A row is walked twice, for its sums and its results; what it holds is still near after the first walk. Where rows are
-so few and long that whole ones would leave the device idle, the sums are made of pieces, and results are written in
-a pass of their own. The gradients of weight and bias are sums over the rows: one more pass.
+A row is read twice, for its sums and its results; it is still cached the second time. Where rows are
+so few and long that whole ones would leave the device idle, the sums are computed in pieces, and results are written in
+a separate pass. The gradients of weight and bias are sums over the rows: one more pass.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ def masked_layer_norm_backward(
 
 
 def _in_pieces(values: Tensor, mask: Tensor, row: range) -> bool:
-    """Whether rows are so few and so long that they are to be cut."""
+    """Return whether there are so few and long rows that they must be cut into pieces."""
     return table((values, mask), row).tile.pieces > 1
 
 
 @compiled
 def _finish(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Mean, scale and number. A row of nothing has the scale 1, and eps may be 0."""
+    """Mean, scale and count. An empty row has scale 1, as eps may be 0."""
     squares, mean, count = moments(state, n, KIND)
     variance = squares / tl.maximum(count, 1.0) + n[0].to(tl.float64)
     return mean, 1.0 / tl.sqrt(tl.where(count > 0, variance, 1.0)), count
@@ -99,7 +99,7 @@ def _finish(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
 
 @compiled
 def _standardized(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of v, w and b where they are there, and what was found."""
+    """The result from v, w and b if present, and the statistics."""
     found: tl.constexpr = len(x) - 3
     y = (x[0] - x[found]) * x[found + 1]
     if KIND & 2:
@@ -113,7 +113,7 @@ def _standardized(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr)
 def _step(
     state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr
 ) -> tl.tensor:
-    """Of v, g, w where it is there, and the row's mean, scale and number."""
+    """The terms of the sums from v, g, w if present, and the row's mean, scale and count."""
     g = x[1]
     if KIND & 2:
         g = g * x[2]
@@ -122,7 +122,7 @@ def _step(
 
 @compiled
 def _backward(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of the same, and what was found."""
+    """The gradient from the same, and the sums."""
     row: tl.constexpr = len(x) - 5
     g = x[1]
     if KIND & 2:

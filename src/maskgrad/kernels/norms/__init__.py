@@ -37,7 +37,7 @@ from maskgrad.kernels.segments import (
 )
 from maskgrad.kernels.smallest import any_of
 
-#: The orders that are compiled; the power of a number costs so much that nothing else matters.
+#: The orders that are compiled; powers are so expensive that compiling other orders does not pay.
 ORDERS = (0.0, 1.0, 2.0, math.inf)
 
 
@@ -54,16 +54,16 @@ def masked_norm(
 ) -> tuple[Tensor, Tensor]:
     """``torch.linalg.vector_norm`` of the specified entries, and whether there are any (Boolean).
 
-    Where there are none the value is 0, and the gradient exactly 0. ``ord`` is any number but -inf.
+    In an empty slice the value is 0, and the gradient exactly 0. ``ord`` is any number but -inf.
     """
     present = any_of(mask, dim, keepdim=True)
-    # An entry of 0 takes no part for ord >= 0, one of inf none for ord < 0. A vector of nothing is made a vector of
+    # An entry of 0 does not contribute for ord >= 0, nor does inf for ord < 0. An empty slice becomes a vector of
     # ones, where every norm has finite derivatives.
     neutral = 0.0 if ord >= 0 else math.inf
     safe = torch.where(mask, values, torch.where(present, neutral, 1.0).to(values.dtype))
     if dim or not values.ndim:
         norm = torch.linalg.vector_norm(safe, ord, dim, keepdim=keepdim)
-    else:  # of each entry alone; torch would take no dimension for all of them
+    else:  # of each entry; torch takes an empty dim for all dimensions
         norm = torch.linalg.vector_norm(safe.unsqueeze(-1), ord, -1)
     present = present if keepdim or not dim else present.squeeze(dim)
     return torch.where(present, norm, 0), present
@@ -121,7 +121,7 @@ masked_norm_backward.derive_through_reference()
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
-    ``ord`` is any number, inf and -inf included; the norm of halves is float32.
+    ``ord`` is any float, inf and -inf included; the norm of halves is float32.
     """
     wide = widened(values)
     dtype = torch.promote_types(
@@ -152,7 +152,7 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, 
 
 
 def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """The largest or smallest: the exact number, with the gradient of the mean of those that attain it."""
+    """The largest or smallest absolute value, exactly, with the gradient of the mean of the ties."""
     best = segment_extremum.reference(size.detach(), pointers, order, largest)
     best = torch.where(per_segment(pointers, best) == 0, 0, best)
     forward_mode = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0

@@ -1,6 +1,6 @@
-r"""Vector norms of the specified entries: those of the reductions, of squares, of sizes, of what is not zero.
+r"""Vector norms of the specified entries: sums or maxima of squares, absolute values, or nonzero entries.
 
-Nothing is scaled, as nothing is in PyTorch, so squares may overflow. Of segments, sums are added in float64; powers of
+Nothing is scaled, as in PyTorch, so squares may overflow. Sums of segments are in float64; powers of
 orders other than 0, 1, 2, inf and -inf are PyTorch's own.
 """
 
@@ -77,7 +77,7 @@ def masked_norm(
 ) -> tuple[Tensor, Tensor]:
     if ord not in family.ORDERS:
         return family.masked_norm.reference(values, mask, tuple(dim), keepdim, ord)
-    if ord == math.inf:  # of sizes, the integers of their order are their bits
+    if ord == math.inf:  # the bits of absolute values are integers of the same order
         norm, count = largest_key(_KEYS, values.detach(), mask, dim, keepdim)
         dtype = wide(values)
         bits = norm.to(torch.int64 if dtype == torch.float64 else torch.int32)
@@ -111,7 +111,7 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: fl
     out = segments.summed(_SEGMENT_TERMS[int(kind)], values, pointers, order, torch.float64)
     if ord not in (0, 1):
         out = out.sqrt_() if ord == 2 else out.pow_(1 / ord)
-    if ord < 0:  # the sum of nothing is 0, and 0 ** (1 / ord) inf
+    if ord < 0:  # an empty sum is 0, and 0 ** (1 / ord) inf
         out.masked_fill_((pointers.diff() == 0).view(-1, *(1,) * (out.ndim - 1)), 0)
     return out.to(dtype)
 
@@ -129,7 +129,7 @@ def segment_norm_backward(
         share = torch.where(norm == 0, 0, share * norm.double().pow(1 - ord))
     if ord not in (1, 2):
         powers = values.to(wide(values)).abs().pow_(ord - 1)
-    if order is not None:  # places far apart are what costs: they are written to, and not read before
+    if order is not None:  # scattered access is expensive: write only, without reading before
         out = segment_expand(share.to(wide(values)), pointers, order, len(values))
         if ord not in (1, 2):
             out.mul_(powers.masked_fill_(values == 0, 0))
@@ -138,7 +138,7 @@ def segment_norm_backward(
     return segments.write(loop, values, powers, share, share, pointers, order)
 
 
-# Signs are numbers, not branches: half of these would be mispredicted.
+# Signs are numbers, not branches: branches would be mispredicted half of the time.
 
 
 @formula

@@ -3,9 +3,9 @@ r"""Vector norms of the specified entries, and their gradient: one pass over val
 .. math:: s_p = \sum_i m_i |x_i|^p \ (p = 0, 1, 2), \qquad s_\infty = \max_i m_i |x_i|, \qquad
           \lVert x \rVert_2 = \sqrt{s_2}, \quad \lVert x \rVert_p = s_p \text{ otherwise}
 
-Each thread adds in the type of the values (halves in float32; of segments in float64), and what the threads have is
-added in float64; nothing is scaled, as nothing is in PyTorch, so squares may overflow. In a maximum NaN wins. The
-gradient of the largest size is shared by those that attain it, so their number is found by another pass.
+Each thread adds in the type of the values (half precision in float32; of segments in float64), and the partial results
+of threads are added in float64; nothing is scaled, as in PyTorch, so squares may overflow. In a maximum NaN wins.
+The gradient of the largest absolute value is shared by ties, so another pass counts them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def masked_norm(
 
 
 def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:
-    """One pass that writes the result; for inf two more that find and count who attains it."""
+    """One pass that writes the result; for inf two more that find and count the ties."""
     grad, norm = grad.detach(), norm.detach()
     out = torch.empty_like(values, requires_grad=False)
     if ord == 0:
@@ -65,7 +65,7 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: fl
     out, _ = over_segments(_NORM, pointers, order, (source,), (torch.float64, torch.int8), kind=kind)
     if ord not in (0, 1, math.inf, -math.inf):
         out = out.sqrt_() if ord == 2 else out.pow_(1 / ord)
-    if ord < 0:  # the sum of nothing is 0, and 0 ** (1 / ord) inf; the smallest of nothing is inf
+    if ord < 0:  # an empty sum is 0, and 0 ** (1 / ord) inf; an empty minimum is inf
         out.masked_fill_((pointers.diff() == 0).view(-1, *(1,) * (out.ndim - 1)), 0)
     return out.to(wide)
 
@@ -73,7 +73,7 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None, ord: fl
 def segment_norm_backward(
     grad: Tensor, values: Tensor, norm: Tensor, pointers: Tensor, order: Tensor | None, ord: float
 ) -> Tensor:
-    """One pass that writes the result; for inf and -inf another that counts who attains it."""
+    """One pass that writes the result; for inf and -inf another that counts the ties."""
     values, norm, share = values.detach(), norm.detach(), grad.detach().double()
     out, kind = torch.empty_like(values, memory_format=torch.contiguous_format), _kind(ord)
     if ord == 0:
@@ -114,7 +114,7 @@ def _hit(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.te
 
 @compiled
 def _slope(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """The entry, its sign, or its sign times its power, times what its row has; ties share."""
+    """The entry, its sign, or its sign times its power, times a factor of its row; ties share."""
     v = x[0]
     if KIND == TWO:
         result = v * x[1]
@@ -132,7 +132,7 @@ def _slope(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.
 
 @compiled
 def _start(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """A sum or an extreme size, whether there is NaN, and whether there is anything."""
+    """A sum or an extreme absolute value, whether there is NaN, and whether there is any entry."""
     none = tl.zeros((ROWS, COLUMNS), tl.int32)
     return tl.full((ROWS, COLUMNS), float("inf") if KIND == SMALLEST else 0.0, ACC), none, none
 
@@ -158,7 +158,7 @@ def _step(
 
 @compiled
 def _finish(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Sums are not yet a root."""
+    """Return sums before the root is taken."""
     acc, missing, some = state
     if KIND >= LARGEST:
         result = (tl.max(acc, axis=1) if KIND == LARGEST else tl.min(acc, axis=1)).to(tl.float64)

@@ -2,9 +2,9 @@ r"""Products of the specified entries, and of segments, in ordinary PyTorch.
 
 .. math:: P = \prod_j x_j^{m_j}, \qquad \frac{\partial P}{\partial x_i} = m_i \prod_{j \ne i} x_j^{m_j}
 
-The derivative is P / x_i only where no factor is zero. So besides P the kernel tells the product R of the factors that
-are not zero, and the number Z of those that are: the derivative is R / x_i if Z is 0; if Z is 1, it is R at the zero
-and 0 elsewhere; else it is 0. The product of nothing is 1. Segments, which may be empty here, and shapes are those of
+The derivative is P / x_i only where no factor is zero. So the kernel also returns the product R of the nonzero
+factors, and the number Z of zeros: the derivative is R / x_i if Z is 0; if Z is 1, it is R at the zero
+and 0 elsewhere; else it is 0. An empty product is 1. Segments, which may be empty here, and shapes are those of
 :mod:`maskgrad.kernels.segments`.
 """
 
@@ -30,7 +30,7 @@ from maskgrad.kernels.smallest import any_of
 def masked_prod(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The product (1 of nothing), that of the nonzero factors, the number of zeros, and the number of factors."""
+    """The product (1 if empty), that of the nonzero factors, the number of zeros, and the number of factors."""
     zeros = mask & (values == 0)
     product = plain_product(values, mask, dim, keepdim)
     wide = values.float() if values.dtype in HALVES else values
@@ -40,7 +40,7 @@ def masked_prod(
 
 
 def plain_product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    """The product alone, differentiable; halves are multiplied in float32, integers in int64."""
+    """The product alone, differentiable; half precision is multiplied in float32, integers in int64."""
     x = torch.where(mask, values, 1)
     wide = x.float() if x.dtype in HALVES else x
     if not dim or not x.ndim:
@@ -80,7 +80,7 @@ def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tens
 
 
 def product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
-    """The product of the specified entries (1 where there is none), and whether there is one."""
+    """The product of the specified entries (1 where there is none), and whether there are any."""
     check_mask(values, mask)
     if masked_prod.is_compiled_for(values, mask):
         found, _, _, count = masked_prod.compiled(values, mask, dim, keepdim)
@@ -99,7 +99,7 @@ def _prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, No
     again = torch.is_grad_enabled()
     plain = not again and masked_prod_backward.is_compiled_for(grad, values, rest, zeros, mask)
     if not plain or not rest.isfinite().all():
-        # PyTorch's own derivative can be differentiated again, and multiplies the others where R / x would be NaN.
+        # PyTorch's own derivative is differentiable, and multiplies the other factors where R / x would be NaN.
         with torch.enable_grad():
             x = values.view_as(values) if again else values.detach().requires_grad_()
             product = plain_product(x, mask, tuple(ctx.dim), ctx.keepdim)
@@ -115,7 +115,7 @@ masked_prod.derive(_save_prod, _prod_backward)
     "(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE, min_numel=8_192
 )
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(n, *dense) -> (g, *dense): the product (float32 for halves, int64 for integers), R, and Z (int64)."""
+    """(n, *dense) -> (g, *dense): the product (float32 for half precision, int64 for integers), R, and Z (int64)."""
     nothing = values == 0
     wide = widened(values)
     rest = product_by_tree(torch.where(nothing, torch.ones_like(wide), wide), pointers, order)
@@ -124,7 +124,7 @@ def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tupl
 
 
 def product_by_tree(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """The product alone, by a tree of products of two: zeros are harmless in derivatives of any order."""
+    """The product alone, by a tree of pairwise products: derivatives of any order are right at zeros."""
     if values.dtype in HALVES:
         values = values.float()
     elif not (values.is_floating_point() or values.is_complex()):
@@ -170,7 +170,7 @@ def segment_prod_backward(
 def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
     """The product of each segment, (n, *dense) -> (g, *dense); 1 where it is empty.
 
-    That of halves is float32, that of integers and Booleans int64.
+    float32 for half precision, int64 for integers and Booleans.
     """
     if segment_prod.is_compiled_for(values, pointers, order):
         return segment_prod.compiled(values, pointers, order)[0]
@@ -190,7 +190,7 @@ def _segment_prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, 
         return segment_prod_backward.reference(grad, values, rest, zeros, pointers, order), None, None
     plain = not again and segment_prod_backward.is_compiled_for(grad, values, rest, zeros, pointers, order)
     if not plain or not rest.isfinite().all():
-        # A tree of products can be differentiated again, and multiplies the others where R / x would be NaN.
+        # A tree of products can be differentiated again, and multiplies the other factors where R / x would be NaN.
         with torch.enable_grad():
             x = values.view_as(values) if again else values.detach().requires_grad_()
             product = product_by_tree(x, pointers, order)
@@ -199,7 +199,7 @@ def _segment_prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, 
 
 
 def _fake_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The reference multiplies in a tree, whose depth depends on the numbers in ``pointers``."""
+    """The reference multiplies in a tree, whose depth depends on the values of ``pointers``."""
     shape = (pointers.shape[0] - 1, *values.shape[1:])
     if not (values.is_floating_point() or values.is_complex()):
         return tuple(values.new_empty(shape, dtype=torch.int64) for _ in range(3))  # type: ignore[return-value]

@@ -1,9 +1,9 @@
 """Products of the specified entries, and their gradient: one pass over values and mask each way.
 
-Factors are multiplied in the type of the values (halves in float32, integers in int64; of segments, floats in
-float64), zeros apart. ``dull`` is the
-sum of 0 * x: NaN if a factor is inf or NaN, else 0, which is the product as soon as one factor is zero. It tells such a
-product from one whose other factors overflow. Names: v values, m mask, p product of the others, z zeros, n factors.
+Factors are multiplied in the type of the values (half precision in float32, integers in int64; of segments, floats in
+float64), zeros apart. ``dull`` is the sum of 0 * x: NaN if a factor is inf or NaN, else 0, which is the product as soon
+as one factor is zero. It distinguishes this from an overflow of the other factors.
+Names: v values, m mask, p product of the others, z zeros, n factors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
-BLOCK = 1024  # entries of a row treated together
-TILE = 1024  # columns treated together
+BLOCK = 1024  # entries of a row processed together
+TILE = 1024  # columns processed together
 
 
 def masked_prod(
@@ -54,7 +54,7 @@ def masked_prod(
 
 
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
-    single = torch.where(zeros > 1, 0, rest)  # two zeros and more: nothing is left of any derivative
+    single = torch.where(zeros > 1, 0, rest)  # with two or more zeros all derivatives are 0
     return write(_BACKWARD, values, None, mask, single, grad, zeros.clamp(max=1))
 
 
@@ -84,7 +84,7 @@ def _rows(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, one: Any,
     zero: Any, rest: Any, dull: Any, zeros: Any, count: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats piece t % pieces of row t // pieces."""
+    """Task t handles piece t % pieces of row t // pieces."""
     v, m, rest, dull, zeros, count = at(v), at(m), at(rest), at(dull), at(zeros), at(count)
     ones = np.ones(BLOCK, np.uint8)
     for task in range(lo, hi):
@@ -123,7 +123,7 @@ def _columns(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, one: Any,
     zero: Any, rest: Any, dull: Any, zeros: Any, count: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    """Task t handles tile t % tiles of the columns, over one piece of the rows."""
     v, m, rest, dull, zeros, count = at(v), at(m), at(rest), at(dull), at(zeros), at(count)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)

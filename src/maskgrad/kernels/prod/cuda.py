@@ -1,9 +1,9 @@
 r"""Products of the specified entries, and their gradient: one pass over values and mask each way.
 
-Each thread multiplies its factors in the type of the values (halves in float32, integers in int64; of segments, floats
-in float64), zeros apart, and the threads' products are multiplied. ``dull`` is the sum of 0 * x: NaN if a factor is inf
-or NaN, else 0, which is the product as soon as one factor is zero. It tells such a product from one whose other factors
-overflow.
+Each thread multiplies its factors in the type of the values (half precision in float32, integers in int64; of segments,
+floats in float64), zeros apart, and the threads' products are multiplied. ``dull`` is the sum of 0 * x: NaN if a factor
+is inf or NaN, else 0, which is the product as soon as one factor is zero. It tells such a product from one whose other
+factors overflow.
 """
 
 from __future__ import annotations

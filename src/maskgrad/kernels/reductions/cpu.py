@@ -1,8 +1,8 @@
 r"""Sums, means and counts over the specified entries: one pass over values and mask.
 
 Entries are selected, never multiplied by the mask (0 * NaN is NaN), and added in blocks of at most ``BLOCK`` in the
-type of the values (halves in float32), blocks in float64: less rounding than in ``torch.sum``. Where sums are cut into
-pieces depends on the shape alone, so results do not depend on the number of threads.
+type of the values (half precision in float32), blocks in float64: less rounding than in ``torch.sum``. Where sums are
+cut into pieces depends on the shape alone, so results do not depend on the number of threads.
 
 Legend: v values, m mask. Complex values are left to the reference.
 """
@@ -27,7 +27,7 @@ from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
-FEW = 8  # entries of a row that one vector of the processor holds
+FEW = 8  # entries of a row that fit into one vector register
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
 TILE = 16384  # bytes of the sums of columns summed together: they stay in the first-level cache
 
@@ -54,7 +54,7 @@ def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     return out
 
 
-#: By whether floats are added, and in 32 bits: bytes of a number, 0, 1, the 0 that blocks are added to, and its dtype.
+#: By whether floats are summed, and in 32 bits: bytes per value, 0, 1, the initial 0 of block sums, and its dtype.
 _NUMBERS: dict[tuple[bool, bool], tuple[int, Any, Any, Any, torch.dtype]] = {
     (True, True): (4, np.float32(0), np.float32(1), np.float64(0), torch.float64),
     (True, False): (8, np.float64(0), np.float64(1), np.float64(0), torch.float64),
@@ -79,7 +79,7 @@ def _reduce(
     narrow = dtype != torch.float64 and values.dtype != torch.float64
     total = torch.float32 if narrow and values.is_floating_point() else None
     if values.dtype in (torch.int8, torch.int16):
-        values = values.to(torch.int32)  # int16 is how float16 travels
+        values = values.to(torch.int32)  # float16 is passed as int16
     if values.dtype is not dtype:
         values = storable(values, dtype)
     out, count = _sums(loops, values, mask, dim, keepdim, mean, narrow, total)
@@ -89,14 +89,14 @@ def _reduce(
 def sum_of(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """The sums, not rounded (float64), and the counts, of loops that were made by :func:`summing`; of floats."""
+    """Run loops made by :func:`summing` on floats: the sums, not rounded (float64), and the counts."""
     return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None)
 
 
 def largest_key(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """The largest of integers that are terms of floats and as wide (0 of nothing), and the counts."""
+    """The largest of integers that are terms of floats and as wide (0 if empty), and the counts."""
     return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None, keys=True)
 
 
@@ -111,7 +111,7 @@ def _sums(
     total: torch.dtype | None,
     keys: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Sums or means, and counts. ``narrow``: blocks are added in float32. ``total`` is the type of what is final."""
+    """Sums or means, and counts. ``narrow``: blocks are added in float32. ``total`` is the type of the final result."""
     values, mask, repeats = unrepeated(values, mask, dim)
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
@@ -141,9 +141,9 @@ def _plus(a: Any, b: Any) -> Any:
 
 
 def summing(term: Any, join: Any = _plus) -> Loops:
-    """Loops over rows and over columns that sum ``term(x, zero, one)`` of the specified entries, and count these.
+    """Make loops over rows and columns that sum ``term(x, zero, one)`` of the specified entries, and count them.
 
-    Or ``join`` them otherwise: in any order, and nothing comes of zeros.
+    Or combine them with ``join``: in any order, with zero as the neutral element.
     """
     apart = join is not _plus
 
@@ -176,19 +176,19 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                         continue
                     block_n, b = zero, np.uint64(m_begin + r - begin)
                     if size < FEW:
-                        # too few for a vector, so all are read: a read that may be left out is a branch
+                        # too few for a vector, so all are read: a conditional read is a branch
                         for u in range(size):
                             entry, specified = term(decode(v[a + u]), zero, one), m[b + u] != 0
                             block_s = join(block_s, entry if specified else zero)
                             n += specified
-                    elif apart:  # what is no sum becomes vector code by itself only
+                    elif apart:  # other combinations vectorise only separately
                         for u in range(size):
                             entry = term(decode(v[a + u]), zero, one)
                             block_s = join(block_s, entry if m[b + u] != 0 else zero)
                         for u in range(size):
                             block_n += one if m[b + u] != 0 else zero
                     else:
-                        # sum and count in one type: both then have vectors of one length
+                        # sum and count in one type: their vectors then have one length
                         for u in range(size):
                             specified = m[b + u] != 0
                             block_s = join(block_s, term(decode(v[a + u]), zero, one) if specified else zero)
@@ -229,8 +229,8 @@ def summing(term: Any, join: Any = _plus) -> Loops:
     ) -> None:  # fmt: skip
         """Task t sums tile t % tiles of the columns, over one piece of the rows.
 
-        Four rows at a time, as wide as the sums stay in the cache: they are read and written once for the four, and the
-        processor foresees what comes next in memory, which it does not beyond a page (1024 columns at a time, row by
+        Four rows at a time, as many columns as fit into the cache: sums are read and written once for the four, and the
+        processor predicts the memory accesses, which it does not beyond a page (1024 columns at a time, row by
         row: 9.3 ms for 4096 x 4096 entries; now 4.1; a copy of as many bytes takes 8).
         """
         v, m, out, count = at(v), at(m), at(out), at(count)
@@ -262,9 +262,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                     if m_inner:
                         addcolumns(v[v0 : v0 + w], m[m0 : m0 + w], block_s, block_n, zero, one)
                     elif m[m0] != 0:
-                        whole += (
-                            1  # a row that is there as a whole: indices without a sign make vector code of it
-                        )
+                        whole += 1  # a complete row: unsigned indices vectorise it
                         first_value = np.uint64(v0)
                         for u in range(np.uint64(w)):
                             block_s[u] = join(block_s[u], term(decode(v[first_value + u]), zero, one))

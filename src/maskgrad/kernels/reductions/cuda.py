@@ -2,8 +2,8 @@ r"""Sums, means and counts over the specified entries: one pass over values and 
 
 .. math:: s_o = \sum_r m_{or} v_{or}, \qquad n_o = \sum_r m_{or}, \qquad \text{mean}_o = s_o / \max(1, n_o)
 
-:math:`m v` is a selection, never a product (0 * NaN is NaN). Each thread adds in the type of the values (halves in
-float32), and what the threads have is added in float64: less rounding than in ``torch.sum``. Long reductions
+:math:`m v` is a selection, never a product (0 * NaN is NaN). Each thread adds in the type of the values (half precision
+in float32), and partial results of threads are added in float64: less rounding than in ``torch.sum``. Long reductions
 are cut into pieces that are added afterwards; where they are cut depends on shapes and strides alone, and nothing is
 added atomically, so results are the same in every run.
 
@@ -24,7 +24,7 @@ from maskgrad.kernels.cuda.tiles import place, reduction, restored, table
 from maskgrad.kernels.filling.cuda import select
 from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
-# Results that a kernel writes; any other dtype is converted to afterwards.
+# Dtypes that a kernel writes; results are converted to others afterwards.
 _WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
 
 

@@ -2,7 +2,7 @@ r"""Running sums of the specified entries, in ordinary PyTorch.
 
 .. math:: y_i = m_i \sum_{j \le i} m_j x_j, \qquad \bar x_i = m_i \sum_{j \ge i} m_j \bar y_j
 
-The derivative is the same sum from the other end, and so is its own.
+The derivative is the same sum from the other end, and so is the second derivative.
 """
 
 from __future__ import annotations

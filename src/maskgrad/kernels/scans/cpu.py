@@ -32,9 +32,9 @@ def _rows(
     v: Any, m: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
     reverse: bool, zero: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t writes row t. From the end, indices without a sign go down as those with one would.
+    """Task t writes row t. In reverse, unsigned indices wrap as signed ones would.
 
-    Two entries at a time: each waits for the sum of those before it.
+    Two entries at a time: each depends on the sum of those before it.
     """
     v, m, out = at(v), at(m), at(out)
     first, by = (length - 1, np.uint64(-1)) if reverse else (0, np.uint64(1))

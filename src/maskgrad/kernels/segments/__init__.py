@@ -7,7 +7,7 @@ Segment k is the entries ``order[pointers[k]:pointers[k + 1]]``, or, without an 
           \bar x_i = y_i \Bigl(\bar y_i - \sum_{j \in k(i)} y_j \bar y_j\Bigr)
 
 Shapes: ``n`` entries, ``g`` segments, ``*dense`` the shape of one entry; ``pointers`` (g + 1,), ``order`` (n,) lists
-every entry once. Halves are added in float32, everything else as in
+every entry once. Half precision is added in float32, everything else as in
 ``merge_rows``.
 """
 
@@ -41,14 +41,14 @@ _WIDER = {
     min_numel=8_192,
 )
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, distinct indices, ascending."""
+    """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, ascending distinct indices."""
     ascending, order = torch.sort(indices, stable=True)
     rows, counts = torch.unique_consecutive(ascending, return_counts=True)
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)]), order, rows
 
 
 def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    """The segment of each of ``number`` entries (n,)."""
+    """Return the segment of each of ``number`` entries (n,)."""
     index = torch.repeat_interleave(pointers.diff(), output_size=number)
     return index if order is None else torch.empty_like(index).index_copy(0, order, index)
 
@@ -57,27 +57,27 @@ def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, else that of the values (halves: float32)."""
+    """The sum of each segment, (n, *dense) -> (g, *dense), in ``dtype``, else that of the values (at least float32)."""
     if dtype is None:
         dtype = torch.float32 if values.dtype in HALVES else values.dtype
     return _merged(values.to(dtype), pointers, order, "sum")
 
 
 def _spread_out(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    return values.new_empty(()).expand(number)  # what is written decides whether the kernel pays
+    return values.new_empty(()).expand(number)  # the size of the result decides whether the kernel pays
 
 
 @kernel(
     f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor", _MERGEABLE, min_numel=8_192, leading=_spread_out
 )
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    """Give each of ``number`` entries what its segment has, (g, *dense) -> (n, *dense)."""
+    """Return the value of its segment for each of ``number`` entries, (g, *dense) -> (n, *dense)."""
     return values.index_select(0, segment_index(pointers, order, number))
 
 
 @kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE, min_numel=8_192)
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
-    """The largest or smallest entry of each segment, NaN if it has one; any number where it is empty.
+    """The largest or smallest entry of each segment, NaN if it has one; any value if it is empty.
 
     Ties share the gradient evenly.
     """
@@ -88,7 +88,7 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
 def segment_softmax(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, logarithm: bool = False
 ) -> Tensor:
-    """Softmax within each segment, or its logarithm; halves are rounded once, at the end."""
+    """Softmax within each segment, or its logarithm; half precision is rounded once, at the end."""
     wide = values.float() if values.dtype in HALVES else values
     best = segment_extremum.reference(wide.detach(), pointers, order, True)
     shifted = wide - segment_expand.reference(best, pointers, order, len(values))
@@ -117,12 +117,12 @@ def segment_softmax_backward(
 
 
 def widened(values: Tensor) -> Tensor:
-    """In the precision that results are calculated in: halves in float32, float32 in float64."""
+    """Cast to the precision of the computation: half precision to float32, float32 to float64."""
     return values.to(_WIDER.get(values.dtype, values.dtype))
 
 
 def per_segment(pointers: Tensor, like: Tensor) -> Tensor:
-    """The number of entries of each segment, shaped to be combined with ``like`` (., *dense), in its (real) dtype."""
+    """The size of each segment, shaped to be combined with ``like`` (., *dense), in its (real) dtype."""
     dtype = like.dtype.to_real() if like.is_complex() else like.dtype
     return pointers.diff().to(dtype).reshape(-1, *(1,) * (like.ndim - 1))
 

@@ -1,8 +1,8 @@
-r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
+r"""Reductions and softmax over segments of stored entries: each segment is read in place.
 
-Nothing is sorted or searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do
-not lie together). One task is one segment, added in float64 (integers in int64). The exponentials of the
-softmax are PyTorch's own, so that they round as everywhere else; two loops before and after shift and divide.
+Nothing is sorted or searched: the caller passes the segments (``pointers``, and ``order`` where the entries of one are
+not contiguous). One task is one segment, added in float64 (integers in int64). The exponentials of the
+softmax are PyTorch's own, for the same rounding as everywhere; two loops before and after shift and divide.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def segment_softmax(values: Tensor, pointers: Tensor, order: Tensor | None, loga
     shifted = empty(size, wide)
     run(_shift, entries(values), *where, shifted.numpy(), tasks=tasks, elements=size)
     powers = torch.exp(shifted, out=empty(size, wide) if logarithm else shifted)
-    out = shifted if order is None else empty(size, wide)  # in its place where entries keep theirs
+    out = shifted if order is None else empty(size, wide)  # in place where entries keep their order
     run(
         _normalise, shifted.numpy(), powers.numpy(), *where, logarithm, out.numpy(), tasks=tasks, elements=size
     )  # fmt: skip
@@ -94,7 +94,7 @@ def segment_softmax_backward(
 
 
 def _scalar_floats(values: Tensor) -> bool:
-    """Entries that are single numbers; vectors (hybrid layouts) and nothing at all are left to the reference."""
+    """Whether entries are scalars; vectors (hybrid layouts) and empty tensors are left to the reference."""
     return values.ndim == 1 and values.numel() > 0 and values.is_floating_point()
 
 
@@ -118,7 +118,7 @@ def _spread(
         elif width == 1:
             for i in range(pointers[k], pointers[k + 1]):
                 out[order[i]] = v[k]
-        else:  # indices without a sign make vector code of it; slices took eight times as long
+        else:  # unsigned indices vectorise; slices took eight times as long
             first = np.uint64(k * width)
             for i in range(pointers[k], pointers[k + 1]):
                 at = np.uint64((order[i] if has_order else i) * width)
@@ -128,7 +128,7 @@ def _spread(
 
 @compiled
 def _shift(v: Any, pointers: Any, order: Any, has_order: bool, shifted: Any, lo: int, hi: int) -> None:
-    """Entries, segment by segment, less the largest of theirs, which a NaN need not be: it spoils the sum anyway."""
+    """Subtract from entries, segment by segment, the segment's maximum (ignoring NaN, which spoils the sum anyway)."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
         if start == stop:
@@ -168,7 +168,7 @@ def _add(v: Any) -> float:
 def _normalise(
     shifted: Any, powers: Any, pointers: Any, order: Any, has_order: bool, logarithm: bool, out: Any, lo: int, hi: int
 ) -> None:  # fmt: skip
-    """Divide the powers by their sum, or take its logarithm off the shifted entries; put each back to its place."""
+    """Divide the powers by their sum, or subtract its logarithm from the shifted entries; restore the order."""
     for k in range(lo, hi):
         start, stop = pointers[k], pointers[k + 1]
         s = 0.0

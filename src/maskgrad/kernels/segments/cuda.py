@@ -1,7 +1,7 @@
-r"""Reductions and softmax over segments of stored entries: each segment is read where it lies.
+r"""Reductions and softmax over segments of stored entries: each segment is read in place.
 
-Nothing is searched: the caller knows the segments (``pointers``, and ``order`` where the entries of one do not lie
-together). Sums are added in float64 (integers in int64). Sorting is PyTorch's.
+Nothing is searched: the caller passes the segments (``pointers``, and ``order`` where the entries of one are not
+contiguous). Sums are added in float64 (integers in int64). Sorting is PyTorch's.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _first(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.
 
 @compiled
 def _start(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """The sum and the number of entries."""
+    """Sum and number of entries."""
     return tl.zeros((ROWS, COLUMNS), ACC), tl.zeros((ROWS, COLUMNS), tl.int64)
 
 
@@ -134,7 +134,7 @@ def step_powers(
     from_ = tl.where(now == float("-inf"), 0, now)
     if KIND == 2:
         from_ = tl.where(now == float("inf"), 0, from_)
-    # where nothing was larger the factor is 1: inf less itself has none
+    # the factor is 1 if nothing was larger: inf - inf would be NaN
     total = tl.where(now == best, total, total * tl.exp(best - from_).to(tl.float64))
     return now, total + tl.where(there, tl.exp(v - from_).to(tl.float64), 0)
 
@@ -155,7 +155,7 @@ POWERS = Accumulator(start_powers, step_powers, finish_powers)
 
 @compiled
 def softmax_of(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
-    """Of an entry, and what :data:`POWERS` found."""
+    """The softmax of an entry, from the results of :data:`POWERS`."""
     v, largest, total = x
     return (v - largest) - tl.log(total) if LOGARITHM else tl.exp(v - largest) / total
 

@@ -3,10 +3,10 @@ r"""Softmax and logsumexp of the specified entries, and logsumexp of segments, i
 .. math:: y_i = \frac{e^{x_i}}{\sum_j m_j e^{x_j}}, \qquad \ell = \log \sum_j m_j e^{x_j}, \qquad
           \bar x_i = y_i \Bigl(\bar y_i - \sum_j m_j y_j \bar y_j\Bigr), \qquad \bar x_i = e^{x_i - \ell}\, \bar\ell
 
-An unspecified entry is replaced by -inf, the logit of probability 0, which no kernel of PyTorch can tell from an absent
+An unspecified entry is replaced by -inf, the logit of probability 0, which kernels of PyTorch treat like an absent
 one: exp(-inf) is exactly 0, in the sum and in every derivative. A slice without entries is replaced by zeros, where all
-derivatives are finite. In the results, unspecified entries are 0 (the logarithm: -inf), and the logsumexp of
-nothing is -inf; all gradients are selected by the mask. Segments, which may be empty here, and shapes are those of
+derivatives are finite. In the results, unspecified entries are 0 (the logarithm: -inf), and the logsumexp of an
+empty slice is -inf; all gradients are selected by the mask. Segments, which may be empty here, and shapes are those of
 :mod:`maskgrad.kernels.segments`.
 """
 
@@ -26,10 +26,10 @@ from maskgrad.kernels.smallest import any_of
 
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
-    """The values with -inf for what is unspecified, and zeros in slices without entries: a gradient there is no NaN.
+    """Fill unspecified entries with -inf, and slices without entries with zeros, to avoid NaN gradients.
 
-    Selected as it is in both directions, no NaN of such a slice comes out. Eager gradients stay without one for
-    ``torch.autograd.detect_anomaly``; a graph does not read the mask once more.
+    Selected in both directions, no NaN of such a slice spreads anyway. Eager gradients are kept free of NaN for
+    ``torch.autograd.detect_anomaly``; graphs skip this second read of the mask.
     """
     recorded = values.requires_grad and torch.is_grad_enabled()
     if values.is_floating_point() and (torch.compiler.is_compiling() or (is_eager() and not recorded)):
@@ -80,11 +80,11 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """``log(sum(exp(x)))`` of the specified entries (-inf where there is none), and whether there was one."""
+    """``log(sum(exp(x)))`` of the specified entries (-inf if there are none), and whether there are any."""
     safe = absent(values, mask, dim)
     present = any_of(mask, dim, keepdim)
     wide = safe.float() if values.dtype in HALVES else safe
-    # torch.logsumexp takes an empty dim for all of them.
+    # torch.logsumexp takes an empty dim as all dimensions.
     result = torch.logsumexp(wide, dim, keepdim=keepdim) if dim else wide
     return torch.where(present, result, -torch.inf).to(values.dtype), present
 
@@ -124,7 +124,7 @@ def _logsumexp_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, None
     grad, result = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, result))
     if values.dtype not in HALVES:
         return masked_logsumexp_backward(grad, values, result, mask), None, None, None
-    # The rounding of a result in half precision would be multiplied by its size: computed again, in float32.
+    # Rounding errors of half-precision results would be amplified by their size: recomputed in float32.
     wide = values.to(torch.float32)
     result, _ = masked_logsumexp(wide, mask, tuple(ctx.dim), True)
     return masked_logsumexp_backward(grad, wide, result, mask).to(values.dtype), None, None, None
@@ -140,7 +140,7 @@ masked_logsumexp_backward.derive_through_reference()
 
 @kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
 def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
-    """``torch.logsumexp`` of each segment, (n, *dense) -> (g, *dense), float32 for halves; -inf where it is empty."""
+    """``torch.logsumexp`` of each segment, (n, *dense) -> (g, *dense), float32 for half precision; -inf if empty."""
     wide = values.float() if values.dtype in HALVES else values
     real = wide.real if wide.is_complex() else wide
     best = segment_extremum.reference(real.detach(), pointers, order, True)

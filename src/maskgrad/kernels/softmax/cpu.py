@@ -1,6 +1,6 @@
 """Softmax, its logarithm, logsumexp, and their gradients: one pass over rows, two over columns and very long rows.
 
-Halves are computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``cpu_loops.py``.
+Half precision is computed in float32 and rounded once. The loops, and how they avoid overflow, are in ``cpu_loops.py``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.smallest import any_of
 from maskgrad.kernels.softmax import cpu_loops as loops
 
-#: Values from which one pass wins for long and for short rows, and for columns; columns whose sums PyTorch rounds
-#: visibly; rows that PyTorch treats well and the loops do not.
+#: Number of values from which one pass is faster for long and for short rows, and for columns; columns in which
+#: PyTorch's sums lose visible precision; rows that PyTorch handles well and the loops do not.
 FEW, MANY, LONG, SHORT = 32_768, 524_288, 4096, range(16, 128)
 
 
@@ -59,13 +59,13 @@ def masked_logsumexp(
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
     if _is_composed(output, dim):
         grad, alike = grad.detach().to(output.dtype), mask.stride(dim) == 0
-        if logarithm and not alike:  # otherwise a slice of garbage gives garbage to itself only
+        if logarithm and not alike:  # otherwise garbage in a slice affects only that slice
             grad = masked_filling(grad, mask, 0)
         out: Tensor = _DERIVATIVES[logarithm](grad, output.detach(), dim, output.dtype)
-        # where nothing was specified, the output is 0 (the logarithm's exponential), and that times a finite sum
+        # in an empty slice the output is 0 (the logarithm's exponential), and that times a finite sum
         if not (logarithm and alike) and math.isfinite(out.sum().item()):
             return out
-        if not logarithm:  # the output is 0, but what comes under the mask may be infinite
+        if not logarithm:  # the output is 0, but masked gradients may be infinite
             out = _DERIVATIVES[logarithm](masked_filling(grad, mask, 0), output.detach(), dim, output.dtype)
         return masked_filling(out, mask, 0)
     output = walkable(output)
@@ -104,9 +104,9 @@ def _is_composed(values: Tensor, dim: int) -> bool:
 
 
 def _composed(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor | None:
-    """PyTorch's softmax and a fill, or two; None if a NaN is among the entries."""
+    """PyTorch's softmax and a fill, or two; None if there is a NaN among the entries."""
     nothing = -torch.inf if logarithm else 0.0
-    if mask.stride(dim) == 0:  # a slice is there or is not
+    if mask.stride(dim) == 0:  # slices are specified or masked as a whole
         return masked_filling(_FUNCTIONS[logarithm](values, dim), mask, nothing)
     found: Tensor = _FUNCTIONS[logarithm](masked_filling(values, mask, -torch.inf), dim)
     if not math.isnan(found.sum().item()):
@@ -144,11 +144,11 @@ def _rows(
 def statistics(
     tensors: Sequence[Tensor], parts: Partition, mode: int, keepdim: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What ``mode`` makes of the two statistics, and whether there was an entry, for each result of the reduction."""
+    """Apply ``mode`` to the two statistics; also return whether there is an entry, for each result of the reduction."""
     values, mask = tensors
     wanted = mode if parts.whole else loops.PARTS
     if parts.inner is None:
-        # To be written by ``rows``, a row must be whole; here only numbers are wanted, and ``out`` is never touched.
+        # Rows must be whole only to be written by ``rows``; here only statistics are needed, and ``out`` is unused.
         tensors, parts = partition((values, mask, values), parts.dims, parts.tile)
         first, second, seen = _rows(
             tensors, parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values
@@ -168,7 +168,7 @@ def statistics(
 def _merge(
     parts: Partition, mode: int, first: Tensor, second: Tensor, seen: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge the statistics of pieces, and make of them what ``mode`` asks for (few numbers, so PyTorch does it)."""
+    """Merge the statistics of pieces, and apply ``mode`` (in PyTorch, as there are few values)."""
     tops, merge = parts.split(first)
     totals, seen = parts.split(second)[0].double(), parts.split(seen)[0].any(merge)
     top = tops.amax(merge, keepdim=True)
@@ -218,7 +218,7 @@ _add_powers, _, _ = segments.adding(_power)
 def _segments(
     v: Any, pointers: Any, order: Any, has_order: bool, width: int, out: Any, lo: int, hi: int
 ) -> None:
-    """What does not lie together is brought together first: exponentials are vector code, added in float64."""
+    """Gather segments that are not contiguous: exponentials are vectorised, and added in float64."""
     plain = width == 1 and not has_order
     together = np.empty(0 if plain else segments.longest(pointers, lo, hi), v.dtype)
     for k in range(lo, hi):

@@ -6,7 +6,7 @@ pass over memory gives :math:`M = \max x_i` and :math:`s = \sum e^{x_i - M}` of 
 not finite, exponentials are taken of the entries themselves, and the end decides by M what the result is.
 
 A mask that is constant along the inner axis has step 0: such a block is skipped, or read with ``ones`` for a mask.
-Names: v values, m mask, g gradient, y softmax; T their type, float32 for halves.
+Names: v values, m mask, g gradient, y softmax; T their type, float32 for half precision.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from maskgrad.kernels.cpu.floating import encode, exponential, ordered, unordere
 from maskgrad.kernels.cpu.lines import pair_loops
 from maskgrad.kernels.cpu.loops import cut, entrywise, place
 
-BLOCK = 1024  # entries of a row treated together
-TILE = 512  # columns treated together
+BLOCK = 1024  # entries of a row processed together
+TILE = 512  # columns processed together
 ROWS = 16  # rows of a block of columns
 
-#: What becomes of the two statistics of a row: ``PARTS`` leaves them to be merged, ``LOGSUMEXP`` makes one number of
+#: Use of the two statistics of a row: ``PARTS`` leaves them to be merged, ``LOGSUMEXP`` combines
 #: them, the others prepare (or do) the writing of the result, exp(x - first) * second or x - first - second.
 SOFTMAX, LOGARITHM, LOGSUMEXP, PARTS = 0, 1, 2, 3
 
@@ -51,7 +51,7 @@ def _add_powers(v: Any, m: Any, shift: Any, zero: Any, powers: Any) -> Any:
 
 @compiled
 def _finish(mode: int, top: float, total: float) -> Any:
-    """From the largest entry and the sum of exponentials to what ``mode`` asks for."""
+    """From the largest entry and the sum of exponentials to the result of ``mode``."""
     if mode == PARTS:
         return top, total
     finite = abs(top) < np.inf
@@ -92,7 +92,7 @@ def _alone(soft: Any, grad: Any, c: Any, n: Any) -> Any:
     return grad, n[0]
 
 
-#: For the softmax and its logarithm: loops that write the result, that write the gradient, that sum what it asks for.
+#: For the softmax and its logarithm: loops that write the result, that write the gradient, and that compute its sums.
 WRITE = (entrywise(_power), entrywise(_difference))
 GRADIENTS = (entrywise(_gradient), entrywise(_log_gradient))
 DOTS = (pair_loops(_product), pair_loops(_alone))
@@ -119,7 +119,7 @@ def rows(
     v: Any, m: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
     mode: int, zero: Any, least: Any, nothing: Any, first: Any, second: Any, seen: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats piece t % pieces of row t // pieces; a whole row, if ``mode`` says so, is written at once."""
+    """Task t handles piece t % pieces of row t // pieces; depending on ``mode`` a whole row is written at once."""
     v, m, out, first, second, seen = at(v), at(m), at(out), at(first), at(second), at(seen)
     ones, powers = np.ones(BLOCK, np.uint8), np.full(BLOCK, zero)
     for task in range(lo, hi):
@@ -188,7 +188,7 @@ def columns(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
     mode: int, zero: Any, least: Any, first: Any, second: Any, seen: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t treats tile t % tiles of the columns, over one piece of the rows."""
+    """Task t handles tile t % tiles of the columns, over one piece of the rows."""
     v, m, first, second, seen = at(v), at(m), at(first), at(second), at(seen)
     tiles = (width + TILE - 1) // TILE
     ones = np.ones(TILE, np.uint8)

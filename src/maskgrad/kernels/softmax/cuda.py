@@ -1,7 +1,7 @@
-r"""Softmax and logsumexp of the specified entries, and of segments: one program takes whole slices.
+r"""Softmax and logsumexp of the specified entries, and of segments: each program handles whole slices.
 
-A slice is walked once for the largest entry and the sum of the powers, and once more for results; what it holds is
-still near. What PyTorch gives on the specified entries stands, NaN included.
+A slice is read once for the largest entry and the sum of exponentials, and once more for results; it is
+still cached. Results on the specified entries are those of PyTorch, NaN included.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def segment_logsumexp_backward(
 
 @compiled
 def _start(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """What a softmax keeps, and whether there is anything."""
+    """The state of a softmax, and whether there is any entry."""
     best, total = start_powers(ROWS, COLUMNS, KIND, ACC)
     return best, total, tl.zeros((ROWS, COLUMNS), tl.int32)
 
@@ -95,5 +95,5 @@ _LOGSUMEXP = Accumulator(_start, _step, _finish)
 
 @compiled
 def _share(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """Of an entry, the gradient of its row's logsumexp, and that."""
+    """The gradient of an entry, from that of its row's logsumexp and its value."""
     return tl.exp(x[0] - x[2]) * x[1]

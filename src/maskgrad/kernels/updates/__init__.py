@@ -186,7 +186,7 @@ def rmsprop_rows_(
 
 
 def _merged(param: Tensor, indices: Tensor, values: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-    """The touched rows, and the merged gradient times ``factor``, in the dtype of the computation."""
+    """Indices of the touched rows, and the merged gradient times ``factor``, in the dtype of the computation."""
     rows, g = merge_rows.reference(indices, _widened(values), param.shape[0])
     return rows, g.to(torch.float32 if param.dtype in HALVES else param.dtype) * factor
 
@@ -207,7 +207,7 @@ def _widened(x: Tensor) -> Tensor:
 
 
 def scalars(name: str, numbers: dict[str, Any]) -> tuple[float, ...]:
-    """The numbers of a rule as the compiled bodies take them, ``factor`` and the decay of the gradient first."""
+    """The scalars of a rule as the compiled implementations take them, ``factor`` and the gradient's decay first."""
 
     def of(*names: str) -> tuple[float, ...]:
         return tuple(float(numbers.get(x, 1.0 if x == "factor" else 0.0)) for x in names)
@@ -234,19 +234,19 @@ def update_tables_(
     values: Sequence[Tensor],
     **numbers: Any,
 ) -> None:
-    """One step, in place, on several tables by the same numbers: in one pass, if the compiled body knows them all.
+    """One step on several tables with the same scalars, in place: in one pass if the implementation supports them.
 
     Args:
-        name: of the kernel.
-        tables: the parameters, and for each state of the rule a list of as many tensors, or of None.
+        name: name of the kernel.
+        tables: the parameters, and for each state of the rule a list of one tensor (or None) per table.
         indices: for each table the rows that have a gradient.
         values: their gradients.
-        numbers: of the rule.
+        numbers: the scalars of the rule.
     """
     for i, v in zip(indices, values, strict=True):
         check_rows(i, v)
     rows = zip(*tables, strict=True)
-    # by the body itself, not through its operator, which costs twice as much as a small step
+    # calls the implementation directly, not through its operator, which costs twice as much as a small step
     together = (
         not indices[0].is_cuda
         and numbers.get("first_step") is None

@@ -2,10 +2,10 @@ r"""One optimizer step on the rows that have a gradient, of one table or of seve
 
 The formulas are those of the reference. Indices are sorted first (see ``sorting.py``), so each touched row belongs to
 one task and is read and written once; merged gradients never reach memory. The rows of a large table lie at places that
-no processor foresees, so they are asked for some rows in advance: half the time for 262,144 rows of
-a 10^6 x 64 table. Several tables count as one, their rows numbered through, so that a model with 26 small ones sorts
-once and starts one loop. An index outside its table is found before anything is written. Half parameters and rows with
-gaps are left to the reference.
+the processor cannot predict, so they are prefetched: half the time for 262,144 rows of
+a 10^6 x 64 table. Several tables count as one, with continuous row numbers, so that a model with 26 small ones sorts
+once and starts one loop. An index outside its table is found before anything is written. Half-precision parameters and
+rows with gaps are left to the reference.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from maskgrad.kernels.updates import cpu_loops as loops
 
 
 def _update(name: str, *tensors: Tensor | None, first_step: Tensor | None = None, **numbers: Any) -> None:
-    """The body of a kernel: ``tensors`` are parameter, states, indices and values."""
+    """Make the implementation of a kernel: ``tensors`` are parameter, states, indices and values."""
     *tables, indices, values = tensors
     if name in ("sgd_rows_", "rmsprop_rows_") and not numbers.get("momentum"):
         tables[-1] = None  # the buffer
@@ -57,15 +57,15 @@ def update_tables(
     marks: Tensor | None = None,
     **numbers: Any,
 ) -> bool:
-    """Update several tables in one pass, if this body knows them; return whether it did.
+    """Update several tables in one pass, if they are supported; return whether it did.
 
     Args:
-        name: of the kernel.
-        tables: the parameters, and for each state of the rule a list of as many tensors, or of None.
+        name: name of the kernel.
+        tables: the parameters, and for each state of the rule a list of one tensor (or None) per table.
         indices: for each table the rows that have a gradient.
         values: their gradients; of one width for all tables.
         marks: for the only table of SGD, the rows whose buffer has not been started.
-        numbers: of the rule.
+        numbers: the scalars of the rule.
     """
     params: list[Any] = list(tables[0])
     if not _fusable(params, tables[1:], values):
@@ -79,7 +79,7 @@ def update_tables(
 
 
 class Tables(NamedTuple):
-    """Where tables lie: what the loops are told that does not change between steps."""
+    """The memory of tables: arguments of the loops that do not change between steps."""
 
     bases: Any
     firsts: Any
@@ -89,9 +89,9 @@ class Tables(NamedTuple):
 
 
 def prepared(tables: Sequence[Sequence[Tensor | None]]) -> Tables:
-    """Parameters of one width, and for each state as many tensors or None, all contiguous."""
+    """Parameters of one width, and for each state one tensor or None per table, all contiguous."""
     params: Any = tables[0]
-    # Numba compiles one version for arrays and one for None: the parameter stands in for a state that is not used.
+    # Numba compiles one version for arrays and one for None: the parameter replaces a state that is not used.
     bases = [[t.data_ptr() for t in (params if kind[0] is None else kind)] for kind in tables]  # type: ignore[union-attr]
     firsts = [0, *itertools.accumulate(len(p) for p in params)]
     present = tuple(kind[0] is not None for kind in tables[1:])
@@ -102,7 +102,7 @@ def prepared(tables: Sequence[Sequence[Tensor | None]]) -> Tables:
 def bound(
     name: str, tables: Tables, marks: Tensor | None = None, **numbers: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The loop of a kernel, and its last arguments: the numbers in the type of the tables."""
+    """The loop of a kernel, and its last arguments: the scalars in the type of the tables."""
     number: Any = np.float32 if tables.dtype == torch.float32 else np.float64
     arguments = (*map(number, family.scalars(name, numbers)), *tables.present[_REQUIRED.get(name, 1) :])
     if name == "sgd_rows_":
@@ -114,7 +114,7 @@ def bound(
 def update_prepared(
     tables: Tables, found: Runs, gradient: Any, loop: Any, arguments: tuple[Any, ...]
 ) -> None:
-    """Update the rows that were ``found``; ``gradient`` is a 1-D array of the dtype of the tables."""
+    """Update the rows in ``found``; ``gradient`` is a 1-D array of the dtype of the tables."""
     number = len(found.rows)
     run(
         loop, tables.bases, tables.firsts, found.rows, gradient, found.keys, found.places, found.starts, tables.width,
@@ -123,7 +123,7 @@ def update_prepared(
 
 
 _NO_MARKS = np.empty(0, np.uint8)
-#: How many states a rule cannot do without; whether the others are there, its loop is told.
+#: Number of states that a rule requires; its loop gets flags for the others.
 _REQUIRED = {"sgd_rows_": 0, "adam_rows_": 2}
 
 
@@ -143,7 +143,7 @@ def _fusable(
 
 
 def _runs(sizes: list[int], indices: Sequence[Tensor]) -> Runs:
-    """The runs of equal rows, the rows of all tables numbered through."""
+    """Runs of equal rows, with continuous row numbers over all tables."""
     if len(sizes) == 1:
         return runs(indices[0], sizes[0])
     through = torch.cat(list(indices))

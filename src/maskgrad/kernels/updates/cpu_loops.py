@@ -1,8 +1,8 @@
-"""The loops of the updates, one for each rule; see ``updates.py``.
+"""The loops of the updates, one for each rule; see ``cpu.py``.
 
-Row k of the work is row ``rows[k]`` of all tables numbered through: of table t if ``firsts[t] <= rows[k]`` and
+Row k of the work is row ``rows[k]``, numbered over all tables: of table t if ``firsts[t] <= rows[k]`` and
 ``rows[k] < firsts[t + 1]``. ``bases[i, t]`` is the address of its parameter (i = 0) or of a state. Rows ascend, so a
-table is found by stepping on. The numbers are those of the rules; ``factor`` multiplies the merged gradient.
+table is found by stepping on. The scalars are those of the rules; ``factor`` multiplies the merged gradient.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from numba import carray  # type: ignore[attr-defined]
 
 from maskgrad.kernels.cpu.compiler import ask, compiled, inlined, pointer
 
-AHEAD = 8  # rows between asking for one and reading it
+AHEAD = 8  # rows between prefetching one and reading it
 
 
 @compiled
 def number_through(indices: Any, counts: Any, sizes: Any) -> int:
-    """Number the rows of all tables through, in place; return the place of an index outside its table, or -1."""
+    """Number the rows over all tables, in place; return the position of an index outside its table, or -1."""
     outside, i, first = -1, 0, 0
     for t in range(sizes.size):
         for _ in range(counts[t]):
@@ -40,7 +40,7 @@ def _table_of(row: int, firsts: Any, table: int) -> int:
 
 @inlined
 def _row(address: Any, width: int, dtype: Any) -> Any:
-    """A row by its address. A slice would be counted as a reference, twice for each row."""
+    """A row by its address. A slice would be reference-counted, twice for each row."""
     return carray(pointer(address), width, dtype)
 
 
@@ -49,7 +49,7 @@ def _ask_ahead(
     bases: Any, firsts: Any, rows: Any, memory: Any, keys: Any, places: Any, starts: Any, size: Any, kinds: int, k: int,
     hi: int, table: int,
 ) -> int:  # fmt: skip
-    """Ask for what row k + AHEAD will need, of ``kinds`` tables and its gradients; return in which table it lies."""
+    """Prefetch row k + AHEAD of ``kinds`` tables and its gradients; return the index of its table."""
     later = k + AHEAD
     if later < hi:
         table = _table_of(rows[later], firsts, table)
@@ -65,7 +65,7 @@ def _merge_run(
     memory: Any, size: Any, dtype: Any, keys: Any, places: Any, start: int, stop: int, width: int, factor: Any,
     decay: Any, p: Any, wide: Any, g: Any,
 ) -> None:  # fmt: skip
-    """Let g = factor * the sum of the run, rounded once, whatever its length, + decay * the row."""
+    """Let g = factor * the sum of the run, rounded once, + decay * the row."""
     a = _row(memory + np.int64(keys[start] & places) * size, width, dtype)
     if stop - start == 1:
         for j in range(width):
@@ -93,7 +93,7 @@ def sgd(
     bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, fresh: Any,
     factor: Any, decay: Any, lr: Any, momentum: Any, undamped: Any, buffered: bool, nesterov: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """SGD; ``fresh`` marks the rows of an only table whose buffer has not been started."""
+    """SGD; ``fresh`` marks the rows of a single table whose buffer has not been started."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
     table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
@@ -213,7 +213,7 @@ def rmsprop(
     decay: Any, lr: Any, alpha: Any, new: Any, eps: Any, momentum: Any, centered: bool, buffered: bool, lo: int,
     hi: int,
 ) -> None:  # fmt: skip
-    """RMSprop; where it is not centered or has no buffer, the parameter stands in (and is fetched once more)."""
+    """RMSprop; where it is not centered or has no buffer, the parameter replaces them (and is prefetched once more)."""
     g, wide, spread = np.full(width, lr), np.empty(width, np.float64), np.full(width, lr)
     table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype

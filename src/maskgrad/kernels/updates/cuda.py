@@ -1,12 +1,12 @@
 r"""One optimizer step on the rows that have a gradient: merge duplicates and update, in one pass.
 
 The formulas are those of :mod:`maskgrad.kernels.updates`. Indices are sorted first, stably. There is a *lane*
-for each entry and column; the lane of the first entry of a run of equal indices adds the run up (in ``runs.py``) and
-updates its row, the others have nothing to do. So each row is read and written once, merged gradients never reach
-memory, and the host need not know how many rows there are: it does not wait.
+for each entry and column; the lane of the first entry of a run of equal indices sums the run (in ``runs.py``) and
+updates its row, the others do nothing. So each row is read and written once, merged gradients never reach
+memory, and the host does not wait for the number of rows.
 
-An index outside the table is refused as PyTorch refuses it on a GPU, by an error of the device that the host meets
-later; nothing is written for it. Rows with gaps are left to the reference.
+As in PyTorch on a GPU, an index outside the table raises an asynchronous device error; nothing is written for it.
+Rows with gaps are left to the reference.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sgd_rows_(
     kind = buffered + 2 * bool(numbers.get("nesterov")) + 4 * (fresh is not None)
     scalars = family.scalars("sgd_rows_", numbers)
     _start(_rows, param, (buffer,) if buffered else (), indices, values, scalars, kind, OF=_sgd, marks=marks)
-    if fresh is not None:  # only now: programs that share a row all ask for its mark
+    if fresh is not None:  # only now: programs that share a row all read its mark
         fresh.index_fill_(0, indices, False)
 
 
@@ -57,7 +57,7 @@ def adagrad_rows_(param: Tensor, state_sum: Tensor, indices: Tensor, values: Ten
 def rowwise_adagrad_rows_(
     param: Tensor, state_sum: Tensor, indices: Tensor, values: Tensor, **numbers: Any
 ) -> None:
-    """As in the reference; one program is one row, and merges it twice if it is wider than a program."""
+    """As in the reference; one program handles one row, and merges it twice if it is wider than a program."""
     if not _fusable(param, state_sum):
         family.rowwise_adagrad_rows_.reference(param, state_sum, indices, values, **numbers)
         return
@@ -127,7 +127,7 @@ def _rows(
     b: tl.float64, c: tl.float64, d: tl.float64, e: tl.float64, f: tl.float64, g: tl.float64, OF: tl.constexpr,
     KIND: tl.constexpr, ACC: tl.constexpr, INDEX: tl.constexpr, LANES: tl.constexpr, STEP: tl.constexpr,
 ) -> None:  # fmt: skip
-    """The rule ``OF`` gives what parameter and states become, from what they are and the gradient."""
+    """Apply the rule ``OF``, which returns new parameter and states from the old ones and the gradient."""
     lane = tl.program_id(0).to(INDEX) * LANES + tl.arange(0, LANES)
     entry = lane // width
     column = lane % width
@@ -154,7 +154,7 @@ def _rows(
 
 @compiled
 def _sgd(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """``n``: learning rate, momentum, what is left of 1 by the dampening. Bits: momentum, Nesterov's, marked rows."""
+    """``n``: learning rate, momentum, 1 - dampening. Bits: momentum, Nesterov's, marked rows."""
     states = ()
     if KIND & 1:
         buffer = n[1] * old[0] + n[2] * g
@@ -174,7 +174,7 @@ def _adagrad(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.
 
 @compiled
 def _adam(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, STATES: tl.constexpr) -> tl.tensor:
-    """``n``: shrinkage, 1 less beta 1, beta 2, 1 less that, correction, epsilon, rate. AMSGrad has three states."""
+    """``n``: shrinkage, 1 - beta 1, beta 2, 1 - beta 2, correction, epsilon, rate. AMSGrad has three states."""
     m = old[0] + n[1] * (g - old[0])
     v = old[1] * n[2] + n[3] * g * g
     states = (m, v)
@@ -186,7 +186,7 @@ def _adam(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, STATES: tl.c
 
 @compiled
 def _rmsprop(p: tl.tensor, g: tl.tensor, old: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
-    """``n``: learning rate, alpha, 1 less that, epsilon, momentum. Bits: centered, momentum; states in this order."""
+    """``n``: learning rate, alpha, 1 - alpha, epsilon, momentum. Bits: centered, momentum; states in this order."""
     v = old[0] * n[1] + n[2] * g * g
     states = (v,)
     if KIND & 1:
@@ -211,7 +211,7 @@ def _rowwise_adagrad(
     entry = tl.program_id(0).to(INDEX) + tl.zeros((LANES,), INDEX)
     begins = is_first(ascending, entry, number, rows)
     row = tl.load(ascending + entry, mask=begins, other=0).to(INDEX)
-    stop = tl.max(begins.to(tl.int32), axis=0) * width  # nothing to do for an entry that only joins a run
+    stop = tl.max(begins.to(tl.int32), axis=0) * width  # 0 for an entry that does not begin a run
     squares = tl.zeros((LANES,), tl.float64)
     for done in range(0, stop, LANES):
         column = done + tl.arange(0, LANES)

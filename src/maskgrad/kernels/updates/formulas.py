@@ -15,7 +15,7 @@ __all__ = ["adagrad_", "adam_", "decayed", "move_", "penalized", "remaining", "r
 
 
 def penalized(param: Tensor, grad: Tensor, weight_decay: float, maximize: bool) -> Tensor:
-    """The gradient of what is minimised: with its sign, and that of an L2 penalty on ``param``."""
+    """Return the gradient of the objective: with its sign, and with that of an L2 penalty on ``param``."""
     if maximize:
         grad = grad.neg()
     return grad.add(param, alpha=weight_decay) if weight_decay != 0 else grad
@@ -24,21 +24,21 @@ def penalized(param: Tensor, grad: Tensor, weight_decay: float, maximize: bool) 
 def decayed(
     param: Tensor, grad: Tensor, lr: float, weight_decay: float, decoupled: bool, maximize: bool
 ) -> Tensor:
-    """:func:`penalized`; or, if the decay is ``decoupled``, shrink ``param`` and leave the penalty away."""
+    """:func:`penalized`; or, if the decay is ``decoupled``, shrink ``param`` and omit the penalty."""
     if decoupled and weight_decay != 0:
         param.mul_(1 - lr * weight_decay)
     return penalized(param, grad, 0.0 if decoupled else weight_decay, maximize)
 
 
 def remaining(beta: float, step: Any) -> Any:
-    """The bias correction 1 - beta ** step, of a number or of each row's number of steps."""
+    """The bias correction 1 - beta ** step, of a scalar or of each row's step count."""
     if isinstance(step, Tensor):  # in float64: the power is close to 1
         return (1 - beta ** step.double()).to(step.dtype)
     return 1 - beta**step
 
 
 def move_(param: Tensor, top: Tensor, bottom: Tensor, size: Any) -> None:
-    """Subtract ``size * top / bottom``; ``size`` is a number, or one for each row."""
+    """Subtract ``size * top / bottom``; ``size`` is a scalar, or one per row."""
     if isinstance(size, Tensor):
         param.sub_(top.div(bottom).mul_(size))
     else:
@@ -80,7 +80,7 @@ def adagrad_(
     maximize: bool,
     specified: Specified = EVERY,
 ) -> None:
-    """One Adagrad step; ``lr`` is the already decayed one."""
+    """One Adagrad step; ``lr`` is decayed already."""
     grad = penalized(param, grad, weight_decay, maximize)
     specified.add_square_(state_sum, grad, 1)
     param.addcdiv_(grad, state_sum.sqrt().add_(eps), value=-lr)

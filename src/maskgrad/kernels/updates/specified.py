@@ -1,8 +1,8 @@
-"""Statistics over specified entries, for update rules that look at more than one entry at a time.
+"""Statistics over specified entries, for update rules that are not entrywise.
 
-Most rules treat every entry by itself. Two kinds do not: those with one state value per row (``state="row"``), and
-those that compare norms (LAMB). They ask an object of this file, which knows where the specified entries are in the
-tensors that a rule is given. A state with one value per row has size 1 in the dimensions that it sums up.
+Most rules treat every entry separately. Two kinds do not: those with one state value per row (``state="row"``), and
+those that compare norms (LAMB). They use an object of this file, which knows the specified entries of the
+tensors that a rule gets. A state with one value per row has size 1 in the dimensions that it sums over.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ class Specified:
         self.mask, self.used = mask, used
 
     def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
-        """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``; 0 if there is none."""
+        """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``; 0 if there are none."""
         dims = _summed(x, like)
         if not dims:
             return x
-        if self.mask is None:  # the mean of nothing would be NaN
+        if self.mask is None:  # an empty mean would be NaN
             return x.mean(dims, keepdim=True) if x.numel() else x.sum(dims, keepdim=True)
         count = self.mask.sum(dims, keepdim=True).clamp_(min=1)
         return self._kept(x).sum(dims, keepdim=True).div_(count)
 
     def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
-        """Largest specified entry of ``x``, none of it negative, in each row, in a shape that fits ``like``."""
+        """Largest specified entry of ``x``, all nonnegative, in each row, in a shape that broadcasts to ``like``."""
         return _amax(self._kept(x), _summed(x, like))
 
     def norm(self, x: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class Specified:
 class Listed(Specified):
     """Listed pieces of rows: piece i, ``x[i]``, belongs to row ``rows[i]``; several may belong to one row.
 
-    A state value is gathered once for each piece, so that pieces of one row get, and keep, equal values.
+    A state value is gathered for each piece, so that pieces of one row have equal values.
     """
 
     in_pieces = True
@@ -99,6 +99,6 @@ def _summed(x: Tensor, like: Tensor) -> list[int]:
 def _amax(x: Tensor, dims: list[int]) -> Tensor:
     if not dims:
         return x
-    if x.numel() == 0:  # amax has no answer for an empty row
+    if x.numel() == 0:  # amax is undefined for an empty row
         return x.sum(dims, keepdim=True)
     return x.amax(dims, keepdim=True)

@@ -3,8 +3,8 @@ r"""Variance of the specified entries, and mean and variance of segments, in ord
 .. math:: v = \frac{\sum_{i: m_i} (x_i - \bar x)^2}{\max(0, n - c)}, \qquad
           \frac{\partial v}{\partial x_i} = m_i \frac{2 (x_i - \bar x)}{n - c}
 
-The derivative is written down, as PyTorch's is, and not left to the chain rule: next to an infinite entry the chain
-rule turns every gradient into NaN, while the formula gives the finite entries what PyTorch gives them.
+The derivative is explicit, as in PyTorch, and not left to the chain rule: next to an infinite entry the chain
+rule turns every gradient into NaN, while the formula gives the finite entries the gradients of PyTorch.
 
 Two passes, so that a large mean costs no digits. Segments, which may be empty here, and shapes are those of
 :mod:`maskgrad.kernels.segments`.
@@ -35,12 +35,12 @@ from maskgrad.kernels.selection import can_read_values
 def masked_variance(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Variance, mean (without a gradient) and number (int64) of the specified entries; 0 where there is none.
+    """Variance, mean (without a gradient) and number (int64) of the specified entries; 0 if there are none.
 
-    The statistics of halves are float32.
+    The statistics of half precision are float32.
     """
     wide = values.float() if values.dtype in HALVES else values
-    # A Function costs as much as all of a small variance; and one with a forward mode could not be compiled.
+    # A Function costs as much as a small variance, and one with a forward mode could not be compiled.
     plainly = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
     if plainly or not (wide.requires_grad and torch.is_grad_enabled()):
         found = _variance(wide, mask, dim, correction)
@@ -81,20 +81,20 @@ def masked_variance_backward(
 
 
 def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
-    """A gradient in which what has no estimate has none: an infinity alone would make one of ``0 * (inf - inf)``."""
+    """Set the gradient to 0 where there is no estimate: a single infinity would give ``0 * (inf - inf)``."""
     if can_read_values(enough) and bool(enough.all()):
         return out
     return torch.where(enough, out, 0)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Specified entries less their mean, 0 elsewhere; the mean; and how many there are (dimensions kept)."""
+    """Specified entries less their mean, 0 elsewhere; the mean; and their number (dimensions kept)."""
     safe = torch.where(mask, values, 0)
     if dim:
         count = mask.sum(dim, keepdim=True)
         number = count.clamp(min=1)
         mean = safe.sum(dim, keepdim=True) / number
-        # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+        # Corrected by the differences: the mean of equal entries is then exact, and the variance 0.
         rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / number
         mean = mean + rest.nan_to_num(0.0, 0.0, 0.0)
     else:
@@ -105,7 +105,7 @@ def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tens
 def _variance(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], correction: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """In two passes, which is stable; dimensions are kept."""
+    """Compute in two passes, which is stable; dimensions are kept."""
     deviation, mean, count = _deviation(values, mask, dim)
     squares = deviation * deviation
     total = squares.sum(dim, keepdim=True) if dim else squares
@@ -113,7 +113,7 @@ def _variance(
 
 
 def _degrees(count: Tensor, correction: float, dtype: torch.dtype) -> Tensor:
-    """What squares are divided by. Too few entries have no estimate: 1, and the caller calls them unspecified."""
+    """Divisor of the squares: 1 for too few entries, whose result the caller masks."""
     if correction >= 0 and float(correction).is_integer():  # in the fewest calls
         return (count - int(correction)).clamp(min=1).to(dtype)
     return torch.where(count > max(correction, 0), count.to(dtype) - correction, 1)
@@ -144,7 +144,7 @@ class _Variance(torch.autograd.Function):
         return result, None, None, None
 
 
-# PyTorch asks for the signature at each call, which costs more than the variance of a small tensor; said in advance:
+# PyTorch inspects the signature at each call, which costs more than a small variance; set in advance:
 _Variance.forward.__signature__ = inspect.signature(_Variance.forward)  # type: ignore[attr-defined]
 
 
@@ -170,7 +170,7 @@ masked_variance_backward.derive_through_reference()
 
 @kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, min_numel=8_192)
 def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
-    """The mean of each segment, (n, *dense) -> (g, *dense), float32 for halves; 0 where it is empty."""
+    """The mean of each segment, (n, *dense) -> (g, *dense), float32 for half precision; 0 where it is empty."""
     wide = widened(values)
     mean = segment_sum.reference(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
     return mean.to(torch.promote_types(values.dtype, torch.float32))
@@ -186,7 +186,7 @@ def segment_variance(
 ) -> tuple[Tensor, Tensor]:
     """Variance and mean (without a gradient) of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
-    The variance of halves is float32; the mean is as exact as it was calculated.
+    The variance of half precision is float32; the mean is not rounded.
     """
     wide = widened(values)
     deviation, mean = _segment_deviation(wide, pointers, order)
@@ -221,7 +221,7 @@ def segment_variance_backward(
 
 
 def without_estimates_of_short(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """A gradient in which the entries of a segment without an estimate have none, infinities included."""
+    """Set the gradient to 0 in segments without an estimate, for infinities too."""
     if can_read_values(enough) and bool(enough.all()):
         return out
     spread = segment_expand.reference(
@@ -234,7 +234,7 @@ def _segment_deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> 
     """Entries less the mean of their segment, and the means."""
     number = per_segment(pointers, wide).clamp(min=1)
     mean = segment_sum.reference(wide, pointers, order) / number
-    # Once more, from the differences: of equal entries the mean is then that entry, and the variance 0.
+    # Corrected by the differences: the mean of equal entries is then exact, and the variance 0.
     rest = (
         segment_sum.reference(
             wide - segment_expand.reference(mean, pointers, order, len(wide)), pointers, order

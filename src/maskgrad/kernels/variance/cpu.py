@@ -1,15 +1,15 @@
-r"""Variances of the specified entries: one pass over values and mask. Of segments, two, added in float64.
+r"""Variances of the specified entries: one pass over values and mask. Two passes for segments, added in float64.
 
 .. math:: Q = \sum_i m_i (x_i - c)^2, \quad S = \sum_i m_i (x_i - c), \qquad
           \sum_i m_i (x_i - \bar x)^2 = Q - S^2 / n, \quad \bar x = c + S / n
 
-A block of entries is added in the type of the values (halves in float32) as differences from a center c, the mean of
-what was read before; two parts are then merged in float64 (Chan, Golub, LeVeque: Updating formulae and a pairwise
-algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean costs no
-digits. The first center is the mean of a few entries. Where :math:`Q - S^2 / n` cancels, overflows or underflows
-nevertheless (a jump after few entries), the block, which is still in the cache, is read again in float64.
+A block of entries is added in the type of the values (half precision in float32) as differences from a center c, the
+mean of what was read before; two parts are then merged in float64 (Chan, Golub, LeVeque: Updating formulae and a
+pairwise algorithm for computing sample variances, 1979). The difference of two near numbers is exact, so a large mean
+costs no digits. The first center is the mean of a few entries. Where :math:`Q - S^2 / n` cancels, overflows or
+underflows nevertheless (a jump after few entries), the block, which is still in the cache, is read again in float64.
 
-Legend: v values, m mask; s, q, n sums of a block; *_all what has been merged so far.
+Legend: v values, m mask; s, q, n sums of a block; *_all merged so far.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ BLOCK = 1024  # entries of a row added in their own type
 TILE = 1024  # columns reduced together
 FEW = 64  # entries of a row that give a first center
 ROWS = 64  # rows of a block of columns (their number must fit into uint8)
-#: Squares outside these bounds are near the ends of what a type can represent: they are added in float64.
+#: Squares outside these bounds are near the limits of a type: they are added in float64.
 BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 
 
@@ -84,7 +84,7 @@ def masked_variance_backward(
 def _merged(
     squares: Tensor, mean: Tensor, count: Tensor, extra: list[int], correction: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The moments of the parts of one reduction put together, in float64."""
+    """Merge the moments of the parts of one reduction, in float64."""
     total = count.sum(extra, keepdim=True)
     center = (mean * count).sum(extra, keepdim=True) / total.clamp(min=1)
     apart = torch.where(count > 0, mean - center, 0)
@@ -107,7 +107,7 @@ def _add_block(v: Any, m: Any, center: Any, zero: Any, one: Any) -> Any:
 
 @compiled
 def _add_exactly(v: Any, m: Any, first: int, step: int, m_first: int, m_step: int, size: int) -> Any:
-    """Mean, squares and number of a block, in float64, in two passes."""
+    """Mean, squares and count of a block, in float64, in two passes."""
     s, n = 0.0, 0
     for r in range(size):
         if m[m_first + r * m_step] != 0:
@@ -129,7 +129,7 @@ def _merge(mean_all: float, q_all: float, n_all: int, mean: float, q: float, n: 
     """Mean and squares of two parts, of which the second has entries."""
     part = n / (n_all + n)
     apart = mean - mean_all
-    # next to an infinite mean the difference is of no use
+    # the difference to an infinite mean is useless
     middle = mean_all + apart * part if np.isfinite(apart) else mean_all * (1 - part) + mean * part
     return (middle if n_all else mean), q_all + q + apart * apart * (n_all * part)
 
@@ -140,7 +140,7 @@ def _rows(
     one: Any, least: float, most: float, done: bool, correction: float, variance: Any, mean: Any, count: Any, lo: int,
     hi: int,
 ) -> None:  # fmt: skip
-    """Task t reduces piece t % pieces of row t // pieces. Steps: of values 1, of the mask see :func:`stretch`."""
+    """Task t reduces piece t % pieces of row t // pieces. The step of values is 1; for the mask see :func:`stretch`."""
     v, m, variance, mean, count = at(v), at(m), at(variance), at(mean), at(count)
     m_step, center = steps[1], np.full(1, zero)
     complete = np.ones(BLOCK, np.uint8)
@@ -210,7 +210,7 @@ def _merge_columns(
     c: Any, s: Any, q: Any, n: Any, mean_all: Any, q_all: Any, n_all: Any, mean_new: Any, q_new: Any, odd: Any,
     least: float, most: float,
 ) -> bool:  # fmt: skip
-    """As the loop over blocks in ``_rows``, without a branch. Whether a column is to be added exactly."""
+    """The loop over blocks in ``_rows`` without branches; returns whether a column must be added exactly."""
     for k in range(c.size):
         number = np.float64(n[k])
         before = np.float64(n_all[k])
@@ -366,7 +366,7 @@ def _numbers(
             for i in range(start, stop):
                 s += v[order[i] if has_order else i]
             m = s / max(n, 1)
-            if v.itemsize == 8:  # of equal numbers the mean is then that number, and the variance 0
+            if v.itemsize == 8:  # the mean of equal values is then exact, and the variance 0
                 for i in range(start, stop):
                     r += v[order[i] if has_order else i] - m
                 r /= max(n, 1)

@@ -1,11 +1,11 @@
-r"""Variance, mean and number of the specified entries, in one pass of which no part cancels.
+r"""Variance, mean and number of the specified entries, in one pass without cancellation.
 
 .. math:: \bar x = c + \frac{1}{n} \sum_i m_i (x_i - c), \qquad
           v = \frac{\sum_i m_i (x_i - c)^2 - n (\bar x - c)^2}{n - \text{correction}}
 
-with :math:`c` a specified entry of the slice, so that the terms are of the size of the spread and not of the mean, and
-all sums in float64. Long reductions are cut into pieces; a piece leaves its number, its mean and its squares, which
-add up by the rule of Chan, Golub and LeVeque (1979).
+with :math:`c` a specified entry of the slice, so that the terms have the size of the spread and not of the mean, and
+all sums in float64. Long reductions are cut into pieces; the count, mean and squares of pieces are
+merged by the rule of Chan, Golub and LeVeque (1979).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def masked_variance(
 def central_squares(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, centered: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The sum of the squared distances from the mean (from 0 unless ``centered``), the mean (or 0), and the number.
+    """The sum of the squared distances from the mean (from 0 unless ``centered``), the mean (or 0), and the count.
 
     The first two are float64.
     """
@@ -97,7 +97,7 @@ def _deviation(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) ->
 
 @compiled
 def _start(ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr) -> tl.tensor:
-    """The first specified entry, from which each thread measures; sums of distances, squares, entries; their number."""
+    """The first specified entry, subtracted by each thread; sums of differences, squares, entries; their number."""
     nothing = tl.zeros((ROWS, COLUMNS), ACC)
     return nothing, nothing, nothing, nothing, tl.zeros((ROWS, COLUMNS), tl.int32)
 
@@ -130,7 +130,7 @@ def moments(state: tl.tensor, n: tl.tensor, CENTERED: tl.constexpr) -> tl.tensor
         whole = tl.sum(tl.where(number > 0, n * own, 0), axis=1) / tl.maximum(all_n, 1.0)
         apart = own - whole[:, None]
         joined = tl.sum(tl.where(number > 0, spread + n * apart * apart, 0), axis=1)
-        # Infinite entries have no distance from each other, but a mean, which the derivative asks for.
+        # Differences of infinite entries are NaN, but their mean is needed by the derivative.
         whole = tl.where(whole == whole, whole, tl.sum(plain.to(tl.float64), axis=1) / tl.maximum(all_n, 1.0))
     else:
         joined = tl.sum(square.to(tl.float64), axis=1)

@@ -1,6 +1,6 @@
-"""Rows that are behind: closed forms of many steps with gradient zero, without taking them one by one.
+"""Lazy rows: closed forms of many steps with gradient zero.
 
-A step with gradient zero maps parameter and state of an entry to new ones, by the same map for every entry. Two
+A step with gradient zero applies the same map to the parameter and state of every entry. Two
 families of maps can be composed ahead of time:
 
 ===============  ===============================================================  ===============================
@@ -9,9 +9,9 @@ families of maps can be composed ahead of time:
 ``moments.py``   a decaying first moment over a root, weight decay decoupled      Adam, AdamW, NAdam, RAdam, AMSGrad
 ===============  ===============================================================  ===============================
 
-A *table* has one column for each step after which a row may have been left behind: column s holds the composition of
-all steps since the first s. Recording a step costs work in proportion to the columns that still change (16,384 numbers
-at most, see ``rows.py``), never to the parameter; bringing a row up to date costs one lookup, however far it is behind.
+A *table* has one column for each step since which a row may be pending: column s holds the composition of
+all steps after the first s. Recording a step takes time proportional to the columns that still change (16,384 values
+at most, see ``rows.py``), not to the parameter; updating a row takes one lookup, for any number of missed steps.
 
 Everything else is *replayed*, step by step, by the rule itself (``history.py``): a coupled weight decay under a square,
 mostly.
@@ -35,11 +35,11 @@ class ClosedForm(abc.ABC):
 
     @abc.abstractmethod
     def changes_nothing(self) -> bool:
-        """Whether it is the identity, and need not be recorded."""
+        """Whether it is the identity and need not be recorded."""
 
     @abc.abstractmethod
     def new_table(self, number_of_states: int, precision: float) -> ClosedFormTable:
-        """An empty table for steps of this kind; ``precision`` is the relative rounding error of the entries."""
+        """Return an empty table for steps of this kind; ``precision`` is the relative rounding error of the entries."""
 
 
 class ClosedFormTable(abc.ABC):
@@ -50,7 +50,7 @@ class ClosedFormTable(abc.ABC):
 
     @abc.abstractmethod
     def fits(self, step: ClosedForm) -> bool:
-        """Whether ``step`` can be composed with those that are here."""
+        """Whether ``step`` can be composed with the recorded ones."""
 
     @abc.abstractmethod
     def append(self, step: ClosedForm) -> None:
@@ -58,7 +58,7 @@ class ClosedFormTable(abc.ABC):
 
     @abc.abstractmethod
     def apply_(self, tensors: Sequence[Tensor], since: Tensor) -> None:
-        """Bring rows up to date.
+        """Update rows.
 
         Args:
             tensors: parameter and states (n, *row), of the computing dtype; changed in place.
@@ -67,7 +67,7 @@ class ClosedFormTable(abc.ABC):
 
 
 def grown(columns: Any, needed: int) -> Any:
-    """``columns`` with room for ``needed`` along the last axis: itself, or a copy of at least twice the size."""
+    """``columns`` with room for ``needed`` along the last axis: unchanged, or a copy of at least twice the size."""
     if columns.shape[-1] >= needed:
         return columns
     larger = np.zeros((*columns.shape[:-1], max(needed, 2 * columns.shape[-1])), columns.dtype)
@@ -76,5 +76,5 @@ def grown(columns: Any, needed: int) -> Any:
 
 
 def per_row(values: Any, like: Tensor) -> Tensor:
-    """One number for each row, of the dtype and on the device of ``like`` (n, *row), shaped to go with it."""
+    """One value per row, with dtype and device of ``like`` (n, *row), shaped to broadcast with it."""
     return torch.from_numpy(values).to(like.device, like.dtype).view(-1, *(1 for _ in like.shape[1:]))

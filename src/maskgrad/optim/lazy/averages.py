@@ -1,4 +1,4 @@
-"""Averages of parameters whose rows change at some steps only."""
+"""Averages of parameters whose rows change only in some steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PIECE = 1 << 17  # entries at a time: their copies stay in the cache
 
 
 class LazyAverage:
-    """The average of one parameter; each row is as of some update, since which the parameter has not changed."""
+    """The average of one parameter; each row is valid up to some update, since which its parameter has not changed."""
 
     def __init__(self, param: Tensor) -> None:
         self.param = param
@@ -32,7 +32,7 @@ class LazyAverage:
 
     @torch.no_grad()
     def bring_up(self, total: float, rows: Tensor | None = None) -> None:
-        """Account for the updates that were missed, all rows or those in ``rows``, each listed once."""
+        """Apply missed updates to all rows, or to the distinct ``rows``."""
         weights = self.param.detach()
         if self.values.device != weights.device:  # the module was moved
             self.values = self.values.to(weights.device)
@@ -57,13 +57,13 @@ class LazyAverage:
                 self.done[piece] = total
 
     def _share(self, missed: Tensor) -> Tensor:
-        """Covered part of the distance to the weight, one number per row."""
+        """Fraction of the distance to the weight, one value per row."""
         share = torch.expm1(missed).neg_().to(self.values.dtype)
         return share.view(-1, *(1 for _ in self.values.shape[1:]))
 
 
 class LazyAverages(StepObserver):
-    """Brings averages up to date with weights that a step is about to overwrite."""
+    """Update averages with weights that a step is about to overwrite."""
 
     def __init__(self, averages: list[LazyAverage]) -> None:
         self.averages = averages
@@ -86,7 +86,7 @@ class LazyAverages(StepObserver):
         return self._by_param.get(id(param))
 
     def require_weights(self, what: str) -> None:
-        """RuntimeError if the parameters hold their averages."""
+        """Raise a RuntimeError if the parameters hold their averages."""
         if self.applied:
             raise RuntimeError(
                 f"{what} while the parameters hold their averages; leave `with average.applied():` first"
@@ -94,7 +94,7 @@ class LazyAverages(StepObserver):
 
     @torch.no_grad()
     def start(self) -> None:
-        """Copy the weights as they are now."""
+        """Copy the current weights."""
         for average in self.averages:
             bring_up_to_date(average.param)
             average.values.copy_(average.param)
@@ -102,7 +102,7 @@ class LazyAverages(StepObserver):
         self.started = True
 
     def flush(self) -> None:
-        """Bring all rows up to date."""
+        """Update all rows."""
         if self.started and not self.applied:
             for average in self.averages:
                 bring_up_to_date(average.param)
@@ -114,7 +114,7 @@ class LazyAverages(StepObserver):
             self.require_weights("a step")
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
-        """Average the rows that are about to change, with their present values."""
+        """Average the rows that are about to change, with their current values."""
         for group in optimizer.param_groups:
             mine = [average for average in map(self.of, group["params"]) if average is not None]
             for average in mine if self.started else ():
@@ -125,7 +125,7 @@ class LazyAverages(StepObserver):
 
 
 def touched_rows(optimizer: Optimizer, group: dict[str, Any], param: Tensor) -> Tensor | None:
-    """Distinct rows (n,) of the first dimension that the coming step may change; None: all of them.
+    """Distinct rows (n,) of the first dimension that the next step may change; None: all of them.
 
     An entry without a gradient does not change under optimizers of ``mg.optim`` with ``unspecified="skip"``, and under
     those of ``torch.optim`` that are listed below. Any other optimizer may change every row.

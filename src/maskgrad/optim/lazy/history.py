@@ -1,11 +1,11 @@
-"""The updates that a parameter has had, run-length encoded, and their replay for rows that missed them.
+"""The updates of a parameter, run-length encoded, and their replay for rows that missed them.
 
 Hyperparameters seldom change from one step to the next: consecutive steps with equal numbers are one entry. Under a
-learning-rate schedule every step is an entry of its own; ``rows.py`` bounds the length of a history.
+learning-rate schedule every step is a separate entry; ``rows.py`` bounds the length of a history.
 
-Steps with gradient zero are replayed one by one, by the rule itself, where there is no closed form. Rows are sorted by
-the first step that they missed, so that each step works on those that missed it and no others: the work is the sum of
-the gaps, what the dense optimizer would have spent on these rows.
+Steps with gradient zero are replayed one by one, with the rule itself, if there is no closed form. Rows are sorted by
+the first step that they missed, so that each step applies to those that missed it only: the work is the sum of
+the gaps, the same as in the dense optimizer for these rows.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["History", "replay_"]
 
 @dataclass(slots=True)
 class _Run:
-    """Updates number ``start`` to ``start + count - 1`` of the history: equal numbers, steps one after the other."""
+    """Updates number ``start`` to ``start + count - 1`` of the history: equal numbers, consecutive steps."""
 
     start: int
     count: int
     numbers: Hyperparameters
     step: float
     scalars: dict[str, Tensor]
-    """States that are one number, as they were before the first update of the run."""
+    """Scalar states before the first update of the run."""
 
 
 class History:
-    """Updates in order, the first is number 0. ``len()`` is their number, ``runs`` that of stored entries."""
+    """Updates in order, counted from 0. ``len()`` is their number, ``runs`` that of stored entries."""
 
     def __init__(self) -> None:
         self._runs: list[_Run] = []
@@ -44,11 +44,11 @@ class History:
 
     @property
     def runs(self) -> int:
-        """How many entries are stored."""
+        """Number of stored entries."""
         return len(self._runs)
 
     def append(self, numbers: Hyperparameters, step: float, scalars: Mapping[str, Tensor]) -> None:
-        """Remember ``numbers.update(step, **scalars)``; ``scalars`` as they were before it."""
+        """Record ``numbers.update(step, **scalars)``, with ``scalars`` from before it."""
         last = self._runs[-1] if self._runs else None
         if last is not None and last.numbers == numbers and last.step + _stride(numbers) * last.count == step:
             last.count += 1
@@ -57,13 +57,13 @@ class History:
             self._runs.append(_Run(len(self), 1, numbers, step, kept))
 
     def updates(self, first: int, last_of_runs: bool = False) -> Iterator[tuple[int, Update]]:
-        """Number and update, from number ``first`` on; or of each run only the last."""
+        """Iterate over index and update, from ``first`` on; or only the last of each run."""
         for run in self._runs:
             start, stop, stride = first, run.start + run.count, _stride(run.numbers)
             if last_of_runs:
                 start = max(first, stop - 1)
             scalars = run.scalars
-            # A scalar state follows from the one before, so a run that has any is gone through from its start.
+            # A scalar state depends on the previous one, so runs with any are computed from their start.
             for number in range(run.start if scalars and start < stop else max(run.start, start), stop):
                 update = run.numbers.update(run.step + stride * (number - run.start), **scalars)
                 scalars = {name: value.clone().copy_(update.scalars[name]) for name, value in scalars.items()}
@@ -72,25 +72,25 @@ class History:
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether each of the updates changes nothing more when it is made again with gradient zero."""
+        """Whether repeating each of the updates with gradient zero changes nothing."""
         return all(run.numbers.rule.is_idempotent for run in self._runs)
 
     def clear(self) -> None:
-        """Forget everything: numbers start again with 0."""
+        """Remove all updates: indices start from 0 again."""
         self._runs.clear()
 
 
 def _stride(numbers: Hyperparameters) -> int:
-    """By how much the step number grows: an optimizer that counts no steps always says 0."""
+    """Increment of the step count: 0 for optimizers that count no steps."""
     return 1 if numbers.rule.counts_steps else 0
 
 
 def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
-    """Give rows the updates that they missed, in place.
+    """Apply missed updates to rows, in place.
 
     Args:
         tensors: parameter and states (n, *row), of the computing dtype.
-        since: number of the first update that a row missed (n,), int64.
+        since: index of the first update that a row missed (n,), int64.
         history: all updates.
     """
     if len(since) == 0:
@@ -100,7 +100,7 @@ def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
     starts = ordered.tolist()
     zeros = torch.zeros_like(rows[0])
     late, n = 0, len(starts)
-    # An idempotent rule changes nothing in the second such step.
+    # An idempotent rule changes nothing in a second such step.
     for number, update in history.updates(starts[0], last_of_runs=history.is_idempotent):
         while late < n and starts[late] <= number:
             late += 1

@@ -3,7 +3,7 @@ r"""Closed form of linear steps: parameter :math:`p` and buffer :math:`b` by a m
 .. math:: \begin{pmatrix} p \\ b \end{pmatrix} \leftarrow A_t \begin{pmatrix} p \\ b \end{pmatrix}, \qquad
           s_i \leftarrow c_{i,t}\, s_i
 
-Column s of the table is :math:`A_t \cdots A_{s+1}`, in float64. Composed from the left as steps come, it needs no
+Column s of the table is :math:`A_t \cdots A_{s+1}`, in float64. Composed from the left step by step, it needs no
 inverse and no power, and is exact for any schedule of any hyperparameter.
 """
 
@@ -30,9 +30,9 @@ class LinearStep(ClosedForm):
 
     matrix: tuple[tuple[float, float], tuple[float, float]] = _IDENTITY
     factors: tuple[float, ...] = ()
-    """One for each state; that of the buffer is not read."""
+    """One per state; that of the buffer is unused."""
     buffer: int | None = None
-    """Which state is the buffer, if any."""
+    """Index of the buffer among the states, if any."""
     sign: bool = False
     """The parameter is updated by the sign of the buffer (which has a factor, then)."""
 
@@ -41,7 +41,7 @@ class LinearStep(ClosedForm):
         return self.matrix == _IDENTITY and all(factor == 1 for factor in self.factors)
 
     def new_table(self, number_of_states: int, precision: float) -> LinearTable:
-        """An empty table."""
+        """Return an empty table."""
         return LinearTable(number_of_states, self.buffer, self.sign)
 
 
@@ -80,7 +80,7 @@ class LinearTable(ClosedFormTable):
         self._factors[:, self.steps] = 1
 
     def apply_(self, tensors: Sequence[Tensor], since: Tensor) -> None:
-        """One multiplication by matrix and factors; nothing is ever left to be replayed."""
+        """One multiplication by matrix and factors; nothing is replayed."""
         param, states = tensors[0], tensors[1:]
         column = since.cpu().numpy()
         maps: Any = self._maps[..., column]
@@ -99,7 +99,7 @@ class LinearTable(ClosedFormTable):
                 continue
             factor = per_row(self._factors[number, column], state)
             if self._sign:
-                # Step by step a number never reaches 0, because rounding stops it; here it must not lose its
+                # Step by step a value never reaches 0, because of rounding; here it must not lose its
                 # sign.
                 least = torch.finfo(state.dtype).tiny
                 shrunk = (state * factor).abs().clamp_min(least).copysign(state)

@@ -1,6 +1,6 @@
 r"""Closed form of Adam and similar rules: a decaying first moment over a root, with decoupled weight decay.
 
-With gradient zero, step t does, with numbers :math:`c_t, r_t, d_t, \beta_{1,t}, \beta_{2,t}` that are the same for
+With gradient zero, step t does, with scalars :math:`c_t, r_t, d_t, \beta_{1,t}, \beta_{2,t}` that are the same for
 all entries,
 
 .. math:: m \leftarrow \beta_{1,t} m, \qquad v \leftarrow \beta_{2,t} v, \qquad
@@ -58,7 +58,7 @@ _FINEST = 1e-13  # what the orders above can reach in the steady state of ordina
 
 @dataclass(frozen=True, slots=True)
 class MomentStep(ClosedForm):
-    """The numbers of one step; ``maximum``: the root is that of the largest second moment, which does not decay."""
+    """The scalars of one step; ``maximum``: the root is that of the largest second moment, which does not decay."""
 
     size: float
     root: float
@@ -69,18 +69,18 @@ class MomentStep(ClosedForm):
     maximum: bool = False
 
     def changes_nothing(self) -> bool:
-        """Never: the moments decay."""
+        """Return False: the moments decay."""
         return False
 
     def new_table(self, number_of_states: int, precision: float) -> MomentTable:
-        """An empty table."""
+        """Return an empty table."""
         return MomentTable(self.eps, self.maximum, max(precision / 8, _FINEST))
 
 
 def moment_step(
     numbers: Mapping[str, Any], *, size: float, root: float, maximum: bool = False
 ) -> MomentStep | None:
-    """The step of a rule with Adam's numbers; None: its weight decay is coupled, or it has no second moment."""
+    """The step of a rule with Adam's scalars; None: its weight decay is coupled, or it has no second moment."""
     (beta1, beta2), decay = numbers["betas"], 1.0
     if numbers["weight_decay"] != 0:
         decay = 1 - numbers["lr"] * numbers["weight_decay"] if numbers["decoupled_weight_decay"] else 0.0
@@ -136,7 +136,7 @@ class MomentTable(ClosedFormTable):
         self._freeze(first_moment / root, step)
 
     def _roots(self, log: Any) -> Any:
-        """The square root of the decay of what stands under the root."""
+        """Square root of the decay of the second moment."""
         return np.ones_like(log) if self.maximum else np.exp(0.5 * log)
 
     def _freeze(self, decay: Any, step: MomentStep) -> None:
@@ -144,7 +144,7 @@ class MomentTable(ClosedFormTable):
         if q >= 1:
             return
         small = decay < self.precision / 64 * (1 - q)
-        # Older columns have decayed more, but for a change of betas: a column waits for those before it.
+        # Older columns have decayed more, unless betas changed: a column waits for earlier ones.
         number = len(small) if small.all() else int(small.argmin())
         if number:
             self._centre(self._open, self._open + number)
@@ -178,11 +178,11 @@ class MomentTable(ClosedFormTable):
         self._mean[columns], self._order[columns] = mean, order
 
     def apply_(self, tensors: Sequence[Tensor], since: Tensor) -> None:
-        """The series, or for the columns that need it the sum; then the decays."""
+        """Apply the series, or the sum for columns that need it; then the decays."""
         if self._centred_at != self.steps:
             self._centre(self._open, self.steps)
             self._centred_at = self.steps
-        self._order[self.steps] = 1  # nothing has happened since
+        self._order[self.steps] = 1  # no steps since
         column = since.cpu().numpy()
         param, first = tensors[0], tensors[1]
         root = tensors[3 if self.maximum else 2].sqrt()
@@ -221,7 +221,7 @@ class MomentTable(ClosedFormTable):
         return series.mul_(z).add_(per_row(terms[0], root)).div_(bottom)
 
     def _sum(self, root: Tensor, column: Any, late: Any) -> Tensor:
-        """Term by term; rows with more terms come first, so that the others drop out at the end."""
+        """Term by term; rows with more terms come first, so that others are dropped from the end."""
         lengths = self._until[column] - column
         descending = np.argsort(-lengths, kind="stable")
         place = torch.from_numpy(descending).to(root.device)

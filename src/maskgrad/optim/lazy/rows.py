@@ -1,16 +1,16 @@
-"""Rows of a parameter that are behind because a missing gradient counts as zero, and how they are brought up to date.
+"""Rows with pending updates, because a missing gradient counts as zero, and applying these updates.
 
 A dense optimizer updates every row at every step. Here a row is updated when it is next stepped or read: a
-:class:`LazyRows` object, an attribute of the parameter, records all steps and which of them each row has had. Its cost:
+:class:`LazyRows` object, an attribute of the parameter, records all steps, and those applied to each row. Its cost:
 
-- memory: an int32 per row of the parameter, allocated with the first step that leaves rows behind, and a history of
-  bounded length: after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) everything is brought up to date,
+- memory: an int32 per row of the parameter, allocated in the first step with pending rows, and a history of
+  bounded length: after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) all rows are updated,
   which costs one pass over the parameter in that many steps;
 - in each step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or
   replayed (``history.py``), and the composition of the table with this step;
 - steps that would change nothing (SGD and Adagrad without decay and momentum) are not counted.
 
-Rows are those of the gradient: single entries if it lists single entries.
+Rows are those of the gradient: single entries if it contains single entries.
 """
 
 from __future__ import annotations
@@ -46,52 +46,52 @@ __all__ = [
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14
-_PIECE = 1 << 18  # entries that are brought up to date at a time: their copies stay in the cache
+_PIECE = 1 << 18  # entries that are updated at a time: their copies stay in the cache
 
 
 class LazyRows:
-    """The steps that rows of one parameter have missed."""
+    """The pending steps of the rows of one parameter."""
 
     def __init__(self, leading: int) -> None:
         self.leading = leading
         self.states: list[Tensor] = []
         self.version = 0
-        """Version of the parameter after the last step; another one means that others have written since."""
+        """Version of the parameter after the last step; another one means that it was modified since."""
         self.is_read_in_time = False
-        """Whether rows are brought up to date before they are read, as a table of ``mg.nn`` does."""
-        self._had: Tensor | None = None  # (R,) int32: how many of the recorded steps a row has had
+        """Whether rows are updated before they are read, as tables of ``mg.nn`` do."""
+        self._had: Tensor | None = None  # (R,) int32: number of recorded steps applied to a row
         self._history = History()
         self._table: ClosedFormTable | None = None
-        self._valid_from = 0  # rows that have had fewer steps cannot use the table
+        self._valid_from = 0  # rows with fewer steps cannot use the table
         self._steps = 0
 
     def __len__(self) -> int:
         return self._steps
 
     def __reduce__(self) -> Any:
-        # A parameter without rows that are behind is saved without the optimizer's states.
+        # A parameter without pending rows is saved without the optimizer's states.
         return (LazyRows, (self.leading,), None if self._steps == 0 else self.__dict__.copy())
 
     @property
     def is_long(self) -> bool:
-        """Whether it is time to bring everything up to date."""
+        """Whether all rows should be updated now."""
         recorded = self._steps if self._table is not None else self._history.runs
         return recorded >= _MOST_STEPS or self._steps >= 2**31 - 2
 
     def adopt(self, param: Tensor, states: Sequence[Tensor]) -> None:
-        """Work on ``states`` from now on; rows that are behind are brought up to date with the ones before."""
+        """Use ``states`` from now on; pending rows are updated with the previous ones first."""
         if len(states) != len(self.states) or not all(map(operator.is_, states, self.states)):
             self.flush(param)
             self.states = list(states)
 
     def behind(self, rows: Tensor) -> Tensor:
-        """Those of ``rows`` that are not up to date."""
+        """Those of ``rows`` with pending updates."""
         return rows[:0] if self._had is None else rows[self._had[rows] != self._steps]
 
     def record(
         self, numbers: Hyperparameters, step: float, before: Mapping[str, Tensor], update: Update
     ) -> bool:
-        """Count one step, whose scalar states were ``before``; False if it changes no other row, and is not counted."""
+        """Count one step, whose scalar states were ``before``; return False if it changes no other row, uncounted."""
         closed_form = update.closed_form(len(self.states))
         if closed_form is not None and closed_form.changes_nothing():
             return False
@@ -108,14 +108,14 @@ class LazyRows:
         return True
 
     def mark(self, param: Tensor, rows: Tensor) -> None:
-        """``rows`` have had every step so far."""
+        """Mark ``rows`` as up to date."""
         if self._had is None:
             number = prod(param.shape[: self.leading])
             self._had = torch.zeros(number, dtype=torch.int32, device=param.device)
         self._had[rows] = self._steps
 
     def fit_rows(self, param: Tensor, leading: int) -> None:
-        """Count by finer rows from now on, if those of the first ``leading`` dimensions are finer."""
+        """Use finer rows from now on, if those of the first ``leading`` dimensions are finer."""
         if self._steps == 0 and leading != self.leading:
             self._had = None
         elif leading <= self.leading:
@@ -125,14 +125,14 @@ class LazyRows:
         self.leading = leading
 
     def forget(self) -> None:
-        """No row is behind."""
+        """Drop all pending updates."""
         self._history.clear()
         self._table, self._valid_from, self._steps = None, 0, 0
         if self._had is not None:
             self._had.zero_()
 
     def flush(self, param: Tensor) -> None:
-        """Bring every row up to date."""
+        """Update all rows."""
         if self._steps == 0:
             return
         if self._had is not None:
@@ -140,7 +140,7 @@ class LazyRows:
         self.forget()
 
     def catch_up(self, param: Tensor, rows: Tensor) -> bool:
-        """Bring distinct ``rows`` (n,) up to date, and return whether some were behind; the version does not change."""
+        """Update distinct ``rows`` (n,); return whether any were pending. The version does not change."""
         if self._steps == 0 or len(rows) == 0:
             return False
         assert self._had is not None  # a step was recorded, so its rows were marked
@@ -184,12 +184,12 @@ class LazyRows:
 
 
 def lazy_rows_of(param: Tensor) -> LazyRows | None:
-    """Which rows of ``param`` are behind, or None: none ever was."""
+    """The pending rows of ``param``, or None if it never had any."""
     return getattr(param, _ATTRIBUTE, None)
 
 
 def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
-    """Count the steps that rows of ``param``, those of its first ``leading`` dimensions, have had."""
+    """Start counting the steps of the rows of ``param``, those of its first ``leading`` dimensions."""
     lazy = LazyRows(leading)
     setattr(param, _ATTRIBUTE, lazy)
     if isinstance(param, torch.nn.Parameter):
@@ -198,7 +198,7 @@ def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
 
 
 def _complete_copies_of(param: torch.nn.Parameter) -> None:
-    """Let ``pickle`` and ``copy`` of ``param`` bring it up to date first, and leave out the rows and their states."""
+    """Make ``pickle`` and ``copy`` of ``param`` update it first, and omit the rows and their states."""
     known = weakref.ref(param)
 
     def state() -> dict[str, Any]:
@@ -214,20 +214,20 @@ def _complete_copies_of(param: torch.nn.Parameter) -> None:
 
 
 def forget_lazy_rows(param: Tensor) -> None:
-    """Count its rows as up to date, whatever steps they have missed."""
+    """Mark its rows as up to date, dropping pending steps."""
     param.__dict__.pop(_ATTRIBUTE, None)
     param.__dict__.pop("__getstate__", None)
 
 
 def release(param: Tensor) -> None:
-    """Forget a parameter without rows that are behind: it is about to change its device or dtype."""
+    """Stop tracking a parameter without pending rows, which is about to change its device or dtype."""
     lazy = lazy_rows_of(param)
     if lazy is not None and len(lazy) == 0:
         forget_lazy_rows(param)
 
 
 def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
-    """Rows of the first ``leading`` dimensions as rows of the first ``finer`` ones."""
+    """Convert rows of the first ``leading`` dimensions as rows of the first ``finer`` ones."""
     if leading == finer:
         return rows
     parts = prod(param.shape[leading:finer])
@@ -236,7 +236,7 @@ def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
 
 @torch.no_grad()
 def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
-    """Bring ``rows`` of ``param`` (indices in its first dimension, perhaps twice), or all, up to date."""
+    """Update ``rows`` of ``param`` (indices in its first dimension, duplicates allowed), or all."""
     lazy = lazy_rows_of(param)
     if lazy is None:
         return
@@ -248,17 +248,17 @@ def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
         return
     rows = rows.reshape(-1).long()
     if len(rows) == 0 or bool((rows.amin() < 0) | (rows.amax() >= param.shape[0])):
-        return  # the look-up raises
+        return  # the lookup raises
     if lazy.leading == 1:
         rows = lazy.behind(rows)
     lazy.catch_up(param, finer_rows(rows.unique(), param, 1, lazy.leading))
 
 
 def prepare_loading(param: Tensor) -> None:
-    """Before other states are loaded: bring rows up to date, or forget that they are behind.
+    """Prepare for loading other states: update rows, or drop their pending updates.
 
-    If others have written into the parameter since the last step (most likely a checkpoint), the values that were
-    behind are gone.
+    If the parameter was modified since the last step (most likely by a checkpoint), its pending updates
+    are void.
     """
     lazy = lazy_rows_of(param)
     if lazy is None:
@@ -271,17 +271,17 @@ def prepare_loading(param: Tensor) -> None:
 
 @torch.no_grad()
 def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
-    r"""Bring parameters up to date that were stepped with ``unspecified="zero"``, without their optimizer.
+    r"""Apply pending updates of parameters stepped with ``unspecified="zero"``, without their optimizer.
 
     .. math:: \theta, s \leftarrow u_n(\cdots u_{k+1}(\theta, s; 0) \cdots; 0)
 
     for a row whose last update was the k-th of n, :math:`u_i` being the update of step i and s its states.
 
     Args:
-        params: a module, a parameter or several; those that are up to date are left alone.
+        params: a module, a parameter or several; those without pending updates are not changed.
 
     Gradient:
-        None; nothing is recorded for autograd, and the parameters count as unchanged.
+        None; nothing is recorded for autograd, and the parameters' versions do not change.
 
     Raises:
         TypeError: something among ``params`` is not a tensor.
@@ -298,7 +298,7 @@ def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
         >>> p.data.view(-1)
         tensor([0.5000, 0.5000, 0.5000])
 
-    Source: ``apply_l2_reg`` and the like of lazily regularised linear models; here exact, and for every optimizer.
+    Source: lazy regularisation of linear models, such as ``apply_l2_reg``; here exact, for every optimizer.
     """
     if isinstance(params, torch.nn.Module):
         params = params.parameters()

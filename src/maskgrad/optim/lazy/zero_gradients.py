@@ -1,4 +1,4 @@
-"""A step in which a missing gradient is zero: rows with a gradient are brought up to date and stepped, no others."""
+"""A step in which missing gradients are zero: only rows with a gradient are updated and stepped."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from maskgrad.optim.rule import Hyperparameters, Update
 __all__ = ["RowsReadLate", "update_with_zeros"]
 
 READ_LATE = (
-    'with unspecified="zero", rows of a {type} of shape {shape} were read while they were behind: their gradients are '
-    "those of old values. Look them up with mg.nn.Embedding or mg.nn.EmbeddingBag, which bring rows up to date when "
+    'with unspecified="zero", rows of a {type} of shape {shape} were read before their pending updates were applied: '
+    "their gradients use stale values. Use mg.nn.Embedding or mg.nn.EmbeddingBag, which update rows before "
     "they are read, or call mg.optim.flush(param) before each forward pass, and before you save or "
     "average param.detach()"
 )
 
 
 class RowsReadLate(UserWarning):
-    """Gradients of ``param`` are those of values that it no longer has."""
+    """Gradients of ``param`` were computed from stale values."""
 
     def __init__(self, param: Tensor) -> None:
         super().__init__(READ_LATE.format(type=type(param).__name__, shape=tuple(param.shape)))
@@ -41,7 +41,7 @@ def update_with_zeros(
     step: float,
     before: Mapping[str, Tensor],
 ) -> None:
-    """One update in which an entry without a gradient has gradient zero; rows without any are left for later.
+    """One update in which an entry without a gradient has gradient zero; rows without any are deferred.
 
     ``update`` is ``numbers.update(step, **before)``.
     """
@@ -88,13 +88,13 @@ def _warn_of_late_read(lazy: LazyRows, param: Tensor) -> None:
 
 
 def _merged(gradient: Gradient, param: Tensor) -> Gradient:
-    """Each row once, ascending; halves are added in float32."""
+    """Each row once, ascending; half precision is added in float32."""
     dtype = param.dtype if param.is_complex() else computing_dtype(param)
     return gradient.with_values(gradient.values.to(dtype)).merged()
 
 
 def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
-    """Pieces of rows completed with zeros: a state per row needs whole rows."""
+    """Complete pieces of rows with zeros: states per row need whole rows."""
     assert gradient.rows is not None
     parts = prod(param.shape[1 : gradient.leading])
     first = gradient.rows.div(parts, rounding_mode="floor")
@@ -105,12 +105,12 @@ def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
 
 
 def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradient:
-    """The gradient with zeros where it is unspecified, but for entries outside ``mask``."""
+    """The gradient with zeros where unspecified, except for entries outside ``mask``."""
     values = gradient.values
     if gradient.rows is not None:
         merged = gradient if gradient.padded else _merged(gradient, param)
         assert merged.rows is not None
-        free = int(gradient.padded)  # padding is added to a row behind the last
+        free = int(gradient.padded)  # padding is added to an extra row at the end
         values = merged.values.new_zeros(merged.number_of_rows + free, *merged.values.shape[1:])
         values = values.index_add(0, merged.rows, merged.values)[: merged.number_of_rows].view(param.shape)
     return Gradient(values, param.shape, mask)

@@ -1,9 +1,9 @@
-"""What operations mean on sequences of different lengths: on the rows that there are, as far as that is possible.
+"""Operations on sequences of different lengths, computed on the stored rows where possible.
 
-- :mod:`rows`: operands side by side, row by row; elementwise operations.
-- :mod:`features`: operations that leave every row to itself.
+- :mod:`rows`: aligning operands row by row; elementwise operations.
+- :mod:`features`: operations on each row independently.
 - :mod:`sequences`: reductions and softmax along the ragged dimension.
 - :mod:`views`, :mod:`indexing`: rearrangements, joins and parts.
 - :mod:`losses`, :mod:`attention`, :mod:`recurrence`.
-- :mod:`registry`: which operation does which, and what goes through the padded form by rule.
+- :mod:`registry`: the rule of each operation, and the operations that use the padded form.
 """

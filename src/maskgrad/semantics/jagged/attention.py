@@ -1,4 +1,4 @@
-"""Attention within each sequence: its queries see its keys and no others, on the rows that there are."""
+"""Attention within each sequence: queries attend only to keys of their own sequence, on the stored rows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def attended(
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
     """Rows (N, H, Ev) of query (N, H, E), key and value (M, H, E or Ev), and which of them have a key (None: all)."""
-    if same_lengths(queries, keys):  # known by its being the same object
+    if same_lengths(queries, keys):  # known if it is the same object
         keys = queries
     query, key, value = rows
     frame = (queries.offsets, keys.offsets, queries.longest, keys.longest)
@@ -45,7 +45,7 @@ def attended(
 
 
 def with_mask(result: StoredEntries, served: Tensor | None) -> StoredEntries | Entries:
-    """The rows; with a Boolean mask if some have no key and are unspecified."""
+    """The rows; with a Boolean mask if some have no key."""
     if served is None:
         return result
     known = served.reshape(*served.shape, *(1,) * (result.values.ndim - served.ndim))
@@ -72,7 +72,7 @@ def scaled_dot_product_attention(call: Call) -> Any:
 
 
 def _of_sequences(query: Any, key: Any, value: Any) -> bool:
-    """Whether these belong to the same sequences, with the ragged dimension before the last."""
+    """Return whether operands have the same sequences, with the ragged dimension before the last."""
     if not all(map(is_jagged, (query, key, value))):
         return False
     rank, batch = len(query.shape), query.pattern.frame.shape[:-1]
@@ -81,14 +81,14 @@ def _of_sequences(query: Any, key: Any, value: Any) -> bool:
             return False
         if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != batch:
             return False
-    # a key whose value is missing counts in the softmax
+    # a key without a value counts in the softmax
     return same_lengths(key.pattern, value.pattern)
 
 
 def multi_head_attention_forward(call: Call) -> Any:
-    """``F.multi_head_attention_forward`` of (T, B, E), by which ``nn.MultiheadAttention`` runs.
+    """``F.multi_head_attention_forward`` of (T, B, E), used by ``nn.MultiheadAttention``.
 
-    Projections are those of rows. Weights, where they are asked for, come on a Boolean mask.
+    Projections are computed on rows. Weights, if requested, have a Boolean mask.
     """
     given = DEFAULTS | call.bound(MULTI_HEAD)
     query, key, value = (given[name] for name in ("query", "key", "value"))
@@ -97,7 +97,7 @@ def multi_head_attention_forward(call: Call) -> Any:
     dropout_p, weights = given["dropout_p"] if given["training"] else 0.0, None
     if given["need_weights"]:
         whole, weights = call.on_padded()
-        if dropout_p:  # the same weights are dropped in both
+        if dropout_p:  # the same weights must be dropped in both
             return whole, weights
     rows = _projected(given, query, key, value)
     heads = given["num_heads"]
@@ -118,7 +118,7 @@ def multi_head_attention_forward(call: Call) -> Any:
 
 
 def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:
-    """Whether this is attention between whole sequences, with plain weights and without keys of another kind."""
+    """Whether this is attention between whole sequences, with plain weights and without extra keys."""
     if not all(is_jagged(x) and x.pattern.at == (1, 0) and len(x.shape) == 3 for x in (query, key, value)):
         return False
     others = ("bias_k", "bias_v", "key_padding_mask", "static_k", "static_v")
@@ -135,7 +135,7 @@ def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:
 
 
 def _projected(given: dict[str, Any], query: Jagged, key: Jagged, value: Jagged) -> list[Tensor]:
-    """Rows of queries, keys and values; one product for what is the same."""
+    """Rows of queries, keys and values; one product if they are the same tensor."""
     weight, bias = given["in_proj_weight"], given["in_proj_bias"]
     rows = [query.values, key.values, value.values]
     if given["use_separate_proj_weight"]:

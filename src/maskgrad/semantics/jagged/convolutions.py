@@ -1,7 +1,7 @@
-"""Convolutions over time of sequences of different lengths, each as if it were alone: one of PyTorch's for all of them.
+"""Convolutions over time of sequences of different lengths, each computed separately by one call of PyTorch.
 
-Sequences are laid on a line, one behind the other, each with its own padding, and each begins where a window of the
-line does. Windows that reach from one sequence into the next are computed, and not read.
+Sequences are concatenated on a line, each with its own padding, and each begins at a window of the line.
+Windows that reach from one sequence into the next are computed, but not used.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ __all__ = ["RULES"]
 
 
 class Line(NamedTuple):
-    """Where the sequences are while they are convolved.
+    """Layout of the sequences during the convolution.
 
     Attributes:
-        size: of the line.
-        places: of the rows on it.
-        results: the sequences of results.
-        rows: where the results are on the line of all results.
+        size: length of the line.
+        places: positions of the rows on it.
+        results: the pattern of the results.
+        rows: positions of the results among all outputs.
     """
 
     size: int
@@ -61,12 +61,12 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
         taps = weight.shape[-1]
         keeps = mode == "zeros" and not transposed and _keeps_lengths(taps, given)
         eager = can_read_values(x.values, *x.pattern.tensors())
-        if not eager and not (keeps and in_a_graph()):  # how many rows come out, only the lengths know
+        if not eager and not (keeps and in_a_graph()):  # the number of result rows depends on the lengths
             return from_padded(call.on_padded().values, x.pattern) if keeps else None
         if mode != "zeros":
             x, given["padding"] = _wrapped(x, given["padding"], mode), 0
         line = _line(x.pattern, taps, given, transposed, keeps)
-        if eager and not line.rows.shape[0]:  # perhaps PyTorch refuses the padded batch, too
+        if eager and not line.rows.shape[0]:  # PyTorch may refuse the padded batch, too
             return from_padded(call.on_padded().values, line.results)
         data = x.values.new_zeros(line.size, x.values.shape[1]).index_copy(0, line.places, x.values)
         given["padding"] = 0
@@ -79,7 +79,7 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
 
 
 def _fits(x: Any, weight: Any, bias: Any, geometry: dict[str, Any]) -> bool:
-    """Whether this is a plain convolution of sequences; what PyTorch refuses is refused by the padded form."""
+    """Whether this is a plain convolution of sequences; the padded form raises PyTorch's errors."""
     if (
         not is_jagged(x)
         or x.pattern.at != (0, 2)
@@ -109,7 +109,7 @@ def _line(pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transpose
     if not keeps:
         sizes = pattern.frame.shape[0], own_result(pattern.longest, taps, 0, geometry, transposed)
         results = of_lengths(own_result(lengths, taps, 0, geometry, transposed), sizes, pattern.at)
-    if transposed:  # room for all results, which are more
+    if transposed:  # room for all results, of which there are more
         room, per_step = own_result(lengths, taps, 0, geometry | {"padding": 0}, transposed), (1, stride)
         skipped = 0, before
     else:
@@ -121,14 +121,14 @@ def _line(pattern: JaggedPattern, taps: int, geometry: dict[str, Any], transpose
         start.index_select(0, p.sequences()) * step + (skip + p.positions())
         for p, step, skip in zip((pattern, results), per_step, skipped, strict=True)
     )
-    # of as many results as entries the line is known without a look, with room for a window where there are none
+    # with as many results as entries the line is known without reading lengths; it has room for at least one window
     span = before + after
     size = len(rows) + (len(lengths) + 1) * span + 1 if keeps else int(steps.sum()) * per_step[0]
     return Line(size, places, results, rows)
 
 
 def _wrapped(x: Jagged, widths: Sequence[int], mode: str) -> Jagged:
-    """Each sequence with entries of its own around it; without any if PyTorch would refuse it."""
+    """Pad each sequence with its own entries; without padding where PyTorch would refuse it."""
     (before, after), pattern = widths, x.pattern
     lengths = pattern.lengths()
     wide = torch.where(can_wrap(lengths, max(widths), mode), lengths + (before + after), 0)

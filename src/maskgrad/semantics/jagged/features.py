@@ -1,7 +1,7 @@
-"""Operations along features: every row is left to itself, so that PyTorch's own function does it on the rows.
+"""Operations along features: rows are independent, so PyTorch's own function is applied to them.
 
-The rows stand in a frame of the same rank (:func:`in_frame`), so that the function is called with the arguments it was
-called with. What reaches along batch or ragged dimension goes through the padded form (see :mod:`registry`).
+The rows are viewed with the same rank (:func:`in_frame`), so that the function gets its original arguments.
+Operations along the batch or ragged dimension use the padded form (see :mod:`registry`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ALONG", "RULES", "along", "framed", "over_everything", "several_dims
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
-    """What ``run`` makes of the rows in their frame, and of the result rows again; ``at``: where these stand then."""
+    """Apply ``run`` to the rows in their frame, and return the result's rows, which are at dimension ``at``."""
     old = x.pattern.at
     new = old if at is None else at
     result = run(in_frame(x.values, old))
@@ -41,26 +41,24 @@ def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None =
 
 
 def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Where dimensions stand after ``dims`` are gone."""
+    """Positions of dimensions after ``dims`` are removed."""
     return tuple([place - len([d for d in dims if d < place]) for place in at])
 
 
-#: Arguments that name places along a dimension, the same ones for every row.
+#: Arguments with positions along a dimension, the same for every row.
 ALONG_DIM = ("index", "indices_or_sections")
 
 
 def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
-    """Whether a reduction has too few entries, or a quantile no row."""
-    correction: Any = (
-        0  # how many entries give no result yet: of an estimate the degrees of freedom that it takes
-    )
+    """Return whether a reduction has too few entries, or a quantile no row."""
+    correction: Any = 0  # number of entries without a result: for a variance the degrees of freedom used
     if "unbiased" in signature.split():
         correction = given.get("correction", given.get("unbiased"))
     few = math.prod([x.shape[d] for d in dims]) <= (1 if correction is None else float(correction))
     return few or ("q" in signature.split() and not x.values.numel())
 
 
-#: Reductions that say more than PyTorch's: of Booleans, and with infinities. Their own rule is applied to the rows.
+#: Reductions that extend PyTorch's (Booleans, infinities). Their own rule is applied to the rows.
 BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
 
 
@@ -69,12 +67,12 @@ def _values_of(result: Any) -> Any:
 
 
 def several_dims(call: Call) -> bool:
-    """Whether dimensions are written one after the other, as in ``x.flip(0, 2)``."""
+    """Whether dimensions are separate arguments, as in ``x.flip(0, 2)``."""
     return call.operation.name == "flip" and len(call.args) > 2
 
 
 def along(call: Call) -> Any:
-    """A rule for functions with an argument ``dim``, all of whose dimensions are features."""
+    """The rule for functions with an argument ``dim``, if all of these dimensions are features."""
     signature, default, reduces = ALONG[call.operation.name]
     given = call.bound(signature)
     x = given["input"]
@@ -84,7 +82,7 @@ def along(call: Call) -> Any:
         for v in (*call.args, *call.kwargs.values())
         if (is_masked(v) and v is not x)
         or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
-    ]  # which may differ from row to row
+    ]  # which may differ between rows
     dim = given.get("dim", given.get("dims", default))
     if others or several_dims(call) or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
         return None
@@ -102,7 +100,7 @@ def along(call: Call) -> Any:
 
 
 def row_by_row(call: Call) -> Any:
-    """What looks each entry, or the last features of a row, up in plain tensors: ``F.linear``, ``bucketize``."""
+    """The rule for functions of each row and plain tensors: ``F.linear``, ``bucketize``."""
     x, rest, named = call.first()
     name = call.operation.name
     if (
@@ -121,7 +119,7 @@ def row_by_row(call: Call) -> Any:
         shape = rest[0] if rest else named["normalized_shape"]
         if not trailing(x, 1 if isinstance(shape, int) else len(shape)):
             return None
-    if call.function is F.one_hot and not x.values.numel():  # PyTorch has no number of classes for no labels
+    if call.function is F.one_hot and not x.values.numel():  # PyTorch infers no number of classes
         return None
     return StoredEntries(call.function(x.values, *rest, **named), x.pattern)
 
@@ -132,7 +130,7 @@ def batch_norm(call: Call) -> Any:
     masked = any(is_masked(v) for v in (*rest, *named.values()))
     if masked or not is_jagged(x) or len(x.shape) < 2 or 1 in x.pattern.at:
         return None
-    # one row alone is too little to train on for PyTorch, and not for us
+    # PyTorch refuses a single row in training
     at = x.pattern.at
     result = call.operation.body(call.function, (as_entries(in_frame(x.values, at)), *rest), named)
     return StoredEntries(out_of_frame(result.values, at), x.pattern)
@@ -147,7 +145,7 @@ def prelu(call: Call) -> Any:
     return framed(x, lambda rows: call.function(rows, weight))
 
 
-#: Reductions that PyTorch refuses where there is nothing.
+#: Reductions that PyTorch refuses for empty tensors.
 NEED_ENTRIES = frozenset(
     ("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "median", "nanmedian", "quantile", "nanquantile",
      "norm", "linalg.norm", "linalg.vector_norm")
@@ -155,7 +153,7 @@ NEED_ENTRIES = frozenset(
 
 
 def over_everything(call: Call) -> Any:
-    """A reduction of all rows to one number, in which their places do not matter."""
+    """A reduction of all rows to a scalar that does not depend on their order."""
     x, rest, named = call.first()
     dim = named.get("dim", named.get("axis", rest[0] if rest else None))
     if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
@@ -187,7 +185,7 @@ def pairs(call: Call) -> Any:
 
 
 class Along(NamedTuple):
-    """What PyTorch calls the arguments, the default of ``dim``, and whether this dimension is gone afterwards."""
+    """Names of PyTorch's arguments, the default of ``dim``, and whether this dimension is removed."""
 
     signature: str
     default: int | None = None

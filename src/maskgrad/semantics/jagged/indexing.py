@@ -49,7 +49,7 @@ ALL = slice(None)
 
 
 def getitem(call: Call) -> Any:
-    """``x[index]``: one part of the index after the other, the last first, as long as these are independent."""
+    """``x[index]``: one part of the index at a time, from the last, if they are independent."""
     x, index = call.args
     looked_up = index[0] if type(index) is tuple and len(index) == 1 else index
     if isinstance(x, Tensor) and is_jagged(looked_up) and is_positions(looked_up):
@@ -64,9 +64,9 @@ def getitem(call: Call) -> Any:
     result: Any = x
     dim = len(x.shape)
     fancy = [p for p in parts if isinstance(p, (Tensor, list))]
-    if len(fancy) > 1 or (fancy and any(type(p) is int for p in parts)):  # these are joined by PyTorch
+    if len(fancy) > 1 or (fancy and any(type(p) is int for p in parts)):  # PyTorch combines these
         return None
-    for part in reversed(parts):  # dimensions in front keep their places
+    for part in reversed(parts):  # dimensions in front keep their positions
         if part is not None:
             dim -= 1
         if is_jagged(result):
@@ -80,12 +80,12 @@ def getitem(call: Call) -> Any:
 
 
 def selected(x: Jagged, condition: Jagged) -> Entries | None:
-    """``x[x > 0]``: entries, or rows, of the same sequences; all that is selected is specified."""
+    """``x[x > 0]``: entries, or rows, of the same sequences; all selected entries are specified."""
     same = x.pattern.at == condition.pattern.at and same_lengths(x.pattern, condition.pattern)
     shape = condition.values.shape
     if condition.values.dtype != torch.bool or not same or shape != x.values.shape[: len(shape)]:
         return None
-    if x.pattern.at != tuple(range(len(x.pattern.at))):  # rows lie in another order than positions
+    if x.pattern.at != tuple(range(len(x.pattern.at))):  # rows are stored in another order than positions
         return None
     found = x.values[condition.values]
     return Entries(found, torch.ones((), dtype=torch.bool, device=found.device).expand(found.shape))
@@ -110,7 +110,7 @@ def take(call: Call) -> Any:
 
 
 def _written_out(index: Any, rank: int) -> list[Any] | None:
-    """One part for each dimension, and None for each new one; None if that cannot be said."""
+    """One part for each dimension, and None for each new one; None if that is unknown."""
     parts = list(index) if isinstance(index, tuple) else [index]
     for part in parts:
         known = part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
@@ -136,7 +136,7 @@ def _written_out(index: Any, rank: int) -> list[Any] | None:
 
 
 def _features_only(x: Jagged, parts: list[Any]) -> StoredEntries | None:
-    """Where numbers may not be looked at: slices and numbers of features, everything of all else."""
+    """If values may not be read: slices and integers for features only, full slices for all other dimensions."""
     if any(p is not None and not isinstance(p, (int, slice)) for p in parts):
         return None
     dim, result = len(x.shape), x
@@ -154,7 +154,7 @@ def _features_only(x: Jagged, parts: list[Any]) -> StoredEntries | None:
 
 
 def _one(x: Jagged, dim: int, part: Any) -> Any:
-    """One part of an index; None if the result is no prefix of each sequence."""
+    """One part of an index; None if the result is not a prefix of each sequence."""
     if part is None:
         return unsqueeze(x, dim)
     if isinstance(part, slice) and part == ALL:
@@ -181,17 +181,17 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
     return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
 
 
-#: What reads parts that follow each other, or single places, …
+#: Functions that read consecutive parts, or single positions, …
 DIVIDED = frozenset((
     "narrow", "chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
     "tensor_split", "select", "unbind",
 ))  # fmt: skip
-#: … and what moves and repeats: sequences, of which any may follow each other.
+#: … and those that reorder and repeat: for sequences, in any order.
 OF_SEQUENCES = frozenset(("index_select", "flip", "roll", "repeat_interleave"))
 
 
 def read(call: Call) -> Any:
-    """Sequences or positions: PyTorch says on a line of numbers which, and in which order."""
+    """Sequences or positions: the function applied to a range of integers says which, in which order."""
     signature, default, _ = ALONG[call.operation.name]
     given = call.bound(signature)
     x, dim = given["input"], given.get("dim", given.get("dims", default))
@@ -226,7 +226,7 @@ def _between(line: Tensor) -> slice:
 
 
 def sequence(x: Jagged, number: int) -> Entries:
-    """One sequence, ``x[b]`` as on a mask; nothing is made of the others."""
+    """One sequence, ``x[b]`` as on a mask; without copying the others."""
     pattern = x.pattern
     start, stop = pattern.offsets[number : number + 2].tolist()
     behind = (0, 0) * (x.values.ndim - 1) + (0, pattern.longest - (stop - start))
@@ -238,7 +238,7 @@ def sequence(x: Jagged, number: int) -> Entries:
 
 
 def at_position(x: Jagged, position: int) -> Entries:
-    """The entries at one position, where a sequence reaches it: ``x[:, t]`` as on a mask."""
+    """The entries at one position, if a sequence reaches it: ``x[:, t]`` as on a mask."""
     pattern = x.pattern
     longest, dim = pattern.longest, pattern.at[-1]
     if not -longest <= position < longest:
@@ -249,11 +249,11 @@ def at_position(x: Jagged, position: int) -> Entries:
 
 
 def picked(x: Jagged, rows: Tensor, known: Tensor) -> Entries:
-    """One row of each sequence, where ``known``; the ragged dimension is gone."""
+    """One row of each sequence, where ``known``; the ragged dimension is removed."""
     pattern = x.pattern
     if x.values.shape[0]:
         values = x.values.index_select(0, rows)
-    else:  # there is no row to be read
+    else:  # there is no row to read
         values = x.values.sum(0, keepdim=True).expand(rows.shape[0], *x.values.shape[1:]).to(x.values.dtype)
     batch = pattern.frame.shape[:-1]
     values = values.reshape(*batch, *values.shape[1:])
@@ -277,12 +277,12 @@ def positions_between(x: Jagged, start: int, stop: int) -> StoredEntries:
     return StoredEntries(x.values.index_select(0, rows), shorter)
 
 
-#: What reads one place for each entry of an index.
+#: Functions that read one position for each entry of an index.
 GATHERED = {"gather": "input dim index sparse_grad", "take_along_dim": "input indices dim"}
 
 
 def gathered(call: Call) -> Any:
-    """``gather`` and ``take_along_dim``: along features row by row, along a sequence among its own rows."""
+    """``gather`` and ``take_along_dim``: along features row by row, along the ragged dimension within each sequence."""
     given = call.bound(GATHERED[call.operation.name])
     x, index, dim = given["input"], given.get("index", given.get("indices")), given.get("dim")
     rank, broadcasts = len(shape_of(x)), "indices" in given
@@ -311,12 +311,12 @@ def gathered(call: Call) -> Any:
     if dim != pattern.at[-1] or pattern.is_flat or not is_jagged(x) or not x.values.shape[0]:
         return None
     if any(a != b and (b != 1 or is_jagged(index)) for a, b in sizes):
-        return None  # one sequence, read at the places of several
+        return None  # one sequence, read at positions of several
     return _among_rows(x, index, broadcasts)
 
 
 def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
-    """The entries of each sequence at the positions of the index, as far as it reaches them."""
+    """The entries of each sequence at the positions of the index, masked beyond its end."""
     pattern, batch = x.pattern, x.pattern.frame.shape[:-1]
     if is_jagged(index):
         if index.pattern.at != pattern.at:
@@ -330,7 +330,7 @@ def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
     trailing = (1,) * (places.ndim - 1)
     known = places < pattern.lengths()[which].reshape(-1, *trailing)
     if can_read_values(places) and bool(((places < 0) | (places >= pattern.longest)).any()):
-        return None  # PyTorch says so
+        return None  # PyTorch raises the error
     rows = torch.where(known, places + pattern.offsets[which].reshape(-1, *trailing), 0)
     values = x.values
     if broadcasts:

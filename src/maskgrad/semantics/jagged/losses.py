@@ -1,4 +1,4 @@
-"""Losses on rows: those that all operands have. What plain targets hold behind the ends is not read."""
+"""Losses on rows: the rows that all operands have. Plain targets are not read beyond the ends."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ __all__ = ["by_class", "by_position"]
 
 
 def _result(result: Any, pattern: JaggedPattern, partly: bool) -> Any:
-    """A number as it is; a loss for each row with the pattern of the rows, or with a Boolean mask.
+    """A scalar unchanged; a loss for each row with the pattern of the rows, or with a Boolean mask.
 
     Args:
-        result: of the rows.
-        pattern: of the rows.
+        result: losses of the rows.
+        pattern: pattern of the rows.
         partly: some rows may be without a loss.
     """
     if not isinstance(result, Entries) or not result.values.ndim:
@@ -49,7 +49,7 @@ def by_position(call: Call) -> Any:
     operands = [*args, *kwargs.values()]
     taking_part = [i for i, o in enumerate(operands) if isinstance(o, (Tensor, StoredEntries, Entries))]
     ranks = {len(shape_of(operands[i])) for i in taking_part}
-    # a variance without the last dimension belongs to all of it
+    # a variance without the last dimension applies to all of it
     fits = operation.name != "nn.functional.gaussian_nll_loss" or len(ranks) == 1
     found = aligned([operands[i] for i in taking_part]) if fits else None
     if found is None or kwargs.get("reduction") == "batchmean":

@@ -1,4 +1,4 @@
-"""Sums of products of rows: the equation of the call, in which one letter stands for batch and ragged dimension."""
+"""Sums of products of rows: the equation of the call, with one letter for batch and ragged dimension."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def einsum(call: Call) -> Any:
 
 
 def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
-    """The sums of the products that there are, one letter standing for batch and ragged dimension.
+    """The sums of the existing products, with one letter for batch and ragged dimension.
 
-    None if these do not stay together, or if what comes before the sum over positions is more than what goes in.
+    None if these dimensions are separated, or if the intermediate result is larger than the operands.
     """
     first = next(i for i, factor in enumerate(factors) if is_jagged(factor))
     pattern: JaggedPattern = factors[first].pattern
@@ -90,7 +90,7 @@ def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
 
 
 class _Part(NamedTuple):
-    """A factor with one row for each position, or for each sequence, or neither; the row is its first letter then."""
+    """A factor with one row for each position, or for each sequence, or neither; the first letter is the row."""
 
     values: Tensor
     letters: str
@@ -98,7 +98,7 @@ class _Part(NamedTuple):
 
 
 def _in_rows(factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern) -> _Part | None:
-    """A factor by the rows of the pattern; a matrix of each sequence stays one, and is not copied for each row."""
+    """A factor by the rows of the pattern; a matrix per sequence is not copied for each row."""
     if isinstance(factor, Entries) or len(set(term)) < len(term):
         return None
     if is_jagged(factor):
@@ -124,7 +124,7 @@ def _in_rows(factor: Any, term: list[str], frame: list[str], pattern: JaggedPatt
 
 
 def _sum(parts: list[_Part], result: str) -> Tensor:
-    """``einsum``, where it is not twice as slow: matrices of single rows, and a call for each sequence."""
+    """``einsum``, except where it is twice as slow: for matrices of single rows, which use a call per sequence."""
     if len(parts) == 2:
         (a, left, _), (b, right, _) = parts
         if left == right and left[:-1] == result and a.dtype not in HALVES:

@@ -1,12 +1,12 @@
-"""Recurrent layers on sequences of different lengths: at each step those that have one, longest sequence first.
+"""Recurrent layers on sequences of different lengths: at each step the sequences that reach it, longest first.
 
 Rows are put in the order of *packed* sequences: step by step, and in each step by decreasing length of the sequence.
-A GPU takes this as it is. PyTorch's loop for packed sequences on the CPU is slower than a padded batch (it copies all
-rows at every step, and has no oneDNN), so steps with about the same number of sequences run there as one *block*, by
-the function for batches; a block hands its states to the next one. A sequence may end inside a block where another call
-would cost more than the padding does; :func:`maskgrad.semantics.recurrence.run_layer` keeps its state.
+A GPU runs this directly. PyTorch's loop for packed sequences on the CPU is slower than a padded batch (it copies all
+rows at every step, and has no oneDNN), so consecutive steps with about the same number of sequences run there as one
+*block*, by the function for batches, which passes its states to the next. A sequence may end inside a block if another
+call would cost more than the padding; :func:`maskgrad.semantics.recurrence.run_layer` keeps its state.
 
-A sequence without steps takes no part: its initial state is its final one.
+A sequence without steps keeps its initial state as its final one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
 __all__ = ["recurrence", "schedule"]
 
-#: What a call costs beside its rows, in multiplications: below it, padding is cheaper than another block. Measured on
+#: Overhead of a call, in multiplications: below it, padding is cheaper than another block. Measured on
 #: one thread of a CPU; a factor of two to either side changes little.
 PER_CALL = 2**22
 
@@ -36,9 +36,9 @@ class Block(NamedTuple):
     """Consecutive steps that are run as one batch.
 
     Attributes:
-        steps: how many.
-        sequences: how many; the longest ones.
-        lengths: how far each of them goes in this block, (sequences,); None if all go to its end.
+        steps: number of steps.
+        sequences: number of sequences, the longest ones.
+        lengths: length of each of them in this block, (sequences,); None if all reach its end.
     """
 
     steps: int
@@ -47,16 +47,16 @@ class Block(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """In which order rows are run.
+    """The order in which rows are run.
 
     Attributes:
         order: the sequences by decreasing length, (B,).
-        rank: the place of each sequence in this order, (B,).
-        begun: how many have a step.
-        batch_sizes: how many have each step, (longest length,), on the CPU; what packed sequences are described by.
-        blocks: consecutive steps together.
-        places: where each row stands when the blocks are one behind the other, (n,).
-        size: how many places there are, with padding.
+        rank: the position of each sequence in this order, (B,).
+        begun: number of sequences with a step.
+        batch_sizes: number of sequences with each step, (longest length,), on the CPU, as in packed sequences.
+        blocks: groups of consecutive steps.
+        places: position of each row in the concatenated blocks, (n,).
+        size: number of positions, with padding.
     """
 
     order: Tensor
@@ -69,7 +69,7 @@ class Schedule(NamedTuple):
 
 
 def recurrence(call: Call) -> Any:
-    """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, by which the modules run."""
+    """``torch.lstm``, ``gru``, ``rnn_tanh`` and ``rnn_relu``, used by the modules."""
     function, args = call.function, call.args
     if len(args) > 3 and isinstance(args[3], (list, tuple)):  # packed already
         return None
@@ -111,11 +111,11 @@ def _run(
 
 
 def schedule(pattern: JaggedPattern, padding: int) -> Schedule:
-    """Blocks, joined where that leaves at most ``padding`` more places empty. The lengths are read."""
+    """Blocks, merged if that adds at most ``padding`` empty positions. Reads the lengths."""
     lengths, order = pattern.lengths().sort(descending=True, stable=True)
     rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
     counts = torch.bincount(lengths.cpu(), minlength=1)
-    batch_sizes = counts.flip(0).cumsum(0).flip(0)[1:]  # those of length 1 or more have step 0
+    batch_sizes = counts.flip(0).cumsum(0).flip(0)[1:]  # sequences of length 1 or more have step 0
     blocks: list[Block] = []
     starts: list[int] = []
     first, size = 0, 0
@@ -131,8 +131,8 @@ def schedule(pattern: JaggedPattern, padding: int) -> Schedule:
 
 
 def _together(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]:
-    """How many steps, and how many sequences, each block has: neighbours are joined while few places stay empty."""
-    blocks = _first_blocks(batch_sizes, padding // 8)  # so that there are not too many to choose among
+    """Number of steps and of sequences of each block: neighbours are merged while few positions are empty."""
+    blocks = _first_blocks(batch_sizes, padding // 8)  # to limit the number of candidates
     empty = [steps * (before - size) for (_, before), (steps, size) in itertools.pairwise(blocks)]
     while empty and min(empty) <= padding:
         at = empty.index(min(empty))
@@ -142,7 +142,7 @@ def _together(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]
 
 
 def _first_blocks(batch_sizes: Sequence[int], padding: int) -> list[tuple[int, int]]:
-    """From the first step on, each block as long as at most ``padding`` of its places stay empty."""
+    """Blocks from the first step on, each as long as possible with at most ``padding`` empty positions."""
     blocks: list[tuple[int, int]] = []
     steps, most, empty = 0, 0, 0
     for size, same in itertools.groupby(batch_sizes):
@@ -188,7 +188,7 @@ def _forwards(
     weights: list[Tensor],
     has_biases: bool,
 ) -> tuple[Tensor, list[Tensor]]:
-    """From the first step on: sequences leave with their state when they have no more."""
+    """From the first step on: sequences leave with their state at their end."""
     outputs: list[Tensor] = []
     ended: list[list[Tensor]] = []
     for part, block in zip(parts, blocks, strict=True):

@@ -1,7 +1,7 @@
-"""Which operation has a rule for jagged entries, and which goes through the padded form by rule.
+"""Rules of operations for jagged entries, and operations that use the padded form.
 
-Nothing else is padded behind the user's back: an operation whose record names no padded form (``Operation.padded``)
-refuses, and names ``to_dense()``.
+Nothing else is padded implicitly: an operation whose record has no padded form (``Operation.padded``)
+raises an error that suggests ``to_dense()``.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ __all__ = ["beside_other_layouts", "rule_for", "runs_on"]
 
 Body = Callable[..., Any]
 
-#: Those that move entries, which stay the first positions of each sequence along the ragged dimension only.
+#: Operations that move entries; results remain prefixes only if they move along the ragged dimension.
 SORTED = frozenset(("sort", "argsort"))
 
-#: Those of which PyTorch's function is called for each sequence.
+#: Operations that call PyTorch's function for each sequence.
 EACH = SORTED | frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"))
 
-#: Reductions of everything in which the places of the entries do not matter, beside those that give a number.
+#: Reductions of all entries that do not depend on their positions, in addition to those with a scalar result.
 WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile", "nanquantile"))
 
-#: Each entry by itself, though of another family.
+#: Elementwise, though in another family.
 PER_ENTRY = frozenset(("nn.functional.dropout", "nn.functional.alpha_dropout", "native_dropout"))
 
 
@@ -61,7 +61,7 @@ def keeping_rows(call: Call) -> Any:
 
 
 def _within_sequences(call: Call, x: Jagged) -> bool:
-    """Whether entries are moved along the ragged dimension only; a flat one holds all sequences."""
+    """Whether entries are moved along the ragged dimension only; a flattened one contains all sequences."""
     if x.pattern.is_flat:
         return False
     dim = call.bound("input dim").get("dim", -1)
@@ -78,7 +78,7 @@ def _with_rows(result: Any, model: Jagged) -> Any:
 
 
 def beside_other_layouts(rule: Body) -> Body:
-    """A rule for stored entries, which sees jagged ones as a list of coordinates."""
+    """A rule for stored entries, with jagged operands as lists of coordinates."""
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return rule(function, _listed(args), {k: _listed(v) for k, v in kwargs.items()})
@@ -93,7 +93,7 @@ def _listed(x: Any) -> Any:
 
 
 def runs_on(operation: Operation) -> str:
-    """What the page of all operations says: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
+    """Entry of the coverage table: "rows", "Boolean mask" (the padded form is made for it), or "refused"."""
     if rule_for(operation) is None:
         return "refused"
     return "Boolean mask" if operation.padded and not _rules(operation) else "rows"
@@ -115,7 +115,7 @@ def _rule_for(operation: Operation) -> Body | None:
 
 
 def _without_strides(convert: Body) -> Body:
-    """Rows have another rank than the whole shape, and no memory format of it."""
+    """Drop memory formats, as rows have a different rank from the whole shape."""
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return convert(function, args, {k: v for k, v in kwargs.items() if k != "memory_format"})
@@ -124,7 +124,7 @@ def _without_strides(convert: Body) -> Body:
 
 
 def _first_that_knows(operation: Operation) -> Body:
-    """The result of the first rule that knows one, else that of the padded form."""
+    """The result of the first rule that returns one, else that of the padded form."""
     rules = _rules(operation)
     last = keeping_rows if operation.padded == "rows" else Call.on_padded
 
@@ -191,5 +191,5 @@ _KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}
 
 
 def rule_for(operation: Operation) -> Body | None:
-    """The body for calls with a jagged operand, None where there is none."""
+    """The rule for calls with a jagged operand, or None."""
     return _KNOWN[operation.name]

@@ -1,4 +1,4 @@
-"""Jagged operands side by side: one row for each position that is specified; elementwise operations on these."""
+"""Aligning jagged operands: one row per specified position; elementwise operations on rows."""
 
 from __future__ import annotations
 
@@ -45,29 +45,29 @@ __all__ = [
 if TYPE_CHECKING:
 
     class Jagged(StoredEntries):
-        """Stored entries of which :func:`is_jagged` is true."""
+        """Stored entries that are jagged (:func:`is_jagged`)."""
 
         pattern: JaggedPattern
 
 
 def is_jagged(x: Any) -> TypeIs[Jagged]:
-    """Whether an operand is stored as sequences of different lengths."""
+    """Return whether an operand is stored as sequences of different lengths."""
     return type(x) is StoredEntries and type(x.pattern) is JaggedPattern
 
 
 def trailing(x: Any, count: int) -> TypeIs[Jagged]:
-    """Whether the last ``count`` dimensions are features."""
+    """Return whether the last ``count`` dimensions are features."""
     return is_jagged(x) and max(x.pattern.at) < len(x.shape) - count
 
 
 def feature_dims(x: Jagged) -> list[int]:
-    """The dimensions of the whole shape that are features, in order: those of the values behind the first."""
+    """The dimensions of the whole shape that are features, in order: those of the values after the first."""
     at = x.pattern.at
     return [d for d in range(len(at) + x.values.ndim - 1) if d not in at]
 
 
 class Call(NamedTuple):
-    """A call with a jagged operand. Rules are asked in turn for its result; one that knows none returns None."""
+    """A call with a jagged operand. Rules are tried in turn; one that does not apply returns None."""
 
     operation: Operation
     function: Callable[..., Any]
@@ -86,13 +86,13 @@ class Call(NamedTuple):
         return self.kwargs[name], (), {k: v for k, v in self.kwargs.items() if k != name}
 
     def on_padded(self) -> Any:
-        """What the rule for Boolean masks makes of the padded form, which is allocated."""
+        """Apply the rule for Boolean masks to the padded form, which is allocated."""
         named = {name: padded(value) for name, value in self.kwargs.items()}
         return self.operation.body(self.function, padded(self.args), named)
 
 
 def padded(x: Any) -> Any:
-    """The same entries with a Boolean mask; what is not jagged stays as it is, sequences are looked into."""
+    """The same entries with a Boolean mask; other arguments are unchanged, lists and tuples are searched."""
     if is_jagged(x):
         return densified(x)
     return type(x)([padded(part) for part in x]) if type(x) in (list, tuple) else x
@@ -106,7 +106,7 @@ def from_padded(values: Tensor, pattern: JaggedPattern) -> StoredEntries:
 def in_frame(values: Tensor, at: Sequence[int]) -> Tensor:
     """Rows (n, *features) as a view of full rank: batch dimensions of size 1, and n in place of the ragged one.
 
-    What leaves every row to itself can be applied to it as to a padded batch, with the very same arguments.
+    Functions of independent rows apply to it as to a padded batch, with the same arguments.
     """
     for _ in range(len(at) - 1):
         values = values.unsqueeze(0)
@@ -125,12 +125,12 @@ def out_of_frame(values: Tensor, at: Sequence[int]) -> Tensor:
 
 
 def at_rows(plain: Tensor, pattern: JaggedPattern) -> Tensor:
-    """Where a row is, what a tensor has there that broadcasts to the whole shape: (n or 1, *features)."""
+    """Values at each row of a tensor that broadcasts to the whole shape: (n or 1, *features)."""
     depth = len(pattern.at)
     plain = plain.movedim(pattern.at, tuple(range(depth)))
     sizes = plain.shape[:depth]
     varies = [size != 1 or full == 1 for size, full in zip(sizes, pattern.sizes, strict=True)]
-    if all(size == 1 for size in sizes) and not all(varies):  # in a frame of one position there may be no row
+    if all(size == 1 for size in sizes) and not all(varies):  # a frame of one position may have no row
         return plain.flatten(0, depth - 1)
     if pattern.is_flat:
         return plain.flatten(0, depth - 1).index_select(0, pattern.index)
@@ -147,8 +147,8 @@ class Aligned(NamedTuple):
     """Operands of an elementwise operation, row by row.
 
     Attributes:
-        pattern: where the rows are in the result.
-        operands: rows (n or 1, *features), plain or with a mask of them, and numbers.
+        pattern: pattern of the result.
+        operands: rows (n or 1, *features), plain or with a mask, and scalars.
     """
 
     pattern: JaggedPattern
@@ -156,25 +156,25 @@ class Aligned(NamedTuple):
 
 
 def of_lengths(lengths: Tensor, sizes: tuple[int, ...], at: tuple[int, ...]) -> JaggedPattern:
-    """Sequences of these lengths in a frame of ``sizes``. Their number of rows is read."""
+    """Sequences of these lengths in a frame of ``sizes``. Reads the number of rows."""
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     return jagged_pattern(offsets, int(offsets[-1]), sizes, at)
 
 
 def _shared(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
-    """The sequences up to the end of the shorter of each pair; the same object as the last time."""
+    """The sequences up to the shorter of each pair, cached: the same object for the same pair."""
     return a.remembered_beside(
         "shared", b, lambda: of_lengths(torch.minimum(a.lengths(), b.lengths()), a.sizes, a.at)
     )
 
 
 def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:
-    """The row at each place of ``pattern``, where sequence b begins at row ``offsets[b]``."""
+    """Index of the row at each position of ``pattern``, where sequence b begins at row ``offsets[b]``."""
     return offsets.index_select(0, pattern.sequences()) + pattern.positions()
 
 
 def of_sequences(x: Jagged, which: Tensor) -> StoredEntries:
-    """Some of the sequences, in any order, perhaps several times; one batch dimension."""
+    """Some of the sequences, in any order, perhaps repeated; one batch dimension."""
     pattern = x.pattern
     sizes = (which.shape[0], pattern.longest)
     chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
@@ -183,7 +183,7 @@ def of_sequences(x: Jagged, which: Tensor) -> StoredEntries:
 
 
 def _with_statistic(pattern: JaggedPattern, operand: Entries, rank: int) -> tuple[JaggedPattern, Any]:
-    """The sequences of which a masked operand is known, as far as it has one mask for all of a sequence.
+    """The sequences for which a masked operand is specified, if its mask is constant within sequences.
 
     Its values are returned then, else the operand.
     """
@@ -251,19 +251,19 @@ def aligned(operands: Sequence[Any]) -> Aligned | None:
 
 
 def check_frames(a: JaggedPattern, b: JaggedPattern) -> None:
-    """Raise unless the numbers of sequences broadcast."""
+    """Raise a ValueError unless the numbers of sequences broadcast."""
     if a.is_flat or a.frame.ndim != b.frame.ndim:
         return
     for one, other in zip(a.frame.shape[:-1], b.frame.shape[:-1], strict=True):
         if one != other and 1 not in (one, other):
             raise ValueError(
                 f"jagged operands need the same number of sequences, found {tuple(a.frame.shape[:-1])} and "
-                f"{tuple(b.frame.shape[:-1])}; choose those that belong together, as in x[indices]"
+                f"{tuple(b.frame.shape[:-1])}; select matching sequences first, as in x[indices]"
             )
 
 
 def elementwise(operation: Operation) -> Callable[..., Any]:
-    """The rule of an operation that leaves every entry to itself."""
+    """The rule of an elementwise operation."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands = [*args, *kwargs.values()] if kwargs else args
@@ -273,7 +273,7 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
         else:
             found = aligned(operands)
             if found is None or any(isinstance(o, Entries) for o in found.operands):
-                # among Boolean masks, or in a frame of another shape, what is specified is no prefix any more
+                # among Boolean masks, or in a frame of another shape, the specified entries are no longer prefixes
                 return operation.body(function, padded(args), {k: padded(v) for k, v in kwargs.items()})
             pattern, rows = found
         if kwargs:

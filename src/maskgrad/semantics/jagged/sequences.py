@@ -1,4 +1,4 @@
-"""Reductions and softmax along the ragged dimension: over the rows of each sequence, which lie together."""
+"""Reductions and softmax along the ragged dimension: over the rows of each sequence, which are contiguous."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["each_sequence", "ends", "over_sequences", "totals", "within_sequence
 
 
 def _asked(call: Call) -> dict[str, Any] | None:
-    """The arguments, if the ragged dimension and no other is meant."""
+    """The arguments, if ``dim`` is the ragged dimension only."""
     signature, default, _ = ALONG[call.operation.name]
     given = call.bound(signature)
     x, dim = given["input"], given.get("dim", default)
@@ -56,12 +56,12 @@ def over_sequences(call: Call) -> Any:
     return _placed(result or _by_stored(call, x, given), x.pattern.at, keepdim)
 
 
-#: Values from which the compiled loop, which adds in double precision, is faster than PyTorch's ``index_add``.
+#: Number of values from which the compiled loop, which adds in float64, is faster than PyTorch's ``index_add``.
 LARGE = 262_144
 
 
 def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) -> Entries | None:
-    """Sums or means of the rows of each sequence, (*batch, *features); None for other rules to find."""
+    """Sums or means of the rows of each sequence, (*batch, *features); None if other rules apply."""
     if not (values.is_floating_point() and values.ndim and values.dtype.itemsize > 1):
         return None
     sequences = pattern.frame.shape[:-1]
@@ -77,13 +77,13 @@ def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) 
             ("counts", added.dtype), lambda: pattern.lengths().clamp(min=1).to(added.dtype)
         )
         added = added / counts.reshape(-1, *trailing)
-    some = pattern.lengths() > 0  # not remembered: the user may write to the mask of a result
+    some = pattern.lengths() > 0  # not cached: the user may write to the mask of a result
     added = added.to(values.dtype).reshape(*sequences, *values.shape[1:])
     return Entries(added, some.reshape(*sequences, *trailing).expand(added.shape))
 
 
 def _placed(result: Any, at: tuple[int, ...], keepdim: Any) -> Any:
-    """Batch dimensions, which come first, where they stood, and a dimension of size 1 if the ragged one is kept."""
+    """Move the leading batch dimensions back, and add a dimension of size 1 if the ragged one is kept."""
     if isinstance(result, tuple) and not isinstance(result, Entries):
         parts = [_placed(part, at, keepdim) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
@@ -94,7 +94,7 @@ def _placed(result: Any, at: tuple[int, ...], keepdim: Any) -> Any:
 
 
 def within_sequences(call: Call) -> Any:
-    """What keeps the rows of each sequence and looks at all of them at once: softmax, and division by a norm."""
+    """The rule for functions that normalise the rows of each sequence: softmax, and division by a norm."""
     given = _asked(call)
     if given is None:
         return None
@@ -103,7 +103,7 @@ def within_sequences(call: Call) -> Any:
 
 
 def each_sequence(call: Call) -> Any:
-    """What PyTorch's function makes of the rows of each sequence, one after the other: running sums, sorting."""
+    """Apply PyTorch's function to the rows of each sequence in turn: running sums, sorting."""
     given = _asked(call)
     if given is None or not can_read_values(given["input"].pattern.offsets):
         return None
@@ -124,7 +124,7 @@ def each_sequence(call: Call) -> Any:
 
 
 def ends(pattern: JaggedPattern, last: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first or last row of each sequence, and which sequences have one: (*batch,) each."""
+    """The first or last row of each sequence, and which sequences are not empty: (*batch,) each."""
     lengths = pattern.lengths()
     rows = pattern.offsets[1:] - 1 if last else pattern.offsets[:-1]
     some = lengths > 0

@@ -1,6 +1,6 @@
-"""Rearrangements of jagged entries: batch and ragged dimension change their places, features their shape; joins.
+"""Rearrangements of jagged entries: permuting batch and ragged dimension, reshaping features, joins.
 
-A rule returns None where the result is no prefix of each sequence: its Boolean form is made.
+A rule returns None if the result is not a prefix of each sequence; then the Boolean form is used.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def reshape(x: Jagged, shape: Sequence[int]) -> StoredEntries | None:
 
 
 def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] | None:
-    """Where the dimensions of ``old`` at ``places``, ascending, are found in a new shape; None if they are not."""
+    """Positions in a new shape of the dimensions of ``old`` at ``places``, ascending; None if they are not found."""
     found, start, position = [], 0, 0
     for place in places:
         wanted, product = math.prod(old[start:place]), 1
@@ -146,7 +146,7 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> St
     given = dims or repeats or (sizes[0] if sizes and not isinstance(sizes[0], int) else sizes)
     times = [1] * (len(x.shape) - len(given)) + list(
         given
-    )  # of ``tile``; of ``repeat`` no dimension may be missing
+    )  # allowed in ``tile``; ``repeat`` needs all dimensions
     missing = len(times) - len(x.shape)
     at = tuple([place + missing for place in x.pattern.at])
     if any(times[place] != 1 for place in at[1:]) or (times[at[0]] != 1 and len(at) != 2):
@@ -163,7 +163,7 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> St
 
 
 def _together(parts: Any) -> bool:
-    """Whether all parts are jagged, of the same lengths and at the same places."""
+    """Whether all parts are jagged, with the same lengths and dimensions."""
     if not parts or not all(is_jagged(part) for part in parts):
         return False
     first = parts[0]
@@ -209,7 +209,7 @@ def _in_front(plain: Tensor, x: Jagged, dim: int) -> StoredEntries | None:
         return None
     places, batch = pattern.at, pattern.frame.shape[:-1]
     if any(plain.shape[d] != x.shape[d] for d in range(plain.ndim) if d != places[-1]):
-        return None  # PyTorch says what is wrong
+        return None  # PyTorch raises the error
     added = plain.shape[places[-1]]
     number = pattern.offsets.shape[0] - 1
     offsets = pattern.offsets + added * torch.arange(number + 1, device=plain.device)
@@ -236,7 +236,7 @@ def stack(call: Call) -> Any:
 
 
 def where(call: Call) -> Any:
-    """Between sides of which both are jagged, or by a jagged condition: nothing else is specified behind the ends."""
+    """With two jagged sides, or a jagged condition: only then nothing is specified beyond the ends."""
     given = where_arguments(call.function, call.args, call.kwargs)
     if given is None:
         return None
@@ -248,7 +248,7 @@ def where(call: Call) -> Any:
         if other.pattern.at == masked[0].pattern.at and len(other.shape) == len(masked[0].shape):
             check_frames(masked[0].pattern, other.pattern)
     fits = is_jagged(condition) or (is_jagged(a) and is_jagged(b))
-    # of two lengths, the longer side counts as far as it is chosen
+    # of two lengths, the longer side counts where it is chosen
     if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
         return None
     found = aligned([condition, a, b])
@@ -256,7 +256,7 @@ def where(call: Call) -> Any:
 
 
 def masked_fill(call: Call) -> Any:
-    """Where a jagged condition says so: behind the ends nothing is written."""
+    """With a jagged condition, which writes nothing beyond the ends."""
     given = call.bound("input mask value")
     x, condition, value = given["input"], given["mask"], given.get("value")
     if not is_jagged(condition) or is_masked(value) or isinstance(x, Entries):
@@ -271,7 +271,7 @@ def masked_fill(call: Call) -> Any:
 
 
 def rearranged(call: Call) -> Any:
-    """What the rule of this name gives."""
+    """Apply the rule of this name."""
     name = call.operation.name
     x, rest, named = call.first()
     if not is_jagged(x):
@@ -286,7 +286,7 @@ def rearranged(call: Call) -> Any:
     return found
 
 
-#: Rules that ask PyTorch what the function that was called makes of the shape.
+#: Rules that get the new shape from PyTorch's function.
 BY_SHAPE: dict[str, Callable[..., StoredEntries | None]] = {
     **dict.fromkeys(("transpose", "permute", "t", "T", "mT", "movedim"), _rearranged),
     **dict.fromkeys(("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten"), _reshaped),

@@ -1,6 +1,6 @@
 """Losses: over the positions where all operands are specified; the mean divides by their number.
 
-If no position is left the loss is NaN, a sum 0, and its gradient zero.
+Without any position the mean is NaN, the sum 0, and the gradient zero.
 """
 
 from maskgrad.semantics.losses import cross_entropy, ctc, linear_cross_entropy, margins, regression

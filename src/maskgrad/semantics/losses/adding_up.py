@@ -1,4 +1,4 @@
-"""Totals of losses, and the numbers they are divided by: of this process, or of several that someone adds up."""
+"""Totals of losses, and their denominators: of this process, or summed over several."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _ADDERS: list[Callable[..., tuple[Tensor, ...]]] = []
 
 
 def adds_up() -> bool:
-    """Whether totals are more than those of this process."""
+    """Return whether totals are summed over several processes."""
     return bool(_ADDERS)
 
 
 def added_up(*parts: Tensor) -> tuple[Tensor, ...]:
-    """0-dim totals and counts, added up over whatever takes part."""
+    """0-dim totals and counts, summed over all participants."""
     return _ADDERS[-1](*parts) if _ADDERS else parts
 
 
 @contextlib.contextmanager
 def adding_up(adder: Callable[..., tuple[Tensor, ...]]) -> Iterator[None]:
-    """Let ``adder`` add up the totals of all losses in this context."""
+    """Let ``adder`` sum the totals of all losses in this context."""
     _ADDERS.append(adder)
     try:
         yield

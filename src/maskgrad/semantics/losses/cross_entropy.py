@@ -1,10 +1,10 @@
 """Cross entropy, of classes and binary.
 
-Unspecified classes take no part in their sample, samples without label or classes none in the loss.
+Unspecified classes are ignored in their sample, samples without label or classes in the loss.
 
 ``cross_entropy`` is ``nll_loss`` of ``log_softmax``: the softmax runs over the specified logits, then the label reads
 one of them. A label that points at an unspecified class leaves its position unspecified. Probabilities and label
-smoothing are sums over the classes of which everything is specified.
+smoothing are sums over the fully specified classes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from maskgrad.semantics.softmax import log_softmax
 
 
 class Labels(NamedTuple):
-    """What the labels of a call say, position by position.
+    """The labels of a call, position by position.
 
     Attributes:
         classes: the label where it counts, ``ignore_index`` elsewhere: safe to look up.
         counted: the label, the entry of the class it points at, and the weight of that class are specified, and the
-            label is not ignored: ``ignore_index`` is the user's own word for unspecified.
-        weight: the weight of each position, None if all weigh the same.
+            label is not ignored: ``ignore_index`` marks it as unspecified.
+        weight: the weight of each position, None if all are equal.
     """
 
     classes: Tensor
@@ -46,24 +46,24 @@ class Labels(NamedTuple):
 
 
 def class_dim(ndim: int) -> int:
-    """Classes lie along dimension 1; a single sample has no other dimension."""
+    """Classes lie along dimension 1; of a single sample along dimension 0."""
     return 1 if ndim > 1 else 0
 
 
 def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore_index: int) -> Labels:
-    """Find out what each label points at, without a look at anything that is unspecified."""
+    """Find the class of each label, without reading unspecified entries."""
     values, labels = values_of(scores), values_of(target)
     dim = class_dim(values.ndim)
     labels = labels.long() if labels.dtype == torch.uint8 else labels
     classes = values.shape[dim] if values.ndim else 0
     positions = values.shape[:dim] + values.shape[dim + 1 :]
     if labels.shape != positions or labels.dtype != torch.int64 or not classes:
-        # PyTorch says what is wrong; where it finds nothing, there is no position at all.
+        # PyTorch raises the errors; otherwise there is no position at all.
         F.nll_loss(values.detach(), torch.zeros_like(labels), reduction="none")
     known = mask_of(target)
     if not classes:
         return Labels(labels, known, None)
-    if _all_name_classes(labels, classes, ignore_index):  # the ordinary case, without a look at each label
+    if _all_name_classes(labels, classes, ignore_index):  # the ordinary case, without a check of each label
         hit = _points_at(scores, weight, labels, known)
         if isinstance(target, Entries):
             hit = known & hit
@@ -71,7 +71,7 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
         return Labels(torch.where(hit, labels, ignore_index), hit, shares)
     nearest = labels.clamp(0, classes - 1)
     hit = _points_at(scores, weight, nearest, known)
-    # A label outside the classes hits nothing, and PyTorch must see it to refuse it.
+    # PyTorch must see labels outside the classes to refuse them.
     hit = hit | (labels != nearest)
     counted = known & hit & (labels != ignore_index)
     return Labels(torch.where(counted, labels, ignore_index), counted, _shares(weight, nearest))
@@ -85,7 +85,7 @@ def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
 
 
 def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: Tensor) -> Tensor:
-    """Where the class of a label, and the weight of that class, are specified."""
+    """Return where the class of a label, and the weight of that class, are specified."""
     hit = torch.ones_like(known)
     if isinstance(scores, Entries):
         dim = class_dim(scores.values.ndim)
@@ -100,7 +100,7 @@ def _shares(weight: Operand | None, labels: Tensor) -> Tensor | None:
 
 def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:
     """``-weight[label] * scores[label]`` where the label counts, 0 elsewhere."""
-    values = values_of(scores).contiguous()  # of images, PyTorch's backward pass takes nothing else
+    values = values_of(scores).contiguous()  # for images, PyTorch's backward pass requires it
     return F.nll_loss(values, labels.classes, filled(weight), ignore_index=ignore_index, reduction="none")
 
 
@@ -119,7 +119,7 @@ def nll_loss(
     weight: Operand | None = None,
     ignore_index: int = -100,
 ) -> Operand:
-    """Minus the log-probability that each label points at."""
+    """Negative log-probability of each label."""
     labels = read_labels(input, target, weight, ignore_index)
     return reduce_labelled(label_loss(input, labels, weight, ignore_index), labels, reduction)
 
@@ -132,7 +132,7 @@ def cross_entropy(
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Operand:
-    """Minus the log-probability of each label, or the expected one under given probabilities."""
+    """Negative log-probability of each label, or the expected one under given probabilities."""
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     if values_of(input).shape == values_of(target).shape:
@@ -153,7 +153,7 @@ def cross_entropy(
 
 
 def log_probabilities(input: Operand, positions: Tensor) -> Entries:
-    """The log-softmax over the specified classes, at the specified positions; nowhere else is anything read."""
+    """The log-softmax over the specified classes, at the specified positions; nothing else is read."""
     values = values_of(input)
     dim = class_dim(values.ndim)
     here = positions.unsqueeze(dim).expand(values.shape)
@@ -161,7 +161,7 @@ def log_probabilities(input: Operand, positions: Tensor) -> Entries:
 
 
 def smoothing_loss(scores: Entries, weight: Operand | None) -> Entries:
-    """The mean of ``-weight * scores`` over the classes of which both are specified."""
+    """The mean of ``-weight * scores`` over the classes where both are specified."""
     terms = class_terms(scores, weight)
     loss, count = class_sum(torch.where(terms, -scores.values, 0), terms, weight)
     return Entries(loss.values / count, loss.mask)
@@ -170,7 +170,7 @@ def smoothing_loss(scores: Entries, weight: Operand | None) -> Entries:
 def probability_loss(
     input: Operand, target: Operand, weight: Operand | None, label_smoothing: float
 ) -> Entries:
-    """``-sum(weight * target * log_softmax(input))`` over the classes of which everything is specified."""
+    """``-sum(weight * target * log_softmax(input))`` over the fully specified classes."""
     values, probabilities = values_of(input), values_of(target)
     if not probabilities.is_floating_point():
         raise RuntimeError(
@@ -188,7 +188,7 @@ def probability_loss(
 
 
 def class_terms(scores: Entries, weight: Operand | None) -> Tensor:
-    """Where the score of a class and its weight are specified."""
+    """Return where the score of a class and its weight are specified."""
     mask = scores.mask
     return mask & along_classes(weight.mask, mask.ndim) if isinstance(weight, Entries) else mask
 
@@ -202,7 +202,7 @@ def class_sum(values: Tensor, terms: Tensor, weight: Operand | None) -> tuple[En
 
 
 def along_classes(weight: Tensor, ndim: int) -> Tensor:
-    """One number for each class, laid along their dimension."""
+    """One value per class, broadcast along their dimension."""
     return weight.reshape(-1, *(1,) * (ndim - 2)) if ndim > 2 else weight
 
 
@@ -244,7 +244,7 @@ def _binary(
 
 PATTERN = (
     "per position: the label, not ignored, and the class it points at are specified (probabilities: one class is); "
-    "reduced: a plain number"
+    "reduced: a plain scalar"
 )
 SOFTMAX = "(softmax - target) / count over the specified classes"
 LABELS = "-weight / sum of weights at the entry of each label"

@@ -1,9 +1,9 @@
-"""Connectionist temporal classification: time steps and labels are deleted, classes take no part in an alignment.
+"""Connectionist temporal classification: unspecified time steps and labels are deleted, classes ignored in alignments.
 
 - A time step without any specified class is deleted: the sequence is shorter.
 - A label that is unspecified is deleted from the target.
-- Alignments through an unspecified class do not count. A sequence of which no alignment is left, though there were
-  some, is unspecified; so is one whose time steps, or whose labels, are all gone.
+- Alignments through an unspecified class do not count. A sequence that loses all of its alignments
+  is unspecified; so is one that loses all time steps, or all labels.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def ctc_loss(
     blank: int = 0,
     zero_infinity: bool = False,
 ) -> Operand:
-    """The negative log-likelihood of each target; the mean first divides each by the length of what is left of it."""
+    """The negative log-likelihood of each target; the mean first divides each by its remaining length."""
     values, classes = values_of(log_probs), mask_of(log_probs)
     single = values.ndim == 2
     if single:
@@ -44,12 +44,12 @@ def ctc_loss(
     labels, count = delete_labels(targets, sizes, sizes_known, single)
     remaining = steps.sum(0)
     known = times_known & sizes_known & ((remaining > 0) | (times == 0)) & ((count > 0) | (sizes == 0))
-    # A length that is no length is torch's to refuse.
+    # torch refuses invalid lengths.
     remaining = torch.where((times < 0) | (times > len(values)), times, torch.where(known, remaining, 0))
     if isinstance(log_probs, Entries):
         order = specified_first(steps, 0).unsqueeze(-1).expand(values.shape)
         values, classes = values.gather(0, order), classes.gather(0, order)
-        # Present classes have probability 1, absent ones 0: an alignment is left if the sum over them is not 0. Nor is
+        # Present classes have probability 1, absent ones 0: an alignment remains if the sum over them is not 0. Nor is
         # there any, and the loss is infinite as in torch, if the sequence is too short for its target.
         present = torch.where(classes, 0, ABSENT).to(values.dtype)
         obstacles = F.ctc_loss(present, labels, remaining, count, blank, "none")
@@ -74,7 +74,7 @@ def read_lengths(lengths: Any, device: torch.device) -> tuple[Tensor, Tensor]:
 def delete_labels(
     targets: Operand, sizes: Tensor, sizes_known: Tensor, single: bool
 ) -> tuple[Tensor, Tensor]:
-    """Each target without its unspecified labels, and how many are left."""
+    """Each target without its unspecified labels, and the remaining lengths."""
     labels, listed = values_of(targets), mask_of(targets)
     if labels.ndim == 1 and not single:
         return _delete_concatenated(labels, listed, sizes, sizes_known)
@@ -89,11 +89,11 @@ def delete_labels(
 def _delete_concatenated(
     labels: Tensor, listed: Tensor, sizes: Tensor, sizes_known: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same for targets that lie one behind the other: only their lengths say where each begins."""
+    """The same for concatenated targets, which begin where their lengths say."""
     if can_read_values(sizes) and not bool(sizes_known.all()):
         raise UndefinedOnMaskedError(
             "nn.functional.ctc_loss",
-            "where each of the concatenated targets begins is not known while target_lengths is incomplete",
+            "concatenated targets need complete target_lengths",
             "Pass targets of shape (N, S).",
         )
     place = torch.arange(len(labels), device=labels.device)
@@ -102,6 +102,6 @@ def _delete_concatenated(
     return labels[listed], count
 
 
-PATTERN = "per sequence: a time step, a label and an alignment are left; reduced: a plain number"
+PATTERN = "per sequence: a time step, a label and an alignment remain; reduced: a plain scalar"
 GRADIENT = "torch's, over the remaining time steps, classes and labels"
 OPERATIONS = (loss_record(F.ctc_loss, ctc_loss, GRADIENT, PATTERN, widens=False),)

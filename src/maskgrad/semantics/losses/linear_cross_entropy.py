@@ -28,7 +28,7 @@ def linear_cross_entropy(
 ) -> Operand:
     """``cross_entropy(linear(input, linear_weight, linear_bias), target)``.
 
-    With ``options`` the logits are made in chunks as long as every class is specified; else they are made at once,
+    With ``options`` the logits are computed in chunks if every class is specified; else at once,
     which takes more memory and gives the same result.
     """
     shape = shape_of_logits(input, linear_weight, linear_bias)
@@ -62,7 +62,7 @@ def linear_cross_entropy(
 def in_chunks(
     input: Operand, target: Operand, reduction: str, ignore_index: int, layer: dict[str, Any]
 ) -> Operand:
-    """PyTorch's own chunks: a sample without features counts as one without a label, and reads zeros."""
+    """PyTorch's own chunks: a sample without features is treated as one without a label, and reads zeros."""
     labels, weight = values_of(target), layer["weight"]
     counted = mask_of(target) & mask_of(input).any(-1) & (labels != ignore_index)
     index = torch.where(counted, labels, ignore_index)
@@ -99,7 +99,7 @@ def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand
 
 
 def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
-    """An operand, masked or not, in another shape."""
+    """Reshape an operand, masked or plain."""
     return rearranged(operand, lambda part: part.reshape(shape))
 
 

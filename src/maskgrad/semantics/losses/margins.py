@@ -30,7 +30,7 @@ from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 from maskgrad.semantics.losses.regression import each_position, pointwise
 from maskgrad.semantics.reductions import mean
 
-#: No label is ever this number, so none is ignored.
+#: No label has this value, so none is ignored.
 NONE_IGNORED = -(2**63)
 
 
@@ -44,7 +44,7 @@ def multi_margin_loss(
 ) -> Operand:
     """``weight[y] max(0, margin - x[y] + x[i])^p`` summed over the other classes, divided by the number of all.
 
-    Classes are the specified ones; a label that points at another leaves its sample unspecified.
+    Classes are the specified ones; a label of another class leaves its sample unspecified.
     """
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
@@ -53,7 +53,7 @@ def multi_margin_loss(
     input = _at_least_one_class(input)
     values, labels = values_of(input), values_of(target)
     if values.ndim not in (1, 2) or not values.shape[-1] or labels.numel() != values.shape[:-1].numel():
-        F.multi_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch says what is wrong
+        F.multi_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch raises the errors
     labelled = read_labels(input, _like(target, values.shape[:-1]), weight, NONE_IGNORED)
     dim = class_dim(values.ndim)
     mask = mask_of(input) & labelled.counted.unsqueeze(dim)
@@ -70,7 +70,7 @@ def multi_margin_loss(
 
 
 def _at_least_one_class(input: Operand) -> Operand:
-    """PyTorch takes a number for a sample of one class."""
+    """PyTorch accepts a scalar as a sample of one class."""
     return _like(input, torch.Size([1])) if values_of(input).ndim == 0 else input
 
 
@@ -88,7 +88,7 @@ def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> O
     input, target = _at_least_one_class(input), _at_least_one_class(target)
     values, labels = values_of(input), values_of(target)
     if labels.shape != values.shape or labels.dtype != torch.int64 or not values.ndim or not values.shape[-1]:
-        F.multilabel_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch says what is wrong
+        F.multilabel_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch raises the errors
     classes, listed = mask_of(input), mask_of(target)
     specified = classes.any(-1) & listed.any(-1)
     x = torch.where(classes, values, float("-inf"))  # no margin is violated by -inf
@@ -102,7 +102,7 @@ def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> O
 
 
 def _violations(x: Tensor, labels: Tensor) -> Tensor:
-    """The sum over pairs, which PyTorch's kernel takes too; compiled, torch 2.13 counts pairs after the last label."""
+    """The sum over pairs, as in PyTorch's eager kernel; compiled, torch 2.13 counts pairs after the last label."""
     listed = labels >= 0
     label = labels.clamp(min=0)
     is_label = torch.zeros_like(labels).scatter_add(-1, label, listed.to(labels.dtype)) > 0
@@ -112,7 +112,7 @@ def _violations(x: Tensor, labels: Tensor) -> Tensor:
 
 
 def _remaining(labels: Tensor, listed: Tensor, classes: Tensor) -> Tensor:
-    """The labels that are left, in their order, before the first -1."""
+    """The remaining labels, in order, before the first -1."""
     size = labels.shape[-1]
     before_end = ((labels == -1) & listed).cumsum(-1) == 0
     nearest = labels.clamp(0, size - 1)
@@ -170,7 +170,7 @@ def cosine_embedding_loss(
 
 
 def distance(first: Operand, second: Operand, p: float = 2, eps: float = 1e-6) -> Operand:
-    """The p-norm of ``first - second + eps`` over the last dimension, of the features that both sides have."""
+    """The p-norm of ``first - second + eps`` over the last dimension, over the features that both sides have."""
     if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor):
         return F.pairwise_distance(first, second, p, eps)
     return pairwise_distance(first, second, p, eps)
@@ -199,7 +199,7 @@ def triplet_margin_with_distance_loss(
     margin: float = 1.0,
     swap: bool = False,
 ) -> Operand:
-    """The same with a distance of the user, who gets MaskedTensors where the operands are masked."""
+    """The same with a user's distance, which gets MaskedTensors for masked operands."""
     measure = distance if distance_function is None else lambda x, y: call_back(distance_function, x, y)
     return reduce_loss(_triplet(anchor, positive, negative, margin, swap, measure), reduction)
 
@@ -212,7 +212,7 @@ def _triplet(
     swap: bool,
     measure: Callable[[Any, Any], Operand],
 ) -> Entries:
-    """The loss of each triplet of which every distance is specified."""
+    """The loss of each triplet whose distances are all specified."""
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}")
     ranks = [values_of(operand).ndim for operand in (anchor, positive, negative)]
@@ -224,7 +224,7 @@ def _triplet(
     near, far = measure(anchor, positive), measure(anchor, negative)
     distances = [near, far, measure(positive, negative)] if swap else [near, far]
     mask = intersection(distances)
-    if mask is None:  # the user's distance has filled what was missing
+    if mask is None:  # the user's distance has filled missing entries
         mask = mask_of(values_of(near))
     close, apart, *between = (fill(operand, mask, 1) for operand in distances)
     if between:
@@ -234,10 +234,10 @@ def _triplet(
 
 
 CLASSES = "torch's, over the specified classes"
-LABEL = "per sample: the label and its class are specified; reduced: a plain number"
-LABELS = "per sample: a class and a label are specified; reduced: a plain number"
-ONE_CLASS = "per sample: one class is specified; reduced: a plain number"
-DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain number"
+LABEL = "per sample: the label and its class are specified; reduced: a plain scalar"
+LABELS = "per sample: a class and a label are specified; reduced: a plain scalar"
+ONE_CLASS = "per sample: one class is specified; reduced: a plain scalar"
+DISTANCES = "per pair: each distance has a feature that both sides have; reduced: a plain scalar"
 FEATURES = "torch's, over the specified features and pairs"
 VIOLATED = "-target / count and target / count where the margin is violated"
 
@@ -250,13 +250,13 @@ OPERATIONS = (
     loss_record(F.multi_margin_loss, multi_margin_loss, CLASSES, LABEL),
     loss_record(F.multilabel_margin_loss, multilabel_margin_loss, f"{CLASSES} and labels", LABELS),
     loss_record(F.margin_ranking_loss, margin_ranking_loss, VIOLATED),
-    # nothing cancels in an entry, and its rounding is PyTorch's
+    # no cancellation within an entry, and PyTorch's rounding
     loss_record(
         F.hinge_embedding_loss, HINGE, "torch's, divided by the count, where both are specified", widens=False
     ),
     loss_record(F.cosine_embedding_loss, cosine_embedding_loss, FEATURES, DISTANCES),
     loss_record(F.triplet_margin_loss, triplet_margin_loss, FEATURES, DISTANCES),
-    # the function that measures is the user's
+    # the distance function is the user's
     loss_record(
         F.triplet_margin_with_distance_loss,
         triplet_margin_with_distance_loss,

@@ -1,4 +1,4 @@
-"""How a loss per position becomes one number, and how the arguments that say so are read.
+"""Reducing the losses of positions to a scalar, and reading the arguments for this.
 
 Losses of large tensors are computed in one pass: input, target and mask are read once, and once more for the gradient.
 """
@@ -24,9 +24,9 @@ from maskgrad.semantics.numbers import number
 from maskgrad.semantics.reductions import mean, over_all, sum
 from maskgrad.semantics.signatures import paired
 
-PATTERN = "intersection; reduced: a plain number"
+PATTERN = "intersection; reduced: a plain scalar"
 
-#: PyTorch's numbers for the reductions, in order.
+#: PyTorch's integers for the reductions, in order.
 REDUCTIONS = ("none", "mean", "sum")
 LEGACY = ("size_average", "reduce")
 
@@ -34,14 +34,14 @@ LEGACY = ("size_average", "reduce")
 def reduction_named(
     size_average: bool | None, reduce: bool | None, reduction: str, known: tuple[str, ...] = REDUCTIONS
 ) -> str:
-    """The reduction meant, with its two legacy arguments taken into account; PyTorch judges what is none."""
+    """The reduction, from it and the two legacy arguments; PyTorch refuses unknown ones."""
     if size_average is not None or reduce is not None:
         reduction = _Reduction.legacy_get_string(size_average, reduce)
     return reduction if reduction in known else REDUCTIONS[_Reduction.get_enum(reduction)]
 
 
 def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
-    """Reduce a loss per position over the specified positions, to a number."""
+    """Reduce a loss per position over the specified positions, to a scalar."""
     if reduction == "none":
         return loss
     if not adds_up():
@@ -65,7 +65,7 @@ def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> 
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
     """The sum of losses, already weighted, divided by the sum of the weights of the same positions.
 
-    ``repeated`` says how often broadcasting has repeated each weight: PyTorch counts it once.
+    ``repeated`` is how often broadcasting repeats each weight, which PyTorch counts once.
     """
     wide = torch.float32 if loss.values.dtype in HALVES else None
     (total, known), (share, _) = sum(loss, dtype=wide), sum(Entries(weight, loss.mask), dtype=wide)
@@ -74,18 +74,18 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
         total, share, some = added_up(*parts, known.to(torch.int64))
         known = some > 0
     divisor = torch.where(known, share, 1)
-    if repeated > 1:  # 0 where there is nothing
+    if repeated > 1:  # 0 if empty
         divisor = divisor / repeated
     return number(Entries((total / divisor).to(loss.values.dtype), known), nan)
 
 
-#: The numbers of a distance: see ``maskgrad/kernels/losses/__init__.py``.
+#: The scalars of a distance: see ``maskgrad/kernels/losses/__init__.py``.
 SQUARED = (1.0, inf, 1.0, 0.0)
 ABSOLUTE = (0.0, 0.0, 1.0, 0.0)
 
 
 def huber(delta: float = 1.0) -> tuple[float, ...] | None:
-    """Half the square up to ``delta``, then a line; None where torch must say what is wrong with it."""
+    """Half the square up to ``delta``, then a line; None if torch must raise an error."""
     return (0.5, delta, delta, delta * delta / 2) if 0 < delta < inf else None
 
 
@@ -100,7 +100,7 @@ def fused(
     kind: str, input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None = ()
 ) -> Entries | Tensor | None:
     """The reduced loss; None where it must be computed step by step (small, traced, mixed dtypes, …)."""
-    # asked for first, because what follows cannot be traced
+    # first, because the rest cannot be traced
     if torch.compiler.is_compiling() or numbers is None:
         return None
     x, t = values_of(input), values_of(target)
@@ -116,16 +116,16 @@ def fused(
 def fused_cross_entropy(
     input: Operand, classes: Tensor, counted: Tensor, weight: Tensor | None, smoothing: float
 ) -> Tensor | None:
-    """The loss of each position (float32 for halves), 0 where it does not count; None as for :func:`fused`.
+    """The loss of each position (float32 for half precision), 0 where it does not count; None as for :func:`fused`.
 
     Args:
         input: the logits, with classes along dimension 1 (0 for a single sample).
-        classes: the label of each position that counts.
+        classes: the label of each counted position.
         counted: where the label and its class are specified, and the label is not ignored.
-        weight: of each position.
+        weight: the weight of each position.
         smoothing: the label smoothing.
     """
-    # asked for first, because what follows cannot be traced
+    # first, because the rest cannot be traced
     if torch.compiler.is_compiling():
         return None
     x, dim = values_of(input), 1 if counted.ndim else 0
@@ -138,7 +138,7 @@ def fused_cross_entropy(
     if labels.numel():
         low, high = labels.aminmax()
         if low < 0 or high >= x.shape[dim]:
-            return None  # torch says what is wrong
+            return None  # torch raises the error
     here = input.mask if isinstance(input, Entries) and whole else counted.unsqueeze(dim).expand(x.shape)
     if isinstance(input, Entries) and not whole:
         here = input.mask & here
@@ -159,20 +159,20 @@ def loss_record(
     widens: bool = True,
     padded: str = "mask",
 ) -> Operation:
-    """The record of one loss, under its names in ``torch.nn.functional`` and, if it is there, in ``torch``.
+    """The record of one loss, with its names in ``torch.nn.functional`` and, if any, in ``torch``.
 
     Args:
-        plain: that of ``torch.nn.functional``.
+        plain: the function of ``torch.nn.functional``.
         rule: takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the
             two legacy ones.
-        gradient: what reaches the operands, in words.
-        pattern: which entries are specified, in words; not given for a loss of each position by itself.
-        prepare: looks at the arguments of ``plain``, and may complete them.
-        reductions: the names of reductions that ``rule`` knows.
-        order: the arguments of the function in ``torch``, which takes the reduction as a number, if theirs is another
-            order than that of ``plain``.
-        has_body: whether a compiled kernel computes it, halves too.
-        widens: compute halves in float32, as the compiled bodies do it.
+        gradient: gradient of the operands, in words.
+        pattern: which entries are specified, in words; by default that of a pointwise loss.
+        prepare: checks the arguments of ``plain``, and may add defaults.
+        reductions: the reductions that ``rule`` supports.
+        order: the arguments of the function in ``torch``, which takes the reduction as an int, if in another
+            order than those of ``plain``.
+        has_body: whether a compiled kernel computes it, in half precision too.
+        widens: compute half precision in float32, as the compiled kernels do.
         padded: see :class:`~maskgrad.semantics.facts.Operation`.
     """
     names = tuple(inspect.signature(plain).parameters)
@@ -205,8 +205,8 @@ def loss_record(
 
 
 def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
-    """The half-precision dtype of all floating-point operands; None if there is none, or if a compiled body runs."""
-    for x in args:  # most often the first of them tells
+    """The half-precision dtype of all floating-point operands; None if there is none, or if a compiled kernel runs."""
+    for x in args:  # usually the first one decides
         if isinstance(x, (Entries, torch.Tensor)) and values_of(x).dtype in (torch.float32, torch.float64):
             return None
     values = [values_of(x) for x in (*args, *kwargs.values()) if isinstance(x, (Entries, torch.Tensor))]

@@ -55,9 +55,9 @@ def each_position(
     tame: bool = False,
     **options: Any,
 ) -> Entries:
-    """PyTorch's own loss of each position, of operands that are safe wherever one of them is unspecified.
+    """PyTorch's own loss of each position, with operands made safe where one of them is unspecified.
 
-    Those of a ``tame`` function are safe if they are moderate.
+    For a ``tame`` function moderate values are safe.
     """
     mask = all_specified(*operands.values())
     if tame and is_moderate(*map(values_of, operands.values())):
@@ -69,7 +69,7 @@ def each_position(
 
 
 def pointwise(function: Callable[..., Tensor], operands: str, filler: float = 1) -> Callable[..., Operand]:
-    """The rule of a loss that PyTorch computes position by position; ``operands`` has an entry for each of them."""
+    """The rule of a loss that PyTorch computes position by position; ``operands`` describes each operand."""
     names = operands.split()
 
     def rule(reduction: str, **given: Any) -> Operand:
@@ -101,7 +101,7 @@ def of_difference(
 
     Args:
         function: PyTorch's.
-        numbers: of the options those with which a compiled kernel computes the loss without weights, or None.
+        numbers: the scalar options of the compiled kernel for the loss without weights, or None.
         by_weight: the weighted mean divides by the sum of the weights, and not by the number of entries.
     """
 
@@ -130,10 +130,10 @@ def of_difference(
 def _of_one_difference(
     function: Callable[..., Tensor], input: Operand, target: Operand, reduction: str, **options: Any
 ) -> Operand | None:
-    """The loss of a graph: one selection, of the difference, where the general rule makes three.
+    """The loss in a graph: one selection, of the difference, instead of three.
 
-    A difference of 0 has the loss 0, so that the mask is only counted. The compiler gives up vectors where an eighth of
-    a loop's operations are selections, and a row has fewer than half of a vector.
+    A difference of 0 has the loss 0, so the mask is only counted. The compiler does not vectorise if an eighth of
+    a loop's operations are selections, and rows are shorter than half a vector.
     """
     x, t = values_of(input), values_of(target)
     if x.dtype != t.dtype or not x.is_floating_point() or x.is_complex():
@@ -169,15 +169,15 @@ def _weighted(
     return weighted_mean(loss, factor, repeated=factor.numel() // max(size.numel(), 1))
 
 
-#: Distances that are a power of the difference: the derivative of a difference has no numbers in it, so that it can be
-#: taken before anything is replaced.
+#: Distances that are a power of the difference: the derivative of a difference is constant, so it can be
+#: computed before replacing anything.
 POWERS = {SQUARED: torch.square, ABSOLUTE: torch.abs}
 
 
 def forgotten_weight() -> Operand | None:
-    """The weight given to ``F.l1_loss``, which torch 2.13 forgets when it hands the call over to another type.
+    """The weight given to ``F.l1_loss``, which torch 2.13 drops when it dispatches the call to another type.
 
-    It is still among the variables of that function. Compiled, the call arrives complete.
+    It is still a local variable of that function. Compiled calls are complete.
     """
     if torch.compiler.is_compiling():
         return None
@@ -204,7 +204,7 @@ def gaussian_nll_loss(
     variance = _variance(var, values_of(input))
     mask = all_specified(input, target, variance)
     safe = fill(variance, mask, 1).clone()
-    with torch.no_grad():  # the gradient passes the limit, as in PyTorch
+    with torch.no_grad():  # the gradient ignores the limit, as in PyTorch
         safe.clamp_(min=eps)
     loss = 0.5 * (torch.log(safe) + (fill(input, mask, 1) - fill(target, mask, 1)) ** 2 / safe)
     if full:
@@ -232,14 +232,14 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
 
 
 def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = False) -> Operand:
-    """``target (log(target) - input)``; ``"batchmean"`` divides by the number of rows that have such a product."""
+    """``target (log(target) - input)``; ``"batchmean"`` divides by the number of rows with such a product."""
     loss = each_position(F.kl_div, {"input": input, "target": target}, 1, log_target=log_target)
     if reduction != "batchmean":
         return reduce_loss(loss, reduction)
     total, shape = sum(loss), values_of(input).shape
     if not shape:
         return reduce_loss(loss, "sum")
-    # A row of the input, which broadcasting may have repeated.
+    # A row of the input, may be repeated by broadcasting.
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = any_of(loss.mask, others, False).sum()

@@ -1,6 +1,6 @@
 """Products with stored matrices: one multiplication for each product of specified factors, none for the others.
 
-A stored and a dense factor give a dense result, of which a row without entries is unspecified; two stored factors
+A stored and a dense factor give a dense result, where rows without entries are unspecified; two stored factors
 give a stored one (CSR or CSC like the left factor, else COO).
 """
 
@@ -34,7 +34,7 @@ from maskgrad.semantics.stored.views import diagonal, expand, reshape, squeeze, 
 
 __all__ = ["RULES", "matmul"]
 
-#: The ranks that the special cases of matmul insist on.
+#: The ranks required by the special cases of matmul.
 RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 
@@ -80,7 +80,7 @@ def _times_dense(left: StoredEntries, right: Entries | Tensor) -> Entries:
         side: Entries = squeeze(_times_dense(left, unsqueeze(right, 1)), -1)
         return side
     batches, outer = left.sizes[:-2], torch.broadcast_shapes(left.sizes[:-2], values.shape[:-2])
-    if not batches and outer:  # the matrix meets every batch: their columns stand side by side
+    if not batches and outer:  # the matrix applies to every batch: their columns are concatenated
         side = _times_dense(left, rearranged(right, lambda t: t.movedim(-2, 0).flatten(1)))
         shape = (left.sizes[0], *outer, values.shape[-1])
         return Entries(*[t.reshape(shape).movedim(0, -2) for t in side])
@@ -110,7 +110,7 @@ def _times_dense(left: StoredEntries, right: Entries | Tensor) -> Entries:
 
 
 def _both(left: StoredEntries, right: StoredEntries) -> StoredEntries:
-    """Two stored factors: each entry of the left one meets the entries of one row of the right one."""
+    """Two stored factors: each entry of the left one is multiplied by one row of the right one."""
     batches = torch.broadcast_shapes(left.sizes[:-2], right.sizes[:-2])
     left, right = (
         f if tuple(f.sizes[:-2]) == tuple(batches) else expand(f, (*batches, *f.sizes[-2:]))
@@ -162,7 +162,7 @@ def _scalar_product(conjugated: bool) -> Callable[..., Any]:
 
 
 def _inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``inner``: over the last dimension of both, every vector of one with every vector of the other."""
+    """``inner``: over the last dimension of both, each vector of one with each of the other."""
     x, y = bound("input other", args, kwargs).values()
     ranks = len(shape_of(x)), len(shape_of(y))
     if 0 in ranks:

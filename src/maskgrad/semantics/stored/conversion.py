@@ -1,4 +1,4 @@
-"""Conversions of stored values, what can be asked about them, and what gradients are sent back to them."""
+"""Conversions of stored values, their properties, and the gradients passed to them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RULES", "ask", "convert", "cotangent"]
 
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change dtype or device of the values; the pattern follows to the device."""
+    """Change dtype or device of the values; the pattern moves to the same device."""
     x, *rest = args
     if not isinstance(x, StoredEntries):
         return function(x, *map(_bare, rest), **kwargs)
@@ -50,7 +50,7 @@ def _of_values(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 
 
 def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
-    """``ones_like`` and its kin: new values in the same pattern."""
+    """``ones_like`` and similar functions: new values in the same pattern."""
     x, *rest = args or (kwargs["input"],)
     options = {name: value for name, value in kwargs.items() if name != "input"}
     plain, options = plain_arguments(rest, options)
@@ -60,7 +60,7 @@ def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
-    """``x.copy_(source)`` from the same layout; where the pattern is the same, to the memory that there is."""
+    """``x.copy_(source)`` from the same layout; into existing memory if the pattern is the same."""
     x, source = args[0], args[1] if len(args) > 1 else kwargs["src"]
     both = [part for part in (x, source) if isinstance(part, StoredEntries)]
     if len(both) < 2 or x.pattern.facts() != source.pattern.facts():
@@ -88,7 +88,7 @@ def _size(shape: torch.Size, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return shape if dim is None else shape[dim]
 
 
-#: What is known without the values: of the entries and the arguments.
+#: Properties known without the values: of the entries and the arguments.
 ANSWERS: dict[str, Callable[[StoredEntries, tuple[Any, ...], dict[str, Any]], Any]] = {
     "shape": lambda x, *_: x.shape,
     "size": lambda x, args, kwargs: _size(x.shape, args, kwargs),
@@ -101,7 +101,7 @@ ANSWERS: dict[str, Callable[[StoredEntries, tuple[Any, ...], dict[str, Any]], An
 
 
 def ask(name: str) -> Callable[..., Any]:
-    """Questions about shape are answered by the pattern, those about dtype and device by the values."""
+    """Return a property: of the pattern for shapes, of the values for dtype and device."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         x = args[0] if args else kwargs["input"]
@@ -115,7 +115,7 @@ def ask(name: str) -> Callable[..., Any]:
 
 
 def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
-    """A gradient in the storage of ``output``; what it does not specify is 0, and what ``output`` has not is ignored.
+    """A gradient in the storage of ``output``; its unspecified entries are 0, entries not in ``output`` are ignored.
 
     Args:
         output: stored values.
@@ -131,7 +131,7 @@ def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
     if isinstance(gradient, StoredEntries) and same_pattern([output, gradient]):
         return gradient.values
     pattern = output.pattern
-    jagged = isinstance(pattern, JaggedPattern)  # whose dimensions stand anywhere in the shape
+    jagged = isinstance(pattern, JaggedPattern)  # whose dimensions may be anywhere in the shape
     if isinstance(gradient, StoredEntries) and (jagged or isinstance(gradient.pattern, JaggedPattern)):
         gradient = densified(gradient)
     if isinstance(gradient, Entries):

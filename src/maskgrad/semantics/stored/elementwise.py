@@ -1,7 +1,7 @@
 """Elementwise operations on stored values: on the entries that all operands have.
 
-Operands with one and the same pattern cost what the bare values cost. Otherwise one operand of full shape leads: its
-places are looked up in the other sparse operands and gathered from the dense ones.
+Operands with the same pattern cost what the values alone cost. Otherwise one operand of full shape leads: its
+indices are looked up in the other sparse operands and gathered from the dense ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Apply the function that was called to the entries that all operands have."""
+    """Apply the called function to the entries that all operands have."""
     names = list(kwargs)
     operands = [*args, *kwargs.values()]
 
@@ -43,11 +43,11 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
 
 
 def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEntries]]:
-    """Values of all operands at the entries that they have in common, and what puts a result there."""
+    """Values of all operands at their common entries, and a function that returns a result with them."""
     common = common_pattern(operands)
     if common is not None:
         return [o.values if type(o) is StoredEntries else o for o in operands], _attached_to(common)
-    # an unspecified number leaves nothing specified
+    # with a masked scalar, nothing is specified
     alive = all(bool(o.mask) for o in operands if isinstance(o, Entries) and not o.mask.ndim)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
     tensors = [o for o in operands if isinstance(o, StoredEntries) or len(shape_of(o))]
@@ -62,7 +62,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     leader = next(
         (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
     )
-    if leader is None:  # the entries of the result are more than those of each operand
+    if leader is None:  # the result has more entries than each operand
         leader = expand(stored[0], shape)
         operands = [leader if o is stored[0] else o for o in operands]
     coordinates = leader.pattern.coordinates()
@@ -76,7 +76,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     pattern = leader.pattern
     if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
         kept = None
-    if kept is None:  # the others have all that the leader has: its pattern stands
+    if kept is None:  # the others contain all entries of the leader, whose pattern is kept
         return values, lambda v: StoredEntries(pattern.gathered(v), pattern)
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
@@ -88,7 +88,7 @@ def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], StoredEntries]:
 
 
 def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
-    """The pattern that is the same in all operands but numbers: asked first, without shapes and numbers."""
+    """The pattern shared by all operands except scalars; checked first, without reading sizes or values."""
     pattern, ndim = None, 0
     for operand in operands:
         if type(operand) is StoredEntries:
@@ -120,7 +120,7 @@ def same_pattern(stored: list[StoredEntries]) -> bool:
 
 
 def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
-    """Whether operands disagree on which dimensions are dense, so that entries have to be numbers."""
+    """Whether operands have different dense dimensions, so that entries must be scalars."""
     stored = [o for o in tensors if isinstance(o, StoredEntries)]
     dense = {len(o.shape) - len(o.sizes) for o in stored}
     if dense == {0}:
@@ -133,7 +133,7 @@ def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
 
 
 def _aligned(operand: Any, leader: StoredEntries, coordinates: Tensor) -> tuple[Any, Tensor | None]:
-    """An operand's entries at the places of the leader, and which of these it has (None: all)."""
+    """An operand's entries at the indices of the leader, and which of these it has (None: all)."""
     if operand is leader:
         return leader.entries, None
     if isinstance(operand, StoredEntries):
@@ -154,7 +154,7 @@ def _aligned(operand: Any, leader: StoredEntries, coordinates: Tensor) -> tuple[
 
 
 def _gathered(dense: Tensor, leader: StoredEntries, coordinates: Tensor) -> Tensor:
-    """Entries of a (broadcast) dense tensor at the leader's places, without expanding it."""
+    """Entries of a (broadcast) dense tensor at the leader's indices, without expanding it."""
     dense = dense.reshape(*(1,) * (len(leader.shape) - dense.ndim), *dense.shape)
     at = [
         coordinates[d] if dense.shape[d] != 1 else torch.zeros_like(coordinates[d])
@@ -175,7 +175,7 @@ def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
-    """The numbers of the places, ascending, and the order that makes them so if they are not stored like that."""
+    """The row-major indices, ascending, and the permutation that sorts them, if any is needed."""
     known = ravel_multi_index(pattern.coordinates(), pattern.sizes)
     if can_read_values(known) and not bool((known[1:] <= known[:-1]).any()):
         return known, None
@@ -184,7 +184,7 @@ def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
 
 
 def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``prelu``: the weight belongs to dimension 1 of the input."""
+    """``prelu``: the weight applies to dimension 1 of the input."""
     arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
     size, sizes = shape_of(weight).numel(), shape_of(x)

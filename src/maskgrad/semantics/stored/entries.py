@@ -1,4 +1,4 @@
-"""What the rules for sparse layouts work on, and the few moves that they share."""
+"""The data of rules for sparse layouts, and the helpers that they share."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ __all__ = [
 
 @dataclass(eq=False, slots=True)
 class StoredEntries:
-    """Stored values and the pattern that says where they belong; every stored value is specified."""
+    """Stored values and the pattern with their indices; every stored value is specified."""
 
     values: Tensor
     pattern: StoredPattern
 
     @property
     def shape(self) -> torch.Size:
-        """The whole shape, specified or not."""
+        """The full shape."""
         return self.pattern.shape(self.values)
 
     @property
     def entries(self) -> Tensor:
-        """The stored values one behind the other, (n, *dense)."""
+        """The stored values as one tensor, (n, *dense)."""
         return self.pattern.flattened(self.values)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes of the sparse dimensions."""
+        """Sizes of the sparse dimensions."""
         return self.pattern.sizes
 
 
@@ -60,12 +60,12 @@ def is_masked(operand: Any) -> bool:
 
 
 def with_values(x: StoredEntries | Entries, values: Tensor) -> StoredEntries | Entries:
-    """Other values in the places of those of ``x``."""
+    """Other values with the pattern of ``x``."""
     return StoredEntries(values, x.pattern) if isinstance(x, StoredEntries) else Entries(values, x.mask)
 
 
 def shape_of(operand: Any) -> torch.Size:
-    """The shape of a tensor, masked or not; a number has none."""
+    """The shape of a tensor, masked or not; () for a scalar."""
     if isinstance(operand, StoredEntries):
         return operand.shape
     if isinstance(operand, Entries):
@@ -74,7 +74,7 @@ def shape_of(operand: Any) -> torch.Size:
 
 
 def exploded(x: StoredEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are spelled out as coordinates too."""
+    """Coordinates (d, n), entries (n,) and all sizes: dense dimensions are converted to coordinates, too."""
     if type(x.pattern) is JaggedPattern and not x.pattern.is_canonical:
         coordinates, entries, _ = exploded(StoredEntries(x.values, x.pattern.canonical()))
         at = x.pattern.at
@@ -103,7 +103,7 @@ def flat(x: StoredEntries) -> StoredEntries:
 def from_places(
     coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
 ) -> StoredEntries:
-    """Entries at places, each once, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
+    """Entries at distinct indices, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
     layout = torch.sparse_coo
     if isinstance(model, CompressedPattern) and not model.blocksize and len(model.sizes) == len(sizes) == 2:
         layout = model.layout
@@ -112,9 +112,9 @@ def from_places(
 
 
 def undivided(entries: Tensor) -> Entries:
-    """What is left when no sparse dimension is: the one entry (1, *dense), or nothing (0, *dense)."""
+    """The result without sparse dimensions: one entry (1, *dense), or none (0, *dense)."""
     present = bool(entries.shape[0])
-    # nothing, too, depends on what it was reduced from: its gradient is zero, and none of them is absent
+    # an empty result, too, depends on its input: gradients are zero, not None
     whole = entries[0] if present else entries.sum(0, dtype=entries.dtype)
     return Entries(
         whole, torch.full((), present, dtype=torch.bool, device=entries.device).expand(whole.shape)
@@ -135,12 +135,12 @@ def densified(x: StoredEntries) -> Entries:
     )
 
 
-#: PyTorch puts nothing at places in these dtypes; their bits can be put there.
+#: PyTorch cannot index-assign these dtypes; their bits can be assigned.
 SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
-    """Rows at their places, zeros elsewhere; the mask is kept in its smallest shape."""
+    """Rows at their positions, zeros elsewhere; the mask is kept in its smallest shape."""
     if rows.dtype in SIGNED:
         values, mask = _padded(rows.view(SIGNED[rows.dtype]), pattern)
         return Entries(values.view(rows.dtype), mask)
@@ -155,7 +155,7 @@ def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
 
 
 def widened(values: Tensor) -> Tensor:
-    """In the precision in which numbers are added up: halves in float32, float32 in float64 where that is cheap."""
+    """Cast to the precision of sums: half precision to float32, float32 to float64 where that is cheap."""
     if values.dtype in (torch.float16, torch.bfloat16):
         return values.float()
     if values.device.type == "cpu" and values.dtype == torch.float32:

@@ -1,4 +1,4 @@
-"""Groups of entries that a reduction brings together: those that differ in the reduced dimensions only."""
+"""Groups of entries that a reduction combines: entries that differ in the reduced dimensions only."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
 @dataclass(frozen=True)
 class Groups:
-    """Groups as segments of the n entries, and where they are: (r, g), in row-major order.
+    """Groups as segments of the n entries, and their indices: (r, g), in row-major order.
 
-    Group k is made up of the entries ``order[pointers[k]:pointers[k + 1]]``; without an order they lie together.
-    Groups without entries are not among them; unless ``present`` (g,) says which have some: then these are all places.
+    Group k consists of the entries ``order[pointers[k]:pointers[k + 1]]``; without an order it is contiguous.
+    Empty groups are omitted; unless ``present`` (g,) says which are not empty: then all are included.
     """
 
     pointers: Tensor
@@ -43,19 +43,19 @@ class Groups:
 
     @property
     def number(self) -> int:
-        """How many groups there are."""
+        """Number of groups."""
         return self.pointers.shape[0] - 1
 
     @property
     def is_one(self) -> bool:
-        """Whether there is a single group; of several dimensions, a graph that is being traced cannot know."""
+        """Whether there is a single group; for several dimensions this is unknown in a traced graph."""
         if self.sizes and torch.compiler.is_compiling():
             return False
         return self.number == 1 and self.entries > 0
 
     @property
     def index(self) -> Tensor:
-        """Which group each entry belongs to (n,)."""
+        """Index of the group of each entry (n,)."""
         found: Tensor = self._once("index", lambda: segment_index(self.pointers, self.order, self.entries))
         return found
 
@@ -78,7 +78,7 @@ class Groups:
         return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
 
     def expand(self, values: Tensor) -> Tensor:
-        """What each group has, given to its entries: (g, *dense) -> (n, *dense)."""
+        """The value of its group for each entry: (g, *dense) -> (n, *dense)."""
         if self.is_one:
             return values.expand(self.entries, *values.shape[1:])
         return kernels.segment_expand(values, self.pointers, self.order, self.entries)
@@ -126,7 +126,7 @@ class Groups:
         return self.is_one and not entries.is_complex()
 
     def only(self, which: Tensor) -> Groups:
-        """Those of the groups (g,) of which only the places are asked for from now on."""
+        """Select some of the groups (g,), of which only the indices are used afterwards."""
         if self.present is not None:
             return replace(self, present=self.present & which, _memory={})
         chosen = which.nonzero().squeeze(1)
@@ -134,9 +134,9 @@ class Groups:
         return Groups(ends, self.order, self.entries, self.coordinates[:, chosen], self.sizes)
 
     def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
-        """The places of the groups in a result of ``rank`` dimensions, of size 1 but ``at`` those that were kept.
+        """The indices of the groups in a result of ``rank`` dimensions, of size 1 except ``at`` the kept ones.
 
-        The same object every time, so that results of one grouping are known to fit together.
+        Returns the same object every time, so that results of one grouping are known to match.
         """
         found: CoordinatePattern = self._once((at, rank), lambda: self._places(at, rank))
         return found
@@ -148,7 +148,7 @@ class Groups:
         return CoordinatePattern(torch.stack(rows), tuple(sizes))
 
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        # Asked for first, because what follows cannot be traced; in inference mode no backward pass could use what is
+        # First, because the rest cannot be traced; in inference mode no backward pass could use what is
         # made now.
         if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
             return compute()
@@ -158,14 +158,14 @@ class Groups:
 
 
 def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Groups:
-    """Group places by the dimensions that are not in ``dims``; only groups with entries are listed."""
+    """Group indices by the dimensions that are not in ``dims``; only groups with entries are listed."""
     kept = [d for d in range(len(sizes)) if d not in dims]
     rest = tuple(sizes[d] for d in kept)
     entries = coordinates.shape[1]
     if not kept:
         return _one_group(entries, coordinates.device)
     keys = ravel_multi_index(coordinates[kept], rest)
-    # looked at first, for no graph may depend on it
+    # checked first, as graphs must not depend on it
     if can_read_values(keys) and bool(
         (keys[1:] >= keys[:-1]).all()
     ):  # rows of a CSR tensor: no sort is needed
@@ -177,14 +177,14 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
 
 
 def group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
-    """Group the entries of a pattern, which remembers the answer."""
+    """Group the entries of a pattern, which caches the result."""
     return pattern.remembered(("groups", dims), lambda: _group_of(pattern, dims))
 
 
 def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
     if isinstance(pattern, CompressedPattern) and len(pattern.sizes) == 2 and not pattern.blocksize:
         entries, line = pattern.positions.shape[0], 0 if pattern.layout in BY_ROW else 1
-        if dims == (1 - line,):  # the lines as they are stored, but for the empty ones
+        if dims == (1 - line,):  # the lines as stored, without empty ones
             pointers = pattern.pointers.to(torch.int64)
             present = pointers.diff().nonzero().squeeze(1)
             ends = torch.cat([pointers[present], pointers[-1:]])
@@ -193,7 +193,7 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
             return _one_group(entries, pattern.positions.device)
     if (
         type(pattern) is JaggedPattern and not pattern.is_flat and dims == (len(pattern.sizes) - 1,)
-    ):  # all sequences: which are empty may not be known
+    ):  # all sequences: empty ones may be unknown
         number, nowhere = pattern.index.shape[0], pattern.offsets.new_empty((0, 0))
         return Groups(pattern.offsets, None, number, nowhere, pattern.sizes[:-1], pattern.lengths() > 0)
     return group(pattern.coordinates(), pattern.sizes, dims)
@@ -206,11 +206,11 @@ def _one_group(entries: int, device: torch.device) -> Groups:
 
 
 def grouped(x: StoredEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:
-    """Groups of the entries that differ in ``dim`` only; dense dimensions stay aside unless they are reduced too."""
+    """Groups of the entries that differ in ``dim`` only; dense dimensions are kept unless they are reduced, too."""
     dims = as_dims(dim, len(x.shape))
     if all(d < len(x.sizes) for d in dims):
         return group_of(x.pattern, dims), x.entries, dims
-    if len(dims) == len(x.shape):  # everything: places do not matter
+    if len(dims) == len(x.shape):  # everything: indices do not matter
         entries = x.entries.reshape(-1)
         return _one_group(entries.shape[0], entries.device), entries, dims
     coordinates, entries, sizes = exploded(x)
@@ -220,8 +220,8 @@ def grouped(x: StoredEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]
 def reduced(
     values: Tensor, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
 ) -> StoredEntries | Entries:
-    """One value for each group, at its place; without a pattern if no sparse dimension remains."""
-    if groups.present is not None:  # the last of the sparse dimensions is gone
+    """One value for each group, at its index; without a pattern if no sparse dimension remains."""
+    if groups.present is not None:  # the last sparse dimension is removed
         few = groups.present.reshape(*groups.sizes, *(1,) * (values.ndim - 1))
         parts = [values.reshape(*groups.sizes, *values.shape[1:])]
         parts.append(few.expand(parts[0].shape))

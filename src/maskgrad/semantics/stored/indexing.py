@@ -1,4 +1,4 @@
-"""Reading parts of stored tensors: the entries that are asked for, at their new places."""
+"""Reading parts of stored tensors: the selected entries, at their new indices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["RULES", "index_select", "meeting", "pieces", "section"]
 
 
 def _resized(x: StoredEntries, at: int, size: int, coordinates: Tensor, entries: Tensor) -> StoredEntries:
-    """Entries at places in a tensor of which dimension ``at`` has another size."""
+    """Entries of a tensor whose dimension ``at`` has another size."""
     return from_places(coordinates, entries, (*x.sizes[:at], size, *x.sizes[at + 1 :]), x.pattern)
 
 
@@ -57,7 +57,7 @@ def _narrow(x: StoredEntries, dim: int, start: Any, length: int) -> StoredEntrie
 
 
 def _select(x: StoredEntries, dim: int, index: Any) -> Any:
-    """One slice; the dimension disappears."""
+    """One slice; the dimension is removed."""
     at, place = as_dim(dim, len(x.shape)), int(index)
     size = x.shape[at]
     if not -size <= place < size:
@@ -66,7 +66,7 @@ def _select(x: StoredEntries, dim: int, index: Any) -> Any:
 
 
 def index_select(x: StoredEntries, dim: int, index: Tensor) -> StoredEntries:
-    """Slices by position, in the order asked for; a position may be asked for several times."""
+    """Slices by position, in the order of ``index``, which may contain duplicates."""
     _known(index)
     at = as_dim(dim, len(x.shape))
     index = index.reshape(-1)
@@ -84,7 +84,7 @@ def index_select(x: StoredEntries, dim: int, index: Tensor) -> StoredEntries:
 
 
 def meeting(wanted: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
-    """All pairs of places of ``wanted`` (m,) and of ``lines`` (n,) with equal numbers, in the order of ``wanted``."""
+    """All pairs of positions in ``wanted`` (m,) and ``lines`` (n,) with equal values, in the order of ``wanted``."""
     order = torch.argsort(lines, stable=True)
     ascending, wanted = lines[order].contiguous(), wanted.contiguous()
     begin = torch.searchsorted(ascending, wanted)
@@ -95,7 +95,7 @@ def meeting(wanted: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pieces(x: StoredEntries, at: int, lengths: list[int]) -> tuple[StoredEntries, ...]:
-    """Consecutive parts of one dimension, whatever their number for the price of one sort."""
+    """Consecutive parts of one dimension, for any number of them with one sort."""
     if at >= len(x.sizes):
         parts = x.entries.split(lengths, at - len(x.sizes) + 1)
         return tuple([StoredEntries(x.pattern.gathered(part), x.pattern) for part in parts])
@@ -115,7 +115,7 @@ def pieces(x: StoredEntries, at: int, lengths: list[int]) -> tuple[StoredEntries
 
 
 def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A rule from the function of torch that says into which lengths a dimension is divided."""
+    """Make a rule from the function of torch that returns the sizes of the parts of a dimension."""
 
     def body(x: StoredEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[StoredEntries, ...]:
         if len(args) > 1:
@@ -135,13 +135,13 @@ def _unbind(x: StoredEntries, dim: int = 0) -> tuple[StoredEntries | Entries, ..
 def _known(index: Any) -> None:
     if isinstance(index, (StoredEntries, Entries)):
         raise TypeError(
-            f"index must be a plain tensor, found a MaskedTensor of dtype {index.values.dtype}: whether its "
-            "unspecified entries select anything is not known. Use index.filled(False), or index.compressed()"
+            f"index must be a plain tensor, got a MaskedTensor of dtype {index.values.dtype} with entries that may be "
+            "masked. Use index.filled(False), or index.compressed()"
         )
 
 
 def _part(part: Any) -> Any:
-    """Integers as Python's own, lists as tensors."""
+    """Convert integers to int, and lists to tensors."""
     _known(part)
     if isinstance(part, (slice, type(None), type(Ellipsis))):
         return part
@@ -155,7 +155,7 @@ def _part(part: Any) -> Any:
             )
         return positions
     if isinstance(part, bool):
-        raise IndexError("a single Boolean is no index of a sparse layout; use a tensor, or x.to_dense()")
+        raise IndexError("a single Boolean cannot index a sparse layout; use a tensor, or x.to_dense()")
     return operator.index(part)
 
 
@@ -176,7 +176,7 @@ def _getitem(x: Any, index: Any) -> Any:
         return _pointwise(x, parts)
     dim = 0
     for i, part in enumerate(parts):
-        if not isinstance(x, StoredEntries):  # the sparse dimensions are used up
+        if not isinstance(x, StoredEntries):  # no sparse dimensions remain
             rest = (*[slice(None)] * dim, *parts[i:])
             return Entries(x.values[rest], x.mask[rest])
         if part is None:
@@ -191,11 +191,11 @@ def _getitem(x: Any, index: Any) -> Any:
 
 
 def _looked_up(x: Any, index: Any) -> StoredEntries:
-    """One number of a plain vector for each stored position."""
+    """One entry of a plain vector for each stored position."""
     if not (isinstance(x, Tensor) and x.ndim == 1 and is_positions(index)):
         raise TypeError(
-            "an index on a sparse layout reads numbers of a plain vector by position, as in weights[labels]; write "
-            "x[index.to_dense()] for anything else"
+            "an index on a sparse layout can only read entries of a plain vector, as in weights[labels]; use "
+            "x[index.to_dense()] otherwise"
         )
     return StoredEntries(x[index.values], index.pattern)
 
@@ -203,9 +203,7 @@ def _looked_up(x: Any, index: Any) -> StoredEntries:
 def _take(input: Any, index: Any) -> StoredEntries:
     """``torch.take`` at the stored positions, from a plain tensor."""
     if not (isinstance(input, Tensor) and isinstance(index, StoredEntries)):
-        raise TypeError(
-            "take on a sparse layout reads a plain tensor at stored positions; write x.to_dense().take(index)"
-        )
+        raise TypeError("take on a sparse layout needs a plain input; use x.to_dense().take(index)")
     return StoredEntries(input.take(index.values), index.pattern)
 
 
@@ -237,7 +235,7 @@ def _positive(position: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _where_true(x: StoredEntries, dim: int, chosen: Tensor) -> StoredEntries:
-    """The places at which a Boolean tensor is True, as one dimension."""
+    """The indices at which a Boolean tensor is True, as one dimension."""
     last = dim + chosen.ndim
     if tuple(chosen.shape) != tuple(x.shape[dim:last]) or not chosen.ndim:
         raise IndexError(

@@ -1,4 +1,4 @@
-"""Several stored tensors: joined, chosen from, and compared."""
+"""Joining, selecting from and comparing several stored tensors."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _all_stored(tensors: Sequence[Any]) -> list[StoredEntries]:
 
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> StoredEntries:
-    """Put stored tensors one behind the other."""
+    """Concatenate stored tensors."""
     parts = _all_stored(tensors)
     at = as_dim(dim, len(parts[0].shape))
     shapes = [[s for d, s in enumerate(part.shape) if d != at] for part in parts]
@@ -74,23 +74,21 @@ def _column_stack(tensors: Sequence[Any]) -> StoredEntries:
 def where_arguments(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> list[Any] | None:
-    """The condition and the two sides; None unless all are there."""
+    """The condition and the two sides; None unless all are given."""
     names = ("input", "condition", "other") if function is Tensor.where else ("condition", "input", "other")
     given = paired(names, args) | {{"self": "input"}.get(k, k): v for k, v in kwargs.items()}
     return None if len(given) < 3 else [given[name] for name in ("condition", "input", "other")]
 
 
 def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Between two sides of which both are stored, or by a stored condition; else the result would be dense."""
+    """With two stored sides, or a stored condition; else the result would be dense."""
     given = where_arguments(function, args, kwargs)
     if given is None:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
     condition, a, b = given
     values = condition.values if is_masked(condition) else condition
     if values.dtype != torch.bool:
-        raise TypeError(
-            f"condition must be a Boolean tensor, found {values.dtype}; write it out, as in condition != 0"
-        )
+        raise TypeError(f"condition must be a Boolean tensor, found {values.dtype}; use condition != 0")
     kinds = [isinstance(side, StoredEntries) for side in (a, b)]
     if not isinstance(condition, StoredEntries) and not all(kinds):
         stored = a if kinds[0] else b
@@ -111,7 +109,7 @@ def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
     """``torch.result_type``, which torch.compile cannot trace."""
     if not torch.compiler.is_compiling():
         return torch.result_type(a, b)
-    # the rank of an operand counts, not its size
+    # the rank of an operand matters, not its size
     a, b = (x.new_empty((0,) * x.ndim) if isinstance(x, Tensor) else x for x in (a, b))
     model = a if isinstance(a, Tensor) else b
     return torch.where(model.new_empty((0,) * model.ndim, dtype=torch.bool), a, b).dtype
@@ -134,7 +132,7 @@ def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) ->
 
 
 def _in_order(x: Any) -> tuple[Tensor, Tensor]:
-    """Row-major numbers of the specified places, ascending, and their entries."""
+    """Row-major indices of the specified positions, ascending, and their entries."""
     if isinstance(x, StoredEntries):
         coordinates, entries, sizes = exploded(x)
         keys, order = torch.sort(ravel_multi_index(coordinates, sizes))
@@ -146,7 +144,7 @@ def _in_order(x: Any) -> tuple[Tensor, Tensor]:
 
 
 def _equal(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """``torch.equal`` and ``torch.allclose``: patterns are compared exactly, however they are stored."""
+    """``torch.equal`` and ``torch.allclose``: patterns are compared exactly, in any layout."""
     arguments = bound("input other rtol atol equal_nan", args, kwargs)
     a, b = arguments.pop("input"), arguments.pop("other")
     if shape_of(a) != shape_of(b):

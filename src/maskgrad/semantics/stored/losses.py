@@ -28,7 +28,7 @@ from maskgrad.semantics.stored.views import unsqueeze
 
 __all__ = ["by_position"]
 
-#: PyTorch warns of operands of two shapes, or refuses them.
+#: PyTorch warns about operands of two shapes, or refuses them.
 WARNED, REFUSED = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"), ("binary_cross_entropy",)
 
 
@@ -87,7 +87,7 @@ def _variance(var: Any, input: Any) -> Any:
 
 
 def _mean_of_rows(positions: StoredEntries) -> Tensor:
-    """The total by the number of rows that have an entry; NaN if there is none."""
+    """The total divided by the number of rows with an entry; NaN if there are none."""
     summed, others = over_groups(total)(positions), tuple(range(1, len(positions.shape)))
     rows = grouped(positions, others)[0].number if others else positions.entries.shape[0]
     known = summed.mask

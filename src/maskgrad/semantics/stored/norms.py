@@ -1,4 +1,4 @@
-"""Norms and softmax of stored values: among the entries of one group; what divides by them keeps the pattern."""
+"""Norms and softmax of stored values: over the entries of one group; normalisation keeps the pattern."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _any_norm(
     out: None = None,
     dtype: Any = None,
 ) -> Any:
-    """``torch.norm``: a vector norm over all dimensions named, whatever their number."""
+    """``torch.norm``: a vector norm over all given dimensions."""
     if p == "nuc":
         raise UndefinedOnMaskedError(
             "norm(p='nuc')",
@@ -97,7 +97,7 @@ def _along(logarithm: bool) -> Callable[..., StoredEntries]:
         axis, sparse = as_dim(dim, len(input.shape)), len(input.sizes)
         entries = input.entries if dtype is None else input.entries.to(dtype)
         if not entries.is_floating_point():
-            complete(entries, 0)  # torch says why not
+            complete(entries, 0)  # torch raises the error
         if axis >= sparse:  # every vector is complete
             whole = entries if input.shape else entries.unsqueeze(1)
             result = complete(whole, axis - sparse + 1).reshape(entries.shape)

@@ -1,7 +1,7 @@
-"""Reductions of stored values, group by group: every group that exists has an entry, so none is empty.
+"""Reductions of stored values, group by group: no group is empty.
 
-The result of reducing some dimensions lists the remaining places (COO); that of reducing all is a scalar. Positions of
-extrema count in the whole shape.
+The result of reducing some dimensions contains the remaining indices (COO); that of reducing all is a scalar.
+Positions of extrema refer to the full shape.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["RULES", "is_inexact", "mean", "over_groups", "total"]
 
 
 def over_groups(formula: Callable[..., Tensor]) -> Callable[..., Any]:
-    """A rule with torch's signature from a formula: entries (n, *dense) and groups -> a value for each (g, *dense)."""
+    """Make a rule with torch's signature from a formula: entries (n, *dense) and groups -> a value each (g, *dense)."""
 
     def body(
         input: StoredEntries, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **options: Any
@@ -41,7 +41,7 @@ def over_groups(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def is_inexact(values: Tensor) -> bool:
-    """Whether a tensor holds floating-point or complex numbers."""
+    """Whether a tensor has a floating-point or complex dtype."""
     return values.is_floating_point() or values.is_complex()
 
 
@@ -52,7 +52,7 @@ def total(entries: Tensor, groups: Groups) -> Tensor:
 
 
 def mean(entries: Tensor, groups: Groups) -> Tensor:
-    """Sum over number."""
+    """Sum divided by count."""
     if not is_inexact(entries):
         raise RuntimeError(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
@@ -62,7 +62,7 @@ def mean(entries: Tensor, groups: Groups) -> Tensor:
 
 
 def _mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
-    """NaN where all are, with a gradient of 0 there."""
+    """NaN if all entries are, with a gradient of 0 there."""
     absent = entries.isnan()
     added = groups.sum(torch.where(absent, torch.zeros_like(entries), entries))
     number = groups.sum((~absent).to(added.dtype.to_real()))
@@ -86,7 +86,7 @@ def _truth(result: Tensor, entries: Tensor) -> Tensor:
 
 
 def _has_enough(groups: Groups, correction: float) -> bool:
-    """Whether every group has more entries than the correction, as far as is known: fewer have no estimate."""
+    """Whether every group has more entries than the correction, as far as known; otherwise there is no estimate."""
     if correction < 1:
         return True
     return can_read_values(groups.pointers) and bool((groups.count() > correction).all())
@@ -137,7 +137,7 @@ def _check(input: StoredEntries, dims: tuple[int, ...]) -> None:
 
 
 def _extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool = False) -> Tensor:
-    """Largest or smallest entry; its gradient is shared equally by those that attain it.
+    """Largest or smallest entry; its gradient is shared equally by ties.
 
     A NaN equals nothing, so that torch's gradient is 0 / 0 at every entry then; ``nan_shares``: equal NaN share it.
     """
@@ -152,7 +152,7 @@ def _extremum(entries: Tensor, groups: Groups, largest: bool, nan_shares: bool =
     share = groups.sum(attained.to(best.dtype)).to(best.dtype)[groups.index]
     weight = torch.where(broken, torch.nan, 1 / share.clamp(min=1))
     picked = groups.sum(torch.where(attained | broken, entries * weight, 0)).to(best.dtype)
-    # the exact value with the gradient of the mean of the winners; an infinite winner has no rounding to correct
+    # the exact value with the gradient of the mean of the ties; infinite ones have no rounding to correct
     return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)
 
 
@@ -178,7 +178,7 @@ def _winners(
     rank = len(input.shape)
     dims = tuple(range(rank)) if dim is None else (as_dim(dim, rank),)
     _check(input, dims)
-    if type(input.pattern) is JaggedPattern and dim is not None:  # features stay aside
+    if type(input.pattern) is JaggedPattern and dim is not None:  # features are kept
         groups, entries, _ = grouped(input, dim)
         position = input.pattern.coordinates()[dims[0]]
     else:
@@ -190,7 +190,7 @@ def _winners(
     winning = (plain == groups.extremum(plain, largest)[groups.index]) | (plain != plain)
     first = groups.extremum(torch.where(winning, position, torch.iinfo(torch.int64).max), False)
     chosen = winning & (position == first[groups.index])
-    found = groups.sum(torch.where(chosen, entries, torch.zeros_like(entries)))  # of one each
+    found = groups.sum(torch.where(chosen, entries, torch.zeros_like(entries)))  # one entry per group
     return found.to(entries.dtype), first, groups, dims
 
 
@@ -203,7 +203,7 @@ def _position(largest: bool) -> Callable[..., Any]:
 
 
 def _extremum_or_pair(largest: bool) -> Callable[..., Any]:
-    """``torch.max`` in its three forms: of everything, along one dimension (with positions), of two tensors."""
+    """``torch.max`` in its three forms: over all entries, along one dimension (with positions), of two tensors."""
     kind: Any = torch.return_types.max if largest else torch.return_types.min
     pairwise = torch.maximum if largest else torch.minimum
 

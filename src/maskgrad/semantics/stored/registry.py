@@ -1,4 +1,4 @@
-"""Which operation has a rule for stored values: by its name, or by its family."""
+"""Rules of operations for stored values, by name or by family."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from maskgrad.semantics.stored.losses import by_position
 
 __all__ = ["rule_for"]
 
-#: Questions about memory that a sparse layout cannot answer.
+#: Properties of memory that a sparse layout does not have.
 UNKNOWN_TO_STORED = frozenset({"stride", "storage_offset", "data_ptr"})
 
-#: Other names of the same arguments among torch's functions.
+#: Other names of the same arguments in torch's functions.
 SYNONYMS = {"axis": "dim", "axis0": "dim0", "axis1": "dim1", "self": "input"}
 
 
@@ -38,7 +38,7 @@ def _rule_for(operation: Operation) -> Callable[..., Any] | None:
         return conversion.ask(name)
     if family == "conversion":
         return conversion.convert
-    if family == "differentiation":  # its rules read every layout
+    if family == "differentiation":  # its rules accept every layout
         return operation.body
     if operation.by_position:
         return by_position(operation)
@@ -51,7 +51,7 @@ def _given(args: tuple[Any, ...], options: dict[str, Any], *names: str) -> tuple
 
 
 def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A body of a rule whose first argument has no name."""
+    """Make a body from a rule whose first argument has no name."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         options = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
@@ -61,7 +61,7 @@ def _first_positional(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _asking(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """A body of a rule that asks the function itself, with its own names for the arguments."""
+    """Make a body from a rule that calls the function itself, with its own argument names."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         options = dict(kwargs)
@@ -82,7 +82,7 @@ BY_NAME: dict[str, Callable[..., Any]] = {
     **{name: _first_positional(rule) for name, rule in (views.RULES | indexing.RULES | joins.RULES).items()},
     **{name: _asking(rule) for name, rule in views.BY_SHAPE.items()},
     "prelu": prelu,
-    # each entry is dropped or scaled by itself, whatever else there is
+    # each entry is dropped or scaled independently
     **dict.fromkeys(("nn.functional.dropout", "nn.functional.alpha_dropout"), elementwise),
 }
 
@@ -90,5 +90,5 @@ _KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}
 
 
 def rule_for(operation: Operation) -> Callable[..., Any] | None:
-    """The body for stored values, None where there is none."""
+    """The rule for stored values, or None."""
     return _KNOWN[operation.name]

@@ -1,7 +1,7 @@
-"""Rearrangements of stored entries: places move, values stay.
+"""Rearrangements of stored entries: indices change, values do not.
 
-Exchanging rows and columns exchanges CSR with CSC, and BSR with BSC, and moves nothing. Other results are CSR or CSC
-where the operand is such a matrix and the result is one too, and COO everywhere else; reshaping gives COO always.
+Exchanging rows and columns exchanges CSR with CSC, and BSR with BSC, and copies nothing. Other results are CSR or CSC
+if operand and result are such matrices, and COO otherwise; reshaping always gives COO.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ __all__ = [
 
 
 def on_dense(x: StoredEntries, move: Callable[[Tensor], Tensor]) -> StoredEntries:
-    """Change the dense dimensions of all entries (n, *dense) alike; the pattern stays."""
+    """Change the dense dimensions of all entries (n, *dense) alike; the pattern is unchanged."""
     return StoredEntries(x.pattern.gathered(move(x.entries)), x.pattern)
 
 
 def permute(x: StoredEntries, order: Sequence[int]) -> StoredEntries:
-    """Exchange dimensions; sparse ones among themselves, or all of them once dense ones are spelled out."""
+    """Exchange dimensions; sparse ones among themselves, or all of them after converting dense ones."""
     order = list(order)
     if order == sorted(order):
         return x
@@ -60,7 +60,7 @@ def permute(x: StoredEntries, order: Sequence[int]) -> StoredEntries:
 
 
 def transpose(x: Any, dim0: int, dim1: int) -> Any:
-    """Exchange two dimensions; of entries with a Boolean mask and of plain tensors, too."""
+    """Exchange two dimensions; also for Boolean masks and plain tensors."""
     if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.transpose(dim0, dim1))
     order = list(range(len(x.shape)))
@@ -93,7 +93,7 @@ def _reshaped(
     if kind.itemsize != x.values.dtype.itemsize:
         raise TypeError(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
-            f"found {kind}; several entries would share one place"
+            f"found {kind}; several entries would share one index"
         )
     return StoredEntries(x.values.view(kind), x.pattern)
 
@@ -103,21 +103,21 @@ def _expanded(function: Callable[..., Any], x: StoredEntries, *args: Any, **kwar
 
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
-    """Other sizes for the same row-major numbers: COO; of entries with a Boolean mask and of plain tensors, too."""
+    """Other sizes for the same row-major numbers: COO; also for Boolean masks and plain tensors."""
     if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.reshape(tuple(shape)))
     sizes = shape_after(torch.reshape, x.shape, shape)
     if sizes == x.shape:
         return x
     coordinates, entries, old = exploded(x)
-    # COO, because a line for each of 10^10 rows of size 1 costs more than the entries
+    # COO, because row pointers for 10^10 rows of size 1 cost more than the entries
     return from_places(
         unravel_index(ravel_multi_index(coordinates, old), tuple(sizes)), entries, tuple(sizes)
     )
 
 
 def unsqueeze(x: Any, dim: int) -> Any:
-    """A new dimension of size 1: dense if it stands behind a dense one, else sparse; also of what is not stored."""
+    """A new dimension of size 1: dense if it comes after a dense one, else sparse; also for other operands."""
     if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.unsqueeze(dim))
     at, sparse = as_dim(dim, len(x.shape) + 1), len(x.sizes)
@@ -130,7 +130,7 @@ def unsqueeze(x: Any, dim: int) -> Any:
 
 
 def squeeze(x: Any, dim: Any = None) -> Any:
-    """Remove dimensions of size 1; what has no sparse dimension left is dense; also of what is not stored."""
+    """Remove dimensions of size 1; dense without sparse dimensions; also for other operands."""
     if not isinstance(x, StoredEntries):
         return on_both(x, lambda part: part.squeeze(dim))
     rank, sparse = len(x.shape), len(x.sizes)
@@ -148,7 +148,7 @@ def squeeze(x: Any, dim: Any = None) -> Any:
 
 
 def _in_order(x: StoredEntries, coordinates: Tensor, sizes: tuple[int, ...]) -> StoredEntries:
-    """Other coordinates for the same entries, whose order they keep."""
+    """New coordinates for the same entries, in the same order."""
     if isinstance(x.pattern, CoordinatePattern):
         return StoredEntries(x.values, CoordinatePattern(coordinates, sizes))
     return from_places(coordinates, x.entries, sizes, x.pattern)
@@ -176,7 +176,7 @@ def expand(x: StoredEntries, shape: Sequence[int]) -> StoredEntries:
 
 
 def _moved(x: StoredEntries, dims: Any, move: Callable[[Tensor, int, int], Tensor]) -> StoredEntries:
-    """Other coordinates along ``dims``: ``move`` of coordinates, the size, and the number of the dimension."""
+    """New coordinates along ``dims``: ``move`` of coordinates, the size, and the dimension."""
     along = [as_dim(d, len(x.shape)) for d in dims]
     x = x if all(d < len(x.sizes) for d in along) else flat(x)
     coordinates = x.pattern.coordinates().clone()
@@ -213,7 +213,7 @@ def diagonal(x: StoredEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) ->
     return from_places(places, entries[on], (*(sizes[d] for d in rest), length), x.pattern)
 
 
-#: Rules that ask PyTorch what the function that was called makes of the shape.
+#: Rules that get the new shape from PyTorch's function.
 BY_SHAPE: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("permute", "permute_copy", "transpose", "transpose_copy", "t", "t_copy", "T", "mT", "movedim"),
