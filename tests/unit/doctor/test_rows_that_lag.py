@@ -134,7 +134,9 @@ def test_a_dense_gradient_for_a_row_that_was_behind_is_warned_of(dense: bool) ->
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             optimizer.step()
-        assert ["read before their pending updates" in str(warning.message) for warning in caught] == [True] * late
+        assert ["read before their pending updates" in str(warning.message) for warning in caught] == [
+            True
+        ] * late
 
 
 def test_a_dense_gradient_that_reaches_rows_up_to_date_alone_is_no_reason_to_warn() -> None:

@@ -313,7 +313,9 @@ class TestRefusals:
         class Sum(RowSum):
             pattern = "intersection"  # type: ignore[assignment]
 
-        with pytest.raises(RuntimeError, match=r"returned shape \(2,\) from operands that broadcast to \(2, 2\)"):
+        with pytest.raises(
+            RuntimeError, match=r"returned shape \(2,\) from operands that broadcast to \(2, 2\)"
+        ):
             Sum.apply(poisoned([[1.0, None], [2.0, 3.0]]), 1)
 
         class First(RowSum):
