@@ -1,7 +1,7 @@
 """MaskedTensor as type checkers see it: a Tensor whose methods return MaskedTensors. Nothing of it exists at run time.
 
-The arguments of inherited methods are not checked. Each name is declared, because Pyright prefers a declaration, even one
-of Tensor, to an inferred ``abs = acos = masked``. A test compares the names with the class.
+The arguments of inherited methods are not checked. Each name is declared, because Pyright prefers a declaration, even
+Tensor's, to an inferred ``abs = acos = masked``. A test compares the names with the class.
 """
 
 # ruff: noqa: E702, N815
@@ -62,6 +62,12 @@ class _Extreme:
     @overload
     def __call__(self, dim: int, keepdim: bool = False) -> _Ordered: ...
 
+class _Type:
+    @overload
+    def __call__(self) -> str: ...
+    @overload
+    def __call__(self, dtype: torch.dtype | str, non_blocking: bool = False) -> MaskedTensor: ...
+
 class _Middle:
     @overload
     def __call__(self) -> Tensor: ...
@@ -92,7 +98,7 @@ class _Methods:
     all: _Reduction; any: _Reduction; count_nonzero: _Reduction; mean: _Reduction; nanmean: _Reduction
     nansum: _Reduction; prod: _Reduction; sum: _Reduction
     std: _Spread; var: _Spread
-    norm: _Norm
+    norm: _Norm; type: _Type
     max: _Extreme; min: _Extreme
     median: _Middle; nanmedian: _Middle
     cummax: _Order; cummin: _Order; kthvalue: _Order; mode: _Order; sort: _Order; topk: _Order
