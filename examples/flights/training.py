@@ -77,7 +77,7 @@ def predict(model: Delays, numbers: Any, flights: Flights) -> Tensor:
 def loss_of(model: Delays, numbers: Any, flights: Flights, index: Tensor) -> Tensor:
     """Over the delays that are known: a flight that left and never arrived teaches its departure."""
     predicted = model(numbers[index], flights.codes[index])
-    return F.mse_loss(predicted, flights.delays[index] / SCALE)  # type: ignore[arg-type]
+    return F.mse_loss(predicted, flights.delays[index] / SCALE)
 
 
 def fit(

@@ -75,7 +75,7 @@ class ItemAutoencoderLearner:
             with self.share.losses():
                 # Over the ratings that exist: 98 % of `target` takes no part.
                 # PyTorch's annotations know of no other type than Tensor.
-                loss = F.mse_loss(output, target[part])  # type: ignore[arg-type]
+                loss = F.mse_loss(output, target[part])
             self.optimizer.zero_grad()
             loss.backward()
             self.share.average_gradients(self.module)

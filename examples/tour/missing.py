@@ -44,7 +44,7 @@ COLUMNS = {
 
 
 def masked(output: Tensor, target: mg.MaskedTensor, _base: Tensor) -> Tensor:
-    return F.mse_loss(output, target)  # type: ignore[arg-type]
+    return F.mse_loss(output, target)
 
 
 def hand_masked(output: Tensor, target: Tensor, _base: Tensor) -> Tensor:

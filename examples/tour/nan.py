@@ -30,7 +30,7 @@ def naive(output: Tensor, target: Tensor) -> Tensor:
 
 
 def masked(output: Tensor, target: Tensor) -> Tensor:
-    return F.mse_loss(output, mg.masked(target, ~target.isnan()))  # type: ignore[arg-type]
+    return F.mse_loss(output, mg.masked(target, ~target.isnan()))
 
 
 def filled_first(output: Tensor, target: Tensor) -> Tensor:

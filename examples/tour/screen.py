@@ -61,7 +61,7 @@ def _nan() -> list[tuple[str, str]]:
         "torch.where(y.isnan(), 0, (model(x) - y) ** 2).sum() / n": lambda: (
             torch.where(known, (layer(x) - y).square(), 0.0).sum() / known.sum()
         ),
-        "F.mse_loss(model(x), mg.from_nan(y))": lambda: F.mse_loss(layer(x), mg.from_nan(y)),  # type: ignore[arg-type]
+        "F.mse_loss(model(x), mg.from_nan(y))": lambda: F.mse_loss(layer(x), mg.from_nan(y)),
         "the missing ones deleted by hand": lambda: F.mse_loss(layer(x)[known], y[known]),
     }
     found = []

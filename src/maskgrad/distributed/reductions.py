@@ -296,7 +296,7 @@ def _wide(x: Masked, dtype: torch.dtype | None) -> torch.dtype:
 
 def _number(x: Masked, dim: Dim, keepdim: bool) -> Tensor:
     """Number of specified entries of this rank."""
-    if isinstance(x, Tensor):
+    if not isinstance(x, MaskedTensor):
         return torch.ones((), dtype=torch.int64, device=x.device).expand(x.shape).sum(dim, keepdim)
     if stored_of(x) is None:
         return x.mask.sum(dim, keepdim)

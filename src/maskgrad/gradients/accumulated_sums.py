@@ -201,7 +201,7 @@ def _encoded(gradient: AnyGradient | None) -> Any:
     if isinstance(gradient, PaddedRows):
         rows, values = gradient.rows.clone(), gradient.values.clone()
         return {"rows": rows, "values": values, "shape": list(gradient.shape), "listed": gradient.listed}
-    if isinstance(gradient, Tensor):
+    if not isinstance(gradient, MaskedTensor):
         return gradient.detach().clone()
     if stored_of(gradient) is None:
         return {"values": gradient.filled(0).clone(), "mask": gradient.mask.clone()}

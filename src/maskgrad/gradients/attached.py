@@ -206,7 +206,7 @@ class MaskedGradient(torch.Tensor):
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
         """A plain tensor, 0 where there is no gradient."""
         if isinstance(self.gradient, MaskedTensor):
-            return self.gradient.to_dense().filled(0)  # type: ignore[no-any-return]
+            return self.gradient.to_dense().filled(0)
         return self.gradient.to_dense()  # type: ignore[no-any-return]
 
     def clean(self) -> MaskedGradient:

@@ -43,9 +43,9 @@ class _Passing(Function):
 
 
 @overload
-def mask_gradient(x: Tensor, mask: Tensor | MaskedTensor) -> Tensor: ...
-@overload
 def mask_gradient(x: MaskedTensor, mask: Tensor | MaskedTensor) -> MaskedTensor: ...
+@overload
+def mask_gradient(x: Tensor, mask: Tensor | MaskedTensor) -> Tensor: ...
 def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tensor | MaskedTensor:
     r"""Return ``x`` with a gradient that passes only where ``mask`` is True.
 
@@ -118,9 +118,9 @@ def _scaled(ctx: Any, gradient: Tensor) -> Tensor:
 
 
 @overload
-def reverse_gradient(x: Tensor, scale: float | Tensor = 1.0) -> Tensor: ...
-@overload
 def reverse_gradient(x: MaskedTensor, scale: float | Tensor = 1.0) -> MaskedTensor: ...
+@overload
+def reverse_gradient(x: Tensor, scale: float | Tensor = 1.0) -> Tensor: ...
 def reverse_gradient(x: Tensor | MaskedTensor, scale: float | Tensor = 1.0) -> Tensor | MaskedTensor:
     r"""Return ``x`` with a gradient that passes with the opposite sign.
 

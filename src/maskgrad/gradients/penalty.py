@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ def gradient_penalty(
             "detached?"
         )
     wanted = _wanted(params)
-    scaled: Any = loss if scaler is None else scaler.scale(cast(Tensor, loss))
+    scaled: Any = loss if scaler is None else scaler.scale(loss)
     unscale = None if scaler is None else _inverse_scale(scaler, loss.device)
     if per_sample:
         squares, specified = _of_samples(scaled, wanted, unscale, coupling)

@@ -139,7 +139,7 @@ def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:
     """
     if not isinstance(data, MaskedTensor):
         data = _check_data(data)
-    return masked(data, ~torch.isnan(data))  # type: ignore[arg-type]
+    return masked(data, ~torch.isnan(data))
 
 
 def from_lengths(

@@ -220,8 +220,8 @@ def install() -> None:
         setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
     MaskedTensor.__repr__ = printing.text  # type: ignore[method-assign, assignment]
     MaskedTensor._repr_html_ = printing.html  # type: ignore[attr-defined]
-    MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[attr-defined]
-    MaskedTensor.__getitem__ = _getitem  # type: ignore[method-assign]
-    MaskedTensor.__setitem__ = _setitem  # type: ignore[method-assign]
+    MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
+    MaskedTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
+    MaskedTensor.__setitem__ = _setitem  # type: ignore[method-assign, assignment]
     for name in ("real", "imag"):
         setattr(MaskedTensor, name, _property(getattr(torch, name)))

@@ -51,12 +51,12 @@ def ranks(x: AnyTensor, dim: int = -1, *, descending: bool = False) -> AnyTensor
 
     Source: ``scipy.stats.rankdata(x, method="ordinal", nan_policy="omit") - 1``.
     """
-    if isinstance(x, Tensor):
-        return _inverse(x.argsort(dim=dim, descending=descending, stable=True), as_dim(dim, x.ndim))
     if not isinstance(x, MaskedTensor):
-        raise TypeError(
-            f"x must be a tensor or a MaskedTensor, found {type(x).__name__}; use torch.as_tensor(x)"
-        )
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"x must be a tensor or a MaskedTensor, found {type(x).__name__}; use torch.as_tensor(x)"
+            )
+        return _inverse(x.argsort(dim=dim, descending=descending, stable=True), as_dim(dim, x.ndim))
     dim, stored = as_dim(dim, len(x.shape)), stored_of(x)
     if stored is None:
         values, mask = x._dense()

@@ -133,7 +133,7 @@ def from_offsets(values: Tensor | MaskedTensor, offsets: Tensor, longest: int | 
         )
     size = most if longest is None else longest
     pattern = jagged_pattern(offsets, values.shape[0], (offsets.shape[0] - 1, size))
-    if isinstance(values, Tensor):
+    if not isinstance(values, MaskedTensor):
         return MaskedTensor(values, pattern)
     padded, mask = (MaskedTensor(part, pattern)._dense()[0] for part in values._dense())
     return of_entries(padded, mask)

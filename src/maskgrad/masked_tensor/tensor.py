@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.types import Number
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
@@ -22,6 +23,10 @@ from maskgrad.semantics.stored.entries import StoredEntries, densified, exploded
 if TYPE_CHECKING:
     import numpy as np
 
+    from maskgrad.masked_tensor.typed import TypedTensor as Base
+else:
+    Base = object
+
 __all__ = ["TAKEN_APART", "MaskedTensor", "listed_of", "of_entries", "stored_of"]
 
 
@@ -35,7 +40,7 @@ TAKEN_APART = (
 
 # A dataclass, because code of torch that looks for tensors (fully_shard, DistributedDataParallel) looks into these.
 @dataclasses.dataclass(init=False, repr=False, eq=False, match_args=False)
-class MaskedTensor:
+class MaskedTensor(Base):
     """A tensor with unspecified (missing, padding, masked) entries.
 
     It behaves like a ``torch.Tensor`` through ``__torch_function__`` (every registered function, method and
@@ -56,28 +61,12 @@ class MaskedTensor:
 
     __slots__ = ("__weakref__", "_pattern", "_values")
 
-    if TYPE_CHECKING:  # as type checkers see the operators; methods.py puts the real ones on the class
-
-        def _unary(self) -> MaskedTensor: ...
-        def _binary(self, other: Any) -> MaskedTensor: ...
-        def _compare(self, other: object) -> MaskedTensor: ...
-        def __getitem__(self, index: Any) -> MaskedTensor: ...
-        def __setitem__(self, index: Any, value: Any) -> None: ...
-
-        __neg__ = __pos__ = __abs__ = __invert__ = _unary
-        __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = _binary
-        __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _binary
-        __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __rand__ = __ror__ = __rxor__ = _binary
-        __rmatmul__ = _binary
-        __lt__ = __le__ = __gt__ = __ge__ = _compare
-        __eq__ = __ne__ = _compare  # type: ignore[assignment]
-
     __hash__ = object.__hash__
     #: numpy leaves operators to us, and so does pandas (its tables have 4000)
     __array_ufunc__ = None
     __pandas_priority__ = 10_000
 
-    _values: Tensor
+    _values: Tensor  # type: ignore[assignment]
     _pattern: Pattern
 
     def __init__(self, _values: Tensor, _pattern: Pattern) -> None:
@@ -88,12 +77,14 @@ class MaskedTensor:
         self._values = _values
         self._pattern = _pattern
 
-    def __getattr__(self, name: str) -> Any:
-        # Called for what the records of semantics did not put on the class (see methods.py).
-        if not name.startswith("__") and hasattr(Tensor, name):
-            name = f"torch.Tensor.{name}"
-            raise UnsupportedAttributeError(name, instead=instead_of(None, name))
-        raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
+    if not TYPE_CHECKING:  # with it, any name would be right
+
+        def __getattr__(self, name: str) -> Any:
+            # Called for what the records of semantics did not put on the class (see methods.py).
+            if not name.startswith("__") and hasattr(Tensor, name):
+                name = f"torch.Tensor.{name}"
+                raise UnsupportedAttributeError(name, instead=instead_of(None, name))
+            raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
 
     def _rebind(self, values: Tensor, pattern: Pattern) -> None:
         self._values = values
@@ -117,7 +108,7 @@ class MaskedTensor:
         return mask
 
     @property
-    def layout(self) -> torch.layout:
+    def layout(self) -> torch.layout:  # type: ignore[override]
         """Storage of the entries."""
         return self._pattern.layout
 
@@ -154,7 +145,7 @@ class MaskedTensor:
         """:attr:`mask`, under the name that ``torch.masked`` gives it."""
         return self.mask
 
-    def item(self) -> float | int | bool | complex:
+    def item(self) -> Number:
         """Return the Python number of a tensor with one entry.
 
         Raises:
@@ -202,14 +193,14 @@ class MaskedTensor:
             raise TypeError(f"len() of a 0-d tensor. {TAKEN_APART}")
         return int(self.shape[0])
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[MaskedTensor]:
         if not self.shape:
             raise TypeError(f"iteration over a 0-d tensor. {TAKEN_APART}")
         if type(self._pattern) is JaggedPattern and not torch.compiler.is_compiling():
             return self._sequences()
         return iter(self.unbind(0))
 
-    def _sequences(self) -> Iterator[Any]:
+    def _sequences(self) -> Iterator[MaskedTensor]:
         """Yield the first part, then the others, computed when needed: Transformers' outputs read the first only."""
         if len(self):
             yield self[0]
@@ -220,10 +211,10 @@ class MaskedTensor:
         return bool(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())  # type: ignore[arg-type]
+        return float(self.item())
 
     def __int__(self) -> int:
-        return int(self.item())  # type: ignore[arg-type]
+        return int(self.item())
 
     def __complex__(self) -> complex:
         return complex(self.item())

@@ -137,7 +137,7 @@ class ConvTranspose1d(nn.ConvTranspose1d):
         if not isinstance(input, MaskedTensor):
             return super().forward(input, output_size)
         geometry: tuple[Any, ...] = (self.stride, self.padding, self.kernel_size)
-        more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[arg-type, call-arg]
+        more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[call-arg]
         options = (self.stride, self.padding, more, self.groups, self.dilation)
         return functional.conv_transpose1d(input, self.weight, self.bias, *options, specified=self.specified)
 

@@ -114,7 +114,7 @@ def padded_lookup(table: Any, rows: Tensor, padding: int | None) -> Tensor:
     """Rows of ``table``; a backward pass attaches a :class:`maskgrad.PaddedRows` to its weight."""
     indices, known = _indices_and_mask(rows)
     found = _padded_rows(table, indices, known, padding)
-    return found if known is None else masked(found, known.unsqueeze(-1))  # type: ignore[return-value]
+    return found if known is None else masked(found, known.unsqueeze(-1))
 
 
 def _indices_and_mask(rows: Tensor | MaskedTensor) -> tuple[Tensor, Tensor | None]:
@@ -185,7 +185,7 @@ def padded_bags(
     some = (
         torch.zeros(number + 1, dtype=torch.int64, device=rows.device).index_add(0, owner, known.long()) > 0
     )
-    return masked(sums, some[:-1].unsqueeze(-1))  # type: ignore[return-value]
+    return masked(sums, some[:-1].unsqueeze(-1))
 
 
 def _check_capacity(table: LookupTable, lookups: int) -> None:

@@ -87,7 +87,7 @@ class ShardedEmbedding(ShardedTable):
             return rows.view(*places.shape, *rows.shape[1:])
         # Masked indices are 0, and row 0 exists even if nothing was looked up: through it backward()
         # reaches the exchange, in which this rank must take part.
-        return F.embedding(places, _with_a_row(rows))  # type: ignore[arg-type]
+        return F.embedding(places, _with_a_row(rows))
 
     @classmethod
     def from_pretrained(
@@ -218,7 +218,7 @@ class ShardedEmbeddingBag(ShardedTable):
             return None  # the lookup raises the error
         with Postponed() as postponed, torch.no_grad():
             F.embedding_bag(
-                input * 0, self.weight.new_zeros(1, 1), offsets, mode=self.mode,  # type: ignore[arg-type]
+                input * 0, self.weight.new_zeros(1, 1), offsets, mode=self.mode,
                 per_sample_weights=per_sample_weights, include_last_offset=self.include_last_offset,
             )  # fmt: skip
         return postponed.error

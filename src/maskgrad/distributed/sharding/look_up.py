@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +88,7 @@ def _checked(index: Any, table: ShardedTable, what: str) -> Tensor:
         raise ValueError(
             f"{what}: indices are on {index.device}, the table is on {table.weight.device}; indices.to() moves them"
         )
-    plain = cast(Tensor, index.compressed() if isinstance(index, MaskedTensor) else index.reshape(-1))
+    plain = index.compressed() if isinstance(index, MaskedTensor) else index.reshape(-1)
     if len(plain):
         low, high = torch.stack(torch.aminmax(plain)).tolist()
         if low < 0 or high >= table.num_embeddings:

@@ -268,7 +268,7 @@ def _summed(losses: MaskedTensor, number: int) -> Tensor:
             f"TrainerMixin: there are {found} losses and {number} labels, but the sum of the losses is divided by the "
             "number of labels; override count_labels(self, inputs) so that both are equal"
         )
-    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))  # type: ignore[no-any-return]
+    return losses.sum(dtype=torch.promote_types(losses.dtype, torch.float32))
 
 
 def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
