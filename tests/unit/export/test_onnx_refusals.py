@@ -62,7 +62,7 @@ def test_a_file_that_breaks_the_rules_is_refused(path: Path, monkeypatch: pytest
 
 
 def test_random_models_cannot_be_compared(path: Path) -> None:
-    with pytest.raises(mg.errors.ExportMismatchError, match="other results at each call"):
+    with pytest.raises(mg.errors.ExportMismatchError, match="different results in each call"):
         mg.onnx.export(lambda x: x + torch.rand(3, 4), holey(3, 4), path)
 
 
@@ -76,8 +76,8 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
     [
         ({"model": 3}, TypeError, "model must be an nn.Module or a function, found int"),
         ({"args": "x"}, TypeError, "args must be a tuple of the positional arguments, found str"),
-        ({"args": ()}, TypeError, "must hold a tensor or a MaskedTensor"),
-        ({"args": (1.5,)}, TypeError, "must hold a tensor or a MaskedTensor"),
+        ({"args": ()}, TypeError, "must contain a tensor or a MaskedTensor"),
+        ({"args": (1.5,)}, TypeError, "must contain a tensor or a MaskedTensor"),
         (
             {"args": (torch.ones(2), {"a": [object()]})},
             TypeError,
