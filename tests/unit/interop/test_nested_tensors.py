@@ -191,7 +191,7 @@ def test_lengths_can_be_compiled() -> None:
     x = mg.from_lengths(torch.zeros(2, 3), torch.tensor([1, 3]))
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     assert compiled(x).tolist() == [2, 6]
-    with pytest.raises(RuntimeError, match=r"not one of padded sequences"):
+    with pytest.raises(RuntimeError, match=r"not that of padded sequences"):
         compiled(mg.masked(torch.zeros(2, 3), on([1, 0, 1], [0, 0, 0])))
 
 

@@ -108,7 +108,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                               r"batch and a ragged dimension.*\(3,\)"),
     "to_jagged along the batch": (lambda: jagged(1, 2, 3).to_dense().to_jagged(0), ValueError, r"x\.transpose\(0, 1\)"),
     "to_jagged of a gap": (lambda: mg.masked(DATA, (DATA // 2) % 4 > 0).to_jagged(), ValueError,
-                           r"position 0 of sequence 0 is unspecified and the next one is not; .*keep the Boolean mask"),
+                           r"position 0 of sequence 0 is unspecified and the next one is not; .*use a Boolean mask"),
     "to_jagged in part": (lambda: mg.masked(DATA, DATA != 1).to_jagged(), ValueError,
                           r"position 0 of sequence 0 is specified in some features and not in others"),
     "lengths of a mask": (lambda: jagged(1, 2, 3).to_dense().lengths(), RuntimeError, r"x\.to_jagged\(\)\.lengths\(\)"),
