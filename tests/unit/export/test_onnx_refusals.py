@@ -130,10 +130,14 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         (
             {"dynamic_shapes": ({5: "a"},)},
             ValueError,
-            r"dynamic_shapes\['x'\] must number dimensions.*found 5",
+            r"dynamic_shapes\['x'\] must use dimensions.*found 5",
         ),
         ({"dynamic_shapes": (("a", None),)}, ValueError, "an entry for each of 1 dimensions"),
-        ({"dynamic_shapes": ({0: "a b"},)}, ValueError, "by an identifier, found 'a b'"),
+        (
+            {"dynamic_shapes": ({0: "a b"},)},
+            ValueError,
+            "must use identifiers as names of dimensions, found 'a b'",
+        ),
         ({"dynamic_shapes": (7,)}, TypeError, "must be a dict from dimensions to names"),
         ({"opset_version": 3}, ValueError, "opset_version"),
     ],

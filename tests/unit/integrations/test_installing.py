@@ -92,7 +92,9 @@ def test_where_masked_tensors_are_looked_for() -> None:
 
 def test_a_package_that_is_not_as_expected_is_named(package: ModuleType) -> None:
     patch = Patch("t", "r", "w; use x", "t", {"made_up.gone": None}, lambda: None, after="made_up")
-    with pytest.warns(TorchPatchWarning, match=r"made_up is not supported .* made_up\.gone does not exist: w; use x"):
+    with pytest.warns(
+        TorchPatchWarning, match=r"made_up is not supported .* made_up\.gone does not exist: w; use x"
+    ):
         apply([patch], "made_up")
 
 

@@ -106,9 +106,7 @@ def test_nothing_is_stored() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     _, x = example()
-    with pytest.raises(
-        ValueError, match=r"partially specified, the first at \(0,\); use x.to_sparse\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"partially specified, the first at \(0,\); use x.to_sparse\(\)"):
         x.to_sparse(1)
     for wrong in (0, 3, -1):
         with pytest.raises(ValueError, match="sparse_dim must be from 1 to 2"):

@@ -57,10 +57,7 @@ def test_looking_for_a_path_in_words() -> None:
         == "torch.nn.functional.relu takes (input, inplace), not (x)"
     )
     assert look_for("torch.nn.functional.relu", "input") == ""
-    assert (
-        look_for("torch._C._get_tracing_state", "x")
-        == "torch._C._get_tracing_state has no signature"
-    )
+    assert look_for("torch._C._get_tracing_state", "x") == "torch._C._get_tracing_state has no signature"
 
 
 def patch_that_needs(path: str, touched: list[str], known: bool = False) -> Patch:
