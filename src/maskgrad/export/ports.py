@@ -63,12 +63,12 @@ class TensorPlace:
 
     @property
     def is_masked(self) -> bool:
-        """Whether it has data and mask."""
+        """Return whether it has data and mask."""
         return self.roles == ("", "mask")
 
     @property
     def is_stored(self) -> bool:
-        """Whether it has the stored entries of a sparse layout."""
+        """Return whether it has the stored entries of a sparse layout."""
         return self.roles[0] == "values"
 
 

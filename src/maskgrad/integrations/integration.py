@@ -36,7 +36,7 @@ class Integration:
 
     @property
     def is_installed(self) -> bool:
-        """Whether any patch is installed."""
+        """Return whether any patch is installed."""
         return any(patch.state == HOLDS for patch in self.patches)
 
     @property

@@ -154,7 +154,7 @@ def _called(name: Name) -> str:
 
 
 def _is_numbers(part: Any) -> bool:
-    """Whether something is a list of numbers, or of such lists, judged by its first entry."""
+    """Return whether something is a list of numbers, or of such lists, judged by its first entry."""
     return isinstance(part, list) and (not part or isinstance(part[0], Number) or _is_numbers(part[0]))
 
 

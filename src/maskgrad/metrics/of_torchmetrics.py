@@ -49,7 +49,7 @@ class MaskedMetric(WrapperMetric):  # type: ignore[misc]
 
     @property
     def update_called(self) -> bool:
-        """Whether the metric has seen a batch."""
+        """Return whether the metric has seen a batch."""
         return bool(self.metric.update_called)
 
     @property

@@ -144,7 +144,7 @@ def _align(tensors: list[Any], class_dim: int | None) -> tuple[Tensor, ...]:
 
 
 def _is_tensor(x: Any) -> bool:
-    """Whether something has entries with positions; scalars do not."""
+    """Return whether something has entries with positions; scalars do not."""
     return isinstance(x, MaskedTensor) or (isinstance(x, Tensor) and x.ndim > 0)
 
 

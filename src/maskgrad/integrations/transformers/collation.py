@@ -110,7 +110,7 @@ def _tensor(part: Any) -> Any:
 
 
 def _of_tokens(name: str, samples: list[dict[str, Any]]) -> bool:
-    """Whether a field has one entry per token in each sample."""
+    """Return whether a field has one entry per token in each sample."""
     return all(
         isinstance(one.get(name), Tensor) and one[name].ndim and len(one[name]) == len(one["input_ids"])
         for one in samples

@@ -213,14 +213,14 @@ class TrainerMixin:
         return float(loss.detach()), number
 
     def _loss_is_mean(self) -> bool:
-        """Whether the loss is known to be a mean; assumed for models that are not from transformers."""
+        """Return whether the loss is known to be a mean; assumed for models that are not from transformers."""
         bare = _bare(self.model)  # type: ignore[attr-defined]
         if self.compute_loss_func is not None or not _is_of_transformers(bare):  # type: ignore[attr-defined]
             return True
         return type(bare).__name__.endswith(MEANS)
 
     def _shifts(self) -> bool:
-        """Whether the model compares position i with label i + 1; the Trainer tells since transformers 5."""
+        """Return whether the model compares position i with label i + 1; the Trainer tells since transformers 5."""
         known = getattr(self, "_loss_shifts_labels", None)
         if known is not None:
             return bool(known)

@@ -88,7 +88,7 @@ class Patch:
 
     @property
     def is_off(self) -> bool:
-        """Whether it is needed and not applied."""
+        """Return whether it is needed and not applied."""
         return self.state not in (HOLDS, WAITS, UNNECESSARY)
 
 

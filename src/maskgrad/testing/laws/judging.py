@@ -157,7 +157,7 @@ class _Judged:
         assert_deleted(deletion, plain, masks, self.entry.function, leaf, self.gradients)
 
     def of_nothing(self, call: Call, value: Tensor) -> Tensor:
-        """Where PyTorch's result may come from too few entries, and may as well be unspecified."""
+        """Mask of results that may come from too few entries, and may as well be unspecified."""
         if any(call.tensors[i].numel() == 0 for i in call.data):
             return torch.ones_like(value, dtype=torch.bool)
         return value == 0 if self.entry.name in EMPTY_BAGS else value.isnan()

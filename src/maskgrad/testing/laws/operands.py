@@ -99,7 +99,7 @@ class Call:
 
     @property
     def first_is_tensor(self) -> bool:
-        """Whether the first argument is a tensor, so that it can be written to."""
+        """Return whether the first argument is a tensor, so that it can be written to."""
         args, _ = tree_unflatten(self._leaves, self._spec)
         return isinstance(args[0], Tensor)
 

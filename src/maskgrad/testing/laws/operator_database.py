@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def tolerant(self) -> bool:
-        """Whether larger errors are expected: torch rounds half precision after each of several steps."""
+        """Return whether larger errors are expected: torch rounds half precision after each of several steps."""
         halves = self.dtype in HALVES
         return self.amplifies or (
             halves and bool({self.operation.family, self.operation.name} & set(STEPWISE))
@@ -129,7 +129,7 @@ class Entry:
 
     @property
     def amplifies(self) -> bool:
-        """Whether it makes rounding errors larger."""
+        """Return whether it makes rounding errors larger."""
         return self.operation is not None and bool(
             {self.operation.family, self.operation.name} & set(PRECISE)
         )
@@ -188,7 +188,7 @@ class Entry:
 
 
 def differentiable(entry: Entry) -> bool:
-    """Whether PyTorch has a derivative of the entry in its dtype."""
+    """Return whether PyTorch has a derivative of the entry in its dtype."""
     if entry.dtype not in entry.info.backward_dtypes:
         return False
     return bool(entry.info.supports_autograd) and (entry.dtype.is_floating_point or entry.dtype.is_complex)
@@ -281,7 +281,7 @@ def has_equals(tensor: torch.Tensor) -> bool:
 
 
 def accepted(entry: Entry, sample: Sample) -> bool:
-    """Whether torch accepts the sample."""
+    """Return whether torch accepts the sample."""
     try:
         entry.function(*sample.args, **sample.kwargs)
     except Exception:
