@@ -177,7 +177,7 @@ def _neighbours(
 ) -> tuple[Tensor, Tensor]:
     """Masks of results whose weighted neighbours are specified, (N, C, *results), and of missing derivatives.
 
-    The derivative with respect to a coordinate uses both sides along its dimension, whatever their weights: (N, *results, rank).
+    The derivative by a coordinate uses both sides along its dimension, with any weights: (N, *results, rank).
     """
     lengths, rank = mask.shape[2:], mask.ndim - 2
     if mask.shape[1] > 1 and mask.stride(1) == 0:  # one mask for all channels
