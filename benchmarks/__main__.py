@@ -24,33 +24,25 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
 @app.command()
 def bench(
-    families: Annotated[
-        str | None, typer.Option(help="Which families, with commas between: reductions,updates")
-    ] = None,
+    families: Annotated[str | None, typer.Option(help="Comma-separated families: reductions,updates")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes and few repetitions: less than a minute.")
     ] = False,
-    sizes: Annotated[
-        str | None, typer.Option(help="Sizes, with commas between; --list says what they are the sizes of.")
-    ] = None,
-    densities: Annotated[
-        str | None, typer.Option(help="Shares of specified entries, with commas between: 0.1,0.5")
-    ] = None,
-    dtypes: Annotated[str | None, typer.Option(help="With commas between: float32,bfloat16")] = None,
-    peers: Annotated[
-        str | None, typer.Option(help="Whom to compare with, with commas between; --list names them.")
-    ] = None,
+    sizes: Annotated[str | None, typer.Option(help="Comma-separated sizes; --list explains them.")] = None,
+    densities: Annotated[str | None, typer.Option(help="Comma-separated densities: 0.1,0.5")] = None,
+    dtypes: Annotated[str | None, typer.Option(help="Comma-separated dtypes: float32,bfloat16")] = None,
+    peers: Annotated[str | None, typer.Option(help="Comma-separated baselines; --list shows them.")] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="How many threads PyTorch and maskgrad may use.")
+        int | None, typer.Option(min=1, help="Number of threads for PyTorch and maskgrad.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the CSV files and the pictures.")] = Path(
         "benchmark-report"
     ),
     list_: Annotated[
-        bool, typer.Option("--list", help="Say what can be measured, and measure nothing.")
+        bool, typer.Option("--list", help="List what can be measured, without measuring.")
     ] = False,
 ) -> None:
-    """Measure operations beside torch.masked, plain PyTorch and others; results are checked before any clock starts."""
+    """Measure operations, compared with torch.masked, plain PyTorch and others; checks results before timing."""
     wanted = {
         "families": _split(families, "families", str, "names"),
         "sizes": _split(sizes, "sizes", int, "whole numbers"),
@@ -112,7 +104,7 @@ def _split(text: str | None, option: str, kind: Callable[[str], T], what: str) -
         return [kind(part.strip()) for part in text.split(",") if part.strip()]
     except ValueError:
         raise typer.BadParameter(
-            f"expected {what} with commas between, got {text!r}", param_hint=f"'--{option}'"
+            f"expected comma-separated {what}, got {text!r}", param_hint=f"'--{option}'"
         ) from None
 
 

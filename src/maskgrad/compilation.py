@@ -35,7 +35,7 @@ class Compilations:
 
     @property
     def reasons(self) -> list[str]:
-        """What was compiled and why the existing graph did not fit, for each compilation still in PyTorch's records."""
+        """For each compilation in PyTorch's records: what was compiled, and why the existing graph did not fit."""
         return self._now()[1]
 
     def __int__(self) -> int:

@@ -89,7 +89,7 @@ def test_what_exchanges_by_itself_is_refused() -> None:
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
     )
-    with pytest.raises(ValueError, match=r"sync_each_batch=True.*leave it out"):
+    with pytest.raises(ValueError, match=r"sync_each_batch=True.*remove it"):
         mg.integrations.AcceleratorAccumulator(accelerator, Tagger())
 
     class DeepSpeed:

@@ -152,7 +152,7 @@ def test_mistakes_are_named() -> None:
             return self.tagger(pair[0]).mean()
 
     micro = cut(0, *batch(0), 2)
-    with pytest.raises(RuntimeError, match=r"Forgets.training_step.*write return self\.losses\(losses\)"):
+    with pytest.raises(RuntimeError, match=r"Forgets.training_step.*use return self\.losses\(losses\)"):
         fit(Forgets(), micro, 2)
 
     class Replaces(Net):
@@ -177,7 +177,7 @@ def test_mistakes_are_named() -> None:
         RuntimeError, match=r"AccumulatesByItself accumulates gradients by itself; use strategy='ddp'"
     ):
         fit(Net(), micro, 2, strategy=AccumulatesByItself(torch.device("cpu")), accelerator="auto")
-    with pytest.raises(ValueError, match=r"log_mean: batch_size cannot be given"):
+    with pytest.raises(ValueError, match=r"log_mean: batch_size cannot be passed"):
         Net().log_mean("x", mg.masked(torch.ones(1)), batch_size=3)
     with pytest.raises(ValueError, match="how many entries count is unknown"):
         Net().log_mean("x", torch.ones(1))

@@ -193,7 +193,7 @@ def test_what_flat_tensors_cannot_say_is_refused() -> None:
         (torchmetrics.MeanSquaredError(num_outputs=2), r"num_outputs=2.*prediction\[:, i\]"),
         (classification.MultilabelAccuracy(num_labels=3), "num_labels=3"),
         (classification.MulticlassAccuracy(3, multidim_average="samplewise"), "loop over samples"),
-        (torchmetrics.MeanSquaredError(dist_sync_on_step=True), "would let the others wait"),
+        (torchmetrics.MeanSquaredError(dist_sync_on_step=True), "would wait for one that skips a step"),
         (
             torchmetrics.audio.SignalNoiseRatio(),
             r"reads whole samples.*mg.align\(prediction\[i\], target\[i\]\)",

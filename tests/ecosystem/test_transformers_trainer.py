@@ -338,7 +338,7 @@ def test_labels_on_several_ranks_are_refused(kind: str) -> None:
     trainer = Trainer(model=MODELS["token classification"](), args=arguments())
     setattr(trainer, f"get_{kind}_size", lambda: 2)
     with pytest.raises(
-        RuntimeError, match=rf"\({kind} parallelism\).*write the loop with mg\.GradientAccumulator"
+        RuntimeError, match=rf"\({kind} parallelism\).*use your own loop with mg\.GradientAccumulator"
     ):
         trainer.get_batch_samples(iter([]), 1, "cpu")
 
@@ -358,7 +358,7 @@ def test_as_many_losses_as_labels_are_asked_for() -> None:
 def test_masked_numbers_need_a_loss_that_knows_them() -> None:
     model = bert(transformers.BertForSequenceClassification)
     trainer = Trainer(model=model, args=arguments())
-    with pytest.raises(ValueError, match=r"'labels' are masked numbers.*compute_loss_func"):
+    with pytest.raises(ValueError, match=r"'labels' are masked floats.*compute_loss_func"):
         trainer._prepare_inputs({"labels": mg.masked(torch.ones(2))})
 
 

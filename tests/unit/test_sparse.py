@@ -157,7 +157,7 @@ def test_what_is_refused() -> None:
         sparse.coalesce([1.0])
     for x in (mg.from_sparse(torch.eye(2).to_sparse()), mg.masked(torch.eye(2), torch.eye(2) > 0)):
         with pytest.raises(
-            TypeError, match=r"^mg\.sparse\.coalesce: t .* found MaskedTensor.*to_sparse_tensor\(\)"
+            TypeError, match=r"^mg\.sparse\.coalesce: t .* got MaskedTensor.*to_sparse_tensor\(\)"
         ):
             sparse.coalesce(x)
         assert sparse.coalesce(x.to_sparse().to_sparse_tensor()).to_dense().equal(torch.eye(2))

@@ -207,7 +207,7 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
 
 
 def is_distributed_tensor(x: object) -> bool:
-    """Whether it is a DTensor, whose gradient is reduced where it is sharded."""
+    """Return whether it is a DTensor, whose gradient is reduced where it is sharded."""
     return any(kind.__name__ == "DTensor" for kind in type(x).__mro__)
 
 

@@ -1,1 +1,1 @@
-"""Models that take or make MaskedTensors, written into files that run without Python."""
+"""Export of models with MaskedTensors to files that run without Python."""

@@ -1,4 +1,4 @@
-"""Tracing of a model with torch.export, as a function of plain tensors."""
+"""Tracing a model with torch.export, as a function of plain tensors."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ from maskgrad.masked_tensor.instead import name_of
 
 __all__ = ["Plain", "captured", "evaluating", "quiet"]
 
-#: Where the two libraries are: a frame elsewhere belongs to the user.
+#: Folders of the two libraries: frames elsewhere belong to the user.
 LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
 #: Names of files of generated code.
 MADE = ("<eval_with_key>", "<frozen", "<string>")
 
 REMEDY = (
-    "Stay with tensors (torch.where(c, a, b) for `if`, x.filled(value) for plain numbers, x.to_dense() for a sparse "
+    "Use tensors (torch.where(c, a, b) for `if`, x.filled(value) for plain values, x.to_dense() for a sparse "
     "layout), or compute this outside the exported function and pass it as a tensor"
 )
 
 
 class Plain(nn.Module):
-    """A model as a function of plain tensors to a tuple of them; ``results``: how the latest were taken apart."""
+    """A model as a function of plain tensors to a tuple of them; ``results``: structure of the latest results."""
 
     def __init__(self, model: Callable[..., Any], ports: Ports) -> None:
         super().__init__()
         self.model: Any = model
-        # modules that a function closes over have parameters of the graph, too
+        # modules in a function's closure have parameters of the graph, too
         if not isinstance(model, nn.Module):
             self.behind = nn.ModuleList(modules_behind(model))
         self.ports = ports
         self.results: Ports | None = None
 
     def forward(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the model on the arguments that these tensors make up, with the reference kernels."""
+        """Run the model on arguments packed from these tensors, with the reference kernels."""
         args, kwargs = pack(self.ports, tensors)
         with use_kernels("reference"):
             self.results, parts = unpack(self.model(*args, **kwargs), "output")
         for leaf in self.results.leaves:
             if leaf is not None and leaf is not TENSOR:
                 raise TypeError(
-                    f"the model returns {leaf!r}, which does not depend on the tensors it gets; "
+                    f"the model returns {leaf!r}, which does not depend on its inputs; "
                     "return tensors, MaskedTensors, None and containers of these"
                 )
         return tuple(parts)
@@ -66,10 +66,10 @@ def captured(
 ) -> torch.export.ExportedProgram:
     """Trace ``plain`` on examples of its inputs, whose ``dimensions`` may vary.
 
-    ``oblivious``: sizes of 0 and 1 are examples like any other; without it they become part of the graph.
+    ``oblivious``: sizes 0 and 1 are ordinary examples; otherwise they become part of the graph.
 
     Raises:
-        DependsOnNumbersError: control flow depends on values that are known in a run only.
+        DependsOnNumbersError: control flow depends on values known only at run time.
     """
     from torch.fx.experimental import _config
 
@@ -87,7 +87,7 @@ def captured(
             operation, where = _blamed(error)
             raise DependsOnNumbersError(
                 operation,
-                f"control flow{where} depends on values that are known only when the file runs",
+                f"control flow{where} depends on values that are known only at run time",
                 REMEDY,
             ) from error
         raise
@@ -102,7 +102,7 @@ def _depends_on_numbers(error: BaseException) -> bool:
 
 
 def _blamed(error: BaseException) -> tuple[str, str]:
-    """Return the operation of torch or method of ours that failed, and the line of the user's that called it."""
+    """Return the failed operation of torch or method of ours, and the user's line that called it."""
     operation, where = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         code = frame.f_code
@@ -125,7 +125,7 @@ def _operation(frame: FrameType, code: CodeType) -> str:
 
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Set the modules behind ``model`` to evaluation mode, and back to their modes afterwards."""
+    """Set the modules of ``model`` to evaluation mode, and restore their modes afterwards."""
     modules = [module for root in modules_behind(model) for module in root.modules()]
     training = [module.training for module in modules]
     try:
@@ -143,12 +143,12 @@ def modules_behind(model: Any) -> list[nn.Module]:
         return [model]
     found = [getattr(model, "__self__", None)]
     for cell in getattr(model, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # a cell that nothing has been put into
+        with contextlib.suppress(ValueError):  # an empty cell
             found.append(cell.cell_contents)
     return [module for module in found if isinstance(module, nn.Module)]
 
 
-#: Warnings of PyTorch about itself while it exports; none concerns the model.
+#: PyTorch's internal warnings during export; none concerns the model.
 NOTICES = (
     r".*isinstance\(treespec, LeafSpec\).*",
     r".*torch\.jit\.\w+.*deprecated.*",
@@ -161,7 +161,7 @@ NOTICES = (
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Silence PyTorch's notices about itself."""
+    """Silence PyTorch's internal warnings."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     before = [logger.level for logger in loggers]
     with warnings.catch_warnings():

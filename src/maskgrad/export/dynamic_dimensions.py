@@ -1,4 +1,4 @@
-"""Dimensions that may have another size in each run: given for arguments, needed for their plain tensors."""
+"""Dynamic dimensions: given for arguments, needed for their plain tensors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Dimensions = dict[int, Any]
 
 
 def batch_dimensions(ports: Ports, tensors: Sequence[Tensor]) -> list[Dimensions]:
-    """Return the first dimension of everything, and the number of stored entries, if the model allows it."""
+    """Return the first dimension of all tensors, and the number of stored entries, as dynamic."""
     auto = torch.export.Dim.AUTO
     found: list[Dimensions] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
@@ -29,7 +29,7 @@ def batch_dimensions(ports: Ports, tensors: Sequence[Tensor]) -> list[Dimensions
 def given_dimensions(
     given: Any, ports: Ports, tensors: Sequence[Tensor], arguments: Sequence[str], keywords: Iterable[str]
 ) -> list[Dimensions]:
-    """Return what ``given`` says about arguments, in the form of ``torch.export.export``, for their plain tensors.
+    """Convert ``given`` for arguments to the form of ``torch.export.export`` for their plain tensors.
 
     One entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor None, or
     names for its dimensions (by number, or in order); for containers the same structure.
@@ -64,7 +64,7 @@ def _by_argument(given: Any, arguments: Sequence[str], names: list[str]) -> Mapp
     if len(given) != len(arguments):
         raise ValueError(
             f"dynamic_shapes must have one entry for each of the {len(arguments)} positional arguments, "
-            f"found {len(given)}; a MaskedTensor is one argument, None keeps the sizes of one"
+            f"found {len(given)}; a MaskedTensor is one argument, None keeps its sizes"
         )
     return dict(zip(arguments, given, strict=True))
 
@@ -96,10 +96,10 @@ def _dimensions(spec: Any, number: int, where: str, dims: dict[str, Any]) -> Dim
     found: Dimensions = {}
     for at, dim in spec.items():
         if not isinstance(at, int) or isinstance(at, bool) or not -number <= at < number:
-            raise ValueError(f"{where} must number dimensions between 0 and {number - 1}, found {at!r}")
+            raise ValueError(f"{where} must use dimensions between 0 and {number - 1}, found {at!r}")
         if isinstance(dim, str):
             if not dim.isidentifier():
-                raise ValueError(f"{where} must name a dimension by an identifier, found {dim!r}")
+                raise ValueError(f"{where} must use identifiers as names of dimensions, found {dim!r}")
             dim = dims.setdefault(dim, torch.export.Dim(dim))  # noqa: PLW2901
         if dim is not None:
             found[at % number] = dim
@@ -110,14 +110,14 @@ def _of_stored(group: Sequence[Tensor], entries: Any) -> list[Dimensions]:
     """Return ``entries`` for the dimension of stored entries: the sizes themselves are part of the pattern."""
     if entries is None:
         return [{} for _ in group]
-    last = group[-1].ndim - 1  # of coordinates, or of positions, which may have batch dimensions in front
+    last = group[-1].ndim - 1  # of coordinates, or of positions, which may have leading batch dimensions
     return [{0: entries}, {1: entries}] if len(group) == 2 else [{last: entries}, {}, {last: entries}]
 
 
 def varying_sizes(program: torch.export.ExportedProgram, ports: Ports) -> list[dict[int, int]]:
     """Return, for each size that may vary freely, the inputs that have it, each with the dimension.
 
-    A size is left out if another one is a function of it, such as twice as much.
+    A size is omitted if another one depends on it, such as twice the size.
     """
     found: dict[str, dict[int, int]] = {}
     derived: set[str] = set()
@@ -138,9 +138,9 @@ def axis_names(
     names: Sequence[str],
     dimensions: Sequence[Dimensions],
 ) -> dict[str, str]:
-    """Return readable names for sizes that vary, by their symbols in the program.
+    """Return readable names for dynamic sizes, by their symbols in the program.
 
-    Those that the caller chose; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
+    The names from the caller; else ``batch`` if there is one size, ``x_entries`` on sparse layouts, ``x_dim_0``.
     """
     stored = [place.is_stored for place in ports.places for _ in place.roles]
     tied = _tied(program, ports)
@@ -165,7 +165,7 @@ def axis_names(
 
 
 def _tied(program: torch.export.ExportedProgram, ports: Ports) -> dict[str, str]:
-    """Return the symbols of data by those of its mask, where they differ: a graph may broadcast one to the other."""
+    """Return the symbols of data by those of its mask, if they differ: a graph may broadcast one to the other."""
     found: dict[str, str] = {}
     for place, shapes in zip(ports.places, ports.groups(_input_shapes(program)), strict=True):
         if place.is_masked:
@@ -176,7 +176,7 @@ def _tied(program: torch.export.ExportedProgram, ports: Ports) -> dict[str, str]
 
 
 def _symbol(size: Any) -> str | None:
-    """Return the name of a size that may vary freely."""
+    """Return the name of a dynamic size."""
     return str(size.node.expr) if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol else None
 
 

@@ -37,21 +37,19 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
     """Return the absolute path, if a file can be written there."""
     if not isinstance(path, (str, os.PathLike)) or not str(os.fspath(path)):
         raise TypeError(
-            f"path must be a string or a path, found {path!r}; write the name of a file, 'model.onnx'"
+            f"path must be a string or a path, found {path!r}; pass a file name such as 'model.onnx'"
         )
     target = Path(os.fspath(path)).absolute()
     if target.is_dir():
         raise IsADirectoryError(
-            f"path must name a file, but {str(path)!r} is a folder; append a name, 'model.onnx'"
+            f"path must name a file, but {str(path)!r} is a folder; append a file name such as 'model.onnx'"
         )
     if not target.parent.is_dir():
         raise FileNotFoundError(
             f"path must lie in a folder that exists; there is no {str(target.parent)!r}: create it"
         )
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(
-            f"path must lie in a folder that can be written to, {str(target.parent)!r} cannot"
-        )
+        raise PermissionError(f"path must lie in a writable folder; {str(target.parent)!r} is not")
     return target
 
 
@@ -59,7 +57,7 @@ def checked_path(path: str | os.PathLike[str]) -> Path:
 def replaced_when_complete(target: Path) -> Iterator[Path]:
     """Yield a path of the same name in a new folder, whose files are moved to the folder of ``target`` at the end.
 
-    After an exception, nothing has changed.
+    After an exception, nothing is changed.
     """
     folder = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}-"))
     try:
@@ -82,7 +80,7 @@ class Port:
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file that was written.
+    """Result of an export.
 
     Attributes:
         path: path of the file.
@@ -113,30 +111,30 @@ def export(
     rtol: float | None = None,
     atol: float | None = None,
 ) -> ExportedFile:
-    """Write a model that takes or returns MaskedTensors to an ONNX file, whose inputs and outputs are plain tensors.
+    """Export a model that takes or returns MaskedTensors to an ONNX file with plain inputs and outputs.
 
-    A MaskedTensor ``x`` is two inputs, ``x`` and ``x_mask`` (Boolean, True = specified); one that is returned is two
-    outputs, whose data is 0 where the mask is False. A jagged one enters and leaves as a padded batch. On a sparse
+    A MaskedTensor ``x`` is two inputs, ``x`` and ``x_mask`` (Boolean, True = specified); a returned one is two
+    outputs, whose data is 0 where the mask is False. A jagged one becomes a padded batch. On a sparse
     layout it is ``x_values`` and ``x_indices`` (COO), or ``x_values``, ``x_pointers`` and ``x_positions``; its sizes
     are part of the file, the number of its entries is not.
     Masks are inputs of each run; those of ``args`` are not part of the file.
 
     The file is written to a temporary folder, checked by ``onnx.checker``, run by ONNX Runtime and compared with the
     model: with garbage under the masks, with nothing specified, with everything, with inverted masks, and with other
-    batch sizes. Only then is it moved to ``path``, where it replaces an existing file atomically.
+    batch sizes. Only then is it moved to ``path``, atomically replacing an existing file.
 
     Args:
         model: ``nn.Module``, method of one, or function. It is exported in evaluation mode; its own mode is restored.
         args: positional arguments, or the only one: tensors, MaskedTensors, numbers, strings, None, and lists, tuples
-            and dicts of these. What is not a tensor becomes part of the file.
+            and dicts of these. Values other than tensors become part of the file.
         path: path of the file to write.
         kwargs: keyword arguments.
-        dynamic_shapes: ``"batch"``: the first dimension of everything may vary, unless the model ties it down (see
-            ``inputs`` of the result). None: no dimension may. Else as for ``torch.export.export``, by name or in order,
+        dynamic_shapes: ``"batch"``: the first dimension of all tensors may vary, unless the model fixes it (see
+            ``inputs`` of the result). None: none may vary. Else as for ``torch.export.export``, by name or in order,
             a MaskedTensor being one argument: ``{"x": {0: "batch", 1: "time"}}``; what cannot vary is then an error.
         input_names: for each tensor or MaskedTensor, ``"x"`` or ``("x", "x_is_valid")``; from the signature if absent.
         output_names: the same for results; ``output``, ``output_0``, …, or the keys of a dict if absent.
-        opset_version: of ONNX; 20 if None, which ONNX Runtime reads since 1.17.
+        opset_version: version of ONNX's operators; 20 if None, supported by ONNX Runtime since 1.17.
         verify: False skips the comparison in ONNX Runtime, for files that only another runtime can run.
         rtol: relative tolerance of the comparison; from the dtype if None.
         atol: absolute tolerance of the comparison; from the dtype if None.
@@ -146,11 +144,11 @@ def export(
 
     Raises:
         MissingDependencyError: onnx, onnxscript or onnxruntime is not installed.
-        TypeError: an argument or result is of another type, complex, or a torch sparse tensor.
+        TypeError: an argument or result has another type, is complex, or is a torch sparse tensor.
         ValueError: names or dimensions contradict the arguments.
         OSError: nothing can be written at ``path``.
         NotExportableError: control flow depends on values (``item``, ``tolist``, ``if``), or ONNX lacks an operator.
-        ExportMismatchError: the file gives other results than the model.
+        ExportMismatchError: the file gives different results from the model.
 
     Dense equivalent: ``torch.onnx.export(model, args, path, dynamo=True)``.
 
@@ -172,7 +170,7 @@ def export(
     ports, tensors = unpack((args, kwargs), "args")
     if not tensors:
         raise TypeError(
-            "args must hold a tensor or a MaskedTensor: a file without inputs always gives the same results"
+            "args must contain a tensor or a MaskedTensor: a file without inputs always returns the same results"
         )
     names = input_names_of(ports, arguments, input_names)
     tensors = [t.detach() for t in tensors]
@@ -281,7 +279,7 @@ def _checked_call(model: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], 
         args = (args,)
     if not isinstance(args, (tuple, list)):
         raise TypeError(
-            f"args must be a tuple of the positional arguments, found {type(args).__name__}; write (x,)"
+            f"args must be a tuple of the positional arguments, found {type(args).__name__}; use (x,)"
         )
     if kwargs is not None and not (
         isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)

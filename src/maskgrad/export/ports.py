@@ -1,7 +1,7 @@
-"""Ports: the named plain tensors through which MaskedTensors enter and leave a graph.
+"""Ports: the named plain tensors that represent MaskedTensors in a graph.
 
-Arguments and results are taken apart as pytrees: a MaskedTensor is its data and its mask (or, on a sparse layout, its
-stored values and their indices), a container its members. Everything else is a constant and part of the graph.
+Arguments and results are flattened as pytrees: a MaskedTensor is its data and its mask (or, on a sparse layout, its
+stored values and their indices), a container its members. Everything else is a constant in the graph.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ __all__ = [
     "unpack",
 ]
 
-#: Types that arguments may hold besides tensors; such values become part of the graph.
+#: Types of constants in arguments, which become part of the graph.
 CONSTANTS = (
     *(type(None), bool, int, float, complex, str, bytes),
     *(torch.dtype, torch.device, torch.layout, enum.Enum),
 )
 
-#: Stands for a tensor among the leaves of a structure.
+#: Placeholder for a tensor among the leaves of a structure.
 TENSOR = object()
 
-#: Names that the user chose: one for each tensor or MaskedTensor, or one for each of its plain tensors.
+#: Names from the user: one for each tensor or MaskedTensor, or one for each of its plain tensors.
 Given = Sequence[str | Sequence[str]] | None
 
 
@@ -55,7 +55,7 @@ class TensorPlace:
 
     Attributes:
         path: pytree keys that lead to it.
-        roles: of its plain tensors; the empty one belongs to the data.
+        roles: roles of its plain tensors; the empty one is that of the data.
     """
 
     path: pytree.KeyPath
@@ -63,18 +63,18 @@ class TensorPlace:
 
     @property
     def is_masked(self) -> bool:
-        """Whether it is data and mask."""
+        """Return whether it has data and mask."""
         return self.roles == ("", "mask")
 
     @property
     def is_stored(self) -> bool:
-        """Whether it is the stored entries of a sparse layout."""
+        """Return whether it has the stored entries of a sparse layout."""
         return self.roles[0] == "values"
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Structure of arguments or results, for taking them apart into plain tensors and putting them together."""
+    """Structure of arguments or results, for unpacking them to plain tensors and packing them again."""
 
     places: tuple[TensorPlace, ...]
     leaves: tuple[Any, ...]
@@ -87,10 +87,10 @@ class Ports:
 
 
 def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
-    """Take arguments or results apart. Unspecified entries of results are 0; what is jagged becomes a padded batch.
+    """Unpack arguments or results. Unspecified entries of results are 0; jagged ones become padded batches.
 
     Raises:
-        TypeError: something is not a tensor, MaskedTensor, constant or container of these, or no graph has its dtype.
+        TypeError: something is not a tensor, MaskedTensor, constant or container of these, or has an unsupported dtype.
     """
     is_result = what == "output"
     structure = pytree.tree_map(lambda leaf: _in_a_file(leaf, is_result), structure, is_leaf=is_masked)
@@ -111,7 +111,7 @@ def unpack(structure: Any, what: str) -> tuple[Ports, list[Tensor]]:
 
 
 def pack(ports: Ports, tensors: Sequence[Tensor]) -> Any:
-    """Put together what :func:`unpack` took apart."""
+    """The inverse of :func:`unpack`."""
     rest = iter(tensors)
     leaves = [next(rest) if leaf is TENSOR else leaf for leaf in ports.leaves]
     return pytree.tree_unflatten(leaves, ports.structure)
@@ -142,7 +142,7 @@ def _check(leaf: Any, values: Any, what: str, path: pytree.KeyPath) -> None:
     if values.is_complex():
         raise TypeError(
             f"{where} has dtype {values.dtype}, which ONNX graphs cannot take or return; pass torch.view_as_real(x), "
-            "and begin or end the model with torch.view_as_complex or its inverse"
+            "and use torch.view_as_complex or its inverse inside the model"
         )
 
 
@@ -159,13 +159,13 @@ def argument_names(function: Callable[..., Any], number: int) -> tuple[str, ...]
 
 
 def argument_of(path: pytree.KeyPath, arguments: Sequence[str]) -> str:
-    """Return the name of the argument that a path in (args, kwargs) leads to."""
+    """Return the name of the argument at a path in (args, kwargs)."""
     key: Any = path[1]
     return str(key.key) if isinstance(key, pytree.MappingKey) else arguments[key.idx]
 
 
 def input_names_of(ports: Ports, arguments: Sequence[str], given: Given) -> tuple[str, ...]:
-    """Return a name for each plain tensor: those of the ``arguments``, or the ones that are ``given``."""
+    """Return a name for each plain tensor: those of the ``arguments``, or the ``given`` ones."""
     stems = [argument_of(p.path, arguments) + pytree.keystr(p.path[2:]) for p in ports.places]
     return _names(ports, stems, given, "input_names", set())
 
@@ -181,7 +181,7 @@ def _names(ports: Ports, stems: list[str], given: Given, argument: str, taken: s
     if given is not None:
         return _given(ports.places, given, argument, taken)
     stems = ["_".join(re.findall(r"\w+", stem)) for stem in stems]
-    # Data is named first: a mask whose name is taken gets another one.
+    # Data is named first: masks whose names are taken get another one.
     named = [_free(stem, taken) if "" in p.roles else "" for stem, p in zip(stems, ports.places, strict=True)]
     return tuple(
         [
@@ -203,7 +203,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 def _given(places: Sequence[TensorPlace], given: Any, argument: str, taken: set[str]) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Sequence):
-        raise TypeError(f"{argument} must be a sequence of names, found {given!r}; write [{given!r}]")
+        raise TypeError(f"{argument} must be a sequence of names, found {given!r}; use [{given!r}]")
     if len(given) != len(places):
         raise ValueError(
             f"{argument} must have one name for each tensor or MaskedTensor, {len(places)} here, found {len(given)}; "
@@ -230,9 +230,9 @@ def _given(places: Sequence[TensorPlace], given: Any, argument: str, taken: set[
 
 
 def name_ports(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    """Rename inputs and outputs of an ``onnx_ir.Model``, in order; other values that have such a name get another one.
+    """Rename inputs and outputs of an ``onnx_ir.Model``, in order; other values with such a name get another one.
 
-    PyTorch's exporter would take the names itself, but (2.13) no output by the name of an operation, such as ``where``.
+    PyTorch's exporter accepts names, but (2.13) not the name of an operation, such as ``where``, for an output.
     """
     import onnx_ir
 
@@ -245,7 +245,7 @@ def name_ports(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Non
     for value in inner:
         if value.name in names:
             value.name = _free(value.name, taken)
-    for at, port in enumerate(ports):  # no name of one port is in the way of another
+    for at, port in enumerate(ports):  # avoids conflicts between names of ports
         port.name = f"port {at}"
     for port, name in zip(ports, names, strict=True):
         port.name = name

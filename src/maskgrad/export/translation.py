@@ -1,4 +1,4 @@
-"""Translation of a program of torch.export to a graph of ONNX."""
+"""Translation of programs of torch.export to ONNX graphs."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def translations() -> dict[Any, Callable[..., Any]]:
     from onnxscript import opset18, opset20
 
     volumes: Any = opset20
-    op: Any = opset18  # operators that exist in a later opset under the same name are written for that one
+    op: Any = opset18  # operators with the same name in a later opset are exported for that one
 
     boolean = onnx_ir.DataType.BOOL
 
-    #: Types that ``Where`` of ONNX Runtime takes; others are cast.
+    #: Types supported by ``Where`` of ONNX Runtime; others are cast.
     selected = {onnx_ir.DataType[name] for name in ("FLOAT", "DOUBLE", "FLOAT16", "INT32", "INT64", "UINT8")}
 
     def where(condition: Any, self: Any, other: Any) -> Any:
@@ -77,7 +77,7 @@ def translations() -> dict[Any, Callable[..., Any]]:
 
 @contextlib.contextmanager
 def right_shapes() -> Iterator[None]:
-    """Give final states of an LSTM the shape (layers, N, H); while it traces, PyTorch 2.12 finds (layers, 1, N, H)."""
+    """Give final states of an LSTM the shape (layers, N, H); while tracing, PyTorch 2.12 returns (layers, 1, N, H)."""
     if not _adds_a_dimension():
         yield
         return
@@ -97,7 +97,7 @@ def _adds_a_dimension() -> bool:
     from torch._decomp import decompositions
 
     layer = getattr(decompositions, "one_layer_lstm", None)
-    if layer is None:  # a version of PyTorch that traces in another way
+    if layer is None:  # a version of PyTorch that traces differently
         return False
     states = (torch.zeros(2, 1), torch.zeros(2, 1))
     _, (_, cell) = layer(torch.zeros(1, 2, 1), states, [torch.zeros(4, 1), torch.zeros(4, 1)], False)
@@ -105,9 +105,9 @@ def _adds_a_dimension() -> bool:
 
 
 def repaired(model: Any) -> Any:
-    """Make reductions count their axes from the front, in an ``onnx_ir.Model``, which is changed.
+    """Make reductions count their axes from the front, in an ``onnx_ir.Model``, in place.
 
-    Of a tensor without entries ONNX Runtime (1.31) reduces no axis that is counted from the back: (0, 5, 4) by axis −1
+    For empty tensors ONNX Runtime (1.31) ignores axes counted from the back: (0, 5, 4) reduced along axis −1
     stays (0, 5, 4), and an empty batch fails somewhere later.
     """
     import onnx_ir
@@ -167,8 +167,8 @@ def translated(
     """Translate a program to a ``torch.onnx.ONNXProgram``.
 
     Raises:
-        NotExportableError: no operator of ONNX does what an operation of the program does.
-        ValueError: the opset is one into which it cannot be written.
+        NotExportableError: ONNX has no operator for an operation of the program.
+        ValueError: the opset does not support the program.
     """
     try:
         with right_shapes():
@@ -184,7 +184,7 @@ def translated(
         raise NotExportableError(
             _operation(error),
             "ONNX has no operators for it",
-            "Compute it outside the exported model, or with other operations of the same value",
+            "Compute it outside the exported model, or with equivalent operations",
         ) from error
     name_ports(written.model, input_names, output_names)
     repaired(written.model)
@@ -198,7 +198,7 @@ def translated(
 
 
 def _operation(error: BaseException) -> str:
-    """Return the operation that the message of the exporter or of a cause names."""
+    """Return the operation named in the message of the exporter or of a cause."""
     for cause in causes(error):
         named = re.search(r"OpOverload\(op='([\w.:]+)', overload='(\w+)'\)", str(cause)) or re.search(
             r"target=(aten\.\w+)\.(\w+)", str(cause)

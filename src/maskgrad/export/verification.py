@@ -1,4 +1,4 @@
-"""Comparison of a file with the model, before the file is moved to its path."""
+"""Comparison of an exported file with the model, before the file is moved to its path."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Session", "Tolerance", "compared_with", "variations"]
 
 
 class Session:
-    """A file, loaded by ONNX Runtime; on the CPU, whatever the device of the tensors."""
+    """A file loaded by ONNX Runtime, on the CPU for tensors on any device."""
 
     def __init__(self, path: str | Path) -> None:
         import onnxruntime
@@ -35,7 +35,7 @@ class Session:
             raise NotExportableError(
                 "the model",
                 f"ONNX Runtime cannot load it: {first_line(error)}",
-                "Use another dtype or other operations, or pass verify=False if it is made for another runtime",
+                "Use another dtype or other operations, or pass verify=False if it is for another runtime",
             ) from error
 
     def __call__(self, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -45,7 +45,7 @@ class Session:
         given = {}
         for port, tensor in zip(self._session.get_inputs(), tensors, strict=True):
             plain = tensor.detach().cpu().contiguous()
-            if plain.dtype == torch.bfloat16:  # numpy has no such numbers
+            if plain.dtype == torch.bfloat16:  # NumPy has no bfloat16
                 given[port.name] = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
                     plain.view(torch.uint16).numpy(), BFLOAT16
                 )
@@ -79,7 +79,7 @@ def variations(
 ) -> Iterator[tuple[str, Tensors]]:
     """Yield other inputs: a description, and the plain tensors.
 
-    ``varying`` holds, for each size that may vary, the tensors that have it, each with the dimension.
+    ``varying`` holds, for each size that may vary, the tensors with this size, each with the dimension.
     """
     given = tuple(tensors)
     yield "as given, with garbage under the masks", _with_masks(ports, given)
@@ -100,7 +100,7 @@ def variations(
 
 
 def _with_one_entry_less(ports: Ports, tensors: Tensors) -> Tensors:
-    """Drop the last entry of COO layouts; for the others the pointers would have to change as well."""
+    """Drop the last entry of COO layouts; for others the pointers would have to change, too."""
     changed: list[Tensor] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
         if place.roles == ("values", "indices"):
@@ -114,7 +114,7 @@ def _with_one_entry_less(ports: Ports, tensors: Tensors) -> Tensors:
 def _with_masks(
     ports: Ports, tensors: Tensors, change: Callable[[Tensor], Tensor] = lambda mask: mask
 ) -> Tensors:
-    """Change all masks, plain Boolean arguments included, and put garbage under the new ones."""
+    """Change all masks, plain Boolean arguments included, and fill garbage under the new ones."""
     changed: list[Tensor] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
         if place.is_masked:
@@ -122,7 +122,7 @@ def _with_masks(
             new = change(mask)
             specified = values[mask]
             ordinary = specified[0] if len(specified) else values.new_ones(())
-            kept = torch.where(mask, values, ordinary)  # for an entry that is specified only now
+            kept = torch.where(mask, values, ordinary)  # for newly specified entries
             garbage: float = True
             if values.dtype != torch.bool:
                 garbage = math.nan if values.is_floating_point() else torch.iinfo(values.dtype).max
@@ -161,7 +161,7 @@ def compared_with(
 ) -> tuple[str, ...]:
     """Compare results on the given inputs and on variations of them; return descriptions of these.
 
-    A variation is skipped if the model itself raises (another number of rows, where an argument keeps its own).
+    A variation is skipped if the model itself raises (for example if an argument has a fixed number of rows).
     """
     agreed: list[str] = []
     for words, inputs in variations(plain.ports, tensors, varying):
@@ -177,7 +177,7 @@ def compared_with(
 
 
 def _results(plain: Plain, inputs: Sequence[Tensor]) -> list[Tensor]:
-    own = [t.clone() for t in inputs]  # a model may write into its arguments
+    own = [t.clone() for t in inputs]  # a model may modify its arguments
     with torch.no_grad():
         return [t.detach().cpu() for t in plain(own)]
 
@@ -191,19 +191,19 @@ def _compare(
         found = run(inputs)
     except Exception as error:
         raise ExportMismatchError(
-            f"the file cannot be run {words}, where the model can: {first_line(error)}"
+            f"the file fails {words}, although the model runs: {first_line(error)}"
         ) from error
     difference = _difference(ports, found, expected, tolerance)
     if difference is None:
         return
     if _difference(ports, _results(plain, inputs), expected, tolerance):
         raise ExportMismatchError(
-            "the model returns other results at each call, so it cannot be compared with a file; remove "
+            "the model returns different results in each call, so it cannot be compared with a file; remove "
             "random operations, or pass verify=False"
         )
     raise ExportMismatchError(
-        f"the file disagrees with the model {words}: {difference}. Nothing was written; pass rtol and atol if that is "
-        "rounding, change the model, or pass verify=False for the file as it is"
+        f"the file disagrees with the model {words}: {difference}. Nothing was written; pass rtol and atol if this is "
+        "rounding, change the model, or pass verify=False to keep the file"
     )
 
 

@@ -203,7 +203,7 @@ def norm(
 
 @documented
 def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
-    """Whether any specified entry is true; False where nothing is specified.
+    """Return whether any specified entry is true; False where nothing is specified.
 
     Example:
         >>> any(torch.tensor([True, False]), mask=torch.tensor([False, True]))
@@ -214,7 +214,7 @@ def any(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = N
 
 @documented
 def all(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
-    """Whether every specified entry is true; True where nothing is specified.
+    """Return whether every specified entry is true; True where nothing is specified.
 
     Example:
         >>> all(torch.tensor([False, True]), mask=torch.tensor([False, True]))

@@ -51,7 +51,7 @@ class Summed(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing counts, if known without a synchronization."""
+        """Return whether nothing counts, if known without a synchronization."""
         return not isinstance(self.number, Tensor) and self.number == 0
 
 

@@ -71,7 +71,7 @@ class GradientSums:
             self._note()
 
     def changed(self) -> bool:
-        """Whether any ``.grad`` was modified, replaced or removed since the last pass."""
+        """Return whether any ``.grad`` was modified, replaced or removed since the last pass."""
         return any(
             param.grad is not grad or (grad is not None and grad._version != version)
             for param, (grad, version) in zip(self.params, self._noted, strict=True)

@@ -68,5 +68,5 @@ def found_ranks(module: nn.Module | None, params: Sequence[Tensor], group: Any) 
 
 
 def there_are_groups() -> bool:
-    """Whether a process group has been initialised."""
+    """Return whether a process group has been initialised."""
     return bool(torch.distributed.is_available() and torch.distributed.is_initialized())

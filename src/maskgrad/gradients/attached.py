@@ -265,7 +265,7 @@ class MaskedGradient(torch.Tensor):
 
 
 def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a norm is over the whole tensor."""
+    """Return whether a norm is over the whole tensor."""
     dims = any(isinstance(a, (list, tuple)) and a for a in args[2:])
     return not (dims or kwargs.get("dim") or kwargs.get("keepdim") or True in args[2:])
 

@@ -56,12 +56,12 @@ class Gradient:
 
     @property
     def is_full(self) -> bool:
-        """Whether every entry is specified."""
+        """Return whether every entry is specified."""
         return self.rows is None and self.mask is None
 
     @property
     def lists_rows(self) -> bool:
-        """Whether rows are listed, without padding."""
+        """Return whether rows are listed, without padding."""
         return self.rows is not None and not self.padded
 
     @property
@@ -219,12 +219,12 @@ def _check_layout(gradient: Tensor, where: str) -> None:
 
 
 def is_strided(gradient: object) -> TypeGuard[Tensor]:
-    """Whether it is a strided tensor."""
+    """Return whether it is a strided tensor."""
     return isinstance(gradient, Tensor) and gradient.layout is torch.strided
 
 
 def is_half(gradient: AnyGradient) -> bool:
-    """Whether it is float16 or bfloat16."""
+    """Return whether it is float16 or bfloat16."""
     return gradient.dtype in HALVES
 
 

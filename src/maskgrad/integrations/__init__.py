@@ -1,6 +1,6 @@
-"""Other people's packages: adapted to MaskedTensors on request, and trainers with one denominator for a step.
+"""Integrations of other packages: adapted to MaskedTensors on request, and trainers with one denominator per step.
 
-Only :func:`install` imports or changes a package: mixins are put before its classes, and the rest takes its objects.
+Only :func:`install` imports or changes a package; mixins precede its classes, and the rest uses its objects.
 """
 
 from maskgrad.integrations.accelerate import AcceleratorAccumulator

@@ -1,4 +1,4 @@
-"""Accelerate: an accumulator for its loop, and refusals where it would skip a MaskedTensor."""
+"""Accelerate: an accumulator for its loop, and errors where it would skip a MaskedTensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "FSDP")
 
 
 class AcceleratorAccumulator(GradientAccumulator):
-    """A :class:`maskgrad.GradientAccumulator` for an ``accelerate.Accelerator``, which knows when a step is complete.
+    """A :class:`maskgrad.GradientAccumulator` for an ``accelerate.Accelerator``, which tells when a step is complete.
 
     Call ``backward`` with unreduced losses, or a mean and its count, instead of ``accelerator.backward(loss)``, which
     divides by ``gradient_accumulation_steps``. With the last micro-batch, gradients are divided before the step.
@@ -52,7 +52,7 @@ class AcceleratorAccumulator(GradientAccumulator):
         if accelerator.gradient_state.plugin_kwargs.get("sync_each_batch", False):
             raise ValueError(
                 "AcceleratorAccumulator: sync_each_batch=True reduces gradients in each micro-batch, the accumulator "
-                "once; leave it out of GradientAccumulationPlugin"
+                "once; remove it from GradientAccumulationPlugin"
             )
         super().__init__(model, scaler=accelerator.scaler, mean=mean)
         self._accelerator, self._model = accelerator, model
@@ -67,7 +67,7 @@ class AcceleratorAccumulator(GradientAccumulator):
         return self.finish() if self._accelerator.sync_gradients else None
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> Tensor:
-        """Clip the model's gradients, after unscaling; with ``fully_shard`` the accelerator does it."""
+        """Clip the model's gradients, after unscaling; with ``fully_shard`` by the accelerator."""
         if str(getattr(self._accelerator.distributed_type, "value", "")) == "FSDP":
             return self._accelerator.clip_grad_norm_(self._model.parameters(), max_norm, norm_type)  # type: ignore[no-any-return]
         self._accelerator.unscale_gradients()

@@ -1,4 +1,4 @@
-"""einops has a registry of backends, in which MaskedTensors have one of their own."""
+"""einops: a backend for MaskedTensors in its registry."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INTEGRATION = Integration(
     patches=(
         Patch(
             target="einops._backends.AbstractBackend",
-            reason="einops does not know MaskedTensors until one is made after einops was imported",
+            reason="einops does not support MaskedTensors until one is created after einops was imported",
             without="einops refuses MaskedTensors; use x.reshape, x.permute and reductions along dimensions",
             test="tests/ecosystem/test_einops.py::test_rearranging",
             needs={

@@ -14,7 +14,7 @@ __all__ = ["FabricAccumulator"]
 
 
 class FabricAccumulator(GradientAccumulator):
-    """A :class:`maskgrad.GradientAccumulator` for a model that ``fabric.setup`` returned.
+    """A :class:`maskgrad.GradientAccumulator` for a model from ``fabric.setup``.
 
     Call ``backward`` with unreduced losses, or a mean and its count, instead of ``fabric.backward(loss)``, and
     ``finish`` before the optimizer's step. ``fabric.no_backward_sync`` is not needed.
@@ -51,7 +51,7 @@ class FabricAccumulator(GradientAccumulator):
 
     @contextlib.contextmanager
     def _known_to_fabric(self) -> Iterator[None]:
-        """Outputs of a model with mixed precision raise in every backward pass but that of ``fabric.backward``."""
+        """With mixed precision, outputs of a model raise in backward passes other than ``fabric.backward``."""
         wrappers: Any = sys.modules[type(self._fabric_module).__module__]
         before = getattr(wrappers, "_in_fabric_backward", None)
         if before is None:

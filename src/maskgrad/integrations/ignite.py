@@ -1,4 +1,4 @@
-"""PyTorch-Ignite: a training engine with one denominator for a step, and metrics that refuse unless wrapped."""
+"""PyTorch-Ignite: a training engine with one denominator per step, and errors from metrics that are not wrapped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ignite_training_step(
     prepare_batch: Callable[[Any], tuple[Any, Any]] = tuple,
     output_transform: Callable[[Any, Any, Any, Any], Any] = lambda x, y, y_pred, loss: loss.item(),  # noqa: ARG005
 ) -> Callable[[Any, Any], Any]:
-    """Returns the function of an ``ignite.engine.Engine`` that trains on masked targets, in micro-batches.
+    """Return the function of an ``ignite.engine.Engine`` that trains on masked targets, in micro-batches.
 
     Args:
         model: the model, which may be a DistributedDataParallel.
@@ -96,7 +96,7 @@ def _step(model: Any, optimizer: Any, scaler: Any, max_norm: float | None) -> No
 
 
 def _guard_metrics() -> Callable[[], None]:
-    """Guard the classes that exist, and those that ignite defines later."""
+    """Guard existing classes, and those that ignite defines later."""
     from ignite.metrics.metric import Metric
 
     undone: list[Callable[[], None]] = []
@@ -132,7 +132,7 @@ INTEGRATION = Integration(
     patches=(
         Patch(
             target="ignite.metrics.metric.Metric.__init_subclass__",
-            reason="metrics divide by the number of all entries, and weigh batches by it",
+            reason="metrics divide by the number of all entries, and weight batches by it",
             without="metrics of ignite count unspecified entries; use mg.metrics.wrap(metric)",
             test="tests/ecosystem/test_ignite.py::test_metrics_that_are_not_wrapped_refuse",
             needs={"ignite.metrics.metric.Metric.update": "self output"},

@@ -1,4 +1,4 @@
-"""Installs, on request, what other people's packages need to handle MaskedTensors."""
+"""Adapting other packages to MaskedTensors, on request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maskgrad.integrations.integration import Integration
 
 __all__ = ["KNOWN", "install", "record_of", "uninstall"]
 
-#: Packages with a file of their own here, whose ``INTEGRATION`` is the record.
+#: Packages with a file here, whose ``INTEGRATION`` is the record.
 KNOWN = (
     "accelerate",
     "einops",
@@ -37,31 +37,31 @@ def record_of(package: str) -> Integration:
     if package not in KNOWN:
         raise ValueError(
             f"package must be one of {', '.join(KNOWN)}, found {package!r}. Other packages need no installation, or "
-            "are not known; see the page 'With other libraries'"
+            "are not supported; see the page 'With other libraries'"
         )
     found: Integration = importlib.import_module(f"maskgrad.integrations.{package}").INTEGRATION
     return found
 
 
 def install(*packages: str) -> tuple[Integration, ...]:
-    """Adapt other packages to MaskedTensors, where they would be wrong or would fail with an obscure error.
+    """Adapt other packages to MaskedTensors, where they would be wrong or fail with an obscure error.
 
-    Importing maskgrad changes no other package. This function replaces some functions of the packages that are named:
-    they then handle MaskedTensors, or refuse them and say what to write. It can be called in any order with the imports
-    of these packages, and does nothing the second time.
+    Importing maskgrad changes no other package. This function replaces some functions of the named packages: they
+    then handle MaskedTensors, or raise an error that says what to write. It can be called before or after importing
+    these packages, and more than once.
 
     Args:
-        packages: names of packages, as they are imported. A package that has not been imported yet is imported.
-            Without names: every known package that has been imported.
+        packages: import names of packages. Packages that are not imported yet are imported.
+            Without names: every known package that is imported.
 
     Returns:
-        The records of these packages: what was replaced, why, and whether it took hold.
+        The records of these packages: what was replaced, why, and whether it succeeded.
 
     Raises:
         ValueError: an unknown name; the message lists the known ones. Nothing is installed then.
         MissingDependencyError: a package is not installed in this environment.
 
-    Dense equivalent: none; plain tensors take the same path as before.
+    Dense equivalent: none; plain tensors are handled as before.
 
     Example:
         >>> import maskgrad as mg
@@ -77,7 +77,7 @@ def install(*packages: str) -> tuple[Integration, ...]:
     records = [record_of(package) for package in packages]
     for record in records:
         if record.package not in sys.modules and importlib.util.find_spec(record.package) is None:
-            finding = "which is not installed; leave it out, or install it with pip"
+            finding = "which is not installed; omit it, or install it with pip"
             raise MissingDependencyError(record.package, "", f"install({record.package!r})", finding)
     for record in records:
         importlib.import_module(record.package)
@@ -86,6 +86,6 @@ def install(*packages: str) -> tuple[Integration, ...]:
 
 
 def uninstall(*packages: str) -> None:
-    """Undo :func:`install`, for the packages that are named or for all of them."""
+    """Undo :func:`install`, for the named packages or for all."""
     for package in packages or KNOWN:
         record_of(package).uninstall()

@@ -1,4 +1,4 @@
-"""What maskgrad does to one package of other people: as data, installed and undone as a whole."""
+"""Patches of another package, as data, installed and undone as a whole."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Integration:
     """The record of a package.
 
     Attributes:
-        package: name that is imported.
-        without: what the package does with MaskedTensors if this is not installed: it is ``"wrong in silence"``,
+        package: import name.
+        without: behaviour with MaskedTensors without the patches: ``"wrong in silence"``,
             ``"raises"`` an error that does not say what to write, or ``"keeps an object"`` that it cannot compute with.
-        patches: functions of the package that are replaced, each with its reason and the test that fails without it.
+        patches: replaced functions, each with its reason and the test that fails without it.
     """
 
     package: str
@@ -36,24 +36,24 @@ class Integration:
 
     @property
     def is_installed(self) -> bool:
-        """Whether some patch holds."""
+        """Return whether any patch is installed."""
         return any(patch.state == HOLDS for patch in self.patches)
 
     @property
     def off(self) -> tuple[str, ...]:
-        """What this version of the package has no place for, and what follows."""
+        """Patches that do not fit this version of the package, and the consequences."""
         return tuple(f"{patch.state}: {patch.without}" for patch in self.patches if patch.is_off)
 
     def install(self) -> None:
-        """Apply all patches; warn once of those that this version of the package has no place for."""
+        """Apply all patches; warn once about those that do not fit this version of the package."""
         for module in dict.fromkeys(patch.after for patch in self.patches):
-            with contextlib.suppress(ModuleNotFoundError):  # said by the patch
+            with contextlib.suppress(ModuleNotFoundError):  # reported by the patch
                 importlib.import_module(module)
         apply(self.patches, self.package)
         settle([self.package])
 
     def uninstall(self) -> None:
-        """Put back what was replaced, the last first."""
+        """Undo the patches, the last one first."""
         for patch in reversed(self.patches):
             patch.remove()
         unsettle(self.package)

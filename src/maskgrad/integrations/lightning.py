@@ -15,8 +15,8 @@ from maskgrad.integrations.mean_losses import mean_and_number
 __all__ = ["LightningMixin"]
 
 _FORGOTTEN = (
-    "{name}.training_step did not return self.losses(...), so it is unknown how many entries its loss is the mean of: "
-    "write return self.losses(losses) with reduction='none', or return self.losses(mean, count=n)"
+    "{name}.training_step did not return self.losses(...), so it is not known how many entries its loss averages: "
+    "use return self.losses(losses) with reduction='none', or return self.losses(mean, count=n)"
 )
 
 
@@ -45,7 +45,7 @@ class LightningMixin:
     _registered: tuple[Any, Any, dict[str, Any]] | None = None
 
     def losses(self, losses: Any, count: Any = None, **options: Any) -> Tensor:
-        """Register the losses of a micro-batch; ``training_step`` returns the result.
+        """Register the losses of a micro-batch; ``training_step`` must return the result.
 
         Args:
             losses: unreduced losses, or a mean and ``count``; see :meth:`maskgrad.GradientAccumulator.backward`, which
@@ -80,7 +80,7 @@ class LightningMixin:
         decided = {"batch_size", "on_step", "on_epoch", "reduce_fx"} & set(options)
         if decided:
             raise ValueError(
-                f"log_mean: {', '.join(sorted(decided))} cannot be given, because it logs the mean over all entries "
+                f"log_mean: {', '.join(sorted(decided))} cannot be passed, because it logs the mean over all entries "
                 "of an epoch; use self.log for anything else"
             )
         value, number = mean_and_number(losses, count)
@@ -91,7 +91,7 @@ class LightningMixin:
     # what Lightning calls
 
     def on_train_start(self) -> None:
-        """Make the accumulator, before the first forward pass."""
+        """Create the accumulator, before the first forward pass."""
         super().on_train_start()  # type: ignore[misc]
         trainer: Any = self.trainer  # type: ignore[attr-defined]
         if not self.automatic_optimization:  # type: ignore[attr-defined]
@@ -113,7 +113,7 @@ class LightningMixin:
         self._accumulator = self._registered = None
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Run the backward pass of what :meth:`losses` has registered."""
+        """Run the backward pass of the losses registered by :meth:`losses`."""
         registered, self._registered = self._registered, None
         if registered is None:
             raise RuntimeError(_FORGOTTEN.format(name=type(self).__name__))

@@ -1,4 +1,4 @@
-"""What trainers log of losses: their mean, and the number of entries as its weight."""
+"""Logging losses in trainers: the mean, weighted by the number of entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["mean_and_number"]
 
 @torch.no_grad()
 def mean_and_number(losses: Any, count: Any = None) -> tuple[Tensor, int]:
-    """The mean over specified entries, in at least float32, and their number; (0, 0) if there is none.
+    """The mean over specified entries, in at least float32, and their number; (0, 0) if there are none.
 
     Raises:
         TypeError: ``losses`` is not a tensor.

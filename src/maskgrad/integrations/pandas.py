@@ -1,4 +1,4 @@
-"""pandas keeps an object it does not know, in columns and in arithmetic."""
+"""pandas: unknown objects are stored in columns and used in arithmetic."""
 
 from __future__ import annotations
 

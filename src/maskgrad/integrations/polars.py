@@ -1,4 +1,4 @@
-"""polars compares and computes with an object it does not know."""
+"""polars: unknown objects are compared and computed with."""
 
 from __future__ import annotations
 

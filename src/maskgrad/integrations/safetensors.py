@@ -1,4 +1,4 @@
-"""safetensors writes plain tensors."""
+"""safetensors: files of plain tensors."""
 
 from __future__ import annotations
 

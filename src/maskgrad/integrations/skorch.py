@@ -1,4 +1,4 @@
-"""skorch: nets that train on masked targets, in micro-batches, with epoch means over entries."""
+"""skorch: training on masked targets, in micro-batches, with epoch means over entries."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["INTEGRATION", "SkorchMixin"]
 
 
 class SkorchMixin:
-    """Mixin for nets of skorch: masked data, micro-batches, and losses of an epoch that are means over entries.
+    """Mixin for nets of skorch: masked data, micro-batches, and epoch losses that are means over entries.
 
     The criterion is one of PyTorch's, with ``criterion__reduction="none"``. Inputs and targets are MaskedTensors of any
-    layout, or plain tensors, of which every entry counts. Callbacks that clip gradients are called once a step, when
-    gradients are complete. The mean of an epoch without any target is NaN.
+    layout, or plain tensors, whose entries all count. Callbacks that clip gradients are called once per step, when
+    gradients are complete. The mean of an epoch without targets is NaN.
 
     Attributes:
         accumulate_batches: number of batches of a step; the last step of an epoch has the remaining ones. A class
@@ -44,23 +44,23 @@ class SkorchMixin:
     _number = 0
 
     def infer(self, x: Any, **fit_params: Any) -> Any:
-        """The module's output for a batch, which may contain MaskedTensors."""
+        """Return the module's output for a batch, which may contain MaskedTensors."""
         return super().infer(_prepared(x, self.device), **fit_params)  # type: ignore[misc, attr-defined]
 
     def get_loss(self, y_pred: Any, y_true: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """The mean over entries, for the history; 0 if there is none."""
+        """Return the mean over entries, for the history; 0 if there are none."""
         y_true = _prepared(y_true, self.device)  # type: ignore[attr-defined]
         self._losses = super().get_loss(y_pred, y_true, *args, **kwargs)  # type: ignore[misc]
         if not self._losses.ndim:
             raise ValueError(
-                "SkorchMixin: the criterion reduces, so the number of its entries is unknown; give the net "
+                "SkorchMixin: the criterion reduces, so the number of its entries is unknown; pass to the net "
                 'criterion__reduction="none"'
             )
         mean, self._number = mean_and_number(self._losses, self._losses.numel())
         return mean
 
     def train_step_single(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Forward and backward pass of a batch."""
+        """Run the forward and backward pass of a batch."""
         self._set_training(True)  # type: ignore[attr-defined]
         x, y = batch
         y_pred = self.infer(x, **fit_params)
@@ -73,7 +73,7 @@ class SkorchMixin:
         return {"loss": loss, "y_pred": y_pred}
 
     def train_step(self, batch: Any, **fit_params: Any) -> dict[str, Any]:
-        """Forward and backward pass, and a step after the last batch of a step."""
+        """Run the forward and backward pass, and a step after its last batch."""
         if not self._waiting:
             self._zero_grad_optimizer()  # type: ignore[attr-defined]
         step = self.train_step_single(batch, **fit_params)
@@ -83,7 +83,7 @@ class SkorchMixin:
         return step
 
     def run_single_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """An epoch, and a step of the remaining batches."""
+        """Run an epoch, and a step for the remaining batches."""
         super().run_single_epoch(*args, **kwargs)  # type: ignore[misc]
         if self._waiting:
             self._finish(None)
@@ -95,7 +95,7 @@ class SkorchMixin:
         self.history.record_batch(f"{'train' if training else 'valid'}_batch_size", self._number)  # type: ignore[attr-defined]
 
     def on_epoch_end(self, net: Any, *args: Any, **kwargs: Any) -> None:
-        """Make the mean of nothing NaN, where skorch would divide by zero."""
+        """Set an empty mean to NaN, where skorch would divide by zero."""
         for kind in ("train", "valid"):
             seen = [row for row in self.history[-1]["batches"] if f"{kind}_batch_size" in row]  # type: ignore[attr-defined]
             if seen and not any(row[f"{kind}_batch_size"] for row in seen):
@@ -117,7 +117,7 @@ class SkorchMixin:
 
 
 def _prepared(data: Any, device: Any) -> Any:
-    """A batch whose MaskedTensors skorch does not convert."""
+    """Return a batch whose MaskedTensors skorch does not convert."""
     if isinstance(data, MaskedTensor):
         return _Unconverted(data.to(device))
     if type(data) is dict:
@@ -128,7 +128,7 @@ def _prepared(data: Any, device: Any) -> Any:
 
 
 def _whole(y_pred: Any) -> Any:
-    """Predictions for an array, in which nothing can be missing."""
+    """Return predictions for an array, which must be fully specified."""
     if not isinstance(y_pred, MaskedTensor):
         return y_pred
     if not bool(y_pred.mask.all()):
@@ -140,7 +140,7 @@ def _whole(y_pred: Any) -> Any:
 
 
 class _Unconverted:
-    """Looks to skorch like an encoding of a tokenizer, which converts itself to tensors."""
+    """Mimics an encoding of a tokenizer, which skorch lets convert itself to tensors."""
 
     def __init__(self, given: MaskedTensor) -> None:
         self._given = given

@@ -1,4 +1,4 @@
-"""TensorBoard writes summaries of arrays."""
+"""TensorBoard: summaries of arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tensordict stores what is no tensor as an object."""
+"""tensordict: values that are not tensors are stored as objects."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""torch_geometric: ``scatter`` of the specified entries, and refusals where rows are counted or chosen.
+"""torch_geometric: ``scatter`` of the specified entries, and errors where rows are counted or selected.
 
-``scatter``, on which its pooling, aggregations and norms rest, divides by counts of all rows. The specified entries
-alone go through it, each to the entry of the result that its row goes to. A group whose entries are all unspecified is
-unspecified; one that never had a row is what torch_geometric makes of it.
+``scatter``, on which its pooling, aggregations and norms are based, divides by counts of all rows. Here only the
+specified entries are scattered, with the index of their row. A group without specified entries is
+unspecified; for one without any row the result is that of torch_geometric.
 """
 
 from __future__ import annotations

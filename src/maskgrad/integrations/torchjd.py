@@ -1,4 +1,4 @@
-"""torchjd takes each entry for an objective."""
+"""torchjd: every entry is an objective."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTEGRATION = Integration(
         *refusals(
             "_backward:backward _jac:jac",
             "each entry is an objective, and unspecified ones would count as objectives with a gradient of zero",
-            "Give the specified ones, losses.compressed().",
+            "Pass the specified ones, losses.compressed().",
             "test_torchjd.py::test_masked_objectives_refuse",
             "torchjd.autojac.",
         ),

@@ -1,4 +1,4 @@
-"""torchmetrics: its metrics refuse MaskedTensors until they are wrapped."""
+"""torchmetrics: its metrics refuse MaskedTensors unless wrapped."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["INTEGRATION"]
 
 
 def _guard(wrap_update: Callable[..., Any], self: Any, update: Any) -> Any:
-    """Each metric makes its ``update`` with a method of the base class; wrappers, ours among them, have another."""
+    """Guard the base class's method that wraps ``update``; wrappers, including ours, override it."""
     made, name = wrap_update(self, update), type(self).__name__
     is_theirs = update.__module__.partition(".")[0] == "torchmetrics"
     return guarded(name, made) if is_theirs and name not in HAND_ON else made

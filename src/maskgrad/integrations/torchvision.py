@@ -1,6 +1,6 @@
-"""torchvision: transforms (v2) move values and mask of a MaskedTensor together, as an image.
+"""torchvision: transforms (v2) apply to values and mask of a MaskedTensor together, as an image.
 
-They take samples apart as pytrees and transform the first plain tensor as an image: the values of a MaskedTensor were
+They flatten samples as pytrees and transform the first plain tensor as an image: the values of a MaskedTensor were
 flipped and the mask was not. torchvision's kernels for images are ordinary PyTorch, which handles MaskedTensors.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["INTEGRATION"]
 
 
 def _transform_images() -> Callable[[], None]:
-    """Register torchvision's kernels for images, and look into samples."""
+    """Register torchvision's kernels for images, and wrap transforms of samples."""
     from torchvision.transforms.v2.functional import _utils
 
     completed = [kernels for kernels in _utils._KERNEL_REGISTRY.values() if torch.Tensor in kernels]
@@ -51,14 +51,14 @@ def _transform_images() -> Callable[[], None]:
 
 
 def _transformed(original: Callable[..., Any], self: Any, *inputs: Any, by_chance: bool = False) -> Any:
-    """``Transform.forward``, which chooses what to transform and asks for parameters once for all of it."""
+    """``Transform.forward``, which selects inputs, and computes parameters once for all of them."""
     sample = inputs if len(inputs) > 1 else inputs[0]
     leaves, spec = pytree.tree_flatten(sample, is_masked)
     if not any(map(is_masked, leaves)):
         return original(self, *inputs)
     from torchvision import tv_tensors
 
-    # Stand-ins that say type, size and dtype: parameters depend on nothing else.
+    # Placeholders with type, size and dtype: parameters depend on nothing else.
     plain = [tv_tensors.Image(leaf._dense()[0].detach()) if is_masked(leaf) else leaf for leaf in leaves]
     self.check_inputs(plain)
     if by_chance and torch.rand(1) >= self.p:
@@ -70,7 +70,7 @@ def _transformed(original: Callable[..., Any], self: Any, *inputs: Any, by_chanc
 
 
 def _transform_or_refuse(original: Callable[..., Any], self: Any, *inputs: Any, **kwargs: Any) -> Any:
-    """Refuse where a transform takes its sample apart in a way of its own."""
+    """Raise an error for transforms that flatten their samples differently."""
     from torchvision.transforms.v2 import Transform
     from torchvision.transforms.v2._transform import _RandomApplyTransform
 

@@ -1,4 +1,4 @@
-"""Metrics that divide by the number of all entries refuse MaskedTensors until they are wrapped."""
+"""Metrics that divide by the number of all entries refuse MaskedTensors unless wrapped."""
 
 from __future__ import annotations
 

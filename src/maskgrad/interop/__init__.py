@@ -1,6 +1,6 @@
 """To and from pandas, Arrow, polars and other frames, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
 
-A missing value stays missing and a NaN stays a NaN: nothing goes through NaN on the way. The packages are
+A missing value stays missing and a NaN stays a NaN: nothing is converted through NaN. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function
 here unpickles or executes what it reads. The most common ones are in ``maskgrad`` itself: ``from_arrow``,
 ``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.

@@ -1,4 +1,4 @@
-"""Awkward arrays: lists of different lengths, stored in memory like a jagged batch."""
+"""Awkward arrays: lists of different lengths, stored like a jagged batch."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
     """Convert an awkward array of lists to a batch of sequences.
 
     Args:
-        array: B lists of numbers, each of its own length (``B * var * float64``), or of lists of one size within them
-            (``B * var * 3 * float64``). A list that is missing (None) counts as one of length 0.
+        array: B lists of numbers, of different lengths (``B * var * float64``), or of lists of one size within them
+            (``B * var * 3 * float64``). A missing list (None) has length 0.
         layout: ``torch.jagged`` concatenates the lists; ``torch.strided`` pads them and has a Boolean
             mask.
 
     Returns:
         MaskedTensor ``(B, T, *features)`` of the dtype of the numbers, T the longest length. A missing number (None)
-        within a list is unspecified; the result then has a Boolean mask, whatever the layout.
+        within a list is unspecified; the result then has a Boolean mask, for any layout.
 
     Zero copy:
         To ``torch.jagged``, numbers and offsets are shared if ``array`` stores them without gaps, as
@@ -42,7 +42,7 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
     Raises:
         MissingDependencyError: awkward is not installed.
         TypeError: ``array`` is not an awkward array of lists of numbers.
-        ValueError: lists differ in length in a second dimension, or ``layout`` is another one.
+        ValueError: lists differ in length in a second dimension, or ``layout`` is unknown.
 
     Dense equivalent: ``ak.pad_none(array, T)`` as a masked array of numpy.
 
@@ -64,8 +64,8 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
         )
     if ak.fields(array) or array.ndim < 2:
         raise TypeError(
-            f"{function}: array must hold lists of numbers, found type {array.type}; choose a field of records, as in "
-            "array['x'], and use mg.from_numpy(ak.to_numpy(array)) where there are no lists"
+            f"{function}: array must have lists of numbers, found type {array.type}; choose a field of records, as in "
+            "array['x'], and use mg.from_numpy(ak.to_numpy(array)) for arrays without lists"
         )
     lengths = ak.to_numpy(ak.fill_none(ak.num(array, axis=1), 0)).astype("int64")
     packed = ak.to_packed(ak.from_regular(ak.drop_none(array, axis=0), axis=1)).layout
@@ -78,7 +78,9 @@ def from_awkward(array: ak.Array, layout: torch.layout = torch.jagged) -> Masked
             f"({str(error).strip().splitlines()[0]})"
         ) from None
     if not holds_numbers(numbers.dtype):
-        raise TypeError(f"{function}: array must hold numbers, found type {array.type}; see ak.values_astype")
+        raise TypeError(
+            f"{function}: array must contain numbers, found type {array.type}; see ak.values_astype"
+        )
     if len(packed) == len(lengths):
         offsets = tensor_of(ak.to_numpy(packed.offsets.data)).long()
     else:
@@ -96,20 +98,20 @@ def to_awkward(x: MaskedTensor) -> ak.Array:
     """Convert a batch of sequences to an awkward array of lists.
 
     Args:
-        x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences. Of
-            bfloat16, which numpy lacks, float32 is made.
+        x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
+            For bfloat16, which NumPy lacks, becomes float32.
 
     Returns:
-        Awkward array ``B * var * features * dtype``. Gradients do not travel.
+        Awkward array ``B * var * features * dtype``. Without gradients.
 
     Zero copy:
         Values and offsets of a jagged tensor on the CPU are shared, so that in-place writes show in the
-        array. Of a padded batch none; the padding has to be left out.
+        array. A padded batch is copied, without its padding.
 
     Raises:
         MissingDependencyError: awkward is not installed.
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
-        ValueError: its mask is not one of padded sequences, or it has several batch dimensions.
+        ValueError: its mask is not that of padded sequences, or it has several batch dimensions.
 
     Example:
         >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))

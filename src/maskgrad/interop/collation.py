@@ -1,4 +1,4 @@
-"""Samples that hold sequences of different lengths, as batches for a ``DataLoader``."""
+"""Batches of samples with sequences of different lengths, for a ``DataLoader``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["collate_jagged"]
 
 FUNCTION = "mg.interop.collate_jagged"
 
-#: The name of a field of a mapping, or its place in a tuple; None for a sample that is not a collection.
+#: The name of a field of a mapping, or its index in a tuple; None for a sample that is not a collection.
 Name = str | int | None
 
 
@@ -31,16 +31,16 @@ def collate_jagged(
     stack: Collection[str | int] = (),
     layout: torch.layout = torch.jagged,
 ) -> Any:
-    """Collate samples, their sequences concatenated: a ``collate_fn`` for ``torch.utils.data.DataLoader``.
+    """Collate samples and concatenate their sequences: a ``collate_fn`` for ``torch.utils.data.DataLoader``.
 
-    Whether a field is a sequence never depends on the lengths in a batch, so that all batches have the same types.
+    Whether a field is a sequence does not depend on the lengths in a batch, so all batches have the same types.
 
     Args:
         samples: tensors, arrays of numpy, lists of numbers, or mappings, tuples and lists of such fields,
             nested or not.
-        sequences: the fields that are sequences, by their key in a mapping or their place in a tuple. None: every
+        sequences: the fields that are sequences, by their key in a mapping or their index in a tuple. None: every
             tensor, array and list of numbers of one dimension or more is one, along its first dimension.
-        stack: fields that are not sequences although they look like them, such as images: all of one shape.
+        stack: fields that look like sequences but are not, such as images of one shape.
         layout: ``torch.jagged``, or ``torch.strided`` for padding under a Boolean mask.
 
     Returns:
@@ -52,8 +52,8 @@ def collate_jagged(
     Raises:
         TypeError: dtypes in a field differ, or a field named as a sequence is not one.
         ValueError: features in a field differ, samples have different fields, a field is named twice, or the layout is
-            another one.
-        KeyError: a field that is named is in no sample.
+            unknown.
+        KeyError: a named field is in no sample.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_sequence`` for each sequence, with its lengths.
 
@@ -82,7 +82,7 @@ def collate_jagged(
     both = set(sequences or ()) & set(stack)
     if both:
         raise ValueError(
-            f"{FUNCTION}: a field is a sequence or is stacked, found {sorted(map(str, both))} in both"
+            f"{FUNCTION}: a field must not be in both sequences and stack, found {sorted(map(str, both))}"
         )
     fields = _Fields(None if sequences is None else frozenset(sequences), frozenset(stack), layout)
     batch = fields.collate(samples, None)
@@ -96,7 +96,7 @@ def collate_jagged(
 
 
 class _Fields:
-    """One batch under way: what was asked for, which fields were seen, and which patterns were made."""
+    """State of the collation of one batch: options, fields and patterns."""
 
     def __init__(
         self, sequences: frozenset[str | int] | None, stack: frozenset[str | int], layout: torch.layout
@@ -136,13 +136,13 @@ class _Fields:
             if not _is_sequence(part):
                 raise TypeError(
                     f"{FUNCTION}: {_called(name)} must be a tensor of one dimension or more, or a list of numbers, "
-                    f"found {type(part).__name__} in sample {i}; leave it out of sequences="
+                    f"found {type(part).__name__} in sample {i}; remove it from sequences="
                 )
         try:
             x = from_sequences(_tensors(parts), layout=torch.jagged)
         except (TypeError, ValueError) as error:
             raise type(error)(
-                f"{FUNCTION}: {_called(name)}: {error}; name fields that are no sequences in stack="
+                f"{FUNCTION}: {_called(name)}: {error}; list fields that are not sequences in stack="
             ) from None
         key = (str(x.device), *[len(part) for part in parts])
         x = MaskedTensor(x._values, self.patterns.setdefault(key, x._pattern))
@@ -154,7 +154,7 @@ def _called(name: Name) -> str:
 
 
 def _is_numbers(part: Any) -> bool:
-    """Whether something is a list of numbers, or of such lists, judged by its first entry."""
+    """Return whether something is a list of numbers, or of such lists, judged by its first entry."""
     return isinstance(part, list) and (not part or isinstance(part[0], Number) or _is_numbers(part[0]))
 
 
@@ -165,7 +165,7 @@ def _is_sequence(part: Any) -> bool:
 
 
 def _tensors(parts: list[Any]) -> list[Tensor]:
-    """Convert all to tensors; lists to one dtype, which does not depend on empty ones."""
+    """Convert all to tensors; lists to one dtype, independent of empty ones."""
     tensors = [torch.tensor(p) if isinstance(p, list) else p for p in parts]
     tensors = [t if isinstance(t, Tensor) else tensor_of(t) for t in tensors]
     if not isinstance(parts[0], list):

@@ -1,4 +1,4 @@
-"""One column of numbers, lists or categories, as values and a mask; narwhals reads it for every library."""
+"""One column of numbers, lists or categories, as values and a mask; read with narwhals for every library."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Column", "codes_of", "has_categories", "read", "read_lists", "series
 
 
 class Column(NamedTuple):
-    """A name for messages; values in memory of their own, anything where missing; and their mask."""
+    """A name for messages; copied values, arbitrary where missing; and their mask."""
 
     place: str
     values: Tensor
@@ -42,18 +42,16 @@ def series_of(native: Any) -> nw.Series[Any]:
 
 
 def read(series: nw.Series[Any], place: str, nan_is_missing: bool = True, is_alone: bool = False) -> Column:
-    """Read numbers or Booleans, and of a column alone lists of one size; what narwhals calls null is missing.
+    """Read numbers or Booleans, and, for a single column, lists of one size; narwhals' null is missing.
 
     Raises:
-        TypeError: the column holds something else; the message ends with the line to write.
+        TypeError: the column has another dtype; the message ends with a remedy.
     """
     if is_alone and shape_of_lists(series) == "fixed":
         return _rows(series, place)
     kind = _check_numbers(series, place)
     known = ~series.is_null().to_numpy()
-    is_ordinary = isinstance(
-        getattr(kind, "subtype", kind), np.dtype
-    )  # of pandas, with nothing but NaN for missing
+    is_ordinary = isinstance(getattr(kind, "subtype", kind), np.dtype)  # of pandas, where only NaN is missing
     if known.all() or (is_ordinary and not nan_is_missing):
         mask = torch.ones((), dtype=torch.bool).expand(len(known))
     else:
@@ -63,18 +61,18 @@ def read(series: nw.Series[Any], place: str, nan_is_missing: bool = True, is_alo
 
 
 def _kind(series: nw.Series[Any]) -> Any:
-    """The dtype in the words of the column's own library."""
+    """The dtype as named by the column's own library."""
     native: Any = series.to_native()
     return native.type if hasattr(native, "type") else native.dtype
 
 
-#: dtypes that torch has too, as polars or Arrow calls them
+#: dtypes of torch, as named by polars or Arrow
 _NUMBERS = {
     *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
     *("bool", "boolean", "float16", "float32", "float64", "halffloat", "float", "double"),
 }
 
-#: How to make numbers of dates, numbers of what can be read as such, and codes of other values.
+#: Remedies: dates to numbers, parsable values to numbers, and codes of other values.
 _REMEDIES = {
     "pandas": (
         "(column - origin) / pd.Timedelta('1D')",
@@ -91,7 +89,7 @@ _REMEDIES = {
 
 
 def _check_numbers(series: nw.Series[Any], place: str) -> Any:
-    """Return the dtype in the words of the column's library; TypeError for one that torch does not have."""
+    """Return the dtype as named by the column's library; TypeError if torch does not have it."""
     kind, library = _kind(series), series.implementation.value
     is_pandas = library == "pandas"
     stored = getattr(kind, "subtype", getattr(kind, "numpy_dtype", kind))
@@ -99,17 +97,15 @@ def _check_numbers(series: nw.Series[Any], place: str) -> Any:
         return kind
     date, cast, code = _REMEDIES[library]
     if shape_of_lists(series):
-        remedy = (
-            "convert lists alone, and give inner ones one size: pa.list_(type, size) or pl.Array(type, size)"
-        )
+        remedy = "convert lists separately, with inner lists of one size: pa.list_(type, size) or pl.Array(type, size)"
     elif "inside its lists" in place:
         remedy = "cast the lists: array.cast(pa.list_(pa.float64())), column.cast(pl.List(pl.Float64))"
     elif series.dtype.is_temporal() or str(kind).startswith("period"):
         remedy = f"express it as a number since some origin, such as {date}"
     else:
-        remedy = f"if it can be read as numbers, use {cast}; for codes of its values, {code}"
+        remedy = f"if it can be parsed as numbers, use {cast}; for codes of its values, {code}"
     allowed = "numbers, Booleans, categories or text" if is_pandas else "numbers or Booleans"
-    raise TypeError(f"{place} must hold {allowed}, found dtype {kind}; {remedy}")
+    raise TypeError(f"{place} must contain {allowed}, found dtype {kind}; {remedy}")
 
 
 # ---------------------------------------------------------------- lists
@@ -136,7 +132,7 @@ def _rows(series: nw.Series[Any], place: str) -> Column:
     """Lists of one size, (rows, size); a null list is missing as a whole."""
     array = _array(series)
     size, length = array.type.list_size, len(array)
-    # .values is the whole child, which does not know of our offset; .flatten() would leave null lists out
+    # .values is the whole child, which ignores our offset; .flatten() would drop null lists
     elements = series_of(array.values.slice(array.offset * size, length * size))
     _, values, mask = read(elements, f"{place}, inside its lists,")
     known = torch.from_numpy(array.is_valid().to_numpy(zero_copy_only=False))
@@ -161,8 +157,8 @@ def read_lists(
         row = int((~mask).reshape(len(mask), -1).any(1).nonzero()[0])
         sequence = int(torch.searchsorted(offsets, row, right=True)) - 1
         raise ValueError(
-            f"{place} has a null at position {row - int(offsets[sequence])} of list {sequence}, and a jagged tensor "
-            "has no gaps; layout=torch.strided keeps them, under a Boolean mask"
+            f"{place} has a null at position {row - int(offsets[sequence])} of list {sequence}, but a jagged tensor "
+            "has no gaps; use layout=torch.strided, with a Boolean mask"
         )
     return batch
 
@@ -171,7 +167,7 @@ def read_lists(
 
 
 def has_categories(native: pd.Series[Any]) -> bool:
-    """Return whether a column holds text or categories; objects are inspected, none of their methods is called."""
+    """Return whether a column contains text or categories; objects are inspected without calling their methods."""
     import pandas as pd
 
     kind: Any = native.dtype
@@ -183,14 +179,14 @@ def has_categories(native: pd.Series[Any]) -> bool:
 
 
 def codes_of(native: pd.Series[Any], place: str, categories: Sequence[Any] | None) -> Column:
-    """The codes (rows,) as int64, in the order of ``categories``; 0 under the mask, where a look-up reads them."""
+    """The codes (rows,) as int64, in the order of ``categories``; 0 under the mask, where lookups read them."""
     import pandas as pd
 
     coded = pd.CategoricalIndex(native)
     wanted = coded.categories if categories is None else pd.Index(list(categories))
     if not wanted.is_unique or wanted.hasnans:
         raise ValueError(
-            f"{place} must have distinct categories, none of them missing, found {list(wanted)}; "
+            f"{place} must have distinct categories without missing ones, found {list(wanted)}; "
             "write list(pd.unique(values.dropna()))"
         )
     codes = wanted.get_indexer(coded)
@@ -199,6 +195,6 @@ def codes_of(native: pd.Series[Any], place: str, categories: Sequence[Any] | Non
     if unknown.any():
         raise ValueError(
             f"{place} has {unknown.sum()} values that are not among its categories, the first "
-            f"{coded[unknown][0]!r}; add them, or leave them unspecified: column.where(column.isin(categories))"
+            f"{coded[unknown][0]!r}; add them, or mask them: column.where(column.isin(categories))"
         )
     return Column(place, torch.from_numpy(codes.clip(0).astype("int64")), torch.from_numpy(known))

@@ -55,8 +55,8 @@ def from_pandas(
         nan_is_missing: whether NaN in ordinary columns means "missing".
         dtype: dtype of the result. None: the column's own; for a DataFrame, the one to which ``torch.stack`` promotes
             its columns (Booleans with int64 give int64, int64 with float32 gives float32).
-        categories: the values of a column in the order of their codes; for a DataFrame a dict of them by column name.
-            Such a column is coded, whatever its dtype.
+        categories: the values of a column in the order of their codes; for a DataFrame a dict by column name.
+            Such a column is coded, for any dtype.
 
     Returns:
         MaskedTensor (n,), or (rows, columns) for a DataFrame. Index and column names are not kept.
@@ -66,8 +66,8 @@ def from_pandas(
 
     Raises:
         MissingDependencyError: pandas or narwhals is not installed.
-        TypeError: ``obj`` is something else, or a column holds dates or objects; the message names the column.
-        ValueError: a value is not among ``categories``, or they name a column that does not exist.
+        TypeError: ``obj`` has another type, or a column contains dates or objects; the message names the column.
+        ValueError: a value is not among ``categories``, or they contain an unknown column.
 
     Example:
         >>> import pandas as pd
@@ -88,7 +88,7 @@ def from_pandas(
         obj = nw.from_native(obj, allow_series=True).to_pandas()
     names = list(obj.columns) if isinstance(obj, pd.DataFrame) else None
     if isinstance(obj, pd.DataFrame):
-        # by position: names may occur twice
+        # by position: names may be duplicates
         found = [(f"column {name!r}", obj.iloc[:, i]) for i, name in enumerate(obj.columns)]
     elif isinstance(obj, (pd.Series, pd.Index, pd.api.extensions.ExtensionArray)) and not isinstance(
         obj, pd.MultiIndex
@@ -113,7 +113,7 @@ def from_pandas(
 
 
 def _categories(categories: Any, names: list[Any] | None, function: str) -> list[Any]:
-    """The categories of each column of a table (``names``), or of one column alone (None)."""
+    """The categories of each column of a table (``names``), or of a single column (None)."""
     if categories is None:
         return [None] * (1 if names is None else len(names))
     if isinstance(categories, str) or isinstance(categories, Mapping) == (names is None):
@@ -123,14 +123,14 @@ def _categories(categories: Any, names: list[Any] | None, function: str) -> list
             else ("of a DataFrame must map names of columns to lists", "{'name': ['a', 'b']}")
         )
         raise TypeError(
-            f"{function}: categories {wanted[0]}, found {type(categories).__name__}; write categories={wanted[1]}"
+            f"{function}: categories {wanted[0]}, found {type(categories).__name__}; use categories={wanted[1]}"
         )
     if names is None:
         return [categories]
     absent = [name for name in categories if name not in names]
     if absent:
         raise ValueError(
-            f"{function}: categories names the column {absent[0]!r}, which is not in the table; it has {names}"
+            f"{function}: categories contains the column {absent[0]!r}, which is not in the table; it has {names}"
         )
     return [categories.get(name) for name in names]
 
@@ -151,8 +151,8 @@ def from_polars(
 
     Raises:
         MissingDependencyError: polars or narwhals is not installed, or pyarrow for arrays and lists.
-        TypeError: ``obj`` is something else (collect a LazyFrame first), or a column does not hold numbers.
-        ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for columns without lists.
+        TypeError: ``obj`` has another type (collect a LazyFrame first), or a column does not contain numbers.
+        ValueError: ``layout`` is jagged and a list contains a null, or it is jagged for columns without lists.
 
     Example:
         >>> import polars as pl
@@ -186,25 +186,25 @@ def from_arrow(
         obj: pyarrow Array, ChunkedArray, RecordBatch or Table; any object with the Arrow PyCapsule interface
             (``__arrow_c_array__`` or ``__arrow_c_stream__``); or any frame that narwhals reads, except pandas and modin
             (polars, DuckDB relations, Ibis tables, …); a lazy one is collected. Columns hold Booleans, integers
-            or floating-point numbers; an array alone may hold lists of them, or lists of one fixed size in lists.
+            or floating-point numbers; a single array may contain lists of them, or lists of one fixed size in lists.
         dtype: dtype of the result. None: the array's own; for a table, the one to which ``torch.stack`` promotes its
             columns (int64 with float32 gives float32).
-        layout: of lists of different lengths: ``torch.strided`` pads them and has a Boolean mask, ``torch.jagged``
+        layout: for lists of different lengths: ``torch.strided`` pads them, with a Boolean mask, ``torch.jagged``
             concatenates them. Everything else is strided.
 
     Returns:
         MaskedTensor (n,), (n, size) for lists of a fixed size (a null list is unspecified as a whole), (n, longest)
-        for others (a null list is one of length 0), or (rows, columns) for a table. Column names and metadata are not
+        for others (a null list has length 0), or (rows, columns) for a table. Column names and metadata are not
         kept.
 
     Memory:
-        Everything is copied: Arrow's memory is immutable, and a MaskedTensor can be written in place. A column without
+        Everything is copied: Arrow's memory is immutable, and a MaskedTensor can be modified in place. A column without
         null has no mask in memory.
 
     Raises:
         MissingDependencyError: pyarrow or narwhals is not installed.
-        TypeError: ``obj`` is none of these, or a column does not hold numbers; the message names the column.
-        ValueError: ``layout`` is jagged and a list holds a null, or it is jagged for columns without lists.
+        TypeError: ``obj`` is none of these, or a column does not contain numbers; the message names the column.
+        ValueError: ``layout`` is jagged and a list contains a null, or it is jagged for columns without lists.
 
     Example:
         >>> import pyarrow as pa
@@ -261,7 +261,7 @@ def _convert(
     layout: torch.layout,
     function: str,
 ) -> MaskedTensor:
-    """Convert the columns of a table with ``rows``, or one column alone (None), which may hold lists."""
+    """Convert the columns of a table with ``rows``, or a single column (None), which may contain lists."""
     _check_dtype(dtype, function)
     check_layout(layout)
     series = [(place, series_of(native)) for place, native in natives]
@@ -270,7 +270,7 @@ def _convert(
     if layout == torch.jagged:
         raise ValueError(
             f"{function}: layout=torch.jagged is for one array of lists of different lengths, found "
-            f"{'an array of other values' if rows is None else 'a table'}; leave layout out"
+            f"{'an array of other values' if rows is None else 'a table'}; omit layout"
         )
     return _together([read(one, place, is_alone=rows is None) for place, one in series], rows, dtype)
 
@@ -283,16 +283,16 @@ def _check_dtype(dtype: object, function: str) -> None:
 
 
 def _together(columns: Sequence[Column], rows: int | None, dtype: torch.dtype | None) -> MaskedTensor:
-    """Combine columns to (rows, columns), promoted as ``torch.stack`` does; ``rows`` None: one column alone, (n,)."""
+    """Combine columns to (rows, columns), promoted as ``torch.stack`` does; ``rows`` None: a single column, (n,)."""
     if rows is not None and not columns:
         return of_entries(torch.empty(rows, 0, dtype=dtype), torch.ones(rows, 0, dtype=torch.bool))
     try:
         common = dtype or functools.reduce(torch.promote_types, [column.values.dtype for column in columns])
-    except RuntimeError:  # uint16, uint32 and uint64 promote with nothing but themselves
+    except RuntimeError:  # uint16, uint32 and uint64 only promote with themselves
         first = {column.values.dtype: column.place for column in reversed(columns)}
         found = " and ".join(f"{place} ({kind})" for kind, place in reversed(first.items()))
         raise TypeError(
-            f"{found} have no common dtype in torch; name one, as in dtype=torch.float64"
+            f"{found} have no common dtype in torch; pass one, as in dtype=torch.float64"
         ) from None
     if rows is None:
         return of_entries(columns[0].values.to(common), columns[0].mask)

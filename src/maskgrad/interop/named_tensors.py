@@ -1,4 +1,4 @@
-"""MaskedTensors as plain tensors: under names for files, as two arrays for DLPack."""
+"""MaskedTensors as plain tensors: by name for files, as two arrays for DLPack."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
 
 __all__ = ["Exported", "from_dlpack", "from_tensors", "to_dlpack", "to_tensors"]
 
-#: Between the name and what a part is; names of modules and parameters have dots.
+#: Separator of the name and the part; names of modules and parameters contain dots.
 MARK = "::"
 STRIDED = ("values", "mask")
 
@@ -32,7 +32,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
         named: tensors by name, such as ``module.state_dict()``.
 
     Returns:
-        A dict of plain tensors, contiguous where they were taken apart, that share no memory with each other's masks.
+        A dict of plain tensors, contiguous where converted, that do not share memory with the masks.
         Entries under a Boolean mask are 0 in ``x::values``: no garbage is written to a file.
 
     Gradient:
@@ -40,7 +40,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
 
     Raises:
         TypeError: ``named`` is not a mapping, a name is not a string, or something is not a tensor.
-        ValueError: a name has the mark ``::`` in it already.
+        ValueError: a name already contains ``::``.
 
     Dense equivalent: ``dict(named)``.
 
@@ -58,7 +58,7 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
     for name, tensor in _items(named, "to_tensors"):
         if MARK in name:
             raise ValueError(
-                f"name {name!r} must not have {MARK!r} in it, which marks the parts of a MaskedTensor"
+                f"name {name!r} must not contain {MARK!r}, which marks the parts of a MaskedTensor"
             )
         if isinstance(tensor, MaskedTensor):
             found.update({f"{name}{MARK}{part}": t for part, t in _parts(tensor).items()})
@@ -70,20 +70,20 @@ def to_tensors(named: Mapping[str, Tensor | MaskedTensor]) -> dict[str, Tensor]:
 
 
 def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor]:
-    """Rebuild the MaskedTensors that :func:`to_tensors` took apart.
+    """Rebuild MaskedTensors from the result of :func:`to_tensors`.
 
     Args:
-        named: plain tensors by name: a dict, what ``safetensors.torch.load_file`` returns, or a TensorDict.
+        named: plain tensors by name: a dict, the result of ``safetensors.torch.load_file``, or a TensorDict.
 
     Returns:
-        A dict; names without the mark ``::`` are as they were. Values and Boolean masks share memory with the input.
+        A dict; names without ``::`` are unchanged. Values and Boolean masks share memory with the input.
 
     Gradient:
         Passes to ``x::values`` at the specified entries.
 
     Raises:
         TypeError: ``named`` is not a mapping, or a part is not a tensor or has a wrong dtype.
-        ValueError: a part is missing, unknown, or contradicts the others; nothing in a file is trusted.
+        ValueError: a part is missing, unknown, or contradicts the others; files are not trusted.
 
     Dense equivalent: ``dict(named)``.
 
@@ -108,7 +108,7 @@ def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor
     for base, tensors in parts.items():
         if found[base] is not None:
             raise ValueError(
-                f"{base!r} is a plain tensor and has the parts {', '.join(map(repr, sorted(tensors)))}, too; rename one"
+                f"{base!r} is a plain tensor, but has the parts {', '.join(map(repr, sorted(tensors)))}; rename one"
             )
         found[base] = _together(base, tensors)
     return found
@@ -117,7 +117,7 @@ def from_tensors(named: Mapping[str, Tensor]) -> dict[str, Tensor | MaskedTensor
 def _items(named: Any, function: str) -> list[tuple[str, Any]]:
     if not callable(getattr(named, "items", None)):
         raise TypeError(
-            f"mg.interop.{function} takes tensors by name, such as a dict, found {type(named).__name__}; give one "
+            f"mg.interop.{function} expects tensors by name, such as a dict, found {type(named).__name__}; give a "
             'tensor a name: {"x": x}'
         )
     items = list(named.items())
@@ -170,14 +170,14 @@ def _together(name: str, parts: dict[str, Tensor]) -> MaskedTensor:
 class Exported(NamedTuple):
     """Result of :func:`to_dlpack`: two plain tensors of the same shape."""
 
-    #: anything may lie where it is unspecified
+    #: arbitrary where unspecified
     values: Tensor
     #: Boolean, True = specified
     mask: Tensor
 
 
 def to_dlpack(x: MaskedTensor) -> Exported:
-    """Return values and mask, two tensors that the other library reads with its ``from_dlpack``.
+    """Return values and mask, two tensors for the other library's ``from_dlpack``.
 
     Args:
         x: MaskedTensor of strided layout.
@@ -185,10 +185,10 @@ def to_dlpack(x: MaskedTensor) -> Exported:
     Returns:
         ``(values, mask)``, both without gradient. The mask is True where an entry is specified: invert it for
         ``numpy.ma``. Masked values are arbitrary, NaN included; pass ``x.filled(value)`` if the other side
-        takes no mask.
+        does not accept a mask.
 
     Zero copy:
-        The values are shared, so a write on the other side is seen here. An expanded mask is copied, because many
+        The values are shared, so writes on the other side are visible here. An expanded mask is copied, because many
         readers raise an error for strides of 0.
 
     Raises:
@@ -220,7 +220,7 @@ def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
 
     Raises:
         TypeError: one of them has no ``__dlpack__``, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions, does not broadcast, or lives on another device.
+        ValueError: ``mask`` has fewer dimensions, does not broadcast, or is on another device.
 
     Example:
         >>> import numpy as np

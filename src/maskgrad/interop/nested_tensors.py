@@ -1,4 +1,4 @@
-"""PyTorch's own: nested tensors of jagged layout, and the prototype torch.masked, whose True means specified, too."""
+"""PyTorch's nested tensors of jagged layout, and its prototype torch.masked (True = specified, too)."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ __all__ = ["from_nested", "from_torch_masked", "to_nested", "to_torch_masked"]
 def from_nested(
     jagged: Tensor, size: int | None = None, layout: torch.layout = torch.strided
 ) -> MaskedTensor:
-    """Convert a nested tensor of jagged layout to a batch that is specified where a sequence has entries.
+    """Convert a nested tensor of jagged layout to a batch that is specified where sequences have entries.
 
     Args:
-        jagged: nested tensor (B, ..., T*, ...) of ``torch.jagged`` layout; T* is the dimension whose size varies.
-        size: size of that dimension in the result, at least the longest sequence. None: as long as that one; finding
-            out waits for the device.
-        layout: ``torch.strided`` pads, and has a Boolean mask; ``torch.jagged`` keeps the sequences
+        jagged: nested tensor (B, ..., T*, ...) of ``torch.jagged`` layout; T* is the ragged dimension.
+        size: size of that dimension in the result, at least the longest sequence. None: the longest sequence; finding
+            it waits for the device.
+        layout: ``torch.strided`` pads, with a Boolean mask; ``torch.jagged`` keeps the sequences
             concatenated, without the cost of padding.
 
     Returns:
         MaskedTensor (B, ..., size, ...); strided: 0 in the padding, its mask an expanded view.
-        Gradient: reaches ``jagged``, and what it was made of; the padding receives none. PyTorch's jagged tensors have
+        Gradient: reaches ``jagged`` and its inputs; padding gets none. PyTorch's jagged tensors have
         no second derivative, and raise ``NotImplementedError``.
 
     Zero copy:
         To ``torch.jagged``, values and int64 offsets are shared (copied if ``torch.nested.narrow`` left entries between
-        the sequences). To ``torch.strided`` none; the padding has to be put between the sequences.
+        the sequences). For ``torch.strided`` they are copied, with padding.
 
     Raises:
         TypeError: ``jagged`` is not a nested tensor of jagged layout.
-        ValueError: ``size`` is smaller than the longest sequence, or ``layout`` is another one.
+        ValueError: ``size`` is smaller than the longest sequence, or ``layout`` is unknown.
 
     Dense equivalent: ``torch.nested.to_padded_tensor(jagged, 0.)``, with its mask.
 
@@ -66,7 +66,7 @@ def from_nested(
             "torch.nested.as_nested_tensor(list_of_tensors, layout=torch.jagged)"
         )
     dim = next(i for i, extent in enumerate(jagged.shape) if isinstance(extent, torch.SymInt))
-    parts: Any = jagged  # Tensor's annotations know nothing of nested tensors
+    parts: Any = jagged  # Tensor's annotations do not cover nested tensors
     offsets = parts.offsets().long()
     if parts.lengths() is None:
         rows = jagged.values().movedim(dim - 1, 0)  # (sum of lengths, *features)
@@ -90,18 +90,18 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
     Args:
         x: MaskedTensor (B, ..., T, ...) of layout ``torch.jagged``, or with a Boolean mask, each sequence specified in
             its first positions along ``dim``.
-        dim: the padded dimension, any but 0; of a jagged tensor it must be the ragged one.
+        dim: the padded dimension, any but 0; for a jagged tensor the ragged one.
 
     Returns:
         Nested tensor of ``torch.jagged`` layout, ragged at ``dim``. Gradient: reaches the specified entries of ``x``,
-        exactly 0 elsewhere; once, as for :func:`maskgrad.from_nested`.
+        exactly 0 elsewhere; with first derivatives only, as for :func:`maskgrad.from_nested`.
 
     Zero copy:
-        Values and offsets of a jagged tensor are shared. Of a padded batch none; the padding has to be left out.
+        Values and offsets of a jagged tensor are shared. A padded batch is copied, without its padding.
 
     Raises:
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
-        ValueError: as for :func:`lengths`, if the mask is not one of padded sequences; or ``x`` has several batch
+        ValueError: as for :func:`lengths`, if the mask is not that of padded sequences; or ``x`` has several batch
             dimensions.
 
     Example:
@@ -115,7 +115,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
     batch, place = pattern.at
     if batch != 0:
         raise ValueError(
-            f"mg.interop.to_nested: the batch of x must come first, found it at dimension {batch}; use "
+            f"mg.interop.to_nested: the batch dimension of x must be the first, found dimension {batch}; use "
             "x.transpose(0, 1)"
         )
     return torch.nested.nested_tensor_from_jagged(
@@ -124,7 +124,7 @@ def to_nested(x: MaskedTensor, dim: int = 1) -> Tensor:
 
 
 def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
-    """Convert a ``torch.masked.MaskedTensor`` to one of maskgrad.
+    """Convert a ``torch.masked.MaskedTensor`` to maskgrad's.
 
     Args:
         mt: masked tensor of strided layout.
@@ -150,7 +150,7 @@ def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
     if not isinstance(mt, TorchMasked):
         raise TypeError(
             f"mg.from_torch_masked: mt must be a torch.masked.MaskedTensor, found {type(mt).__name__}; "
-            "mg.masked(data, mask) takes plain tensors"
+            "use mg.masked(data, mask) for plain tensors"
         )
     if mt.layout != torch.strided:
         raise TypeError(
@@ -164,18 +164,18 @@ def to_torch_masked(x: MaskedTensor) -> TorchMasked:
     """Return a ``torch.masked.MaskedTensor`` with the values and the mask of ``x``.
 
     Args:
-        x: MaskedTensor of strided layout and any dtype that ``torch.masked`` takes (Boolean, integer or floating
-            point; no halves of complex numbers).
+        x: MaskedTensor of strided layout and any dtype that ``torch.masked`` supports (Boolean, integer or floating
+            point; no complex32).
 
     Returns:
-        ``torch.masked.MaskedTensor``. Gradient: a plain one reaches what ``x`` was made of, exactly 0 at unspecified
-        entries. (``torch.masked.as_masked_tensor`` would hand a masked one to the plain tensor.)
+        ``torch.masked.MaskedTensor``. Gradient: a plain one reaches the inputs of ``x``, exactly 0 at unspecified
+        entries. (``torch.masked.as_masked_tensor`` would pass a masked one to the plain tensor.)
 
     Zero copy:
         None; PyTorch's constructor copies both.
 
     Raises:
-        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout, or a dtype that ``torch.masked`` does not take.
+        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout, or an unsupported dtype.
 
     Warns:
         UserWarning: PyTorch's own, that its class is a prototype.
@@ -192,7 +192,7 @@ def to_torch_masked(x: MaskedTensor) -> TorchMasked:
 
 
 class _ToTorchMasked(torch.autograd.Function):
-    """Wraps; what comes back is unwrapped, so that plain tensors receive plain gradients."""
+    """Wraps, and unwraps gradients, so that plain tensors get plain gradients."""
 
     @staticmethod
     def forward(values: Tensor, mask: Tensor) -> TorchMasked:

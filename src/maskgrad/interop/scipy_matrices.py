@@ -1,4 +1,4 @@
-"""SciPy's sparse matrices and arrays, of every format; stored entries are specified, stored zeros too."""
+"""SciPy's sparse matrices and arrays, of every format; stored entries are specified, including stored zeros."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _COMPRESSED = {"csr": torch.sparse_csr_tensor, "csc": torch.sparse_csc_tensor, "
 
 
 def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
-    """Convert a SciPy sparse matrix or array: its stored entries are the specified ones, stored zeros too.
+    """Convert a SciPy sparse matrix or array: its stored entries are specified, including stored zeros.
 
     Args:
-        matrix: any format, any number of dimensions. Duplicate entries are added up, as in SciPy, by its own
+        matrix: any format, any number of dimensions. Duplicate entries are summed, as in SciPy, by its own
             ``sum_duplicates`` (Booleans: or).
 
     Returns:
         MaskedTensor of the same shape and dtype, never densified. Its layout is CSR, CSC or BSR for the formats of
         that name (for BSR whole blocks are specified), and COO for coo, dia, lil, dok and for anything that is not
-        two-dimensional. Of the dia format every entry on a stored diagonal inside the matrix is specified.
+        two-dimensional. In the dia format all entries of stored diagonals inside the matrix are specified.
 
     Zero copy:
         CSR, CSC and BSR without duplicates and with sorted indices share their memory.
@@ -59,7 +59,7 @@ def from_scipy(matrix: sp.sparray | sp.spmatrix) -> MaskedTensor:
         )
     if not holds_numbers(matrix.dtype):
         raise TypeError(
-            f"{function}: matrix must have a dtype that torch has, found {matrix.dtype}; use matrix.astype('float64')"
+            f"{function}: matrix must have a dtype of torch, found {matrix.dtype}; use matrix.astype('float64')"
         )
     return from_sparse(
         _compressed(matrix) if matrix.ndim == 2 and matrix.format in _COMPRESSED else _coordinates(matrix)
@@ -71,16 +71,16 @@ def _compressed(matrix: Any) -> Tensor:
     import numpy as np
 
     pointers, room = matrix.indptr, len(matrix.indices)
-    # before SciPy's compiled code follows them
+    # before SciPy's compiled code uses them
     if pointers[0] != 0 or pointers[-1] > room or np.any(pointers[1:] < pointers[:-1]):
         raise ValueError(
-            f"mg.from_scipy: indptr of matrix must rise from 0 to at most {room}, the number of its indices; "
-            "matrix.check_format(full_check=True) examines it"
+            f"mg.from_scipy: indptr of matrix must ascend from 0 to at most {room}, the number of its indices; "
+            "matrix.check_format(full_check=True) checks it"
         )
     if not matrix.has_canonical_format:
         matrix = matrix.copy()
         matrix.sum_duplicates()
-    stored = int(matrix.indptr[-1])  # SciPy allows room for more behind them
+    stored = int(matrix.indptr[-1])  # SciPy allows spare room after them
     return _COMPRESSED[matrix.format](
         tensor_of(matrix.indptr),
         tensor_of(matrix.indices[:stored]),
@@ -94,7 +94,7 @@ def _coordinates(matrix: Any) -> Tensor:
     """Any other format as a COO tensor; indices in row-major order, without duplicates."""
     import numpy as np
 
-    # tocoo() of a dia matrix leaves stored zeros out
+    # tocoo() of a dia matrix drops stored zeros
     matrix = _diagonals(matrix) if matrix.format == "dia" else matrix.tocoo(copy=True)
     matrix.sum_duplicates()
     order = np.lexsort(matrix.coords[::-1])
@@ -113,29 +113,29 @@ def _diagonals(matrix: Any) -> Any:
     import scipy.sparse as sp
 
     columns = np.arange(matrix.data.shape[1])
-    rows = columns - matrix.offsets[:, None]  # data[k, j] stands at (j - offsets[k], j)
+    rows = columns - matrix.offsets[:, None]  # data[k, j] is at (j - offsets[k], j)
     inside = (rows >= 0) & (rows < matrix.shape[0]) & (columns < matrix.shape[1])
     at = rows[inside], np.broadcast_to(columns, rows.shape)[inside]
     return sp.coo_array((matrix.data[inside], at), shape=matrix.shape)
 
 
 def to_scipy(x: MaskedTensor) -> sp.sparray:
-    """Return a SciPy sparse array that stores the specified entries of ``x``, zeros too.
+    """Return a SciPy sparse array that stores the specified entries of ``x``, including zeros.
 
     Args:
         x: MaskedTensor of one dimension or more, dense or sparse. Half precision, which SciPy lacks, becomes float32.
 
     Returns:
-        ``csr_array``, ``csc_array`` or ``bsr_array`` for a MaskedTensor of that layout, else ``coo_array``, its indices
-        in row-major order. For other formats call ``.asformat("lil")`` and so on.
+        ``csr_array``, ``csc_array`` or ``bsr_array`` for a MaskedTensor of that layout, else ``coo_array``, with
+        indices in row-major order. For other formats call ``.asformat("lil")`` and so on.
 
     Zero copy:
-        None; a later change of the one does not touch the other. Gradients do not travel.
+        None; the result is a copy, without gradients.
 
     Raises:
         MissingDependencyError: scipy is not installed.
         TypeError: ``x`` is not a MaskedTensor, or has the layout BSC, which SciPy lacks.
-        ValueError: ``x`` has no dimension, or its sparse layout has batch or dense dimensions.
+        ValueError: ``x`` is 0-dim, or its sparse layout has batch or dense dimensions.
 
     Example:
         >>> matrix = mg.interop.to_scipy(mg.from_nan(torch.tensor([[0., float("nan")], [float("nan"), 2.]])))
@@ -185,5 +185,5 @@ def _coo(values: Tensor, indices: Tensor, shape: tuple[int, ...]) -> sp.coo_arra
 
 
 def _numbers(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """A copy in numpy's memory, in a dtype that SciPy has."""
+    """A NumPy copy, in a dtype that SciPy supports."""
     return in_numpy(tensor).copy()

@@ -1,4 +1,4 @@
-"""Sequences of a batch: lengths, rows, and the formats without padding of PyTorch and of attention kernels."""
+"""Sequences of a batch: lengths, rows, and formats without padding of PyTorch and attention kernels."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
     """Return the lengths of a padded batch, the inverse of :func:`maskgrad.from_lengths`.
 
     Args:
-        x: MaskedTensor (B, ..., T, ...), each sequence specified in its first positions along ``dim`` and nowhere
-            else, for all features alike; with a Boolean mask, or of layout ``torch.jagged``.
+        x: MaskedTensor (B, ..., T, ...), each sequence specified in its first positions along ``dim`` only, equally
+            for all features; with a Boolean mask, or of layout ``torch.jagged``.
         dim: the padded dimension, any but 0.
 
     Returns:
@@ -40,7 +40,7 @@ def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:
     Raises:
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
         ValueError: ``dim`` is 0 or out of range, the features of a position are missing in part, or a sequence has a
-            gap; the message names the first. While a graph is compiled the check becomes part of the graph.
+            gap; the message names the first. In compiled graphs the check is part of the graph.
 
     Example:
         >>> x = mg.from_lengths(torch.zeros(3, 4, 2), torch.tensor([4, 0, 2]))
@@ -61,29 +61,28 @@ def check_masked_tensor(x: object, function: str) -> MaskedTensor:
         )
     if x.layout != torch.strided:
         raise TypeError(
-            f"{function}: x must have a strided layout, found {x.layout}; x.to_dense() allocates memory for every "
-            "entry"
+            f"{function}: x must have a strided layout, found {x.layout}; x.to_dense() allocates every entry"
         )
     return x
 
 
 def check_padded(x: object, dim: int, function: str) -> int:
-    """Raise an error for what is not a padded batch; return ``dim`` counted from the front."""
+    """Raise an error if ``x`` is not a padded batch; return ``dim`` counted from the front."""
     x = check_masked_tensor(x, function)
     if x.ndim < 2 or not -x.ndim <= dim < x.ndim or dim % x.ndim == 0:
         raise ValueError(
-            f"{function}: dim must name a dimension of x other than 0, the batch, found {dim} for {x.ndim} dimensions"
+            f"{function}: dim must be a dimension of x other than 0 (the batch), found {dim} for {x.ndim} dimensions"
         )
     return dim % int(x.ndim)
 
 
 def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
-    """Return the (B, T) mask that all features share, if it is one of padded sequences."""
+    """Return the (B, T) mask that all features share, if it is that of padded sequences."""
     mask = x.mask
     if not mask.numel() and x.shape[0] and x.shape[dim]:
         raise ValueError(
-            f"{function}: x of shape {tuple(x.shape)} has no features, so that its mask cannot tell how long the "
-            "sequences are; keep the lengths"
+            f"{function}: x of shape {tuple(x.shape)} has no features, so its mask does not determine the lengths of "
+            "sequences; keep the lengths"
         )
     return specified_positions(mask, (0, dim), function)
 
@@ -91,8 +90,8 @@ def prefix(x: MaskedTensor, dim: int, function: str) -> Tensor:
 def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor, JaggedPattern]:
     """Return rows (n, *features) and their pattern: shared with a jagged tensor, copied from a padded batch.
 
-    ``dim`` is the dimension of the positions in a padded batch; of a jagged tensor it must be the ragged one. None:
-    that of a jagged tensor, wherever it is, and 1 of a padded batch. The batch is one dimension, the first of a padded
+    ``dim`` is the dimension of the positions in a padded batch; in a jagged tensor the ragged one. None:
+    the ragged one, or 1 in a padded batch. The batch is one dimension, the first of a padded
     batch.
     """
     if not (isinstance(x, MaskedTensor) and isinstance(x._pattern, JaggedPattern)):
@@ -105,7 +104,7 @@ def sequences_of(x: object, function: str, dim: int | None = 1) -> tuple[Tensor,
     at = x._pattern.at
     if len(at) != 2:
         raise ValueError(
-            f"{function}: x must have one batch dimension, found {len(at) - 1} in shape {tuple(x.shape)}; make one of "
+            f"{function}: x must have one batch dimension, found {len(at) - 1} in shape {tuple(x.shape)}; flatten "
             "them, as in mg.from_offsets(x.values(), x.offsets())"
         )
     if dim is not None and dim % x.ndim != at[1]:
@@ -126,22 +125,22 @@ class CuSeqlens(NamedTuple):
 
 
 def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
-    """Return the rows of all sequences, and the offset of each: the inverse of :func:`maskgrad.from_offsets`.
+    """Return the rows of all sequences, and the offsets: the inverse of :func:`maskgrad.from_offsets`.
 
     Args:
         x: MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``, or with a Boolean mask of padded sequences.
 
     Returns:
         ``(values, cu_seqlens, max_length)``: rows ``(n, *features)``, int32 (B + 1,), and T, the size of the ragged
-        dimension: an upper bound, so that no device is waited for. Gradient: passes to the rows of ``x``.
+        dimension: an upper bound, which avoids waiting for the device. Gradient: passes to the rows of ``x``.
 
     Zero copy:
         The values of a jagged tensor are shared; ``cu_seqlens`` is new, being int32.
 
     Raises:
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
-        ValueError: its mask is not one of padded sequences, it has several batch dimensions, or more rows than int32
-            can number.
+        ValueError: its mask is not that of padded sequences, it has several batch dimensions, or more rows than int32
+            can index.
 
     Dense equivalent: ``data[mask]`` of a padded batch.
 
@@ -157,13 +156,13 @@ def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
     values, pattern = sequences_of(x, function, None)
     if values.shape[0] >= 2**31:
         raise ValueError(
-            f"{function}: int32 cannot number {values.shape[0]} rows; split the batch, or use x.offsets() (int64)"
+            f"{function}: int32 cannot index {values.shape[0]} rows; split the batch, or use x.offsets() (int64)"
         )
     return CuSeqlens(values, pattern.offsets.to(torch.int32), pattern.longest)
 
 
 def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> MaskedTensor:
-    """Convert a packed sequence of PyTorch to a batch, its sequences in their original order.
+    """Convert a packed sequence of PyTorch to a batch with its sequences in the original order.
 
     Args:
         packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data ``(n, *features)``.
@@ -174,11 +173,11 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
         MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches ``packed.data``.
 
     Zero copy:
-        None; packed sequences are stored step by step, not one after the other.
+        None; packed sequences are stored step by step, not sequence by sequence.
 
     Raises:
         TypeError: ``packed`` is not a PackedSequence.
-        ValueError: its parts contradict each other, or ``layout`` is another one.
+        ValueError: its parts contradict each other, or ``layout`` is unknown.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)``.
 
@@ -201,15 +200,15 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
     number, steps = data.shape[0], len(sizes)
     if not steps or int(sizes.sum()) != number or int(sizes[-1]) < 1 or bool((sizes.diff() > 0).any()):
         raise ValueError(
-            f"{function}: batch_sizes of packed must fall from the number of sequences, stay above 0 and sum to the "
-            f"{number} rows of data, found {sizes.tolist()}; let pack_sequence make it"
+            f"{function}: batch_sizes of packed must descend from the number of sequences, be positive and sum to the "
+            f"{number} rows of data, found {sizes.tolist()}; use pack_sequence"
         )
     batch = int(sizes[0])
     order = packed.unsorted_indices
     rank = torch.arange(batch) if order is None else order.cpu()
     if rank.shape != (batch,) or not rank.sort()[0].equal(torch.arange(batch)):
         raise ValueError(
-            f"{function}: unsorted_indices of packed must name each of {batch} sequences once, found {rank.tolist()}"
+            f"{function}: unsorted_indices of packed must contain each of {batch} sequences once, found {rank.tolist()}"
         )
     by_length = (sizes.unsqueeze(1) > torch.arange(batch)).sum(0)  # the longest first
     offsets = torch.nn.functional.pad(by_length[rank].cumsum(0), (1, 0)).to(data.device)
@@ -223,21 +222,21 @@ def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> 
 def to_packed(x: MaskedTensor) -> PackedSequence:
     """Convert a batch of sequences to a packed sequence of PyTorch, for code that needs one.
 
-    ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they take the MaskedTensor as it is.
+    ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they accept the MaskedTensor directly.
 
     Args:
         x: MaskedTensor ``(B, T, *features)``, jagged, or with a Boolean mask of padded sequences; of a
-            jagged tensor the ragged dimension may stand first. Every sequence has a step.
+            jagged tensor the ragged dimension may be the first. Every sequence needs a step.
 
     Returns:
         PackedSequence with ``sorted_indices``. Gradient: reaches the specified entries of ``x``, exactly 0 elsewhere.
 
     Zero copy:
-        None; packed sequences are stored step by step, not one after the other.
+        None; packed sequences are stored step by step, not sequence by sequence.
 
     Raises:
         TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
-        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not one of padded sequences; or ``x``
+        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not that of padded sequences; or ``x``
             has several batch dimensions.
 
     Dense equivalent: ``torch.nn.utils.rnn.pack_padded_sequence(data, lengths, True, enforce_sorted=False)``.
@@ -256,8 +255,8 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
     if not len(lengths) or int(lengths.min()) < 1:
         found = "no sequences" if not len(lengths) else f"sequence {int(lengths.argmin())} empty"
         raise ValueError(
-            f"{function}: PyTorch packs sequences of length 1 or more, found {found}; leave them out, as in "
-            "x[mg.interop.lengths(x) > 0], or give the recurrent layer x itself"
+            f"{function}: PyTorch packs sequences of length 1 or more, found {found}; remove them, as in "
+            "x[mg.interop.lengths(x) > 0], or pass x itself to the recurrent layer"
         )
     found_order = pattern.remembered(("schedule", 0), lambda: schedule(pattern, 0))
     data = torch.empty_like(values, requires_grad=False).index_copy(0, found_order.places, values)

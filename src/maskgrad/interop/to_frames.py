@@ -66,7 +66,7 @@ def to_pandas(
     columns = {i: kind(values[:, i].copy(), missing[:, i].copy()) for i in range(values.shape[1])}
     frame = pd.DataFrame(columns, index=rows)
     if names is not None:
-        frame.columns = pd.Index(list(names))  # which may be equal
+        frame.columns = pd.Index(list(names))  # which may be duplicates
     return frame
 
 
@@ -78,7 +78,7 @@ def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series 
         names: names of the columns of a DataFrame. None: "0", "1", …
 
     Returns:
-        Series or DataFrame; of a jagged batch a Series of lists. A specified NaN stays NaN. Everything is copied,
+        Series or DataFrame; a Series of lists for a jagged batch. A specified NaN stays NaN. Everything is copied,
         without gradients.
 
     Raises:
@@ -106,8 +106,8 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
         names: names of the columns of a table. None: "0", "1", …
 
     Returns:
-        Array or Table of the corresponding type; of a jagged batch an array of B lists, features in lists of a fixed
-        size inside. A specified NaN stays NaN. Everything is copied, because Arrow's memory is immutable, without
+        Array or Table of the corresponding type; for a jagged batch an array of B lists, with features in inner lists
+        of a fixed size. A specified NaN stays NaN. Everything is copied, because Arrow's memory is immutable, without
         gradients.
 
     Raises:
@@ -130,7 +130,7 @@ def _to_arrow(x: MaskedTensor, names: Sequence[str] | None, function: str) -> pa
     if isinstance(x, MaskedTensor) and x.layout == torch.jagged:
         if names is not None:
             raise ValueError(
-                f"{function}: names must be left out for a jagged tensor, whose sequences are one column"
+                f"{function}: names must be omitted for a jagged tensor, whose sequences are one column"
             )
         return _lists(x, function)
     values, missing = _entries(x, names, function, (torch.bfloat16,))
@@ -141,7 +141,7 @@ def _to_arrow(x: MaskedTensor, names: Sequence[str] | None, function: str) -> pa
         pa.array(column, mask=absent, from_pandas=False)
         for column, absent in zip(np.ascontiguousarray(values.T), missing.T, strict=True)
     ]
-    if not columns:  # only a table that is cut from one with columns knows how many rows it has
+    if not columns:  # a table without columns must be sliced from another to have rows
         return pa.table({"": pa.nulls(len(values), pa.int8())}).select([])
     return pa.table(columns, names=list(names or map(str, range(len(columns)))))
 
@@ -152,7 +152,7 @@ def _lists(x: MaskedTensor, function: str) -> pa.Array:
 
     values, pattern = sequences_of(x, function, None)
     _check_real(values.dtype, function)
-    # Arrow's memory never changes: a copy
+    # a copy, as Arrow's memory is immutable
     elements = pa.array(np.array(in_numpy(values, (torch.bfloat16,))).reshape(-1), from_pandas=False)
     for size in reversed(values.shape[1:]):
         if not size:
@@ -167,7 +167,7 @@ def _lists(x: MaskedTensor, function: str) -> pa.Array:
 def _entries(
     x: MaskedTensor, names: Sequence[str] | None, function: str, widened: tuple[torch.dtype, ...]
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """New arrays: the values of a column or table, 0 or False where unspecified, and where an entry is *missing*."""
+    """New arrays: the values of a column or table, 0 or False where unspecified, and the mask of *missing* entries."""
     x = check_masked_tensor(x, function)
     shape = tuple(x.shape)
     if len(shape) not in (1, 2):
@@ -182,27 +182,25 @@ def _entries(
     if names is not None and len(names) != sum(shape[1:]):
         kind = f"one for each of {shape[1]} columns" if len(shape) == 2 else "none for a single column"
         raise ValueError(
-            f"{function}: names must be {kind}, found {len(names)}; leave it out to number the columns"
+            f"{function}: names must be {kind}, found {len(names)}; omit it to number the columns"
         )
     _check_real(x.dtype, function)
-    # a copy: garbage under the mask does not travel, memory is not shared
+    # a copy, without garbage under the mask or shared memory
     return in_numpy(x.filled(False if x.dtype == torch.bool else 0), widened), ~x.mask.cpu().numpy()
 
 
 def _check_real(dtype: torch.dtype, function: str) -> None:
     if dtype.is_complex:
-        raise TypeError(
-            f"{function}: x must be real, found {dtype}; convert x.real and x.imag one after the other"
-        )
+        raise TypeError(f"{function}: x must be real, found {dtype}; convert x.real and x.imag separately")
 
 
 def _arrow_c_array(self: MaskedTensor, requested_schema: Any = None) -> Any:
-    """Export a vector with nulls where it is unspecified, as the Arrow PyCapsule interface says."""
+    """Export a vector with nulls where unspecified, by the Arrow PyCapsule interface."""
     if len(self.shape) != 1:
         raise UnsupportedOperationError(
             "MaskedTensor.__arrow_c_array__",
-            f"an Arrow array is a vector, and this has shape {tuple(self.shape)}",
-            "Use mg.interop.to_arrow(x), a table of a matrix, or mg.interop.to_polars(x).",
+            f"an Arrow array must be a vector, but this has shape {tuple(self.shape)}",
+            "Use mg.interop.to_arrow(x) for a table from a matrix, or mg.interop.to_polars(x).",
         )
     return to_arrow(self).__arrow_c_array__(requested_schema)
 

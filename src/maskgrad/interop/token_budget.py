@@ -18,31 +18,31 @@ FUNCTION = "mg.interop.TokenBudgetSampler"
 
 
 class TokenBudgetSampler(Sampler[list[int]]):
-    """Batches of sequences with at most so many tokens each: a ``batch_sampler`` for ``torch.utils.data.DataLoader``.
+    """Batches of sequences with a maximum number of tokens: a ``batch_sampler`` for ``torch.utils.data.DataLoader``.
 
-    Sequences of similar length come together, which keeps padding short. Every rank gets the same
+    Sequences of similar length are batched together to reduce padding. Every rank gets the same
     number of batches, and the batches of one step have about the same number of tokens. The same arguments and epoch
     give the same batches, on every machine.
 
     Args:
         lengths: the length of each sequence of the data set, in its order: integers (N,), 0 allowed.
-        budget: how many tokens a batch may have; an empty sequence counts as one.
+        budget: maximum number of tokens in a batch; an empty sequence counts as one.
         shuffle: another order in each epoch (see :meth:`set_epoch`). False: the order of the data set, sorted by length
             within each bucket.
-        drop_last: leave out the last batch if it is not full, and batches that are too few for all ranks. False: the
+        drop_last: drop the last batch if it is not full, and batches that do not suffice for all ranks. False: the
             first batches are repeated for the remaining ranks.
-        seed: of the order; the same on all ranks.
-        bucket: among how many consecutive sequences similar lengths are put together. 1: none; None: all, so that
+        seed: random seed; the same on all ranks.
+        bucket: number of consecutive sequences among which similar lengths are grouped. 1: none; None: all, so that
             only the order of equal lengths is random.
-        num_replicas: number of ranks. None: that of ``torch.distributed``, 1 where that is not initialized.
-        rank: this one. None: that of ``torch.distributed``.
+        num_replicas: number of ranks. None: that of ``torch.distributed``, 1 if that is not initialized.
+        rank: index of this rank. None: that of ``torch.distributed``.
 
     Yields:
         Lists of indices into the data set.
 
     Raises:
-        TypeError: ``lengths`` are not integers, or ``budget`` or ``bucket`` is not one.
-        ValueError: a length is negative or above ``budget`` (the message names the sequence), or a number is out of
+        TypeError: ``lengths`` are not integers, or ``budget`` or ``bucket`` is not an integer.
+        ValueError: a length is negative or above ``budget`` (the message names the sequence), or an argument is out of
             range.
 
     Dense equivalent: ``torch.utils.data.BatchSampler``, whose batches have equal numbers of sequences.
@@ -82,14 +82,14 @@ class TokenBudgetSampler(Sampler[list[int]]):
         self._made: tuple[int, list[list[int]]] | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next, so that it has an order of its own; on all ranks."""
+        """Set the epoch, which determines the order; call it on all ranks."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(list(self._batches()))
 
     def __len__(self) -> int:
-        """How many batches this epoch has on each rank; another order may give another number."""
+        """Number of batches of this epoch on each rank; it may differ between epochs."""
         return len(self._batches())
 
     def _batches(self) -> list[list[int]]:
@@ -115,10 +115,10 @@ class TokenBudgetSampler(Sampler[list[int]]):
         return self._made[1]
 
     def _filled(self, generator: torch.Generator) -> tuple[Tensor, list[int]]:
-        """The sequences in the order in which batches are filled, and where each batch ends."""
+        """The sequences in order of the batches, and the end of each batch."""
         number = len(self._lengths)
         order = torch.randperm(number, generator=generator) if self.shuffle else torch.arange(number)
-        # Sorted within each bucket, up and down in turn, so that neighbours are similar where buckets meet.
+        # Sorted within each bucket, alternately up and down, so that lengths are similar where buckets meet.
         parts = [
             part[self._lengths[part].argsort(stable=True, descending=bool(i % 2))]
             for i, part in enumerate(order.split(self.bucket or max(number, 1)))
@@ -160,8 +160,8 @@ def _checked(lengths: Any, budget: int) -> Tensor:
     if bool(long.any()):
         at = int(long.nonzero()[0])
         raise ValueError(
-            f"{FUNCTION}: no batch of budget {budget} can hold sequence {at} of length {int(found[at])} (one of "
-            f"{int(long.sum())}); raise budget to {int(found.max())}, cut such sequences, or leave them out of "
+            f"{FUNCTION}: no batch of budget {budget} can contain sequence {at} of length {int(found[at])} (one of "
+            f"{int(long.sum())}); raise budget to {int(found.max())}, cut such sequences, or remove them from "
             "the data set"
         )
     return found

@@ -17,7 +17,7 @@ __all__ = ["from_tokenizer"]
 
 FUNCTION = "mg.interop.from_tokenizer"
 
-#: Fields with an entry for each token.
+#: Fields with one entry per token.
 BY_TOKEN = ("input_ids", "token_type_ids", "special_tokens_mask", "offset_mapping", "position_ids")
 
 
@@ -29,20 +29,20 @@ def from_tokenizer(
     Args:
         encoding: ``BatchEncoding`` of a tokenizer called with a list of texts, or any mapping with ``input_ids`` (B
             lists of integers, or B × T tensor or array) and ``attention_mask`` of the same form, 1 = token. The padding
-            may stand on either side. Lists without ``attention_mask`` are taken as they are, without padding.
-        sequences: further fields with an entry for each token, such as ``labels``; known are ``input_ids``,
+            may be on either side. Lists without ``attention_mask`` have no padding.
+        sequences: further fields with one entry per token, such as ``labels``; known are ``input_ids``,
             ``token_type_ids``, ``special_tokens_mask``, ``offset_mapping`` and ``position_ids``.
-        layout: ``torch.jagged``, or ``torch.strided`` for padding behind each text under a Boolean mask.
+        layout: ``torch.jagged``, or ``torch.strided`` for padding after each text under a Boolean mask.
 
     Returns:
-        Dictionary with a MaskedTensor ``(B, T, *features)`` for each field with an entry for each token, all of one
-        pattern; T is that of ``encoding``. ``attention_mask`` is left out, as the lengths replace it. Other fields are
+        Dictionary with a MaskedTensor ``(B, T, *features)`` for each field with one entry per token, all of one
+        pattern; T is that of ``encoding``. ``attention_mask`` is dropped, as the lengths replace it. Other fields are
         unchanged.
 
     Raises:
-        TypeError: ``encoding`` is not a mapping, or holds one text instead of a list of texts.
+        TypeError: ``encoding`` is not a mapping, or contains one text instead of a list of texts.
         KeyError: ``input_ids`` or a field in ``sequences`` is absent.
-        ValueError: ``attention_mask`` has gaps or other numbers than 0 and 1, or is absent although ``input_ids`` is a
+        ValueError: ``attention_mask`` has gaps or values other than 0 and 1, or is absent although ``input_ids`` is a
             tensor; or a field does not have the shape of ``input_ids``.
 
     Dense equivalent: ``encoding`` itself, with its ``attention_mask``.
@@ -104,7 +104,7 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
     sizes = [len(part) for part in ids]
     if [len(part) for part in mask] != sizes:
         raise ValueError(
-            f"{FUNCTION}: attention_mask must have the shape of input_ids; let the tokenizer make both"
+            f"{FUNCTION}: attention_mask must have the shape of input_ids; use the tokenizer for both"
         )
     if not sizes:
         return None, sizes
@@ -120,15 +120,15 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
     known = whole != 0
     if bool(((whole != 0) & (whole != 1)).any()):
         raise ValueError(
-            f"{FUNCTION}: attention_mask must hold 0 and 1, found {sorted(set(whole.flatten().tolist()))}"
+            f"{FUNCTION}: attention_mask must contain 0 and 1, found {sorted(set(whole.flatten().tolist()))}"
         )
     begins = known.long().diff(dim=1, prepend=known.new_zeros(len(known), 1).long()) == 1
     has_gap = begins.sum(1) > 1
     if bool(has_gap.any()):
         text = int(has_gap.nonzero()[0])
         raise ValueError(
-            f"{FUNCTION}: attention_mask of text {text} has a gap; only padding before and after a text can be left "
-            "out; for gaps use mg.masked(input_ids, attention_mask.bool())"
+            f"{FUNCTION}: attention_mask of text {text} has a gap; only padding before and after a text can be "
+            "removed; for gaps use mg.masked(input_ids, attention_mask.bool())"
         )
     return known, known.sum(1).tolist()
 
@@ -139,7 +139,7 @@ def _ndim(part: Any) -> int:
 
 
 def _whole(part: Any) -> Tensor:
-    """Convert a tensor, an array or a list, perhaps of tensors, to a tensor."""
+    """Convert a tensor, an array or a list, possibly of tensors, to a tensor."""
     if isinstance(part, (list, tuple)):
         part = [p.tolist() if isinstance(p, Tensor) else p for p in part]
     return torch.as_tensor(part)
@@ -152,12 +152,12 @@ def _rows(part: Any, known: Tensor | None, lengths: list[int], name: str) -> Ten
     if found != sizes:
         raise ValueError(
             f"{FUNCTION}: {name} must have one entry for each of input_ids, {sizes} in each text, found {found}; "
-            "leave it out of sequences="
+            "remove it from sequences="
         )
     if known is None:
         pieces = [torch.as_tensor(p) for p in part if len(p)]
         return torch.cat(pieces) if pieces else torch.empty(0, dtype=torch.int64)
     whole = _whole(part)
     if not whole.numel() and isinstance(part, (list, tuple)):
-        whole = whole.long()  # empty lists are no floating-point numbers
+        whole = whole.long()  # empty lists would be floating-point
     return whole[known.to(whole.device)]

@@ -176,7 +176,7 @@ class Kernel(Generic[P, R]):
         return self._bodies[device]
 
     def is_trivial(self, args: tuple[Any, ...]) -> bool:
-        """Whether there is no value, a scalar, or no dimension to reduce: only the reference handles these."""
+        """Return whether there is no value, a scalar, or no dimension to reduce: only the reference handles these."""
         first = args[self.leading if isinstance(self.leading, int) else 0]
         dim = args[self._dim] if self._dim < len(args) else None
         return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)

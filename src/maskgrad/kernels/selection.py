@@ -157,7 +157,7 @@ def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor |
 
 
 def is_plain(x: Tensor) -> bool:
-    """Whether ``x`` is an ordinary CPU tensor: no subclass, no other layout, no lazy view."""
+    """Return whether ``x`` is an ordinary CPU tensor: no subclass, no other layout, no lazy view."""
     return type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not (x.is_conj() or x.is_neg())
 
 
@@ -177,7 +177,7 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 
 def is_eager() -> bool:
-    """Whether no compilation, export or transformation is active; an export runs under a dispatch mode."""
+    """Return whether no compilation, export or transformation is active; an export runs under a dispatch mode."""
     return not (
         torch.compiler.is_dynamo_compiling()  # first, because the rest cannot be traced
         or _transforms_are_active()
@@ -197,7 +197,7 @@ def runs_eagerly(kernel: str, number_of_values: int) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is active."""
+    """Return whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is active."""
     return (
         _transforms_are_active()
         or _forward_ad._current_level >= 0
@@ -211,7 +211,7 @@ def _forced() -> str | None:
 
 
 def reference_is_forced() -> bool:
-    """Whether all kernels must run in ordinary PyTorch, in traced graphs too."""
+    """Return whether all kernels must run in ordinary PyTorch, in traced graphs too."""
     return _forced_in_graph() == "reference"
 
 
@@ -237,13 +237,13 @@ def _environment() -> str | None:
 
 @functools.cache
 def numba_works() -> bool:
-    """Whether the compiled kernels for the CPU can be used; warns once if not."""
+    """Return whether the compiled kernels for the CPU can be used; warns once if not."""
     return _can_use("cpu", "numba")
 
 
 @functools.cache
 def triton_works() -> bool:
-    """Whether the compiled kernels for CUDA devices can be used; warns once if not."""
+    """Return whether the compiled kernels for CUDA devices can be used; warns once if not."""
     return _can_use("cuda", "triton")
 
 

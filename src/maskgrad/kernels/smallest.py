@@ -76,6 +76,6 @@ def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
 
 
 def all_of(mask: Tensor) -> bool:
-    """Whether every entry is specified, of a mask that may be read."""
+    """Return whether every entry is specified, of a mask that may be read."""
     few = smallest(mask)
     return not few.numel() or bool(few.view(torch.uint8).amin().item())

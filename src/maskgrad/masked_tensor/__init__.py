@@ -1,4 +1,4 @@
-"""The type, its constructors and its place among PyTorch's functions."""
+"""The type MaskedTensor, its constructors and its integration into PyTorch."""
 
 from maskgrad.masked_tensor import methods
 from maskgrad.masked_tensor.creation import from_lengths, from_nan, from_numpy, masked

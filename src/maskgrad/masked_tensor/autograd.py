@@ -1,4 +1,4 @@
-"""Autograd on MaskedTensors: leaves, gradients, hooks, backward, shared memory, and why none is a parameter."""
+"""Autograd on MaskedTensors: leaves, gradients, hooks, backward, shared memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["AS_PARAMETER", "METHODS", "PROPERTIES", "as_values"]
 
 
 def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTensor:
-    """Record operations on the values from now on, in place."""
+    """Record operations on the values, in place."""
     self._values.requires_grad_(requires_grad)
     return self
 
@@ -91,12 +91,12 @@ def as_values(gradient: MaskedTensor | Tensor, pattern: Pattern, like: Tensor) -
 
 
 def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> Any:
-    """Call ``hook`` with the gradient, a MaskedTensor of this pattern; what it returns replaces the gradient.
+    """Call ``hook`` with the gradient, a MaskedTensor of this pattern; its result replaces the gradient.
 
-    A leaf is the tensor that it was made of: the hook sees what all uses of that tensor send to these entries, as
-    ``.grad`` does. For one use alone, register it on a view: ``x.view_as(x)``.
+    A leaf represents the tensor it was made from: the hook gets the gradients of all uses of that tensor, as
+    ``.grad`` does. For a single use, register it on a view: ``x.view_as(x)``.
     """
-    pattern = borrowed(self._pattern)  # of the values as they are now, as PyTorch's hooks are
+    pattern = borrowed(self._pattern)  # of the current values, as in PyTorch's hooks
 
     def on_values(grad: Tensor) -> Tensor | None:
         changed = hook(MaskedTensor(grad, pattern))
@@ -106,7 +106,7 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> An
             raise TypeError(f"a gradient hook must return a tensor or None, found {type(changed).__name__}")
         values = as_values(changed, pattern, grad)
         if isinstance(pattern, BooleanPattern):
-            # The plain tensor that x was made of may have other uses: what they send elsewhere is not x's to change.
+            # Keep gradients of other uses of the plain tensor that x was made from.
             return torch.where(pattern.mask, values, grad)
         return values
 
@@ -117,18 +117,18 @@ def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[Maske
     """Call ``hook`` with this tensor once its gradient has been accumulated.
 
     Raises:
-        RuntimeError: this tensor is no leaf; nothing accumulates there.
+        RuntimeError: this tensor is not a leaf, and accumulates no gradient.
     """
     if not self._values.is_leaf:
         raise RuntimeError(
-            "post accumulate grad hooks cannot be registered on a MaskedTensor that is no leaf: nothing accumulates "
-            "there. Register the hook on the leaf it was made of, or use register_hook"
+            "post accumulate grad hooks cannot be registered on a MaskedTensor that is not a leaf: it accumulates "
+            "no gradient. Register the hook on the leaf it was made from, or use register_hook"
         )
     return self._values.register_post_accumulate_grad_hook(lambda _: hook(self))
 
 
 def detach_(self: MaskedTensor) -> MaskedTensor:
-    """Cut this tensor out of the graph, in place; the plain tensor it was made from stays in."""
+    """Cut this tensor out of the graph, in place; the plain tensor it was made from stays in it."""
     self._rebind(self._values.detach(), borrowed(self._pattern))
     return self
 
@@ -136,16 +136,16 @@ def detach_(self: MaskedTensor) -> MaskedTensor:
 AS_PARAMETER = (
     "a MaskedTensor cannot be a torch.nn.Parameter, which must be a torch.Tensor. Keep the values as a parameter and "
     "the mask as a buffer, self.weight = nn.Parameter(x.filled(0.)) and self.register_buffer('mask', x.mask), and "
-    "write mg.masked(self.weight, self.mask) in forward()"
+    "use mg.masked(self.weight, self.mask) in forward()"
 )
 AS_BUFFER = (
     "a MaskedTensor cannot be a torch.nn.Buffer, which must be a torch.Tensor; "
-    "write self.register_buffer(name, x), which takes it"
+    "use self.register_buffer(name, x), which accepts it"
 )
 
 
 def _get_data(self: MaskedTensor) -> MaskedTensor:
-    """Same entries outside of the graph, in the same memory; autograd does not notice writes to them."""
+    """The same entries without a graph, in the same memory; autograd does not notice writes to them."""
     return MaskedTensor(self._values.data, _at_home(self._pattern))
 
 
@@ -158,14 +158,14 @@ def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
 
 
 def _at_home(pattern: Pattern) -> Pattern:
-    """Return the pattern for another name of the same memory."""
+    """Return the pattern for an alias of the same memory."""
     if isinstance(pattern, BooleanPattern):
         return pattern.alias(pattern.current)
     return pattern
 
 
 def share_memory_(self: MaskedTensor) -> MaskedTensor:
-    """Move values and mask to shared memory, where other processes see what is written; returns this tensor."""
+    """Move values and mask to shared memory, where other processes see writes; return this tensor."""
     for tensor in (self._values, *_written(self, own=True)):
         tensor.share_memory_()
     return self
@@ -177,7 +177,7 @@ def is_shared(self: MaskedTensor) -> bool:
 
 
 def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
-    """Return the tensors of the pattern that writes can reach, on request in memory of their own."""
+    """Return the tensors of the pattern that writes can reach, on request as copies."""
     pattern = x._pattern
     if not isinstance(pattern, BooleanPattern):
         return pattern.tensors()
@@ -187,7 +187,7 @@ def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
 
 
 def _refused(name: str, words: str) -> property:
-    """Return an attribute that only parameters and buffers have, and that PyTorch sets on future ones."""
+    """Return an attribute that only parameters and buffers have."""
 
     def read(self: MaskedTensor) -> Any:
         raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
@@ -198,7 +198,7 @@ def _refused(name: str, words: str) -> property:
     return property(read, write)
 
 
-#: What torch.Tensor has by the same names, put on the class by ``methods.py``.
+#: Attributes with the names of torch.Tensor's, put on the class by ``methods.py``.
 METHODS = (
     requires_grad_,
     retain_grad,

@@ -1,4 +1,4 @@
-"""Keep only what is complete along a dimension: rows of features, windows, groups."""
+"""Keep only complete slices along a dimension: rows of features, windows, groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def complete(self: MaskedTensor, dim: int | tuple[int, ...] = -1) -> MaskedTenso
     .. math:: m'_{i} = \prod_{j \in \text{dim}} m_{ij}
 
     A linear layer on ``torch.cat([h_i, h_j], -1)`` sums over the specified features: with ``h_j`` missing, the result
-    is half of the sum, and specified. ``torch.cat([h_i, h_j], -1).complete(-1)`` leaves out such pairs.
+    is a partial sum, but specified. ``torch.cat([h_i, h_j], -1).complete(-1)`` excludes such pairs.
 
     Args:
         self: a MaskedTensor of any layout.
@@ -30,10 +30,10 @@ def complete(self: MaskedTensor, dim: int | tuple[int, ...] = -1) -> MaskedTenso
 
     Returns:
         MaskedTensor of the same shape and values. Jagged stays jagged if all of ``dim`` are features, which are
-        specified together, and otherwise has a Boolean mask; COO, CSR and CSC keep their layout, but for dense
-        dimensions that ``dim`` names; blocks and those become COO.
+        specified together, and otherwise has a Boolean mask; COO, CSR and CSC keep their layout, except for dense
+        dimensions in ``dim``; these and blocks become COO.
 
-    Pattern: ``x.mask & x.mask.all(dim, keepdim=True)``. Gradient: passes entry by entry where the result is specified.
+    Pattern: ``x.mask & x.mask.all(dim, keepdim=True)``. Gradient: passes where the result is specified.
 
     Raises:
         IndexError: ``dim`` is out of range.
@@ -58,7 +58,7 @@ def complete(self: MaskedTensor, dim: int | tuple[int, ...] = -1) -> MaskedTenso
         mask = few.all(dims, keepdim=True) if few.ndim else few
         return of_entries(torch.where(mask, values, torch.zeros_like(values)), mask.expand(values.shape))
     coordinates, entries, sizes = exploded(stored)
-    if all(d < len(stored.sizes) for d in dims):  # dense dimensions stay aside
+    if all(d < len(stored.sizes) for d in dims):  # dense dimensions are kept
         coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.sizes
     groups = group(coordinates, sizes, dims)
     kept = (groups.count() == math.prod([sizes[d] for d in dims]))[groups.index]

@@ -1,4 +1,4 @@
-"""Constructors: each says which entries of some data are specified. All are differentiable in the data."""
+"""Constructors: they declare which entries of some data are specified. All are differentiable in the data."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ def _length(part: object) -> int | None:
 
 
 def _check_data(data: object, name: str = "data") -> Tensor:
-    if trace_state() is not None:  # here too, before the tracer warns of what it cannot follow below
+    if trace_state() is not None:  # here too, before the tracer warns about the code below
         refuse_trace()
     notice_packages()
     if not isinstance(data, Tensor):
         remedy = f"convert it with torch.as_tensor({name})"
         lengths = {_length(part) for part in data} if isinstance(data, (list, tuple)) else set()
         if len(lengths) > 1 and None not in lengths:
-            remedy = f"its lengths differ: write mg.from_sequences([torch.as_tensor(s) for s in {name}])"
+            remedy = f"its lengths differ: use mg.from_sequences([torch.as_tensor(s) for s in {name}])"
         raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; {remedy}")
     if data.layout != torch.strided:
         raise TypeError(
-            f"{name} must be a strided tensor, found layout {data.layout}; use mg.from_sparse({name}), of which the "
-            f"stored entries are the specified ones, or {name}.to_dense()"
+            f"{name} must be a strided tensor, found layout {data.layout}; use mg.from_sparse({name}), whose "
+            f"stored entries are specified, or {name}.to_dense()"
         )
     return data
 
 
 def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor) -> Tensor:
-    """Return a mask as a plain tensor. It may be masked, as ``x != 0`` is; where that is unspecified, it is False.
+    """Return a mask as a plain tensor. It may be masked, as ``x != 0``; unspecified entries become False.
 
     Raises:
         ValueError: the mask is unspecified at an entry where ``data`` is specified.
@@ -62,14 +62,14 @@ def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor) -> Tens
         if not can_read_values(missing) or bool(missing.any()):
             raise ValueError(
                 "mask is a MaskedTensor that is not specified at every specified entry of the data (or, in a graph, "
-                "not known to be); write mask.filled(False), which removes those entries, or mask.filled(True), which "
+                "not known to be); use mask.filled(False), which removes those entries, or mask.filled(True), which "
                 "keeps them"
             )
     return values & known if values.dtype == torch.bool else values
 
 
 def _is_pattern_of(data: Tensor | MaskedTensor, mask: MaskedTensor) -> bool:
-    """Return whether both have one pattern, without reading values, so in graphs too."""
+    """Return whether both have one pattern, without reading values, so in graphs, too."""
     if not isinstance(data, MaskedTensor):
         return False
     one, other = data._pattern, mask._pattern
@@ -83,19 +83,19 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
 
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
-            keeps its own mask too.
+            keeps its own mask, too.
         mask: Boolean tensor, True = specified, with as many dimensions as ``data``, size 1 where it repeats (a 0-dim
-            mask holds for all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
-            until another MaskedTensor or a backward pass needs it as it was. None: everything is specified. A
+            mask applies to all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
+            until another MaskedTensor or a backward pass needs the old one. None: all entries are specified. A
             MaskedTensor, such as ``x != -100``, must be specified wherever ``data`` is.
 
     Returns:
-        MaskedTensor of the shape and dtype of ``data``; of jagged and sparse data with a mask, with a Boolean mask.
+        MaskedTensor of the shape and dtype of ``data``; Boolean masks for jagged and sparse data with ``mask``.
         Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
 
     Raises:
-        TypeError: ``data`` is no tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``data``, does not broadcast to it, lives on another device, or
+        TypeError: ``data`` is not a tensor, or ``mask`` is not Boolean.
+        ValueError: ``mask`` has fewer dimensions than ``data``, does not broadcast to it, is on another device, or
             is unspecified where ``data`` is specified.
 
     Example:
@@ -120,10 +120,10 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
 
 
 def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:
-    """Create a MaskedTensor whose unspecified entries are the NaN of ``data``, as in pandas and many files.
+    """Create a MaskedTensor from data in which NaN means missing, as in pandas and many files.
 
     Args:
-        data: floating-point or complex tensor of any shape. A MaskedTensor keeps its own mask too.
+        data: floating-point or complex tensor of any shape. A MaskedTensor keeps its own mask, too.
 
     Returns:
         MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified.
@@ -151,16 +151,16 @@ def from_lengths(
         data: tensor (B, ..., T, ...) with T at ``dim``.
         lengths: integer tensor (B,), each between 0 and T, on the device of ``data``.
         dim: the padded dimension, any but 0.
-        layout: ``torch.strided`` keeps ``data`` as it is and has a Boolean mask; ``torch.jagged`` keeps the specified
-            positions only, so that what follows costs what these cost. Their number is read.
+        layout: ``torch.strided`` keeps ``data`` and has a Boolean mask; ``torch.jagged`` keeps the specified
+            positions only, so that later operations do not compute padding. It reads their number.
 
     Returns:
         MaskedTensor of the shape of ``data``; the mask is an expanded view. Gradient: exactly 0 in the padding.
 
     Raises:
         TypeError: ``lengths`` is not an integer tensor.
-        ValueError: its shape is not (B,), it lives on another device, ``dim`` is 0 or out of range, or (where values
-            can be looked at) a length is.
+        ValueError: its shape is not (B,), it is on another device, ``dim`` is 0 or out of range, or (where values
+            can be read) a length is.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -189,7 +189,7 @@ def from_lengths(
         )
     if dim % data.ndim == 0 or not -data.ndim <= dim < data.ndim:
         raise ValueError(
-            f"dim must name a dimension of data other than 0, the batch, found {dim} for {data.ndim} dimensions"
+            f"dim must be a dimension of data other than 0 (the batch), found {dim} for {data.ndim} dimensions"
         )
     dim %= data.ndim
     size = data.shape[dim]
@@ -209,17 +209,17 @@ def from_lengths(
 
 
 def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> MaskedTensor:
-    """Create a MaskedTensor from a ``numpy.ma`` array, whose mask is True where an entry is *missing*.
+    """Create a MaskedTensor from a ``numpy.ma`` array, whose mask is True for *missing* entries.
 
     Args:
-        array: masked array (or a plain one: fully specified) of a dtype torch knows. The data is shared; it is copied
-            if it is read-only, has negative strides, or its bytes are in a foreign order.
+        array: masked array (or a plain one: fully specified) of a dtype of torch. The data is shared; it is copied
+            if it is read-only, has negative strides, or has a foreign byte order.
 
     Returns:
         MaskedTensor, specified where numpy's mask is False.
 
     Raises:
-        TypeError: ``array`` is no numpy array, or holds no numbers (text, dates, objects, records, longdouble).
+        TypeError: ``array`` is not a numpy array, or not of numbers (text, dates, objects, records, longdouble).
 
     Example:
         >>> import numpy as np, maskgrad as mg
@@ -235,7 +235,7 @@ def from_numpy(array: np.ma.MaskedArray[Any, Any] | np.ndarray[Any, Any]) -> Mas
         )
     if not holds_numbers(array.dtype):
         raise TypeError(
-            f"array must hold numbers or Booleans of a precision that torch has, found dtype {array.dtype}; "
+            f"array must contain numbers or Booleans of a dtype of torch, found dtype {array.dtype}; "
             "use array.astype(np.float64), or mg.from_pandas for columns of several kinds"
         )
     data = tensor_of(np.ma.getdata(array))

@@ -42,14 +42,14 @@ __all__ = ["Binding", "binding_of", "call", "dispatch"]
 
 
 class Binding(NamedTuple):
-    """One spelling of an operation.
+    """One function of an operation.
 
     Attributes:
         operation: its record.
-        in_place: the spelling writes into its first argument.
-        out_of_place: the spelling with the same signature that does not, or that torch.compile can trace.
-        usual: the operator to call instead, with its operands in the usual order, if the spelling exchanges them.
-        flag: where the argument ``inplace`` stands, if the spelling has one (``F.relu(x, True)``).
+        in_place: whether the function writes to its first argument.
+        out_of_place: a function with the same signature that does not, or that torch.compile can trace.
+        usual: the operator to call instead, with its operands in the usual order, if the function exchanges them.
+        flag: position of the argument ``inplace``, if any (``F.relu(x, True)``).
     """
 
     operation: Operation
@@ -59,7 +59,7 @@ class Binding(NamedTuple):
     flag: int | None = None
 
 
-#: Methods of Tensor that torch.compile cannot trace, and functions of the same signature that it can.
+#: Methods of Tensor that torch.compile cannot trace, and equivalent functions that it can.
 TRACEABLE: dict[Any, Callable[..., Any]] = {Tensor.unflatten: torch.unflatten}
 
 
@@ -82,7 +82,7 @@ def _bindings() -> tuple[dict[Any, Binding], tuple[tuple[Any, Binding], ...]]:
 
 
 def _place_of_inplace(function: Any) -> int | None:
-    """Return the position of ``inplace`` among the arguments: torch.compile passes it as it was written."""
+    """Return the position of ``inplace`` among the arguments: torch.compile passes it as in the call."""
     if getattr(function, "__module__", "") != "torch.nn.functional" or not isinstance(function, FunctionType):
         return None
     names = list(inspect.signature(function).parameters)
@@ -99,20 +99,20 @@ def _out_of_place(operation: Operation, function: Any) -> Callable[..., Any]:
     return operation.functions[0] if operation.functions else function
 
 
-#: WRITTEN_IN_PYTHON are those of Tensor's methods that are (__pow__, __rsub__, …). Under torch.compile they cannot be
-#: looked up in a dict, and since PyTorch 2.15 they have no names of their own there.
+#: WRITTEN_IN_PYTHON are Tensor's methods written in Python (__pow__, __rsub__, …). Under torch.compile they cannot be
+#: looked up in a dict, and since PyTorch 2.15 they have no names there.
 BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
-#: Functions that call ``__torch_function__`` and write by methods of the tensor.
+#: Functions that call ``__torch_function__`` and write with methods of the tensor.
 MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
-#: The types of arguments that are, or may hold, masked operands.
+#: Types of arguments that are, or may contain, masked operands.
 HOLD_OPERANDS = (MaskedTensor, list, tuple)
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
 def binding_of(function: Any) -> Binding | None:
-    """Return the binding of a function of torch, None if it has none."""
+    """Return the binding of a function of torch, or None."""
     found = BY_FUNCTION.get(function)
     if found is None and getattr(function, "__module__", "") == "torch._tensor":
         for known, binding in WRITTEN_IN_PYTHON:
@@ -122,7 +122,7 @@ def binding_of(function: Any) -> Binding | None:
 
 
 def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Serve ``__torch_function__``: find the rule of the function that was called, or refuse."""
+    """Handle ``__torch_function__``: find the rule of the called function, or raise an error."""
     binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
         if function in SPELLINGS:
@@ -141,7 +141,7 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def _with_operands_inside(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call ``torch.utils.checkpoint`` in a graph on a function that holds its arguments, and dispatches inside."""
+    """Call ``torch.utils.checkpoint`` in a graph on a function that contains its arguments, and dispatches inside."""
     run, *given = args
     masked = {name: value for name, value in kwargs.items() if type(value) is masked_tensor.MaskedTensor}
     others = {name: value for name, value in kwargs.items() if name not in masked}
@@ -236,7 +236,7 @@ def _stored_in(arguments: Iterable[Any]) -> Iterable[StoredEntries]:
 def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | StoredEntries:
     pattern = x._pattern
     if type(pattern) is BooleanPattern:
-        home = pattern._home  # `.current`, without its call where the mask has not moved
+        home = pattern._home  # `.current`, without a call if the mask has not moved
         known = pattern._source is None if home is None else home.moves == pattern._moves
         return Entries(x._values, pattern._mask if known else pattern.current)
     return StoredEntries(x._values, pattern)  # type: ignore[arg-type]
@@ -266,7 +266,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     """Return the pattern of a result, which may be a view of an operand, or have its mask."""
     if operation.family == "elementwise":
         is_new = operation.name not in VIEWS_OF_NUMBERS
-    else:  # values that are detached are no view
+    else:  # detached values are not a view
         moves = (
             operation.family in ("views", "indexing", "conversion") or torch.compiler.is_dynamo_compiling()
         )
@@ -304,7 +304,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
     # in a graph and in a transformation, memory cannot be compared
     unknown = compiling or is_transformed()
-    if unknown and operation.name == "clone":  # its mask is its own, and can be written through views
+    if unknown and operation.name == "clone":  # its mask is a copy, which views can write
         return BooleanPattern(mask.clone(), Home(lent=False))
     views = unknown and makes_views(operation, args)
     return pattern_of_result(values, mask, sources, views)

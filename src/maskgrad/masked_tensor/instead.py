@@ -1,4 +1,4 @@
-"""Names of functions in messages, and lines to write instead of what MaskedTensors do not have."""
+"""Names of functions in messages, and remedies for functions that MaskedTensors do not support."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 __all__ = ["instead_of", "name_of"]
 
-#: Name, as a message calls it: what to write.
+#: Remedy by the function's name in messages.
 BY_NAME = {
     "torch.Tensor.numpy": "Write x.to_numpy() for a numpy.ma array, or x.filled(float('nan')).numpy() for libraries "
-    "that know NaN.",
+    "that support NaN.",
     "torch.Tensor.storage": "Write x.get_data().storage() for the memory of the values; that of the mask is x.mask's.",
     "torch.Tensor.untyped_storage": "Write x.get_data().untyped_storage() for the memory of the values; that of the "
     "mask is x.mask's.",

@@ -36,7 +36,7 @@ TABLES = {"pandas": "pandas", "polars": "polars", "pyarrow": "arrow", "scipy": "
 USUAL = frozenset({MaskedTensor, Tensor, torch.nn.Parameter, bool, int, float, complex})
 
 
-# The closures below hold functions of torch and nothing of ours: torch.compile can rebuild only the former when it
+# The closures below contain functions of torch only, none of ours: torch.compile can rebuild only the former when it
 # meets a method of a MaskedTensor that was made inside the graph.
 
 
@@ -101,7 +101,7 @@ def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
 
 
 def _converted(other: Any) -> Any:
-    """Convert an array of numpy to a tensor that shares its memory, with its mask if it has one; keep numbers.
+    """Convert a NumPy array to a tensor that shares its memory, with its mask if any; keep scalars.
 
     For anything else NotImplemented: Python then calls its own operator with the MaskedTensor.
     """
@@ -184,7 +184,7 @@ def _documented(name: str, operation: Operation, where: str = "") -> Callable[..
 
 
 def install() -> None:
-    """Put methods, operators and properties on the class: first those that are written by hand, then the derived."""
+    """Put methods, operators and properties on the class: first those written by hand, then the derived ones."""
     by_name = (*sequences.METHODS, *sequence_ends.METHODS, *completeness.METHODS, *autograd.METHODS)
     by_hand = storage.methods() | {m.__name__: m for m in by_name}
     for name, written in (by_hand | autograd.PROPERTIES).items():
@@ -202,7 +202,7 @@ def install() -> None:
             is_method = name.endswith("_") and not name.startswith("__") and hasattr(Tensor, name)
             if is_method and name not in by_hand:
                 setattr(MaskedTensor, name, _documented(name, operation, "in place, "))
-    for refusal in REFUSALS:  # so that x.svd() says why, like torch.svd(x)
+    for refusal in REFUSALS:  # so that x.svd() raises the same error as torch.svd(x)
         for name in refusal.methods:
             setattr(MaskedTensor, name, _method(getattr(Tensor, name), name))
     for function in SPELLINGS:

@@ -1,4 +1,4 @@
-"""Numbers in numpy's memory as tensors, in any order of bytes, and back."""
+"""Conversion of NumPy arrays to tensors, in any byte order, and back."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 __all__ = ["holds_numbers", "in_numpy", "tensor_of"]
 
-#: Where another library lacks a dtype, the next one that holds all of its values.
+#: Wider dtypes for those missing in another library.
 _EXACT_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
-#: kinds and sizes of numpy's dtypes that torch has too: b Boolean, i and u integers, f floating point, c complex
+#: kinds and sizes of NumPy's dtypes supported by torch: b Boolean, i and u integers, f floating point, c complex
 _SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}
 
 
@@ -27,7 +27,7 @@ def holds_numbers(dtype: np.dtype[Any]) -> bool:
 def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
     """Convert an array to a tensor of its shape; its dtype is one that :func:`holds_numbers`.
 
-    The memory is shared where a tensor may stand for it. It is copied if the order of the bytes is foreign,
+    The memory is shared if possible. It is copied if the byte order is foreign,
     if the array is read-only (its owner relies on that, and PyTorch has no read-only tensors), or if a stride
     is negative.
     """
@@ -39,6 +39,6 @@ def tensor_of(array: np.ndarray[Any, Any]) -> Tensor:
 
 
 def in_numpy(values: Tensor, widen: tuple[torch.dtype, ...] = tuple(_EXACT_WIDER)) -> np.ndarray[Any, Any]:
-    """Values in numpy's memory, shared where they can be; dtypes among ``widen`` become wider ones."""
+    """Convert values to NumPy, sharing memory if possible; dtypes in ``widen`` become wider ones."""
     plain = values.detach().cpu().resolve_conj().resolve_neg()
     return (plain.to(_EXACT_WIDER[plain.dtype]) if plain.dtype in widen else plain).numpy()

@@ -1,7 +1,7 @@
-"""Warnings about other packages, when a MaskedTensor is made after they were imported.
+"""Warnings about other packages, when a MaskedTensor is created after they were imported.
 
-Packages that would be wrong without an error draw a warning, once, unless ``mg.integrations.install`` was called for
-them. Nothing of another package is changed here: einops has a registry.
+Packages that would be silently wrong cause a warning, once, unless ``mg.integrations.install`` was called for
+them. No other package is changed here: einops has a registry.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 
 __all__ = ["WRONG_IN_SILENCE", "level_of_user", "notice_packages", "register_einops", "settle", "unsettle"]
 
-#: The records in ``maskgrad.integrations`` that say so; a test compares.
+#: Must equal the records in ``maskgrad.integrations``; checked by a test.
 WRONG_IN_SILENCE = frozenset(
     [
         "accelerate",
@@ -33,13 +33,13 @@ WRONG_IN_SILENCE = frozenset(
     ]
 )
 _settled: set[str] = set()
-#: The number of modules when we last looked.
+#: Number of modules at the last check.
 _seen = [0]
 _backends: list[type] = []
 
 
 def notice_packages() -> None:
-    """Look again if modules were imported. The check takes less than 0.2 µs; it is no part of compiled graphs."""
+    """Check again if modules were imported. This takes less than 0.2 µs, and is not part of compiled graphs."""
     if not torch.compiler.is_dynamo_compiling() and len(sys.modules) != _seen[0]:
         _look()
 
@@ -53,7 +53,7 @@ def _look() -> None:
         settle(found)
         names = ", ".join(f'"{name}"' for name in found)
         warnings.warn(
-            f"{' and '.join(found)} may give wrong results for MaskedTensors without an error. Write "
+            f"{' and '.join(found)} may give wrong results for MaskedTensors without an error. Call "
             f"mg.integrations.install({names}) once, after the imports",
             IntegrationWarning,
             stacklevel=level_of_user(),
@@ -69,18 +69,18 @@ def level_of_user() -> int:
 
 
 def settle(packages: Iterable[str]) -> None:
-    """Say nothing more about these packages: they are installed, or were warned of."""
+    """Do not warn about these packages again: they are installed, or had a warning."""
     _settled.update(packages)
 
 
 def unsettle(package: str) -> None:
-    """Warn of this package again when the next MaskedTensor is made."""
+    """Warn about this package again when the next MaskedTensor is created."""
     _settled.discard(package)
     _seen[0] = 0
 
 
 def register_einops() -> None:
-    """Define a backend of einops, which finds all classes derived from its own."""
+    """Define a backend of einops, which finds all subclasses of its own."""
     if _backends:
         return
     from einops import _backends as backends

@@ -14,14 +14,14 @@ from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 __all__ = ["html", "text"]
 
 ABSENT = "--"
-#: Rows and columns of a table before its middle is left out.
+#: Rows and columns of a table before its middle is omitted.
 MOST_ROWS, MOST_COLUMNS = 20, 12
-#: Entries of the whole shape up to which a sparse layout is written out.
+#: Number of entries of the full shape up to which a sparse layout is printed densely.
 SMALL = 1000
 
 
 def _texts(values: torch.Tensor) -> list[str]:
-    """Format the numbers of a 1-D tensor alike, with four decimals if any, as torch does."""
+    """Format the values of a 1-D tensor uniformly, with four decimals if any, as torch does."""
     if values.dtype == torch.bool or not (values.is_floating_point() or values.is_complex()):
         return [str(v) for v in values.tolist()]
     if values.is_complex():
@@ -37,13 +37,13 @@ def _texts(values: torch.Tensor) -> list[str]:
 
 
 def text(x: MaskedTensor) -> str:
-    """Format as ``masked([1., --, 3.])``, summarised like numpy's arrays when it is long."""
+    """Format as ``masked([1., --, 3.])``, summarised like NumPy's arrays when it is long."""
     values = x._values
     if stored_of(x) is not None:
         return _stored_text(x)
     mask = x._pattern.mask
     if type(values) is not torch.Tensor and not isinstance(values, torch.Tensor):
-        return f"MaskedTensor(values={values!r}, mask={mask!r})"  # a placeholder while a transformation is under way
+        return f"MaskedTensor(values={values!r}, mask={mask!r})"  # a placeholder during a transformation
     if values.is_meta or torch._C._functorch.maybe_get_level(values) > 0:
         return f"masked(..., shape={tuple(values.shape)}{_suffix(values)})"
     flat, known = values.detach().reshape(-1), mask.reshape(-1)
@@ -62,7 +62,7 @@ def text(x: MaskedTensor) -> str:
     written = dict(zip(chosen.tolist(), _texts(flat[chosen]), strict=True))
     width = max((len(t) for t in written.values()), default=0) if values.ndim else 0
     if values.ndim > 1 and len(written) < len(set(visible)):
-        width = max(width, len(ABSENT))  # columns of one-digit integers stay under each other
+        width = max(width, len(ABSENT))  # keeps columns of one-digit integers aligned
     body = np.array2string(
         places, formatter={"int": lambda p: written.get(int(p), ABSENT).rjust(width)}, **layout
     )

@@ -25,19 +25,19 @@ def ranks(x: AnyTensor, dim: int = -1, *, descending: bool = False) -> AnyTensor
 
     .. math:: r_i = \#\{j : m_j,\; x_j < x_i\} + \#\{j < i : m_j,\; x_j = x_i\}
 
-    ``x.argsort(dim)`` moves the specified positions to the front, so that ``x.argsort(dim).argsort(dim)`` does not line
-    up with ``x``; this does.
+    ``x.argsort(dim)`` moves the specified positions to the front, so that ``x.argsort(dim).argsort(dim)`` does not
+    match the positions of ``x``; this does.
 
     Args:
-        x: a MaskedTensor of any layout, or a tensor, which counts as fully specified. NaN ranks above infinity.
+        x: a MaskedTensor of any layout, or a plain tensor (fully specified). NaN ranks above infinity.
         dim: the dimension to rank along.
-        descending: 0 for the largest. Equal entries are ranked in their order either way.
+        descending: 0 for the largest. Ties are ranked in their order either way.
 
     Returns:
         int64, of the shape, the pattern and the layout of ``x``; a plain tensor if ``x`` is one. Gradient: none.
 
     Raises:
-        TypeError: ``x`` is no tensor.
+        TypeError: ``x`` is not a tensor.
         IndexError: ``dim`` is out of range.
 
     Dense equivalent: ``x.argsort(dim, stable=True).argsort(dim)``, on each slice without its unspecified entries.

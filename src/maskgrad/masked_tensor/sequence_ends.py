@@ -1,4 +1,4 @@
-"""The first and last positions of each sequence, and all but these: by its own length, not by that of the batch."""
+"""The first and last positions of each sequence, and all others: by its own length, not that of the batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTenso
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
             mask may have holes.
-        n: how many; of a shorter sequence all.
+        n: number of positions; all of a shorter sequence.
         dim: the dimension of the positions.
 
     Returns:
@@ -39,7 +39,7 @@ def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTenso
         TypeError, ValueError: ``n`` is not a number of positions.
         UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
 
-    Dense equivalent: ``x[b, :n]`` for each sequence alone.
+    Dense equivalent: ``x[b, :n]`` for each sequence separately.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -59,7 +59,7 @@ def last(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
             mask may have holes.
-        n: how many; of a shorter sequence all.
+        n: number of positions; all of a shorter sequence.
         dim: the dimension of the positions.
 
     Returns:
@@ -70,7 +70,7 @@ def last(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor
         TypeError, ValueError: ``n`` is not a number of positions.
         UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
 
-    Dense equivalent: ``x[b, -n:]`` for each sequence alone.
+    Dense equivalent: ``x[b, -n:]`` for each sequence separately.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -89,7 +89,7 @@ def drop_first(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
 
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
-        n: how many; of a shorter sequence nothing is left.
+        n: number of positions; a shorter sequence becomes empty.
         dim: the dimension of the positions.
 
     Returns:
@@ -99,7 +99,7 @@ def drop_first(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
         TypeError, ValueError: ``n`` is not a number of positions.
         UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
 
-    Dense equivalent: ``x[b, n:]`` for each sequence alone.
+    Dense equivalent: ``x[b, n:]`` for each sequence separately.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -116,7 +116,7 @@ def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
 
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
-        n: how many; of a shorter sequence nothing is left.
+        n: number of positions; a shorter sequence becomes empty.
         dim: the dimension of the positions.
 
     Returns:
@@ -126,7 +126,7 @@ def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
         TypeError, ValueError: ``n`` is not a number of positions.
         UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
 
-    Dense equivalent: ``x[b, :max(len(x[b]) - n, 0)]`` for each sequence alone.
+    Dense equivalent: ``x[b, :max(len(x[b]) - n, 0)]`` for each sequence separately.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -140,11 +140,11 @@ def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
 
 
 def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
-    """Return consecutive positions of each sequence: where they start, and how many they are, depends on its length."""
+    """Return consecutive positions of each sequence: start and number depend on its length."""
     if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"n must be an integer, found {type(n).__name__}; write x.{name}(1)")
+        raise TypeError(f"n must be an integer, found {type(n).__name__}; use x.{name}(1)")
     if n < 0:
-        raise ValueError(f"n must be at least 0, found {n}; write x.{name}({-n})")
+        raise ValueError(f"n must be at least 0, found {n}; use x.{name}({-n})")
     dim = as_dim(dim, len(x.shape))
     total = x.shape[dim]
     size = min(n, total) if name in ("first", "last") else max(total - n, 0)
@@ -167,7 +167,7 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
     values, mask = x._dense()
     (length,) = own_sizes(f"x.{name}(n)", CLOSE_GAPS, mask, (dim,))
     start, length = _within(name, length, n)
-    if name == "last":  # each sequence's own places
+    if name == "last":  # each sequence's own positions
         places = torch.arange(size, device=values.device).reshape(-1, *(1,) * (values.ndim - 1 - dim)) + start
         shape = (*values.shape[:dim], size, *values.shape[dim + 1 :])
         found = values.gather(dim, places.clamp(max=max(total - 1, 0)).expand(shape))
@@ -177,7 +177,7 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
 
 
 def _within(name: str, length: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """Return the place at which the wanted part of each sequence starts, and its length."""
+    """Return the start and length of the requested part of each sequence."""
     part = length.clamp(max=n) if name in ("first", "last") else (length - n).clamp(min=0)
     at_the_end = name in ("last", "drop_first")
     return length - part if at_the_end else torch.zeros_like(length), part

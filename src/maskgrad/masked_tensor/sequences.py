@@ -40,13 +40,13 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
 
     Args:
         sequences: tensors ``(length, *features)``, of one dtype and device; lengths may be 0.
-        layout: ``torch.strided`` pads them and has a Boolean mask; ``torch.jagged`` stores them one behind the other.
+        layout: ``torch.strided`` pads them, with a Boolean mask; ``torch.jagged`` concatenates them.
 
     Returns:
         MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches each sequence.
 
     Raises:
-        TypeError: a sequence is no tensor, or their dtypes differ.
+        TypeError: a sequence is not a tensor, or their dtypes differ.
         ValueError: there are no sequences, or their features or devices differ.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)``.
@@ -64,7 +64,7 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     parts = list(sequences)
     if not parts:
         raise ValueError(
-            "sequences must not be empty: their features and dtype are not known; use mg.from_offsets"
+            "sequences must not be empty, as features and dtype would be unknown; use mg.from_offsets"
         )
     for i, part in enumerate(parts):
         if not isinstance(part, Tensor) or part.ndim < 1:
@@ -92,18 +92,18 @@ def from_offsets(values: Tensor | MaskedTensor, offsets: Tensor, longest: int | 
     """Create a jagged batch from packed sequences (``cu_seqlens`` of variable-length attention), sharing the memory.
 
     Args:
-        values: rows ``(n, *features)`` of all sequences, one behind the other. A MaskedTensor keeps its own mask too.
+        values: concatenated rows ``(n, *features)`` of all sequences. A MaskedTensor keeps its own mask, too.
         offsets: integers (B + 1,), ascending from 0 to n: sequence b is the rows ``offsets[b]:offsets[b + 1]``.
-        longest: T, the size of the ragged dimension; None: the longest length, which is read.
+        longest: T, the size of the ragged dimension; None: the longest length, which is read from the device.
 
     Returns:
-        MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``; of masked rows, whose holes that layout does not
-        know, with a Boolean mask. Gradient: reaches ``values``.
+        MaskedTensor ``(B, T, *features)`` of layout ``torch.jagged``; with a Boolean mask for masked rows, whose
+        holes that layout cannot store. Gradient: reaches ``values``.
 
     Raises:
-        TypeError: ``values`` is no strided tensor, or ``offsets`` are no integers.
-        ValueError: ``offsets`` fall, do not begin with 0 or end with n, are on another device, or a sequence is longer
-            than ``longest``.
+        TypeError: ``values`` is not a strided tensor, or ``offsets`` are not integers.
+        ValueError: ``offsets`` decrease, do not begin with 0 or end with n, are on another device, or a sequence is
+            longer than ``longest``.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -149,21 +149,21 @@ def jagged_of_lengths(data: Tensor, lengths: Tensor, dim: int) -> MaskedTensor:
 def _rows(data: Tensor, pattern: JaggedPattern) -> MaskedTensor:
     depth = len(pattern.at)
     rows = data.movedim(pattern.at, tuple(range(depth))).flatten(0, depth - 1)
-    # index_select has none of these dtypes, and is the faster one for the others
+    # index_select does not support these dtypes, and is faster for the others
     chosen = rows[pattern.index] if rows.dtype in SIGNED else rows.index_select(0, pattern.index)
     return MaskedTensor(chosen, pattern)
 
 
 def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
-    """Concatenate the sequences: later operations cost what the specified positions cost.
+    """Concatenate the sequences, so that later operations do not compute padding.
 
     Args:
-        self: a MaskedTensor of any layout, each of whose sequences is specified in its first positions.
+        self: a MaskedTensor of any layout, whose sequences are specified in their first positions.
         dim: the ragged dimension. Dimension 0, and those before ``dim`` along which the mask varies, are the batch; all
-            others are features, and specified together.
+            others are features, with a common mask.
 
     Returns:
-        MaskedTensor of layout ``torch.jagged`` and of the same shape. Gradient: passes entry by entry.
+        MaskedTensor of layout ``torch.jagged`` and of the same shape. Gradient: passes to the same entries.
 
     Raises:
         ValueError: a sequence has a gap, or a position is specified in some of its features only.
@@ -185,7 +185,7 @@ def to_jagged(self: MaskedTensor, dim: int = 1) -> MaskedTensor:
     dim = as_dim(dim, rank)
     if dim == 0:
         raise ValueError(
-            "dim must name a dimension other than 0, the batch; write x.transpose(0, 1).to_jagged()"
+            "dim must be a dimension other than 0 (the batch); use x.transpose(0, 1).to_jagged()"
         )
     batch = [d for d in range(dim) if d == 0 or mask.stride(d) != 0]
     at = (*batch, dim)
@@ -200,20 +200,20 @@ def specified_positions(mask: Tensor, at: Sequence[int], function: str) -> Tenso
 
     Raises:
         ValueError: a position is specified in some of its features, or a sequence has a gap; the message names the
-            first. While a graph is compiled, the check becomes part of it.
+            first. In compiled graphs the check is part of the graph.
     """
     depth = len(at)
     mask = mask.movedim(tuple(at), tuple(range(depth)))
     for dim in range(depth, mask.ndim):
         if mask.stride(dim) == 0 and mask.shape[dim]:
-            mask = mask.narrow(dim, 0, 1)  # an expanded mask is equal at every feature
+            mask = mask.narrow(dim, 0, 1)  # an expanded mask is the same for all features
     by_feature = mask.flatten(depth) if mask.ndim > depth else mask.unsqueeze(-1)
     known = by_feature.any(-1)
     partly = (by_feature != known.unsqueeze(-1)).any(-1)
     gap = ~known[..., :-1] & known[..., 1:]
     if torch.compiler.is_compiling():
         torch._assert_async(
-            ~(partly.any() | gap.any()), f"{function}: the mask is not one of padded sequences"
+            ~(partly.any() | gap.any()), f"{function}: the mask is not that of padded sequences"
         )
         return known
     for wrong, words in (
@@ -224,7 +224,7 @@ def specified_positions(mask: Tensor, at: Sequence[int], function: str) -> Tenso
             *batch, position = wrong.nonzero()[0].tolist()
             raise ValueError(
                 f"{function}: position {position} of sequence {batch[0] if len(batch) == 1 else tuple(batch)} is "
-                f"{words}; x must hold sequences with padding at their ends only; keep the Boolean mask"
+                f"{words}; x must contain sequences with padding at their ends only; use a Boolean mask"
             )
     return known
 
@@ -232,13 +232,13 @@ def specified_positions(mask: Tensor, at: Sequence[int], function: str) -> Tenso
 def _pattern(x: MaskedTensor, name: str) -> JaggedPattern:
     if not isinstance(x._pattern, JaggedPattern):
         raise RuntimeError(
-            f"x.{name}() reads layout torch.jagged, found {x.layout}; write x.to_jagged().{name}()"
+            f"x.{name}() needs layout torch.jagged, found {x.layout}; use x.to_jagged().{name}()"
         )
     return x._pattern
 
 
 def offsets(self: MaskedTensor) -> Tensor:
-    """Return the offsets of the sequences of a jagged tensor: int64, (B + 1,); must not be written."""
+    """Return the offsets of the sequences of a jagged tensor: int64, (B + 1,); must not be modified."""
     return _pattern(self, "offsets").offsets
 
 

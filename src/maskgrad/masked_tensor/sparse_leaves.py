@@ -1,4 +1,4 @@
-"""Sparse tensors of torch as leaves: they get gradients in their own layout and pattern."""
+"""PyTorch's sparse tensors as leaves, with gradients in their own layout and pattern."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["entries_of", "lines_in", "torch_tensor_of"]
 
 #: Layouts that torch itself cannot accumulate: ``do not have is_contiguous``.
 NOT_ACCUMULATED = (torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-#: Under which an accumulating node of autograd notes that it has been helped.
+#: Key in the metadata of an accumulating node of autograd that we handle.
 HELPED = "maskgrad accumulates here"
-#: … and what has been sent to it in which backward pass.
+#: … and of the gradient passed to it in a backward pass.
 SENT = "maskgrad has sent"
 
 
 def torch_tensor_of(values: Tensor, pattern: StoredPattern) -> Tensor:
-    """Build the sparse tensor of torch with this pattern and these values."""
+    """Return the sparse tensor of torch with this pattern and these values."""
     shape = pattern.shape(values)
     if isinstance(pattern, CoordinatePattern):
         return torch.sparse_coo_tensor(
@@ -42,7 +42,7 @@ def lines_in(t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Entries(torch.autograd.Function):
-    """The (merged) values of a sparse tensor; a first derivative only."""
+    """The (merged) values of a sparse tensor; first derivatives only."""
 
     @staticmethod
     def forward(t: Tensor, values: Tensor, pattern: StoredPattern) -> Tensor:  # noqa: ARG004
@@ -56,12 +56,12 @@ class _Entries(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "from_sparse: create_graph=True is refused, because the second derivative through torch's sparse "
+                "from_sparse: create_graph=True is not supported: the second derivative through torch's sparse "
                 "constructors is silently wrong; let the values be the leaf: from_sparse(t.detach()).requires_grad_()"
             )
         if ctx.pattern.layout in NOT_ACCUMULATED:
-            # Nor can torch add up what arrives from several uses: the first use sends a tensor whose values it owns,
-            # the others of the same backward pass add theirs to these.
+            # Torch cannot sum gradients of several uses either: the first use passes a tensor whose values it owns,
+            # the others of the same backward pass add to these.
             node, task = ctx.next_functions[0][0], torch._C._current_graph_task_id()
             before, values = node.metadata.get(SENT, (None, None))
             if before == task:
@@ -83,7 +83,7 @@ def entries_of(t: Tensor, values: Tensor, pattern: StoredPattern) -> Tensor:
 
 
 def _accumulate_for(t: Tensor, values: Tensor) -> None:
-    """Add up gradients of a leaf in ``t.grad``, which torch's accumulating node cannot."""
+    """Accumulate gradients of a leaf in ``t.grad``, which torch's accumulating node cannot do."""
     assert values.grad_fn is not None
     node: Any = values.grad_fn.next_functions[0][0]
     if HELPED in node.metadata:
@@ -98,7 +98,7 @@ def _accumulate_for(t: Tensor, values: Tensor) -> None:
         node.metadata.pop(SENT, None)
         before = owner.grad
         owner.grad = gradient if before is None else _sum(before, gradient)
-        return (None,)  # nothing is left for torch to do
+        return (None,)  # nothing remains for torch to do
 
     node.register_prehook(accumulate)
 

@@ -1,4 +1,4 @@
-"""Functions of PyTorch for sparse or quantized tensors, mapped to functions of the same meaning on MaskedTensors."""
+"""Functions of PyTorch for sparse or quantized tensors, mapped to equivalent functions on MaskedTensors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _sparse_mask(input: Any, mask: Any) -> Any:
 
 
 def _quantized(operator: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Apply a linear layer with quantized weights; zero is exact, and inside of every range of activations."""
+    """Apply a linear layer with quantized weights; zero is exact, and within every range of activations."""
 
     def linear(x: Any, *args: Any, **kwargs: Any) -> Any:
         found = masked(operator(x.filled(0), *args, **kwargs), x.mask.any(-1, keepdim=True))

@@ -24,20 +24,20 @@ __all__ = ["from_sparse", "methods"]
 
 
 def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
-    """Create a MaskedTensor from a sparse tensor of torch: stored entries are specified, stored zeros included.
+    """Create a MaskedTensor from a sparse tensor of torch: stored entries are specified, including stored zeros.
 
     Args:
-        t: COO (hybrid or not, coalesced or not: duplicates are added up, as torch means them), CSR, CSC, BSR or BSC
-            tensor, batched where torch allows it.
-        check_invariants: look whether indices are in bounds, in order and without duplicates. False trusts ``t``.
+        t: COO (hybrid or not, coalesced or not: duplicates are summed, as in torch), CSR, CSC, BSR or BSC
+            tensor, batched if torch allows it.
+        check_invariants: check that indices are in bounds, in order and without duplicates. False trusts ``t``.
 
     Returns:
-        MaskedTensor of the same layout, shape and dtype; of CSR, CSC, BSR and BSC it shares the memory.
+        MaskedTensor of the same layout, shape and dtype; memory is shared for CSR, CSC, BSR and BSC.
         Gradient: reaches ``t`` and accumulates in ``t.grad``, in the layout and pattern of ``t``; a backward pass with
-        ``create_graph=True`` is refused there (let the values be the leaf: ``from_sparse(t).requires_grad_()``).
+        ``create_graph=True`` raises an error there (make the values the leaf: ``from_sparse(t).requires_grad_()``).
 
     Raises:
-        TypeError: ``t`` is no sparse tensor.
+        TypeError: ``t`` is not a sparse tensor.
         IndexError: an index lies outside the shape.
         ValueError: the indices contradict each other or the values.
 
@@ -58,7 +58,7 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
         )
     if t.layout == torch.sparse_coo:
         return _from_coordinates(t, check_invariants)
-    # detached a second time, values are no view of a sparse tensor: torch.compile cannot trace such views
+    # detached again, values are not a view of a sparse tensor: torch.compile cannot trace such views
     values = t.detach().values().detach()
     sizes = tuple(t.shape[: t.ndim - t.dense_dim()])
     at = len(sizes) - 1
@@ -71,12 +71,12 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
 
 def _from_coordinates(t: Tensor, check_invariants: bool) -> MaskedTensor:
     sizes = tuple(t.shape[: t.sparse_dim()])
-    # detached a second time, values are no view of a sparse tensor: torch.compile cannot trace such views
+    # detached again, values are not a view of a sparse tensor: torch.compile cannot trace such views
     indices, values = t._indices(), t.detach()._values().detach()
     if check_invariants:
         check_places(indices, sizes)
     keys = ravel_multi_index(indices, sizes)
-    if bool((keys[1:] <= keys[:-1]).any()):  # the flag is believed nowhere
+    if bool((keys[1:] <= keys[:-1]).any()):  # the flag is never trusted
         distinct, values = kernels.merge_rows(keys, values, math.prod(sizes), "sum")
         indices = unravel_index(distinct, sizes)
     pattern = CoordinatePattern(indices, sizes)
@@ -95,7 +95,7 @@ def _places(x: MaskedTensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
 def _rows(
     coordinates: Tensor, entries: Tensor, shape: tuple[int, ...], listed: int
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """Return indices in the first ``listed`` dimensions, each with its entry over the others, which is complete."""
+    """Return indices in the first ``listed`` dimensions, each with its (complete) entry over the others."""
     sizes, dense = shape[:listed], shape[listed:]
     order = torch.argsort(ravel_multi_index(coordinates, shape))
     distinct, counts = torch.unique(ravel_multi_index(coordinates[:listed], sizes), return_counts=True)
@@ -103,8 +103,8 @@ def _rows(
     if bool(partial.any()):
         first = unravel_index(distinct[partial][:1], sizes)[:, 0].tolist()
         raise ValueError(
-            f"a place in the first {listed} dimensions stores all {math.prod(dense)} entries of the others, but "
-            f"{int(partial.sum())} places are specified only in part, the first at {tuple(first)}; write "
+            f"an index of the first {listed} dimensions stores all {math.prod(dense)} entries of the others, but "
+            f"{int(partial.sum())} indices are partially specified, the first at {tuple(first)}; use "
             "x.to_sparse(), which lists each entry"
         )
     return unravel_index(distinct, sizes), entries[order].reshape(len(distinct), *dense), sizes
@@ -115,9 +115,9 @@ def _listed_dims(shape: torch.Size, sparse_dim: Any, dense_dim: int | None, layo
     found = sparse_dim if dense_dim is None else dense_dim
     most = len(shape) if dense_dim is None else len(shape) - (1 if layout == torch.sparse_coo else 2)
     if sparse_dim is not None and dense_dim is not None:
-        raise ValueError(f"give sparse_dim or dense_dim, not both, found {sparse_dim} and {dense_dim}")
+        raise ValueError(f"pass sparse_dim or dense_dim, not both; found {sparse_dim} and {dense_dim}")
     if layout != torch.sparse_coo and dense_dim is None:
-        raise ValueError(f"sparse_dim belongs to torch.sparse_coo; for {layout}, name dense_dim= instead")
+        raise ValueError(f"sparse_dim is for torch.sparse_coo; for {layout}, pass dense_dim= instead")
     if not least <= found <= most:
         raise ValueError(
             f"{name} must be from {least} to {most} for shape {tuple(shape)} and {layout}, found {found}"
@@ -133,22 +133,22 @@ def to_sparse(
     blocksize: tuple[int, int] | None = None,
     dense_dim: int | None = None,
 ) -> MaskedTensor:
-    """Convert to a sparse layout by the pattern, never by the values: a specified 0 stays.
+    """Convert to a sparse layout by the pattern, never by values: specified zeros are kept.
 
     Args:
         self: a MaskedTensor of any layout.
-        sparse_dim: of a COO tensor, how many dimensions are listed by their coordinates, the first ones; each place
-            then stores all entries of the others. None: all. A layout may be given here, too.
+        sparse_dim: for a COO tensor, the number of leading dimensions given by coordinates; each index
+            then stores all entries of the others. None: all. A layout may be passed here, too.
         layout: ``torch.sparse_coo`` (default), ``sparse_csr``, ``sparse_csc``, ``sparse_bsr`` or ``sparse_bsc``.
         blocksize: height and width of the blocks, for the last two.
-        dense_dim: how many dimensions, the last ones, each place stores.
+        dense_dim: number of trailing dimensions stored for each index.
 
     Returns:
-        MaskedTensor of that layout. Gradient: passes entry by entry.
+        MaskedTensor of that layout. Gradient: passes to the same entries.
 
     Raises:
-        ValueError: the layout is unknown, or does not fit (see the message): blocks or places specified in part, sizes
-            that the block size does not divide, batches with different numbers of entries.
+        ValueError: the layout is unknown, or does not fit (see the message): blocks or indices that are partially
+            specified, sizes that the block size does not divide, batches with different numbers of entries.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -173,7 +173,7 @@ def to_sparse(
     same = stored is not None and listed in (None, len(stored.sizes))
     if same and layout == self.layout and blocksize in (None, self._pattern.facts().blocksize):
         return self
-    # dense dimensions may stay
+    # dense dimensions may be kept
     if same and stored is not None and (layout == torch.sparse_coo or len(stored.sizes) > 1):
         coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.pattern.sizes
     else:
@@ -185,7 +185,7 @@ def to_sparse(
 
 
 def to_dense(self: MaskedTensor) -> MaskedTensor:
-    """Convert to a Boolean mask, which allocates the whole shape. Gradient: passes entry by entry."""
+    """Convert to a Boolean mask, which allocates the full shape. Gradient: passes to the same entries."""
     stored = stored_of(self)
     return self if stored is None else of_entries(*densified(stored))
 
@@ -196,7 +196,7 @@ def to_sparse_tensor(self: MaskedTensor) -> Tensor:
     Gradient: passes to the values, once: the second derivative of torch's constructors is wrong (COO) or missing.
     """
     stored = stored_of(self)
-    if stored is None or self.layout == torch.jagged:  # which sparse tensors of torch do not know
+    if stored is None or self.layout == torch.jagged:  # which sparse tensors of torch do not support
         stored = stored_of(to_sparse(self))
     assert stored is not None
     return torch_tensor_of(stored.values, stored.pattern)
@@ -226,7 +226,7 @@ def num_specified(self: MaskedTensor) -> Tensor:
 
 SPARSE = COO, CSR, CSC, BSR, BSC = LAYOUTS[1:]
 
-#: Method: the layouts that have it, and what it reads of values and pattern.
+#: Method: its layouts, and a function of values and pattern.
 READ: dict[str, tuple[tuple[torch.layout, ...], Callable[[Tensor, Any], Any]]] = {
     "values": ((*SPARSE, torch.jagged), lambda values, _: values),
     "indices": ((COO,), lambda _, pattern: pattern.indices),
@@ -250,20 +250,22 @@ def _reader(name: str) -> Callable[[MaskedTensor], Any]:
         stored = stored_of(self)
         if stored is None or self.layout not in layouts:
             raise RuntimeError(
-                f"x.{name}() reads layout {' or '.join(map(str, layouts))}, found {self.layout}; write "
+                f"x.{name}() needs layout {' or '.join(map(str, layouts))}, found {self.layout}; use "
                 f"x.to_sparse(layout={layouts[0]}).{name}(), or x.compressed() for the specified entries"
             )
         return read(stored.values, stored.pattern)
 
-    method.__doc__ = f"``torch.Tensor.{name}``: the memory of the tensor itself; indices must not be written."
+    method.__doc__ = (
+        f"``torch.Tensor.{name}``: the memory of the tensor itself; indices must not be modified."
+    )
     return method
 
 
 def coalesce(self: MaskedTensor) -> MaskedTensor:
-    """Return the tensor itself, which stores no index twice (``torch.Tensor.coalesce``)."""
+    """Return the tensor itself, which has no duplicate indices (``torch.Tensor.coalesce``)."""
     if self.layout != torch.sparse_coo:
         raise RuntimeError(
-            f"x.coalesce() needs layout torch.sparse_coo, found {self.layout}; no entry of a MaskedTensor is ever "
+            f"x.coalesce() needs layout torch.sparse_coo, found {self.layout}; entries of a MaskedTensor are never "
             "stored twice: use x itself, or x.to_sparse()"
         )
     return self
@@ -298,7 +300,7 @@ def _converter(layout: torch.layout) -> Callable[..., MaskedTensor]:
 
 
 def methods() -> dict[str, Callable[..., Any]]:
-    """Return the methods of MaskedTensor that are defined here, by name, with those of torch's sparse tensors."""
+    """Return the methods of MaskedTensor defined here, by name, with those of torch's sparse tensors."""
     written = (
         to_sparse,
         to_dense,

@@ -1,8 +1,8 @@
-"""Writing in place: values and mask are written in their own memory, so that every view changes.
+"""Writing in place: values and mask are modified in their own memory, so that all views change.
 
-Values are ordinary memory: a view of a MaskedTensor holds a view of its values. Masks are shared more widely, for the
-result of ``x * 2`` has the mask of ``x`` and must not see what is written to ``x``. So a mask is written in place only
-where the memory is known to belong to one MaskedTensor and its views (its :class:`Home`); otherwise it moves first.
+Values are ordinary memory: a view of a MaskedTensor has a view of its values. Masks are shared more widely, as the
+result of ``x * 2`` has the mask of ``x`` and must not see later writes to ``x``. So a mask is modified in place only
+if its memory is known to belong to one MaskedTensor and its views (its :class:`Home`); otherwise it moves first.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "write_result",
 ]
 
-#: The elementwise operations whose results share memory with an operand, though they are other tensors.
+#: The elementwise operations whose results are new tensors that share memory with an operand.
 VIEWS_OF_NUMBERS = frozenset({"real", "imag", "conj"})
 #: Of the family "views", those that copy.
 COPIES = ("flip", "fliplr", "flipud", "rot90", "roll", "repeat", "tile", "repeat_interleave")
@@ -69,7 +69,7 @@ def pattern_of_result(
                 found = pattern.borrowed()
         elif same_memory(values, source._values):
             return pattern.of_view(mask)
-        elif views and is_transformed():  # nor can it be there
+        elif views and is_transformed():  # nor there
             return pattern.alias(mask)
         elif same_memory(mask, pattern.current):
             found = pattern.borrowed()
@@ -77,7 +77,7 @@ def pattern_of_result(
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
-    """Write values and mask; values under the mask stay as they are."""
+    """Write values and mask; values under the mask are not changed."""
     known = _pattern(target).current
     same = mask is known or (can_read_values(mask) and torch.equal(mask, known))
     if not same:
@@ -96,7 +96,7 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
         place.copy_(_narrowed(mask, place))
 
 
-#: dtypes that torch.where writes into memory that it is given, on every version
+#: dtypes supported by torch.where with out= in all versions
 PLAIN_OUT = (
     torch.float32,
     torch.float64,
@@ -124,7 +124,7 @@ def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
 
 
 def _pattern(target: MaskedTensor) -> BooleanPattern:
-    """A sparse layout is rebound, and never comes here."""
+    """Sparse layouts are rebound, and never passed here."""
     pattern = target._pattern
     assert isinstance(pattern, BooleanPattern)
     return pattern
@@ -136,14 +136,14 @@ def _narrowed(mask: Tensor, place: Tensor) -> Tensor:
 
 
 def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
-    """Return the mask in its smallest shape, in memory that only this tensor and its views read.
+    """Return the mask in its smallest shape, in memory read only by this tensor and its views.
 
     Args:
         target: with a Boolean mask.
-        wanted: what is to be written. Where several entries share one Boolean it must say the same of all of them.
+        wanted: the new mask. If several entries share one Boolean, it must be equal for all of them.
 
     Raises:
-        RuntimeError: it does not, or the base of this view would not see the write.
+        RuntimeError: it is not, or the base of this view would not see the write.
     """
     pattern = _pattern(target)
     home = pattern.home
@@ -168,7 +168,7 @@ def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
 
 
 def _is_whole(target: MaskedTensor, home: Home, wanted: Tensor | None) -> bool:
-    """Return whether it can be read, and is true, that a write sets all entries alike that share a Boolean."""
+    """Return whether a write is known to set all entries that share a Boolean equally."""
     mask = _pattern(target).current
     if wanted is None or not can_read_values(wanted) or is_expanded(target._values):
         return False
@@ -209,16 +209,16 @@ def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> Mas
     """Rebind the target of an in-place operation (or ``out=``) to the result, under torch's conditions."""
     if not isinstance(target, MaskedTensor):
         if isinstance(result, Tensor):  # a number
-            if _category(result.dtype) <= _category(target.dtype):  # else torch says that it cannot be cast
+            if _category(result.dtype) <= _category(target.dtype):  # else torch raises the error
                 result = result.to(target.dtype)
             return torch.where(torch.ones_like(result, dtype=torch.bool), result, result, out=target)
         words = (
-            f"{name_of(function)} cannot write a masked result into a plain tensor: nothing would say which entries "
+            f"{name_of(function)} cannot write a masked result into a plain tensor: it cannot store which entries "
             "are specified. Use the out-of-place form, or fill the masked operand first with .filled(value)"
         )
-        # after a TypeError Python would try target = target + masked, which other names of the target do not see
+        # after a TypeError Python would try target = target + masked, invisible to aliases of the target
         raise RuntimeError(words) if isinstance(target, Tensor) else TypeError(words)
-    if isinstance(result, Tensor):  # only the target is masked: what plain operands give is fully specified
+    if isinstance(result, Tensor):  # only the target is masked: results of plain operands are fully specified
         result = Entries(result, torch.ones((), dtype=torch.bool, device=result.device).expand(result.shape))
     if not isinstance(result, (Entries, StoredEntries)):
         raise TypeError(
@@ -237,7 +237,7 @@ def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> Mas
             f"{name_of(function)} in place: the result has shape {tuple(shape)}, the target "
             f"{tuple(before)}; broadcasting cannot enlarge the target"
         )
-    # float_power alone does not round its double result to the target
+    # only float_power does not round its double result to the target
     too_wide = getattr(function, "__name__", "") == "float_power" and result.values.dtype != values.dtype
     if too_wide or _category(result.values.dtype) > _category(values.dtype):
         raise RuntimeError(
@@ -251,7 +251,7 @@ def write_result(target: Any, result: Any, function: Any, reshapes: bool) -> Mas
     elif leaf:
         raise RuntimeError(
             f"{name_of(function)} in place would replace a leaf that requires grad, and its .grad; "
-            "write x = function(x).detach().requires_grad_()"
+            "use x = function(x).detach().requires_grad_()"
         )
     elif isinstance(result, StoredEntries):
         target._rebind(result.values.to(values.dtype), result.pattern)

@@ -1,4 +1,4 @@
-"""Predictions and targets as plain flat tensors, paired by place: for code that wants no more than pairs."""
+"""Predictions and targets as flat plain tensors, paired by position."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ Operand = Tensor | MaskedTensor
 
 
 class Dense(NamedTuple):
-    """An operand with memory for every place: values (N,) or (N, C), and which are specified (None: all)."""
+    """A dense operand: values (N,) or (N, C), and the mask of specified ones (None: all)."""
 
     values: Tensor
     known: Tensor | None
     partly: Tensor | None = None
-    """Places of which some classes are specified and some are not."""
+    """Positions with some but not all classes specified."""
 
 
 class ListedOperand(NamedTuple):
-    """An operand that lists its places: their ascending row-major numbers (n,), and values (n,) or (n, C)."""
+    """A sparse operand: ascending row-major indices (n,), and values (n,) or (n, C)."""
 
     keys: Tensor
     values: Tensor
@@ -43,24 +43,24 @@ class ListedOperand(NamedTuple):
 def align(
     prediction: Operand, target: Operand, *others: Operand, class_dim: int | None = None
 ) -> tuple[Tensor, ...]:
-    """Plain tensors with what both have at the places where all of them are specified, in row-major order.
+    """Flatten the arguments to the positions where all of them are specified, in row-major order.
 
-    Deleting each on its own, ``x.compressed()``, pairs wrong entries as soon as the masks differ.
+    Flattening each separately, with ``x.compressed()``, pairs wrong entries if the masks differ.
 
     Args:
-        prediction: numbers of the shape of ``target``; or scores, with one dimension more, for the classes. Plain, or
+        prediction: values of the shape of ``target``; or scores, with one more dimension for the classes. Plain, or
             masked in any layout.
         target: plain, or masked in any layout; with scores the labels.
         others: further tensors of the shape of ``target``, such as weights.
-        class_dim: where the classes of scores are. None: 1, as in PyTorch's losses; the last of jagged scores.
+        class_dim: dimension of the classes of scores. None: 1, as in PyTorch's losses; the last of jagged scores.
 
     Returns:
-        A tensor for each argument, (K,), scores (K, C); K is the number of common places. Dtypes stay. Gradient: passes
-        to the places that are taken, exactly 0 elsewhere.
+        A tensor for each argument, (K,), scores (K, C); K is the number of common positions. Dtypes are kept. Gradient:
+        passes to these positions, exactly 0 elsewhere.
 
     Raises:
-        TypeError: an argument is no tensor, or a tensor of PyTorch that is sparse or nested.
-        ValueError: shapes do not fit, labels are no integers, or a place has scores for some of its classes only.
+        TypeError: an argument is not a tensor, or is a sparse or nested tensor of PyTorch.
+        ValueError: shapes do not fit, labels are not integers, or a position has scores for some of its classes only.
 
     Dense equivalent: ``prediction[mask], target[mask]`` with ``mask = prediction_mask & target_mask``.
 
@@ -82,8 +82,8 @@ def align(
         dtype = _values(target).dtype
         if dtype.is_floating_point or dtype.is_complex:
             raise ValueError(
-                f"target of shape {tuple(shapes[1])} beside a prediction {tuple(shapes[0])} must be labels, which are "
-                f"integers, found {dtype}; for pairs of numbers give both one shape: prediction.squeeze(1)"
+                f"target of shape {tuple(shapes[1])} for a prediction {tuple(shapes[0])} must be labels, which are "
+                f"integers, found {dtype}; for pairs of values use equal shapes, such as prediction.squeeze(1)"
             )
     for place, shape in enumerate(shapes[1:], start=1):
         if shape != positions:
@@ -92,7 +92,7 @@ def align(
 
 
 def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]:
-    """The same for operands whose shapes fit; ``dim`` is where the first one has classes."""
+    """The same for operands of matching shapes; ``dim`` is the class dimension of the first."""
     found = _same_rows(tensors, dim) or (_dense(tensors) if dim is None else None)
     if found is not None:
         return found
@@ -112,7 +112,7 @@ def aligned(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...]
 
 
 def _dense(tensors: tuple[Operand, ...]) -> tuple[Tensor, ...] | None:
-    """Operands of one shape that have memory for every place; None if one lists its places instead."""
+    """Dense operands of one shape; None if one is sparse."""
     patterns = [x._pattern for x in tensors if isinstance(x, MaskedTensor)]
     if not all(isinstance(pattern, BooleanPattern) for pattern in patterns):
         return None
@@ -122,7 +122,7 @@ def _dense(tensors: tuple[Operand, ...]) -> tuple[Tensor, ...] | None:
 
 
 def _common(masks: Iterable[Tensor | None]) -> Tensor | None:
-    """Where all of them are True: one mask is the same object in most that share it."""
+    """Intersection of masks, which are often the same object."""
     known: Tensor | None = None
     for mask in masks:
         if known is None:
@@ -133,7 +133,7 @@ def _common(masks: Iterable[Tensor | None]) -> Tensor | None:
 
 
 def _places(known: Tensor) -> Tensor:
-    """Where a vector is True; NumPy finds a million places in 0.5 ms, PyTorch in 3 to 5."""
+    """Indices where a vector is True; NumPy finds a million in 0.5 ms, PyTorch in 3 to 5."""
     if not can_read_values(known):
         return known.nonzero().squeeze(1)
     return torch.from_numpy(known.numpy().nonzero()[0])
@@ -147,14 +147,14 @@ def _at(one: Dense | ListedOperand, keys: Tensor) -> Tensor:
     if one.partly is not None and bool(one.partly[keys].any()):
         count = int(one.partly[keys].sum())
         raise ValueError(
-            f"prediction has scores for some of its classes only, at {count} of {len(keys)} places, and a plain tensor "
-            "cannot say so; give the others a score: mg.align(scores.filled(-math.inf), labels)"
+            f"prediction has scores for some of its classes only, at {count} of {len(keys)} positions; a plain tensor "
+            "cannot represent this; fill the others with a score: mg.align(scores.filled(-math.inf), labels)"
         )
     return one.values.index_select(0, keys)
 
 
 def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...] | None:
-    """What jagged tensors of the same lengths hold is aligned already."""
+    """Jagged tensors of the same lengths are aligned already."""
     first = _pattern(tensors[0])
     if not isinstance(first, JaggedPattern) or (dim is not None and _values(tensors[0]).ndim != 2):
         return None
@@ -185,7 +185,7 @@ def _read(x: Operand, dim: int | None, name: str) -> Dense | ListedOperand:
         return ListedOperand(keys, entries)
     if not isinstance(pattern, JaggedPattern):
         raise TypeError(
-            f"{name} has scores stored as {x.layout}, which list each class on its own; write "
+            f"{name} has scores stored as {x.layout}, which list classes separately; use "
             "mg.align(scores.to_dense(), labels)"
         )
     if pattern.is_canonical and x._values.ndim == 2 and dim not in pattern.at:
@@ -196,7 +196,7 @@ def _read(x: Operand, dim: int | None, name: str) -> Dense | ListedOperand:
 def _as_dense(values: Tensor, mask: Tensor, dim: int | None) -> Dense:
     if dim is None:
         return Dense(values.reshape(-1), mask.reshape(-1))
-    if mask.stride(dim) == 0 or mask.shape[dim] == 1:  # repeated along the classes: all of them or none
+    if mask.stride(dim) == 0 or mask.shape[dim] == 1:  # constant along the classes: all or none
         return Dense(_flat(values, dim), mask.select(dim, 0).reshape(-1) if mask.shape[dim] else None)
     some, every = mask.any(dim).reshape(-1), mask.all(dim).reshape(-1)
     return Dense(_flat(values, dim), some, some & ~every)
@@ -212,13 +212,13 @@ def _flat(values: Tensor, dim: int | None) -> Tensor:
 def _class_dim(
     prediction: torch.Size, target: torch.Size, class_dim: int | None, is_jagged: bool
 ) -> int | None:
-    """Where the classes are, counted from the front; None if there are none."""
+    """The class dimension, counted from the front; None if there is none."""
     ndim = len(prediction)
     if ndim != len(target) + 1:
         if class_dim is not None and ndim == len(target):
             raise ValueError(
                 f"class_dim is for scores, which have one dimension more than their labels, found {tuple(prediction)} "
-                f"and {tuple(target)}; leave it out"
+                f"and {tuple(target)}; omit it"
             )
         return None
     if class_dim is None:
@@ -230,17 +230,17 @@ def _class_dim(
     return class_dim % ndim
 
 
-_SHAPES = "{} must have the shape of the prediction, without classes if it has some; found {} beside {}; {}"
+_SHAPES = "{} must have the shape of the prediction, without its class dimension, if any; found {} and {}; {}"
 
 
 def _remedy(dim: int | None) -> str:
     if dim is None:
-        return "nothing is broadcast, because pairs are meant: use .expand_as, or .squeeze(1) for a column"
-    return f"classes were looked for in dimension {dim}: say where they are with class_dim=, -1 if they come last"
+        return "shapes are not broadcast: use .expand_as, or .squeeze(1) for a column"
+    return f"classes are expected in dimension {dim}: pass class_dim=, for example -1 for the last"
 
 
 def _shape(x: Any, place: int) -> torch.Size:
-    """The shape of what is a tensor; read once, because a property of a MaskedTensor is a call of its own."""
+    """The shape of a tensor; read once, because properties of a MaskedTensor are slow calls."""
     if isinstance(x, MaskedTensor):
         pattern = x._pattern
         return pattern.shape(x._values) if isinstance(pattern, StoredPattern) else x._values.shape
@@ -250,8 +250,8 @@ def _shape(x: Any, place: int) -> torch.Size:
         layout = "nested" if x.is_nested else f"of layout {x.layout}"
         way = "mg.from_nested(x)" if x.is_nested else "mg.from_sparse(x)"
         raise TypeError(
-            f"{_called(place)} is a tensor of PyTorch that is {layout}, and whether it lacks entries or means zeros "
-            f"cannot be known; use {way}, or x.to_dense()"
+            f"{_called(place)} is a tensor of PyTorch that is {layout}, whose missing entries may be masked or zero; "
+            f"use {way}, or x.to_dense()"
         )
     return x.shape
 

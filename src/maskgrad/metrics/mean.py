@@ -1,4 +1,4 @@
-"""A mean over batches that counts entries."""
+"""A mean over batches, weighted by entries."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["Mean"]
 
 
 class Mean:
-    r"""Mean over all entries of all batches and ranks, for logs.
+    r"""Mean over all entries of all batches and ranks, for logging.
 
     .. math:: \frac{\sum_b \sum_i m^{(b)}_i x^{(b)}_i}{\sum_b \sum_i m^{(b)}_i}
 
-    The mean of batch means weighs an entry of a short batch more than one of a long batch. The denominator is that of
-    :class:`maskgrad.GradientAccumulator`.
+    The mean of batch means gives entries of short batches more weight than those of long ones. The denominator is that
+    of :class:`maskgrad.GradientAccumulator`.
 
     Args:
-        group: a process group; None: the default one, or this process alone if there is none.
+        group: a process group; None: the default one, or this process only if there is none.
 
     Raises:
         TypeError, ValueError: in ``update``: the number of entries is unknown, negative or not finite.
@@ -53,7 +53,7 @@ class Mean:
         """Add the entries of a batch.
 
         Args:
-            value: a MaskedTensor, whose specified entries count; a plain tensor with ``count``; or a mean, a number or
+            value: a MaskedTensor, whose specified entries count; a plain tensor with ``count``; or a mean, a scalar or
                 0-dim tensor, with ``count``.
             count: number of entries, or sum of their weights; any finite number of at least 0. 0: nothing is added,
                 even if the mean is NaN.
@@ -80,7 +80,7 @@ class Mean:
         return mean.to(torch.get_default_dtype())
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Drop all entries."""
         self._total = self._count = torch.zeros((), dtype=torch.float64)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -88,5 +88,5 @@ class Mean:
         return {"total": self._total.clone(), "count": self._count.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Restore a state of :meth:`state_dict`."""
         self._total, self._count = state["total"].clone(), state["count"].clone()

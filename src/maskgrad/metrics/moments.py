@@ -1,4 +1,4 @@
-"""Mean and variance over batches, counted entry by entry."""
+"""Mean and variance over batches, weighted by entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _State(NamedTuple):
 
 
 class Moments:
-    r"""Mean, variance and standard deviation over batches and ranks; each slice counts its own entries.
+    r"""Mean, variance and standard deviation over batches and ranks; each slice has its own count.
 
     .. math:: n = n_a + n_b, \quad \delta = \bar x_b - \bar x_a, \quad \bar x = \bar x_a + \delta \frac{n_b}{n}, \quad
               M = M_a + M_b + \delta^2 \frac{n_a n_b}{n}
@@ -40,10 +40,10 @@ class Moments:
         dim: dimensions that are reduced in each batch, as in ``x.mean(dim)``; None: all. The other dimensions have the
             same sizes in all batches.
         keepdim: keep them with size 1.
-        group: a process group; None: the default one, or this process alone if there is none.
+        group: a process group; None: the default one, or this process only if there is none.
 
     Raises:
-        TypeError, ValueError: in ``update``: no tensor of real numbers, or another shape than before.
+        TypeError, ValueError: in ``update``: not a tensor of real numbers, or a different shape from before.
         RuntimeError: there was no ``update`` on any rank.
 
     Dense equivalent: ``x[mask].mean()``, ``.var()`` and ``.std()`` of each slice of all batches together.
@@ -83,7 +83,7 @@ class Moments:
         new = _State(count, mean, variance * count)
         if self._state is not None and self._state.number.shape != count.shape:
             raise ValueError(
-                f"x of shape {tuple(x.shape)} gives moments of shape {tuple(count.shape)}, and batches before gave "
+                f"x of shape {tuple(x.shape)} gives moments of shape {tuple(count.shape)}, but earlier batches gave "
                 f"{tuple(self._state.number.shape)}; reduce all other dimensions with dim="
             )
         self._state = new if self._state is None else _merged(self._state, new)
@@ -91,7 +91,7 @@ class Moments:
         self._dtype = dtype
 
     def count(self) -> Tensor:
-        """Return the number of entries, int64, plain. All ranks call this, as the methods below."""
+        """Return the number of entries, int64, plain. All ranks must call this, as the methods below."""
         return self._of_all()[0].number.long()
 
     def mean(self) -> Any:
@@ -108,17 +108,17 @@ class Moments:
         )
 
     def std(self, correction: float = 1) -> Any:
-        """Return the standard deviation, the root of :meth:`var`."""
+        """Return the standard deviation, the square root of :meth:`var`."""
         return self.var(correction).sqrt()
 
     def reset(self) -> None:
-        """Forget all entries."""
+        """Drop all entries."""
         self._state = None
         self._masked = False
         self._dtype = torch.get_default_dtype()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of this rank: plain tensors, numbers and texts."""
+        """Return the state of this rank: plain tensors, numbers and strings."""
         tensors = {} if self._state is None else {k: v.clone() for k, v in self._state._asdict().items()}
         return {
             **tensors,
@@ -129,18 +129,18 @@ class Moments:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned; ValueError if ``dim`` or ``keepdim`` differ."""
+        """Restore a state of :meth:`state_dict`; ValueError if ``dim`` or ``keepdim`` differ."""
         for name in ("dim", "keepdim"):
             if state[name] != getattr(self, name):
                 raise ValueError(
-                    f"the state was saved with {name}={state[name]}, and this has {getattr(self, name)}; write "
+                    f"the state was saved with {name}={state[name]}, but this has {getattr(self, name)}; use "
                     f"mg.metrics.Moments(dim={state['dim']}, keepdim={state['keepdim']})"
                 )
         self._state = _State(*(state[k].clone() for k in _State._fields)) if "number" in state else None
         self._masked, self._dtype = state["masked"], getattr(torch, state["dtype"].removeprefix("torch."))
 
     def _of_all(self) -> tuple[_State, bool]:
-        """The state of all ranks together, and whether results are masked."""
+        """The combined state of all ranks, and whether results are masked."""
         ranks = group_of(self._group, "metrics.Moments")
         states, is_masked = [self._state], self._masked
         if ranks is not None:

@@ -1,4 +1,4 @@
-"""Metrics of ignite: a wrapped one is attached to an engine as any other."""
+"""Metrics of ignite: wrapped ones can be attached to engines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["MaskedIgniteMetric", "wrap_metric"]
 
 
 class MaskedIgniteMetric(Metric):  # type: ignore[misc]
-    """A metric of ignite over what all tensors of an output have in common; state and exchange are ``metric``'s."""
+    """A metric of ignite on the common positions of the tensors of an output; state and exchange are ``metric``'s."""
 
     def __init__(self, metric: Any, class_dim: int | None = None) -> None:
         self.metric, self.class_dim = metric, class_dim
@@ -28,7 +28,7 @@ class MaskedIgniteMetric(Metric):  # type: ignore[misc]
         self.metric.reset()
 
     def update(self, output: Any) -> None:
-        """Update the metric with ``(y_pred, y)``, or ``(y_pred, y, options)``, unless they have nothing in common."""
+        """Update the metric with ``(y_pred, y)``, or ``(y_pred, y, options)``, unless they have no common positions."""
         if not isinstance(output, (tuple, list)):
             found = aligned_arguments((output,), {}, None)
             if found is None:
@@ -38,7 +38,7 @@ class MaskedIgniteMetric(Metric):  # type: ignore[misc]
                 return
             raise TypeError(
                 f"{FUNCTION}: {type(self.metric).__name__} takes a single tensor for a sample, and a MaskedTensor's "
-                "entries would be one of many dimensions; give x.compressed().unsqueeze(1), one sample each"
+                "entries would be one of many dimensions; pass x.compressed().unsqueeze(1), one sample each"
             )
         tensors, options = tuple(output[:2]), tuple(output[2:])
         found = aligned_arguments(tensors, {}, self.class_dim)
@@ -56,7 +56,7 @@ SHAPED_MODULES = tuple(f"ignite.metrics.{name}" for name in ("gan", "nlp", "rec_
 
 
 def wrap_metric(metric: Any, class_dim: int | None) -> MaskedIgniteMetric:
-    """``metric`` with an ``update`` that aligns."""
+    """Return ``metric`` with an ``update`` that aligns its arguments."""
     own = type(metric)
     if own.attach is not Metric.attach or own.iteration_completed is not Metric.iteration_completed:
         raise TypeError(
@@ -64,7 +64,7 @@ def wrap_metric(metric: Any, class_dim: int | None) -> MaskedIgniteMetric:
             f"these: {own.__name__}(mg.metrics.wrap(metric))"
         )
     samples = own.__name__ in SHAPED or own.__module__.startswith(SHAPED_MODULES)
-    # vars: every attribute that it lacks is a metric of its attribute
+    # vars: missing attributes return metrics of attributes
     if samples or vars(metric).get("_is_multilabel"):
         raise ValueError(
             f"{FUNCTION}: {own.__name__} reads {'samples' if samples else 'columns'}, and aligned tensors are flat "

@@ -15,7 +15,7 @@ def group_of(group: Any, what: str) -> Any:
         return None
     from maskgrad.distributed.process_group import (
         ProcessGroup,
-    )  # takes a second, which one process does not need
+    )  # takes a second, avoided for one process
 
     ranks = ProcessGroup(group, what)
     return ranks if ranks.size > 1 else None

@@ -1,4 +1,4 @@
-"""Metrics that know plain tensors only, fed with what predictions and targets both have."""
+"""Metrics for plain tensors, applied to the common positions of predictions and targets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Arguments", "Wrapped", "aligned_arguments", "wrap"]
 
 FUNCTION = "mg.metrics.wrap"
 
-#: The package whose class a metric has, the module that wraps it, and which of its functions does; first fit wins.
+#: Package of a metric's class, the module that wraps it, and its function; the first match is used.
 KINDS = (
     ("torchmetrics", "Metric", "maskgrad.metrics.of_torchmetrics", "wrap_metric"),
     ("torchmetrics", "MetricCollection", "maskgrad.metrics.of_torchmetrics", "wrap_collection"),
@@ -27,27 +27,27 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Wrapped:
-    """A metric whose ``update`` takes MaskedTensors; :func:`wrap` makes it.
+    """A metric whose ``update`` takes MaskedTensors; made by :func:`wrap`.
 
     Attributes:
-        metric: what was wrapped.
+        metric: the wrapped metric.
     """
 
     def __init__(self, metric: Any, class_dim: int | None = None) -> None:
         self.metric, self.class_dim = metric, class_dim
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
-        """Update the metric with what all tensors have in common; nothing is done if that is nothing."""
+        """Update the metric on the common positions of all tensors, if any."""
         found = aligned_arguments(args, kwargs, self.class_dim)
         return None if found is None else self.metric.update(*found[0], **found[1])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the metric with what all tensors have in common; None if that is nothing."""
+        """Call the metric on the common positions of all tensors; None if there are none."""
         found = aligned_arguments(args, kwargs, self.class_dim)
         return None if found is None else self.metric(*found[0], **found[1])
 
     def compute(self, *args: Any, **kwargs: Any) -> Any:
-        """What the metric computes."""
+        """The metric's value."""
         return self.metric.compute(*args, **kwargs)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
@@ -59,22 +59,22 @@ class Wrapped:
 
 
 def wrap(metric: Any, *, class_dim: int | None = None) -> Any:
-    """A metric of another library that takes MaskedTensors: it sees the places where all tensors are specified.
+    """Make a metric of another library accept MaskedTensors: it gets the positions where all are specified.
 
-    The truth is deletion: the metric gives what it gives for plain tensors of those entries. Weights of batches are
-    right by that, too, because a metric counts the entries it sees. A batch with nothing in common is skipped.
+    The result is that of the metric for plain tensors of those entries (deletion). Weights of batches are
+    right, too, because a metric counts these entries only. A batch without common positions is skipped.
 
     Args:
         metric: an object with ``update`` and ``compute``: of ``torchmetrics`` (a collection, too), of ``ignite``, or of
             your own. Its ``update`` takes flat tensors (K,), and scores (K, C) with labels (K,).
-        class_dim: where the classes of scores are, as in :func:`maskgrad.align`.
+        class_dim: class dimension of scores, as in :func:`maskgrad.align`.
 
     Returns:
         A metric that shares its state with ``metric``: of ``torchmetrics``, ``ignite``, or a :class:`Wrapped`. Plain
-        tensors alone are handed on as they are. For a skipped batch ``forward`` returns None.
+        tensors only are passed on unchanged. For a skipped batch ``forward`` returns None.
 
     Raises:
-        TypeError: ``metric`` has no ``update`` or ``compute``, or is one that is made of others: wrap these.
+        TypeError: ``metric`` has no ``update`` or ``compute``, or is computed from others: wrap these.
         ValueError: the metric reads columns or samples, which flat tensors do not have (``num_outputs``,
             ``num_labels``, ``multidim_average="samplewise"``), or exchanges in each step, where ranks may skip.
 
@@ -96,17 +96,17 @@ def wrap(metric: Any, *, class_dim: int | None = None) -> Any:
     """
     if isinstance(metric, type):
         raise TypeError(
-            f"{FUNCTION}: metric must be an object, found the class {metric.__name__}; write "
+            f"{FUNCTION}: metric must be an object, found the class {metric.__name__}; use "
             f"mg.metrics.wrap({metric.__name__}(...))"
         )
     for method in ("update", "compute"):
         if not callable(getattr(metric, method, None)):
             raise TypeError(
                 f"{FUNCTION}: metric must have update and compute, found {type(metric).__name__} without {method}; a "
-                "function of two tensors takes mg.align: function(*mg.align(prediction, target))"
+                "for a function of two tensors use mg.align: function(*mg.align(prediction, target))"
             )
     for package, name, module, function in KINDS:
-        # A metric of a package that nobody has imported is none of its.
+        # No metric belongs to a package that is not imported.
         kind = getattr(sys.modules.get(package), name, None)
         if kind is not None and isinstance(metric, kind):
             return getattr(importlib.import_module(module), function)(metric, class_dim)
@@ -116,8 +116,8 @@ def wrap(metric: Any, *, class_dim: int | None = None) -> Any:
 def aligned_arguments(
     args: tuple[Any, ...], kwargs: dict[str, Any], class_dim: int | None
 ) -> Arguments | None:
-    """The arguments of ``update``, all tensors among them aligned; None if they have nothing in common."""
-    if not kwargs and len(args) == 2 and all(map(_is_tensor, args)):  # as most often
+    """The arguments of ``update``, with all tensors aligned; None if they have no common positions."""
+    if not kwargs and len(args) == 2 and all(map(_is_tensor, args)):  # the usual case
         if not any(isinstance(x, MaskedTensor) for x in args):
             return args, kwargs
         pair = align(*args, class_dim=class_dim)
@@ -144,7 +144,7 @@ def _align(tensors: list[Any], class_dim: int | None) -> tuple[Tensor, ...]:
 
 
 def _is_tensor(x: Any) -> bool:
-    """Whether something has entries that belong to places; a single number does not."""
+    """Return whether something has entries with positions; scalars do not."""
     return isinstance(x, MaskedTensor) or (isinstance(x, Tensor) and x.ndim > 0)
 
 
@@ -155,10 +155,10 @@ def _holds_masked(x: Any) -> bool:
 
 
 def _refuse_data(x: Any) -> None:
-    """Arrays and lists have entries, too, and would be paired with others than their own."""
+    """Refuse arrays and lists, whose entries would be paired wrongly."""
     if isinstance(x, (str, bytes, Tensor)) or not hasattr(x, "__len__"):
         return
     raise TypeError(
-        f"{FUNCTION}: beside a MaskedTensor everything that has entries must be a tensor, found {type(x).__name__}; "
+        f"{FUNCTION}: with a MaskedTensor, all arguments with entries must be tensors, found {type(x).__name__}; "
         "use torch.as_tensor, or mg.align and update the metric yourself"
     )

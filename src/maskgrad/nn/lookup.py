@@ -27,7 +27,7 @@ _NUMBERS = itertools.count()
 
 
 class LookupTable(torch.nn.Module):
-    """What :class:`~maskgrad.nn.Embedding` and :class:`~maskgrad.nn.EmbeddingBag` share."""
+    """Base of :class:`~maskgrad.nn.Embedding` and :class:`~maskgrad.nn.EmbeddingBag`."""
 
     weight: Tensor
     sparse: bool
@@ -133,7 +133,7 @@ def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
 
 
 def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) -> bool:
-    """Whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if any.
+    """Return whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if any.
 
     Raises:
         TypeError: ``capacity`` is not an integer.

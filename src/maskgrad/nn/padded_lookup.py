@@ -76,7 +76,7 @@ class _PaddedLookup(torch.autograd.Function):
 
 
 def _is_asked_for(leaf: Any) -> bool:
-    """Whether this is ``torch.autograd.grad`` with respect to the leaf itself, which attaches nothing."""
+    """Return whether this is ``torch.autograd.grad`` with respect to the leaf itself, which attaches nothing."""
     try:
         torch._C._will_engine_execute_node(leaf)
     except RuntimeError:  # PyTorch supports this for leaves in backward() only
@@ -94,7 +94,7 @@ _number_of_call._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has_padded_gradient(table: Any, rows: Tensor) -> bool:
-    """Whether the gradient of this lookup has padded rows."""
+    """Return whether the gradient of this lookup has padded rows."""
     weight = table.weight
     if not (weight.requires_grad and torch.is_grad_enabled()):
         return False

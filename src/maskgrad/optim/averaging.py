@@ -84,7 +84,7 @@ class ExponentialMovingAverage:
         if not tensors:
             raise ValueError("params is empty; pass model.parameters()")
         if len({id(t) for t in tensors}) < len(tensors):
-            raise ValueError("params contains a tensor twice; pass each once, as model.parameters() does")
+            raise ValueError("params contains a tensor twice; pass each one once, as in model.parameters()")
         self._tracker = LazyAverages([LazyAverage(t) for t in tensors])
         observe_steps(self._tracker)
 

@@ -200,7 +200,7 @@ def _checked(param: Tensor, state: Tensor | None, declared: State) -> Tensor:
 
 
 def _is_per_row(param: Tensor, state: Tensor | None, declared: State) -> bool:
-    """Whether ``state`` has one value per row, and not the parameter's shape."""
+    """Return whether ``state`` has one value per row, and not the parameter's shape."""
     one_per_row = declared.shape(param, row=True)
     return state is not None and state.shape == one_per_row != param.shape
 

@@ -104,7 +104,7 @@ def _one_call(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_a_graph() -> bool:
-    """Whether torch.compile is tracing; exported programs cannot refer to an optimizer of this process."""
+    """Return whether torch.compile is tracing; exported programs cannot refer to an optimizer of this process."""
     return torch.compiler.is_compiling() and not torch.compiler.is_exporting()
 
 

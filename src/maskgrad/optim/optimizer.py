@@ -56,13 +56,13 @@ Ready = tuple[Tensor, Gradient, Hyperparameters]
 
 
 def _is_constant(option: Any) -> bool:
-    """Whether an option can only be replaced: contents of tensors and lists may change unnoticed."""
+    """Return whether an option can only be replaced: contents of tensors and lists may change unnoticed."""
     parts = option if isinstance(option, tuple) else (option,)
     return all(isinstance(part, (int, float, str, type(None))) for part in parts)
 
 
 def same(some: Collection[Any], others: Collection[Any]) -> bool:
-    """Whether both contain the same objects in the same order."""
+    """Return whether both contain the same objects in the same order."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 

@@ -29,12 +29,12 @@ MANY = 4
 
 
 def _is_of_rows(grad: Any) -> bool:
-    """Whether the gradient lists whole rows."""
+    """Return whether the gradient lists whole rows."""
     return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
 
 
 def too_many(params: Sequence[tuple[int, Tensor]]) -> bool:
-    """Whether there are too many tables to step one by one."""
+    """Return whether there are too many tables to step one by one."""
     return len(params) > MANY and sum(_is_of_rows(param.grad) for _, param in params) > MANY
 
 

@@ -202,7 +202,7 @@ class Rule:
 
     @property
     def has_statistics(self) -> bool:
-        """Whether a state can have one value per row."""
+        """Return whether a state can have one value per row."""
         return any(state.statistic for state in self.states)
 
 
@@ -221,12 +221,12 @@ class Hyperparameters:
 
     @property
     def per_row(self) -> bool:
-        """Whether some states have one value for each row."""
+        """Return whether some states have one value for each row."""
         return self.row or self.by_row
 
     @property
     def by_row(self) -> bool:
-        """Whether the steps of each row are counted, instead of those of the parameter."""
+        """Return whether the steps of each row are counted, instead of those of the parameter."""
         return self.numbers.get("bias_correction") == "row"
 
     @classmethod
@@ -264,7 +264,7 @@ class Hyperparameters:
 
     @property
     def counts_steps(self) -> bool:
-        """Whether there is a state ``"step"`` that is a scalar."""
+        """Return whether there is a state ``"step"`` that is a scalar."""
         return self.rule.counts_steps and not self.by_row
 
     def fused(self, step: float) -> Fused | None:

@@ -43,7 +43,7 @@ class TorchSteps(GraphOptimizer):
 
     @property
     def _is_torchs(self) -> bool:
-        """Whether its step is PyTorch's own."""
+        """Return whether its step is PyTorch's own."""
         return self._torch is not None and isinstance(self, self._torch)
 
     def _step_as_torch(self, groups: list[dict[str, Any]]) -> None:
@@ -145,7 +145,7 @@ class TorchGroup:
         return groups, others
 
     def _fit_as_a_whole(self, params: list[Any], grads: list[Any], states: dict[str, list[Any]]) -> bool:
-        """Whether the fused loops support all of them: four times as fast as one check for each."""
+        """Return whether the fused loops support all of them: four times as fast as one check for each."""
         dtypes = {*map(DTYPE, params)}
         # sizes as ints: a thousand torch.Size objects per step trigger the garbage collector
         sizes = [*map(Tensor.numel, params)]
@@ -176,7 +176,7 @@ class TorchGroup:
 def are_usual(
     param: Tensor, state: Mapping[str, Any], names: Sequence[str], counts: Sequence[str]
 ) -> bool | None:
-    """Whether the states are contiguous; None: PyTorch's step does not accept them.
+    """Return whether the states are contiguous; None: PyTorch's step does not accept them.
 
     Args:
         param: the parameter.
@@ -200,5 +200,5 @@ def are_usual(
 
 
 def is_simple(param: Tensor) -> bool:
-    """Whether all entries are trained and up to date, and the only gradient is ``.grad``."""
+    """Return whether all entries are trained and up to date, and the only gradient is ``.grad``."""
     return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None

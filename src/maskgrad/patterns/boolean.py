@@ -18,12 +18,12 @@ __all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "own_home", "s
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors share memory: they are identical, or views of the same tensor."""
+    """Return whether two tensors share memory: they are identical, or views of the same tensor."""
     return one is other or torch._C._is_alias_of(one, other)  # type: ignore[attr-defined]
 
 
 def is_expanded(mask: Tensor) -> bool:
-    """Whether several entries share one Boolean."""
+    """Return whether several entries share one Boolean."""
     return any(stride == 0 and size > 1 for stride, size in zip(mask.stride(), mask.shape, strict=True))
 
 
@@ -175,7 +175,7 @@ class BooleanPattern(Pattern):
 
     @property
     def is_seen(self) -> bool:
-        """Whether a view or alias of the same memory may see writes."""
+        """Return whether a view or alias of the same memory may see writes."""
         home = self.home
         return self._is_viewed or (home is not None and home.shared)
 

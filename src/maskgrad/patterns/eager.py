@@ -11,7 +11,7 @@ __all__ = ["can_read_values", "forward_mode_is_active", "forward_only", "is_eage
 
 
 def forward_only(*values: Tensor) -> bool:
-    """Whether no derivative of these is recorded, neither eagerly nor by tracing: none can become NaN."""
+    """Return whether no derivative of these is recorded, neither eagerly nor by tracing: none can become NaN."""
     # first, because the rest cannot be traced
     if torch.compiler.is_compiling() or is_transformed():
         return False
@@ -19,5 +19,5 @@ def forward_only(*values: Tensor) -> bool:
 
 
 def forward_mode_is_active() -> bool:
-    """Whether forward-mode tangents may be present; False while a graph is being traced."""
+    """Return whether forward-mode tangents may be present; False while a graph is being traced."""
     return not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0

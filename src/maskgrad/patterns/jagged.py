@@ -52,7 +52,7 @@ class JaggedPattern(StoredPattern):
 
     @property
     def is_flat(self) -> bool:
-        """Whether batch and ragged dimension are flattened."""
+        """Return whether batch and ragged dimension are flattened."""
         return len(self.at) < self.frame.ndim
 
     @property
@@ -62,7 +62,7 @@ class JaggedPattern(StoredPattern):
 
     @property
     def is_canonical(self) -> bool:
-        """Whether batch and ragged dimension come first, in this order."""
+        """Return whether batch and ragged dimension come first, in this order."""
         return self.at == tuple(range(len(self.at)))
 
     @property

@@ -53,7 +53,7 @@ class StoredPattern(Pattern):
         return tuple(values.shape[1:])
 
     def is_same(self, other: StoredPattern) -> bool:
-        """Whether both are the same object, or have the same tensor objects; reads no values."""
+        """Return whether both are the same object, or have the same tensor objects; reads no values."""
         if self is other:
             return True
         if type(self) is not type(other) or self.tensors()[0] is not other.tensors()[0]:

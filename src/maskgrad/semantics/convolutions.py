@@ -124,7 +124,7 @@ def _per_output(found: Tensor, outputs: int) -> Tensor:
 
 
 def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
-    """Whether any entry of each window is True: one dimension at a time, each by overlapping halves.
+    """Return whether any entry of each window is True: one dimension at a time, each by overlapping halves.
 
     A window of five entries is two of four, one entry apart; log2(taps) passes over the mask
     instead of the products of a convolution, which cost more than the convolution of the values with few channels.
@@ -147,7 +147,7 @@ def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> T
 
 
 def _all_meet_data(data: Operand, weight: Operand, geometry: dict[str, Any]) -> bool:
-    """Whether each window is known to contain data, and not padding only."""
+    """Return whether each window is known to contain data, and not padding only."""
     sizes, kernel = values_of(data).shape[2:], values_of(weight).shape[2:]
     widths = [max(paddings(taps, d, geometry)) for d, taps in enumerate(kernel)]
     dilations = [of_dim(geometry.get("dilation", 1), d) for d in range(len(kernel))]
@@ -177,7 +177,7 @@ def _all_products(
 def _middles(
     mask: Tensor, groups: int, kernel: torch.Size, sizes: torch.Size, geometry: dict[str, Any]
 ) -> Tensor:
-    """Whether the centre of a window is specified, in any channel of the group; it is outside the data.
+    """Return whether the centre of a window is specified, in any channel of the group; it is outside the data.
 
     For windows of even length, the first of the two middle entries. With ``padding="same"``, and half the window on
     both sides, it is the entry at the position of the result.

@@ -78,7 +78,7 @@ def cdist(
 
 
 def may_split(*operands: Operand) -> bool:
-    """Whether many differences may be computed in blocks; not in a graph or under a transformation."""
+    """Return whether many differences may be computed in blocks; not in a graph or under a transformation."""
     return all(can_read_values(values_of(x)) for x in operands) and not forward_mode_is_active()
 
 

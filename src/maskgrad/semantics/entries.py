@@ -157,7 +157,7 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
 
 
 def in_a_graph() -> bool:
-    """Whether torch.compile is tracing, without export or transforms."""
+    """Return whether torch.compile is tracing, without export or transforms."""
     return (
         torch.compiler.is_compiling()
         and not torch.compiler.is_exporting()
@@ -166,7 +166,7 @@ def in_a_graph() -> bool:
 
 
 def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
-    """Whether an elementwise function combines entries at the same position only (no broadcasting), in a graph.
+    """Return whether an elementwise function combines entries at the same position only (no broadcasting), in a graph.
 
     Its gradient can then be selected after the function, instead of its input before: no other gradient depends
     on it.

@@ -85,7 +85,7 @@ def selecting(x: Operand, condition: Any) -> Any:
 
 
 def is_positions(index: Any) -> bool:
-    """Whether an index is a masked tensor of positions: some may be masked, and read nothing."""
+    """Return whether an index is a masked tensor of positions: some may be masked, and read nothing."""
     return isinstance(index, (Entries, StoredEntries)) and index.values.dtype in POSITIONS
 
 
@@ -139,7 +139,7 @@ def _dims_taken(part: Any) -> int:
 
 
 def assigned(x: Operand, index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
-    """What ``x[index] = value`` writes: a mask, the specified entries, and the values (None: none)."""
+    """Return what ``x[index] = value`` writes: a mask, the specified entries, and the values (None: none)."""
     index = plain_index(selecting(x, index))
     if value is UNSPECIFIED:
         return index, False, None

@@ -158,7 +158,7 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def _weightless(function: Callable[[Tensor], Tensor], mask: Tensor, mode: int, dtype: torch.dtype) -> Tensor:
-    """Where no unspecified neighbour has a weight, (N, C, *results), by sampling the mask itself.
+    """Mask of results whose unspecified neighbours have weight 0, (N, C, *results), by sampling the mask itself.
 
     Bicubic weights have both signs and could cancel: there the pixels are sampled in 16 classes, of which no two in one
     neighbourhood share one.
@@ -175,9 +175,9 @@ def _weightless(function: Callable[[Tensor], Tensor], mask: Tensor, mode: int, d
 def _neighbours(
     mask: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool
 ) -> tuple[Tensor, Tensor]:
-    """Where all neighbours that have a weight are specified, (N, C, *results), and which derivatives do not exist.
+    """Masks of results whose weighted neighbours are specified, (N, C, *results), and of missing derivatives.
 
-    The derivative by a coordinate uses both sides along its dimension, whatever their weights: (N, *results, rank).
+    The derivative by a coordinate uses both sides along its dimension, with any weights: (N, *results, rank).
     """
     lengths, rank = mask.shape[2:], mask.ndim - 2
     if mask.shape[1] > 1 and mask.stride(1) == 0:  # one mask for all channels

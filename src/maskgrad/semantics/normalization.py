@@ -1,7 +1,7 @@
 """Normalisation: statistics of the specified entries, applied to them.
 
 The result is specified where the input is (and weight and bias are). A group without entries stays unspecified, a group
-of one entry gives what PyTorch gives on a group of one entry. Halves are computed in float32.
+of one entry gives what PyTorch gives on a group of one entry. Half precision is computed in float32.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) 
 
 
 def is_masked(*parameters: Parameter) -> bool:
-    """Whether a parameter has masked entries, where not even an infinite scale may reach other gradients."""
+    """Return whether a parameter has masked entries, where not even an infinite scale may reach other gradients."""
     return any(isinstance(parameter, Entries) for parameter in parameters)
 
 

@@ -130,7 +130,7 @@ def linalg_norm(
 
 
 def _has_none(*args: Any, ord: Any = None, **kwargs: Any) -> bool:
-    """Whether PyTorch refuses this norm of an empty tensor: the least sum of a matrix, else as for vectors."""
+    """Return whether PyTorch refuses this norm of an empty tensor: the least sum of a matrix, else as for vectors."""
     order = args[1] if len(args) > 1 else ord
     operand = args[0] if args else kwargs["A" if "A" in kwargs else "input"]
     if operand.values.ndim != 2:

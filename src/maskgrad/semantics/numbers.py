@@ -52,7 +52,7 @@ class Number:
 
 
 def over_everything(dim: Any) -> bool:
-    """Whether ``dim`` selects all dimensions: None, (), or the Boolean of ``var(x, unbiased)``."""
+    """Return whether ``dim`` selects all dimensions: None, (), or the Boolean of ``var(x, unbiased)``."""
     return dim is None or isinstance(dim, bool) or (not isinstance(dim, int) and len(dim) == 0)
 
 

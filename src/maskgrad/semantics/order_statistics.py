@@ -147,7 +147,7 @@ def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
 
 
 def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
-    """Whether the dtype has no NaN for an empty result."""
+    """Return whether the dtype has no NaN for an empty result."""
     return not input.values.is_floating_point()
 
 

@@ -173,7 +173,7 @@ def contracted(
 
 
 def _gives_rows(mask: Tensor, equation: Equation, one: int, result: Tensor) -> bool:
-    """Whether the last dimension of the only masked factor is summed, and its rows are those of the result."""
+    """Return whether the last dimension of the only masked factor is summed, and its rows are those of the result."""
     return (
         equation.is_straight[one]
         and equation.summed[one] == (mask.ndim - 1,)
@@ -240,7 +240,7 @@ def _with_nonfinite_fixed(
 
 
 def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
-    """Whether each result depends on specified entries of a masked factor only, or on masked ones only."""
+    """Return whether each result depends on specified entries of a masked factor only, or on masked ones only."""
     if summed is None:
         return False
     shape, strides = mask.shape, mask.stride()

@@ -132,12 +132,12 @@ def _reduce_each(
 
 
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
-    """Whether some specified entry is true."""
+    """Return whether some specified entry is true."""
     return _reduce_each(torch.any, input, 0, dim, keepdim)
 
 
 def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
-    """Whether every specified entry is true."""
+    """Return whether every specified entry is true."""
     return _reduce_each(torch.all, input, 1, dim, keepdim)
 
 

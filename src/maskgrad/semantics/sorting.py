@@ -197,7 +197,7 @@ def distinct(name: str) -> Callable[..., Any]:
 
 
 def isin(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
-    """Whether each specified element is among the specified test elements; False if there are none."""
+    """Return whether each specified element is among the specified test elements; False if there are none."""
     names = {"element": "elements", "test_element": "test_elements"}
     arguments = bound("elements test_elements", args, {names.get(k, k): v for k, v in kwargs.items()})
     elements, tests = arguments.pop("elements"), arguments.pop("test_elements")

@@ -1,4 +1,4 @@
-"""Assertions for tests of programs that use masks; each runs an experiment of the doctor."""
+"""Assertions for tests of programs with masks; each runs an experiment of the doctor."""
 
 from maskgrad.testing.invariance import (
     assert_accumulation_invariant,

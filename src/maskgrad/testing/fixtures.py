@@ -1,4 +1,4 @@
-"""A plug-in for pytest.
+"""A pytest plugin.
 
 ``pytest -p maskgrad.testing.fixtures``, or ``pytest_plugins = ["maskgrad.testing.fixtures"]`` in ``conftest.py``.
 """
@@ -68,7 +68,7 @@ def causal() -> Callable[..., None]:
 
 @pytest.fixture
 def watched_steps() -> Iterator[Watch]:
-    """Watch the training steps of the test, and fail it if padding leaked in one of them, or none was examined."""
+    """Watch the training steps of the test, and fail it if padding leaked in one, or if none was examined."""
     with watch() as watched:
         yield watched
     if not watched.report.ok:

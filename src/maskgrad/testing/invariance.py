@@ -1,4 +1,4 @@
-"""A step must not depend on padding, on garbage in it, or on how its batch is split."""
+"""Assertions that a step does not depend on padding, on garbage in it, or on how its batch is split."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def assert_padding_invariant(
     padding: Mapping[Any, Any] | None = None,
     model: nn.Module | None = None,
 ) -> None:
-    """Assert that neither the values nor the amount of padding change loss and gradients.
+    """Assert that values and amount of padding change neither loss nor gradients.
 
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor.
         padding: for each key a mask (True = real) or the key of one; None: detected.
-        model: whose parameters are named in the message.
+        model: for the names of parameters in the message.
 
     Raises:
         AssertionError: with the findings, each with its line and its remedy.
@@ -63,10 +63,10 @@ def assert_garbage_invariant(
     padding: Mapping[Any, Any] | None = None,
     model: nn.Module | None = None,
 ) -> None:
-    """Assert that numbers, large numbers, NaN and infinity in the padding change neither loss nor gradients.
+    """Assert that ordinary and large values, NaN and infinity in the padding change neither loss nor gradients.
 
-    The arguments are those of :func:`assert_padding_invariant`. NaN is tried in any padding, although a program whose
-    padding never holds one needs no protection: zero times NaN is NaN.
+    The arguments are those of :func:`assert_padding_invariant`. NaN is always tried, although a program whose
+    padding never contains one needs no protection: zero times NaN is NaN.
 
     Raises:
         AssertionError: with the findings, each with its line and its remedy.
@@ -92,13 +92,13 @@ def assert_garbage_invariant(
 def assert_documents_apart(
     step: Callable[[Any], Any], batch: Any, *, documents: Any = None, model: nn.Module | None = None
 ) -> None:
-    """Assert that documents packed into one row do not reach each other, and count as they do alone.
+    """Assert that documents packed into one row do not affect each other, and count as they do separately.
 
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor, with labels that can be ignored (-100, a weight of 0).
-        documents: which token belongs to which, as in :func:`maskgrad.doctor.examine`; None: recognised by usual names.
-        model: whose parameters are named in the message.
+        documents: the document of each token, as in :func:`maskgrad.doctor.examine`; None: recognised by usual names.
+        model: for the names of parameters in the message.
 
     Raises:
         AssertionError: with the findings, each with its line and its remedy.
@@ -125,7 +125,7 @@ def assert_causal(
     documents: Any = None,
     model: nn.Module | None = None,
 ) -> None:
-    """Assert that what comes later in a sequence changes nothing at earlier positions.
+    """Assert that later positions of a sequence do not affect earlier ones.
 
     The arguments are those of :func:`maskgrad.doctor.examine`.
 
@@ -146,7 +146,7 @@ def assert_causal(
 
 
 def _none_found(report: Report, *experiments: str) -> None:
-    """Assert that nothing was found, and that experiments ran: those left out prove nothing."""
+    """Assert that nothing was found, and that experiments ran: skipped ones prove nothing."""
     if report.findings:
         raise AssertionError(str(report))
     tried = {experiment.name for experiment in report.experiments}
@@ -169,13 +169,13 @@ def assert_accumulation_invariant(
 ) -> None:
     """Assert that splitting the batch into parts changes neither loss nor gradients.
 
-    How the batch is split, and by what the parts are divided, depends on the step:
+    How the batch is split, and the divisor of the parts, depends on the step:
 
-    * a step with a keyword ``parts`` is given the sizes; every split must give the result of ``parts=[len(batch)]``;
-    * a step that gives its model one part after the other is run on the samples in other orders, so that its parts
-      hold other numbers of tokens;
-    * any other step is called on one part after the other. Either the sum of what it returns, or the mean weighed by
-      samples, must be what the whole batch gives: one of the two in all ways to split, for the loss and for each
+    * a step with a keyword ``parts`` gets the sizes; every split must give the result of ``parts=[len(batch)]``;
+    * a step that passes parts to its model one at a time is run on the samples in other orders, so that its parts
+      have different numbers of tokens;
+    * any other step is called on one part at a time. Either the sum of the results, or their mean weighted by
+      samples, must equal the result of the whole batch: the same one for all splits, for the loss and for each
       gradient. A mean over the tokens of a part fits neither: divide by the tokens of the whole batch.
 
     Parts have unequal sizes, in the order of the batch, and once more with the longest samples first. If other weights
@@ -185,12 +185,12 @@ def assert_accumulation_invariant(
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor; it is split along the first dimension.
         parts: a number of parts or their sizes; None: two and three unequal ones.
-        model: whose parameters are named in the message.
+        model: for the names of parameters in the message.
 
     Raises:
         AssertionError: with the finding, which lists the denominators that were tried.
-        ExaminationError: the step cannot be examined, the batch cannot be split so, or its samples are so similar that
-            any denominator fits.
+        ExaminationError: the step cannot be examined, the batch cannot be split like this, or its samples are so
+            similar that any denominator fits.
 
     Example:
         >>> import torch, maskgrad as mg

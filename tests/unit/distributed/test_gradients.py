@@ -170,7 +170,7 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("name", "kind", "word"),
     [
-        ("two gradients", "ValueError", "which one is meant"),
+        ("two gradients", "ValueError", "only one is allowed"),
         ("index", "IndexError", "index -1"),
         ("fewer", "ValueError", "nothing more|of 2 tensors"),
         ("shape", "ValueError", r"\(2,\)"),

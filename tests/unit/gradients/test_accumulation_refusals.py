@@ -37,7 +37,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     "no history": (lambda w: {"losses": w.detach(), "count": 2}, "not part of a graph"),
     "weights of one loss": (lambda w: {"losses": w, "count": 2, "weights": {"a": 1.0}}, "in a dict"),
     "no names": (lambda w: {"losses": {}}, "without names"),
-    "numbers for names": (lambda w: {"losses": {1: w}}, "no strings"),
+    "numbers for names": (lambda w: {"losses": {1: w}}, "not strings"),
     "unknown name": (lambda w: {"losses": {"a": w}, "count": {"a": 2, "b": 1}}, "'b'"),
     "one count for several": (lambda w: {"losses": {"a": w}, "count": 2}, "a dict like losses"),
     "weight NaN": (lambda w: {"losses": {"a": w}, "count": {"a": 2}, "weights": {"a": NAN}}, "finite"),

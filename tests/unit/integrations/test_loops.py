@@ -55,7 +55,7 @@ def test_an_accelerator_says_when_a_step_is_complete() -> None:
         ValueError, match=r"DEEPSPEED reduces and divides gradients by itself; supported are NO"
     ):
         mg.integrations.AcceleratorAccumulator(Accelerator("DEEPSPEED"), module)
-    with pytest.raises(ValueError, match=r"sync_each_batch=True.*leave it out"):
+    with pytest.raises(ValueError, match=r"sync_each_batch=True.*remove it"):
         mg.integrations.AcceleratorAccumulator(Accelerator(each=True), module)
 
 

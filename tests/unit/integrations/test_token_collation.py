@@ -58,5 +58,5 @@ def test_what_a_model_of_transformers_gets() -> None:
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 9, 9], [9, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]
     assert batch["labels"].tolist() == [[-100, 6, 7], [8, -100, -100], [-100, -100, -100]]
-    with pytest.raises(ValueError, match=r"'labels' are masked numbers.*compute_loss_func"):
+    with pytest.raises(ValueError, match=r"'labels' are masked floats.*compute_loss_func"):
         plain_tokens({"labels": mg.masked(torch.ones(2))}, 0)

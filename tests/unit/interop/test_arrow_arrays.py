@@ -149,9 +149,12 @@ def test_gradients_stay_behind() -> None:
     [
         (
             pa.array(["a"]),
-            r"found dtype string; if it can be read as numbers, use array.cast\(pa.float64\(\)\)",
+            r"found dtype string; if it can be parsed as numbers, use array.cast\(pa.float64\(\)\)",
         ),
-        (pa.array([[[1], [2, 3]]]), "inside its lists.*found dtype list.*give inner ones one size: pa.list_"),
+        (
+            pa.array([[[1], [2, 3]]]),
+            "inside its lists.*found dtype list.*with inner lists of one size: pa.list_",
+        ),
         (pa.array([None]), "found dtype null; .*cast"),
         (pa.array(["a"]).dictionary_encode(), "found dtype dictionary.*dictionary_encode"),
         (pa.array([0], pa.timestamp("s")), r"timestamp\[s\].*since some origin"),
@@ -159,7 +162,7 @@ def test_gradients_stay_behind() -> None:
         (pa.array([{"a": 1}]), "found dtype struct"),
         (
             pa.array([["a"]], pa.list_(pa.string(), 1)),
-            r"obj, inside its lists, must hold.*found dtype string; cast the lists: array.cast",
+            r"obj, inside its lists, must contain.*found dtype string; cast the lists: array.cast",
         ),
     ],
     ids=lambda a: str(a.type) if isinstance(a, pa.Array) else "",
@@ -170,11 +173,13 @@ def test_types_without_numbers_are_refused(array: pa.Array, words: str) -> None:
 
 
 def test_tables_name_the_column_that_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"column 'name' must hold numbers or Booleans, found dtype string"):
+    with pytest.raises(
+        TypeError, match=r"column 'name' must contain numbers or Booleans, found dtype string"
+    ):
         mg.from_arrow(pa.table({"age": [1], "name": ["a"]}))
-    with pytest.raises(TypeError, match=r"column 'v' must .*convert lists alone"):
+    with pytest.raises(TypeError, match=r"column 'v' must .*convert lists separately"):
         mg.from_arrow(pa.table({"v": pa.array([[1, 2]], pa.list_(pa.int8(), 2))}))
-    with pytest.raises(TypeError, match=r"column 'v' must .*convert lists alone"):
+    with pytest.raises(TypeError, match=r"column 'v' must .*convert lists separately"):
         mg.from_arrow(pa.table({"v": pa.array([[1, 2]])}))
     with pytest.raises(TypeError, match=r"column 'a' \(torch.uint64\) and column 'b' .* dtype=torch.float64"):
         mg.from_arrow(pa.table({"a": pa.array([1], pa.uint64()), "b": [1]}))

@@ -68,22 +68,20 @@ def test_an_unknown_word_is_refused_with_its_name() -> None:
 
 @pytest.mark.parametrize("categories", [["a", "a"], ["a", None]])
 def test_categories_must_differ_and_none_be_missing(categories: list[str | None]) -> None:
-    with pytest.raises(ValueError, match=r"series 'w' must have distinct categories, none of them missing"):
+    with pytest.raises(ValueError, match=r"series 'w' must have distinct categories without missing ones"):
         mg.from_pandas(pd.Series(["a"], name="w"), categories=categories)
 
 
 def test_categories_of_another_kind_are_refused() -> None:
     frame = pd.DataFrame({"word": ["a"]})
-    with pytest.raises(
-        TypeError, match=r"must map names of columns to lists, found list; write categories=\{"
-    ):
+    with pytest.raises(TypeError, match=r"must map names of columns to lists, found list; use categories=\{"):
         mg.from_pandas(frame, categories=["a"])
     with pytest.raises(
-        ValueError, match=r"names the column 'world', which is not in the table; it has \['word'\]"
+        ValueError, match=r"contains the column 'world', which is not in the table; it has \['word'\]"
     ):
         mg.from_pandas(frame, categories={"world": ["a"]})
     for wrong in ("a", {"word": ["a"]}):
-        with pytest.raises(TypeError, match=r"must be a list of its values, found \w+; write categories="):
+        with pytest.raises(TypeError, match=r"must be a list of its values, found \w+; use categories="):
             mg.from_pandas(frame["word"], categories=wrong)
 
 

@@ -123,7 +123,7 @@ def test_what_has_no_lists_is_not_jagged() -> None:
         mg.from_arrow(pa.array([[1]]), layout=torch.sparse_coo)
     x = mg.from_arrow(pa.array([[1]]), layout=torch.jagged)
     for function in (mg.interop.to_arrow, mg.interop.to_polars):
-        with pytest.raises(ValueError, match=r"names must be left out for a jagged tensor"):
+        with pytest.raises(ValueError, match=r"names must be omitted for a jagged tensor"):
             function(x, ["a"])
     with pytest.raises(TypeError, match=r"to_arrow: x must be real"):
         mg.interop.to_arrow(x.to(torch.complex64))
@@ -229,12 +229,12 @@ def test_what_awkward_has_and_a_batch_has_not() -> None:
     with pytest.raises(TypeError, match=r"from_awkward: array must be an awkward Array, found list"):
         mg.interop.from_awkward([[1]])
     for array in (ak.Array([1, 2]), ak.Array(["a", "b"]), ak.Array([{"x": [1]}])):
-        with pytest.raises(TypeError, match=r"array must hold lists of numbers, found type"):
+        with pytest.raises(TypeError, match=r"array must have lists of numbers, found type"):
             mg.interop.from_awkward(array)
     with pytest.raises(ValueError, match=r"must be ragged in one dimension only.*ak.to_regular"):
         mg.interop.from_awkward(ak.Array([[[1], [2, 3]]]))
     for array in (ak.Array([["a"], ["b"]]), ak.Array([[np.datetime64("2020-01-01")]])):
-        with pytest.raises(TypeError, match=r"array must hold numbers, found type"):
+        with pytest.raises(TypeError, match=r"array must contain numbers, found type"):
             mg.interop.from_awkward(array)
     with pytest.raises(TypeError, match=r"to_awkward: x must be a MaskedTensor"):
         mg.interop.to_awkward(torch.ones(2, 2))

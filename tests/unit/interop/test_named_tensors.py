@@ -77,7 +77,7 @@ def test_gradients_pass() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        (sample(), TypeError, "takes tensors by name.*found MaskedTensor.*give one tensor a name"),
+        (sample(), TypeError, "expects tensors by name.*found MaskedTensor.*give a tensor a name"),
         ({0: sample()}, TypeError, "names must be strings, found 0"),
         ({"x": [1.0]}, TypeError, "'x' must be a Tensor or MaskedTensor, found list"),
         ({"x::mask": torch.ones(2)}, ValueError, "'x::mask' must not have '::' in it"),
@@ -95,7 +95,7 @@ def test_what_cannot_be_taken_apart(given: Any, error: type[Exception], words: s
         ({"x::mask": None}, "must have the parts x::values and x::mask, .* found x::values$"),
         ({"x::extra": torch.ones(1)}, "found x::extra, x::mask, x::values"),
         ({"x::mask": torch.tensor([True])[:0]}, "mask"),
-        ({"x": torch.ones(1)}, "'x' is a plain tensor and has the parts 'mask', 'values', too; rename one"),
+        ({"x": torch.ones(1)}, "'x' is a plain tensor, but has the parts 'mask', 'values'; rename one"),
         ({"x::sparse_coo.values": torch.ones(1)}, "or those of one other layout"),
         ({"s::sparse_csr.0": None}, "must have the parts values, sizes and 0, 1"),
         ({"s::sparse_csr.sizes": torch.ones(2)}, "must be a list of integers"),

@@ -179,7 +179,7 @@ def test_masks_that_are_no_padding_are_refused() -> None:
             function(gap.to_sparse())
         for dim in (0, 2, -2, -3):
             with pytest.raises(
-                ValueError, match=f"dim must name a dimension of x other than 0.* found {dim} for 2"
+                ValueError, match=f"dim must be a dimension of x other than 0.* found {dim} for 2"
             ):
                 function(gap, dim)
 
@@ -191,7 +191,7 @@ def test_lengths_can_be_compiled() -> None:
     x = mg.from_lengths(torch.zeros(2, 3), torch.tensor([1, 3]))
     compiled = torch.compile(function, fullgraph=True, backend="eager")
     assert compiled(x).tolist() == [2, 6]
-    with pytest.raises(RuntimeError, match=r"not one of padded sequences"):
+    with pytest.raises(RuntimeError, match=r"not that of padded sequences"):
         compiled(mg.masked(torch.zeros(2, 3), on([1, 0, 1], [0, 0, 0])))
 
 
@@ -239,7 +239,7 @@ def test_jagged_at_other_dimensions() -> None:
     assert [tuple(part.shape) for part in back.unbind()] == [(4, 2), (4, 3)]
     with pytest.raises(ValueError, match=r"dim must be 2, the ragged dimension of x, found 1"):
         mg.interop.to_nested(x)
-    with pytest.raises(ValueError, match=r"the batch of x must come first, found it at dimension 2"):
+    with pytest.raises(ValueError, match=r"the batch dimension of x must be the first, found dimension 2"):
         mg.interop.to_nested(x.transpose(0, 2), 0)
 
 

@@ -199,11 +199,11 @@ def test_gradients_begin_after_the_frame() -> None:
     ],
 )
 def test_columns_without_numbers_are_refused(column: pd.Series, words: str) -> None:
-    with pytest.raises(TypeError, match=f"column 'c' must hold .*{words}"):
+    with pytest.raises(TypeError, match=f"column 'c' must contain .*{words}"):
         mg.from_pandas(pd.DataFrame({"fine": 1, "c": column}))
-    with pytest.raises(TypeError, match=r"series 'c' must hold "):
+    with pytest.raises(TypeError, match=r"series 'c' must contain "):
         mg.from_pandas(column.rename("c"))
-    with pytest.raises(TypeError, match=r"obj must hold "):
+    with pytest.raises(TypeError, match=r"obj must contain "):
         mg.from_pandas(column.array)
 
 

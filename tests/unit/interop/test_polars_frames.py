@@ -67,7 +67,7 @@ def test_frames() -> None:
 def test_what_holds_no_numbers_is_refused() -> None:
     frame = pl.DataFrame({"fine": [1.0], "name": ["a"]})
     with pytest.raises(
-        TypeError, match=r"column 'name' must hold .*found dtype String; .*cast\(pl.Float64\)"
+        TypeError, match=r"column 'name' must contain .*found dtype String; .*cast\(pl.Float64\)"
     ):
         mg.from_polars(frame)
     for series, words in (
@@ -87,17 +87,21 @@ def test_what_holds_no_numbers_is_refused() -> None:
         (pl.Series("s", [object()], dtype=pl.Object), "found dtype Object"),
         (pl.Series("s", [{"a": 1}]), "found dtype Struct"),
     ):
-        with pytest.raises(TypeError, match=f"series 's'.* must hold .*{words}"):
+        with pytest.raises(TypeError, match=f"series 's'.* must contain .*{words}"):
             mg.from_polars(series)
-    with pytest.raises(TypeError, match=r"column 'v' must hold .*found dtype Array.*convert lists alone"):
+    with pytest.raises(
+        TypeError, match=r"column 'v' must contain .*found dtype Array.*convert lists separately"
+    ):
         mg.from_polars(pl.DataFrame({"v": pl.Series([[1, 2]], dtype=pl.Array(pl.Int8, 2))}))
     with pytest.raises(
-        TypeError, match=r"'s', inside its lists, .*found dtype large_list.*give inner ones one size"
+        TypeError, match=r"'s', inside its lists, .*found dtype large_list.*with inner lists of one size"
     ):
         mg.from_polars(pl.Series("s", [[[1], [2, 3]]]))
     with pytest.raises(TypeError, match=r"'s', inside its lists, .*found dtype large_string; cast the lists"):
         mg.from_polars(pl.Series("s", [["a"]]))
-    with pytest.raises(TypeError, match=r"column 'v' must hold .*found dtype List.*convert lists alone"):
+    with pytest.raises(
+        TypeError, match=r"column 'v' must contain .*found dtype List.*convert lists separately"
+    ):
         mg.from_polars(pl.DataFrame({"v": [[1, 2]]}))
     with pytest.raises(TypeError, match=r"found LazyFrame; obj.collect\(\) reads it"):
         mg.from_polars(frame.lazy())

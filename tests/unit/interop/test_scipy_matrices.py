@@ -171,7 +171,7 @@ def test_damaged_indices_are_refused() -> None:
         mg.from_scipy(csr)
     csr = matrix_of("csr")
     csr.indptr = np.array([0, 2, 1, 6], dtype=csr.indptr.dtype)
-    with pytest.raises(ValueError, match=r"indptr of matrix must rise from 0 to at most 6.*check_format"):
+    with pytest.raises(ValueError, match=r"indptr of matrix must ascend from 0 to at most 6.*check_format"):
         mg.from_scipy(csr)
     csr.indptr = np.array([0, 2, 4, 600], dtype=csr.indptr.dtype)
     with pytest.raises(ValueError, match=r"indptr of matrix"):

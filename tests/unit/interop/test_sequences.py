@@ -80,7 +80,7 @@ def test_time_may_come_first() -> None:
 
 def test_what_cannot_be_packed() -> None:
     x, _ = jagged([2, 0, 3])
-    with pytest.raises(ValueError, match=r"length 1 or more, found sequence 1 empty; leave them out"):
+    with pytest.raises(ValueError, match=r"length 1 or more, found sequence 1 empty; remove them"):
         mg.interop.to_packed(x)
     assert mg.interop.to_packed(x[mg.interop.lengths(x) > 0]).batch_sizes.tolist() == [2, 2, 1]
     with pytest.raises(ValueError, match=r"found no sequences"):
@@ -101,10 +101,10 @@ def test_packed_sequences_that_contradict_themselves() -> None:
         mg.interop.from_packed(pack_sequence([torch.ones(2)]), layout=torch.sparse_coo)
     for sizes in ([1, 2], [2, 2], [], [3, 0]):
         packed = PackedSequence(torch.ones(3), torch.tensor(sizes, dtype=torch.int64))
-        with pytest.raises(ValueError, match=r"batch_sizes of packed must fall"):
+        with pytest.raises(ValueError, match=r"batch_sizes of packed must descend"):
             mg.interop.from_packed(packed)
     packed = PackedSequence(torch.ones(3), torch.tensor([2, 1]), torch.tensor([0, 1]), torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"unsorted_indices of packed must name each of 2 sequences once"):
+    with pytest.raises(ValueError, match=r"unsorted_indices of packed must contain each of 2 sequences once"):
         mg.interop.from_packed(packed)
 
 
@@ -128,5 +128,5 @@ def test_cu_seqlens_there_and_back(lengths: list[int]) -> None:
 def test_more_rows_than_int32_numbers() -> None:
     rows = torch.zeros(1).expand(2**31)
     pattern = mg.from_offsets(torch.zeros(1), torch.tensor([0, 1]))._pattern
-    with pytest.raises(ValueError, match=r"int32 cannot number 2147483648 rows"):
+    with pytest.raises(ValueError, match=r"int32 cannot index 2147483648 rows"):
         mg.interop.to_cu_seqlens(mg.MaskedTensor(rows, pattern))

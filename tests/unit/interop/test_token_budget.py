@@ -131,7 +131,7 @@ def test_what_is_refused() -> None:
 
     refused(
         ValueError,
-        r"budget 4 can hold sequence 1 of length 9 \(one of 2\); raise budget to 12",
+        r"budget 4 can contain sequence 1 of length 9 \(one of 2\); raise budget to 12",
         [1, 9, 12],
         4,
     )

@@ -109,7 +109,7 @@ def test_what_is_refused() -> None:
     refused(ValueError, r"attention_mask of text 1 has a gap", {"input_ids": ids, "attention_mask": gap})
     refused(
         ValueError,
-        r"must hold 0 and 1, found \[1, 2\]",
+        r"must contain 0 and 1, found \[1, 2\]",
         {"input_ids": ids, "attention_mask": gap.clamp(min=1) + (gap == 0)},
     )
     refused(

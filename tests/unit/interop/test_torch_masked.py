@@ -78,7 +78,9 @@ def test_expanded_masks() -> None:
 
 
 def test_other_kinds_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"mt must be a torch.masked.MaskedTensor, found Tensor; mg.masked"):
+    with pytest.raises(
+        TypeError, match=r"mt must be a torch.masked.MaskedTensor, found Tensor; use mg.masked"
+    ):
         mg.from_torch_masked(torch.ones(2))
     with pytest.raises(TypeError, match=r"found MaskedTensor; mg.masked"):
         mg.from_torch_masked(poisoned([1.0, None]))

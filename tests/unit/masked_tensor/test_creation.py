@@ -210,5 +210,5 @@ class TestFromNumpy:
             TypeError, match=r"array must be a numpy array, found Tensor; use mg.masked for tensors"
         ):
             mg.from_numpy(torch.zeros(2))  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match=r"array must hold numbers or Booleans"):
+        with pytest.raises(TypeError, match=r"array must contain numbers or Booleans"):
             mg.from_numpy(np.array(["a"]))

@@ -52,7 +52,7 @@ class TestCopy:
 
     def test_into_a_plain_tensor(self) -> None:
         plain = torch.zeros(2, 2)
-        with pytest.raises(RuntimeError, match=r"nothing would say which .* \.filled\(value\)"):
+        with pytest.raises(RuntimeError, match=r"it cannot store which .* \.filled\(value\)"):
             plain.copy_(poisoned(X))
         assert not plain.any()
 

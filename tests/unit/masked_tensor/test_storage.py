@@ -53,7 +53,7 @@ def test_a_second_derivative_through_torch_is_refused_and_through_the_values_rig
     make: Callable[[Tensor], Tensor],
 ) -> None:
     t = make(torch.tensor(DENSE, dtype=D)).requires_grad_()
-    with pytest.raises(RuntimeError, match=r"create_graph=True is refused.*requires_grad_"):
+    with pytest.raises(RuntimeError, match=r"create_graph=True is not supported.*requires_grad_"):
         torch.autograd.grad((mg.from_sparse(t) ** 3).sum(), t, create_graph=True)
     x = mg.from_sparse(t.detach()).requires_grad_()
     (first,) = torch.autograd.grad((x**3).sum(), x._values, create_graph=True)

@@ -166,7 +166,7 @@ def test_gradients_pass_to_what_was_taken() -> None:
         (
             (torch.ones(2, 3, 5), torch.ones(2, 3, dtype=torch.long)),
             ValueError,
-            "classes were looked for in dimension 1.*class_dim=, -1",
+            "classes are expected in dimension 1.*class_dim=, -1",
         ),
         (
             (torch.ones(3), torch.ones(3), torch.ones(2)),
@@ -184,7 +184,7 @@ def test_class_dims_that_are_none() -> None:
     labels = torch.zeros(2, dtype=torch.long)
     with pytest.raises(ValueError, match=r"class_dim must be a dimension of scores \(2, 3\), found 2"):
         mg.align(torch.ones(2, 3), labels, class_dim=2)
-    with pytest.raises(ValueError, match=r"class_dim is for scores.*leave it out"):
+    with pytest.raises(ValueError, match=r"class_dim is for scores.*omit it"):
         mg.align(torch.ones(2), torch.ones(2), class_dim=0)
     with pytest.raises(TypeError, match=re.escape("mg.align(scores.to_dense(), labels)")):
         mg.align(mg.masked(torch.ones(2, 3)).to_sparse(), labels)

@@ -111,7 +111,7 @@ def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"x of shape \(2, 4\) gives moments of shape \(4,\).*gave \(3,\)"):
         moments.update(torch.ones(2, 4))
     with pytest.raises(
-        ValueError, match=r"saved with dim=0, and this has 1; write mg\.metrics\.Moments\(dim=0"
+        ValueError, match=r"saved with dim=0, but this has 1; use mg\.metrics\.Moments\(dim=0"
     ):
         mg.metrics.Moments(dim=1).load_state_dict(moments.state_dict())
     mean = mg.metrics.Mean()

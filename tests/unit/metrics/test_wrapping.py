@@ -100,7 +100,7 @@ def test_data_that_is_no_tensor_would_be_paired_wrong() -> None:
     metric = mg.metrics.wrap(Recorder())
     for target in ([1.0, 2.0], np.ones(2)):
         with pytest.raises(
-            TypeError, match=rf"everything that has entries must be a tensor, found {type(target).__name__}"
+            TypeError, match=rf"all arguments with entries must be tensors, found {type(target).__name__}"
         ):
             metric.update(holes([1.0, NAN]), target)
     with pytest.raises(TypeError, match=r"found dict; use torch.as_tensor, or mg.align"):
@@ -110,7 +110,7 @@ def test_data_that_is_no_tensor_would_be_paired_wrong() -> None:
 
 def test_what_is_no_metric() -> None:
     with pytest.raises(
-        TypeError, match=r"found the class Recorder; write mg.metrics.wrap\(Recorder\(\.\.\.\)\)"
+        TypeError, match=r"found the class Recorder; use mg.metrics.wrap\(Recorder\(\.\.\.\)\)"
     ):
         mg.metrics.wrap(Recorder)
     with pytest.raises(TypeError, match=r"without update; a function.*mg.align\(prediction, target\)"):

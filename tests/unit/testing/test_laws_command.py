@@ -153,9 +153,9 @@ def test_what_is_broken_is_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     ("arguments", "message"),
     [
         (["nowhere:at_all"], "No module named 'nowhere'"),
-        (["torch"], "write module:factory"),
+        (["torch"], "pass module:factory"),
         (["builtins:dict"], "returns a dict"),
-        (["--family", "knitting"], "is not among accumulation"),
+        (["--family", "knitting"], "choose one of accumulation"),
     ],
 )
 def test_mistakes_in_the_arguments(arguments: list[str], message: str) -> None:

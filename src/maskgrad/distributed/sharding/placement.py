@@ -57,12 +57,12 @@ class Placement:
 
     @property
     def is_split(self) -> bool:
-        """Whether several ranks share the rows."""
+        """Return whether several ranks share the rows."""
         return isinstance(self.arrangement, str)
 
     @property
     def lies_elsewhere(self) -> bool:
-        """Whether another rank has all rows."""
+        """Return whether another rank has all rows."""
         return not self.is_split and self.rank != self.arrangement
 
     @property

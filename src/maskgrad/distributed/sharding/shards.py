@@ -51,7 +51,7 @@ def groups_of(params: Iterable[Tensor]) -> Iterator[tuple[ProcessGroup, list[Ten
 
 
 def overflow_on_other_ranks(params: Iterable[Tensor], here: bool) -> bool:
-    """Whether gradients have overflowed ``here`` or, if ``params`` contains shards, on any rank.
+    """Return whether gradients have overflowed ``here`` or, if ``params`` contains shards, on any rank.
 
     Each rank has the gradients of its own rows only, but all must skip steps, or change scales, together.
     """

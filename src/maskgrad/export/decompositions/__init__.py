@@ -1,6 +1,6 @@
-"""Operations that PyTorch's exporter cannot write, or writes wrongly, in terms of others.
+"""Decompositions of operations that PyTorch's exporter does not support, or exports wrongly.
 
-Each is ordinary PyTorch, of any shape, and gives what the operation gives; ``NotImplemented`` leaves a call as it is.
+Each is ordinary PyTorch, for any shape, with the same result; ``NotImplemented`` keeps the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["decomposed"]
 
 
 def table() -> dict[Any, Callable[..., Any]]:
-    """Return the implementation of each operation, by overload; overloads that this PyTorch lacks are left out."""
+    """Return the implementation of each operation, by overload; overloads missing in this PyTorch are omitted."""
     found: dict[Any, Callable[..., Any]] = {}
     for module in (elementwise, layers, sorting, views):
         for names, body in module.BODIES.items():
@@ -29,6 +29,6 @@ def table() -> dict[Any, Callable[..., Any]]:
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Replace the operations in a program, also inside of others."""
+    """Replace the operations in a program, also inside others."""
     found: torch.export.ExportedProgram = program.run_decompositions(table())
     return found

@@ -1,4 +1,4 @@
-"""Functions of each number, running products and extrema, and attention, without an operator in ONNX."""
+"""Elementwise functions, running products and extrema, and attention without an operator in ONNX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["BODIES"]
 
 
 def signbit(x: Tensor) -> Tensor:
-    """True for −0.0, whose reciprocal is −∞; of NaN the sign is lost."""
+    """True for −0.0, whose reciprocal is −∞; the sign of NaN is lost."""
     if not x.is_floating_point():
         return x < 0
     return torch.where(x == 0, torch.reciprocal(x) < 0, x < 0)
@@ -32,7 +32,7 @@ def copysign(x: Tensor, sign: Tensor | float) -> Tensor:
 
 
 def hypot(x: Tensor, y: Tensor) -> Tensor:
-    """√(x² + y²) without overflow: the larger one is taken out of the root. Infinite beside NaN, too, as in C."""
+    """√(x² + y²) without overflow: with the larger one factored out of the root. Infinity wins over NaN, as in C."""
     x, y = x.abs(), y.abs()
     large, small = torch.maximum(x, y), torch.minimum(x, y)
     ratio = small / torch.where((large == 0) | torch.isinf(large), 1.0, large)
@@ -61,19 +61,19 @@ def rrelu_with_noise(
     training: bool = False,
     generator: Any = None,
 ) -> Any:
-    """Outside training the slope is the mean of what it may be."""
+    """In evaluation the slope is the mean of its range."""
     return NotImplemented if training else torch.where(x <= 0, x * ((lower + upper) / 2), x)
 
 
 def frexp(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mantissa in [½, 1) and exponent; numbers near the smallest are made larger first."""
+    """Mantissa in [½, 1) and exponent; subnormal values are scaled up first."""
     size = x.abs()
     tiny = size < 2.0**-60
     scaled = torch.where(tiny, size * 2.0**60, size)
     ordinary = (x != 0) & torch.isfinite(x)
     scaled = torch.where(ordinary, scaled, 1.0)
     exponent = torch.floor(torch.log2(scaled)) + 1
-    # powers of two in two steps, either of which is a number; a logarithm may be off by one
+    # powers of two in two steps, each of which is representable; a logarithm may be off by one
     exponent = exponent + torch.where(_by_power(scaled, exponent) >= 1, 1.0, 0.0)
     exponent = exponent - torch.where(_by_power(scaled, exponent) < 0.5, 1.0, 0.0)
     mantissa = torch.where(signbit(x), -1.0, 1.0) * _by_power(scaled, exponent)
@@ -88,7 +88,7 @@ def _by_power(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 def gcd(x: Tensor, y: Tensor) -> Tensor:
-    """Euclid's algorithm, as many steps as the largest numbers of the dtype may need."""
+    """Euclid's algorithm, with as many steps as the dtype may need."""
     dtype = torch.promote_types(x.dtype, y.dtype)
     x, y = x.to(torch.int64).abs(), y.to(torch.int64).abs()
     x, y = torch.broadcast_tensors(x, y)
@@ -98,7 +98,7 @@ def gcd(x: Tensor, y: Tensor) -> Tensor:
     return x.to(dtype)
 
 
-#: Of two numbers below 2^bits, Fibonacci numbers need most steps.
+#: Fibonacci numbers need the most steps of all numbers below 2^bits.
 GCD_STEPS = {
     dtype: math.ceil(bits * math.log(2) / math.log((1 + math.sqrt(5)) / 2)) + 1
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -107,7 +107,7 @@ GCD_STEPS = {
 
 
 def lcm(x: Tensor, y: Tensor) -> Tensor:
-    """|x · y| by what divides both."""
+    """|x · y| divided by the gcd."""
     divisor = gcd(x, y)
     return torch.abs(torch.div(x, torch.where(divisor == 0, 1, divisor), rounding_mode="floor") * y).to(
         divisor.dtype
@@ -115,7 +115,7 @@ def lcm(x: Tensor, y: Tensor) -> Tensor:
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Any:
-    """A tensor and a number of a wider kind, or two numbers: the dtype of both comes first."""
+    """For a tensor and a scalar of a wider kind, or two scalars: determine the common dtype first."""
     if any(isinstance(operand, (torch.SymInt, torch.SymFloat, torch.SymBool)) for operand in (x, y)):
         return NotImplemented
     dtype = torch.result_type(x, y)
@@ -128,7 +128,7 @@ def where(condition: Tensor, x: Any, y: Any) -> Any:
 
 
 def entropy(x: Tensor) -> Tensor:
-    """−x log x, 0 at 0 and −∞ below; PyTorch chooses between two numbers for that."""
+    """−x log x, 0 at 0 and −∞ below; PyTorch selects between two scalars for that."""
     x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
     known = torch.where(x > 0, -x * torch.log(x), float("-inf"))
     return torch.where(torch.isnan(x), x, torch.where(x == 0, 0.0, known))
@@ -141,9 +141,9 @@ def _scan(
     reduce: Callable[[Tensor], Tensor],
     neutral: float,
 ) -> Tensor:
-    """All entries up to each one, combined, by doubling: after k rounds an entry covers the 2ᵏ that end there.
+    """Combine all entries up to each one, by doubling: after k rounds an entry covers the last 2ᵏ.
 
-    Where the size is not known when the graph is made, each result is reduced separately, over a triangle.
+    If the size is unknown at export, each result is reduced separately, over a triangle.
     """
     x, size = x.movedim(dim, -1), x.shape[dim]
     if isinstance(size, int):
@@ -175,7 +175,7 @@ def vander(x: Tensor, *, N: int | None = None) -> Tensor:
 
 
 def cummax(x: Tensor, dim: int, *, largest: bool = True) -> tuple[Tensor, Tensor]:
-    """Largest (or smallest) entries so far, and where each was seen last."""
+    """Largest (or smallest) entries so far, and their last positions."""
     if not x.ndim:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     combine, reduce = (torch.maximum, torch.amax) if largest else (torch.minimum, torch.amin)
@@ -216,7 +216,7 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    """softmax(Q Kᵀ · scale + mask) V, where a row without keys is zero as it is in PyTorch, not NaN or a mean."""
+    """softmax(Q Kᵀ · scale + mask) V, where rows without keys are zero as in PyTorch, not NaN or a mean."""
     if dropout_p:
         return NotImplemented
     if enable_gqa:

@@ -14,7 +14,7 @@ __all__ = ["BODIES", "lstm_layer"]
 
 
 def avg_pool(rank: int) -> Any:
-    """The exporter forgets ``divisor_override``: the mean over padded windows is multiplied back into a sum."""
+    """The exporter ignores ``divisor_override``: multiply the mean over padded windows to get the sum."""
     pool: Any = F.avg_pool2d if rank == 2 else F.avg_pool3d
 
     def body(
@@ -50,7 +50,7 @@ def _for_each(given: Sequence[int], rank: int) -> list[int]:
 
 
 def _missing(size: Any, kernel: int, step: int, pad: int, ceil_mode: bool) -> Any:
-    """Return the overhang of the last window of ``ceil_mode``; windows that begin in the padding are left out."""
+    """Return the overhang of the last window of ``ceil_mode``; windows that begin in the padding are dropped."""
     if not ceil_mode:
         return 0
     windows = -(-(size + 2 * pad - kernel) // step) + 1
@@ -75,7 +75,7 @@ def adaptive_avg_pool3d(x: Tensor, output_size: Sequence[int]) -> Any:
 
 
 def adaptive_max_pool(rank: int) -> Any:
-    """The largest entry of each window, and where it is in the tensor read row by row."""
+    """The largest entry of each window, and its row-major index."""
 
     def body(x: Tensor, output_size: Sequence[int]) -> Any:
         sizes = x.shape[-rank:]
@@ -103,7 +103,7 @@ def _window_places(size: int, number: int, device: torch.device) -> Tensor:
 
 
 def _by_window(x: Tensor, output_size: Sequence[int], rank: int) -> Tensor:
-    """The windows of each dimension behind each other, as (…, *output_size, entries)."""
+    """The windows of each dimension concatenated, as (…, *output_size, entries)."""
     batch = x.shape[: x.ndim - rank]
     split = [
         part for size, n in zip(x.shape[-rank:], output_size, strict=True) for part in (n, size // max(n, 1))
@@ -144,7 +144,7 @@ def projected_lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> Any:
-    """ONNX's LSTM has no projection of the states; there are as many steps in the file as in the example."""
+    """ONNX's LSTM has no projection of the states; the number of steps in the file is that of the example."""
     states, cells = hidden
     if states.shape[-1] == cells.shape[-1] or (train and dropout):
         return NotImplemented

@@ -1,4 +1,4 @@
-"""Sorting, positions in sorted numbers, and histograms."""
+"""Sorting, positions in sorted values, and histograms."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["BODIES"]
 def sort(
     x: Tensor, dim: int = -1, descending: bool = False, *, stable: bool | None = None
 ) -> tuple[Tensor, Tensor]:
-    """ONNX's TopK of everything, which puts the first of equals first; it promises nothing about NaN."""
+    """Sort with ONNX's TopK of all entries, which is stable; it does not define the order of NaN."""
     if not x.ndim:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     order = _order(x, dim, descending)
@@ -25,7 +25,7 @@ def sort(
 def _order(x: Tensor, dim: int, descending: bool) -> Tensor:
     size = x.shape[dim]
     if not x.is_floating_point():
-        # the two integers that ONNX Runtime sorts
+        # the two integer types that ONNX Runtime sorts
         keys = x if x.dtype in (torch.int32, torch.int64) else x.to(torch.int64)
         return torch.topk(keys, size, dim, descending)[1]
     nothing = torch.isnan(x)
@@ -35,7 +35,7 @@ def _order(x: Tensor, dim: int, descending: bool) -> Tensor:
 
 
 def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The entry number k of a sorted line."""
+    """The k-th entry of a sorted line."""
     if not x.ndim:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     values, order = sort(x, dim)
@@ -69,7 +69,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Count the numbers that are smaller, or not larger, by comparing all pairs."""
+    """Count smaller (or not larger) values by comparing all pairs."""
     if sorter is not None:
         sorted_sequence = sorted_sequence.gather(-1, sorter)
     if not isinstance(values, Tensor):
@@ -80,7 +80,7 @@ def searchsorted(
         line = line[0]
     sought = values[..., None]
     before = line <= sought if right else line < sought
-    if values.is_floating_point():  # NaN comes last
+    if values.is_floating_point():  # NaN is last
         before = before | torch.isnan(sought)
     found: Tensor = before.reshape(*values.shape, before.shape[-1]).sum(-1)
     return found.to(torch.int32) if out_int32 else found
@@ -95,7 +95,7 @@ def bucketize(values: Any, boundaries: Tensor, *, out_int32: bool = False, right
 
 
 def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    """The place of a number follows from its distance to the smallest; without a range it is that of the numbers."""
+    """Compute bins from the distance to the smallest value; the default range is that of the values."""
     if not x.is_floating_point():
         return NotImplemented
     x = x.reshape(-1)
@@ -112,7 +112,7 @@ def histc(x: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Any:
 def histogramdd(
     x: Tensor, bins: Any, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, list[Tensor]]:
-    """Points (n, dimensions): ``bins`` is one number of bins, a number for each dimension, or edges for each."""
+    """Points (n, dimensions): ``bins`` is the number of bins, a number for each dimension, or edges for each."""
     edges = _edges(x, [bins] * x.shape[1] if isinstance(bins, int) else bins, range)
     return _counts(x, edges, weight, density), edges
 
@@ -120,13 +120,13 @@ def histogramdd(
 def histogram(
     x: Tensor, bins: Any, *, range: Any = None, weight: Tensor | None = None, density: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Numbers: ``bins`` is a number of bins, or edges."""
+    """Scalars: ``bins`` is a number of bins, or edges."""
     counts, (edges,) = histogramdd(x.reshape(-1, 1), [bins], range, weight, density)
     return counts, edges
 
 
 def _edges(x: Tensor, bins: Sequence[Any], range: Any) -> list[Tensor]:
-    """From the smallest to the largest number, or over ``range``; if they are equal, half a unit to each side."""
+    """From the smallest to the largest value, or over ``range``; half a unit to each side if these are equal."""
     edges = []
     for at, number in enumerate(bins):
         if isinstance(number, Tensor):
@@ -140,7 +140,7 @@ def _edges(x: Tensor, bins: Sequence[Any], range: Any) -> list[Tensor]:
         low, high = torch.where(same, low - 0.5, low), torch.where(same, high + 0.5, high)
         steps = torch.arange(number + 1, device=x.device, dtype=x.dtype)
         step = (high - low) / number
-        # from both ends, as torch.linspace does it: the last edge is exact
+        # from both ends, as in torch.linspace: the last edge is exact
         edges.append(
             torch.where(steps < (number + 1) / 2, low + steps * step, high - (number - steps) * step)
         )

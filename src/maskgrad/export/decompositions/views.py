@@ -1,4 +1,4 @@
-"""Rearrangements of entries, by index and never by multiplication, because masked values may be NaN."""
+"""Rearrangements of entries, by index, never by multiplication, as masked values may be NaN."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def diagonal_places(rows: Any, columns: Any, offset: int, device: torch.device) 
 
 
 def diagonal(x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The exporter multiplies by an identity matrix, whose zeros do not remove NaN."""
+    """PyTorch's exporter multiplies by an identity matrix, whose zeros do not remove NaN."""
     moved = x.movedim((dim1, dim2), (-2, -1))
     places = diagonal_places(moved.shape[-2], moved.shape[-1], offset, x.device)
     return moved.reshape(*moved.shape[:-2], -1 if x.numel() else 0).index_select(-1, places)
 
 
 def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """The entries of a diagonal replaced."""
+    """Replace the entries of a diagonal."""
     moved = x.movedim((dim1, dim2), (-2, -1))
     places = diagonal_places(moved.shape[-2], moved.shape[-1], offset, x.device)
     flat = moved.flatten(-2)
@@ -44,7 +44,7 @@ def diagonal_scatter(x: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim
 
 
 def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
-    """Position i as often as ``repeats[i]``; how many there are in all must be known."""
+    """Repeat position i ``repeats[i]`` times; the total must be known."""
     if output_size is None:
         return NotImplemented
     ends = torch.cumsum(repeats.to(torch.int64), 0)
@@ -52,7 +52,7 @@ def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any
 
 
 def copied(view: Any) -> Any:
-    """A view with memory of its own, which in a graph of values is the same."""
+    """Copy a view, which is the same in a graph of values."""
 
     def body(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         result = view(x, *args, **kwargs)
@@ -62,7 +62,7 @@ def copied(view: Any) -> Any:
 
 
 def as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
-    """Entries by their place in the storage, which is in order for a tensor that fills it row by row."""
+    """Entries by storage offset, for a tensor that is contiguous in storage."""
     if not x.is_contiguous() or x.storage_offset() != 0:
         return NotImplemented
     places = torch.zeros((), dtype=torch.int64, device=x.device) + (storage_offset or 0)
@@ -73,7 +73,7 @@ def as_strided(x: Tensor, size: Sequence[Any], stride: Sequence[Any], storage_of
 
 
 def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Written by their place in the tensor read row by row."""
+    """Write entries by row-major index."""
     flat, at, new = x.flatten(), index.flatten(), source.flatten()
     at = torch.where(at < 0, at + flat.shape[0], at)
     written = flat.scatter_add(0, at, new) if accumulate else flat.scatter(0, at, new)
@@ -81,7 +81,7 @@ def put(x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> T
 
 
 def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
-    """The places of the first ``size`` entries that are not zero, by their rank among them."""
+    """Indices of the first ``size`` nonzero entries, by their rank."""
     chosen = (x != 0).flatten()
     rank = torch.cumsum(chosen.to(torch.int64), 0) - 1
     row = torch.where(chosen & (rank < size), rank, size)
@@ -99,7 +99,7 @@ def nonzero_static(x: Tensor, *, size: int, fill_value: int = -1) -> Tensor:
 
 
 def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """Chosen by places that are known beforehand, if the size is; since 2.15 PyTorch looks for them in a mask."""
+    """Select by constant indices if the size is known; since 2.15 PyTorch finds them in a mask."""
     if isinstance(x.shape[0], torch.SymInt):
         return NotImplemented
     if r == 0:
@@ -110,13 +110,13 @@ def combinations(x: Tensor, r: int = 2, with_replacement: bool = False) -> Tenso
 
 
 def conv_tbc(x: Tensor, weight: Tensor, bias: Tensor, pad: int = 0) -> Tensor:
-    """A convolution whose dimensions come in another order: (time, batch, channels)."""
+    """A convolution with dimensions in another order: (time, batch, channels)."""
     moved = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
     return moved.permute(2, 0, 1)
 
 
 def einsum(equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Tensor:
-    """Pair by pair from the left; what nothing needs later is summed up on the way."""
+    """Pair by pair from the left; sum over dimensions as soon as they are not needed."""
     labels, output = _labels(equation.replace(" ", ""), tensors)
     found, names = _with_distinct_labels(tensors[0], labels[0])
     for at, (tensor, label) in enumerate(zip(tensors[1:], labels[1:], strict=True), 1):
@@ -131,11 +131,11 @@ def einsum(equation: str, tensors: Sequence[Tensor], *, path: Any = None) -> Ten
 
 
 def _labels(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
-    """One letter for each dimension: of the operands, and of the result. Ellipses become letters of their own."""
+    """One letter for each dimension of the operands and of the result, ellipses included."""
     inputs, arrow, output = equation.partition("->")
     labels = inputs.split(",")
     free = [letter for letter in string.ascii_letters + string.digits if letter not in equation]
-    # how many dimensions the ellipsis of each operand stands for
+    # number of dimensions in the ellipsis of each operand
     hidden = [
         tensor.ndim - len(label.replace("...", "")) if "..." in label else 0
         for tensor, label in zip(tensors, labels, strict=True)
@@ -152,7 +152,7 @@ def _labels(equation: str, tensors: Sequence[Tensor]) -> tuple[list[str], str]:
 
 
 def _with_distinct_labels(x: Tensor, names: str) -> tuple[Tensor, str]:
-    """The diagonal where a letter stands twice."""
+    """Take the diagonal for letters that occur twice."""
     for name in dict.fromkeys(names):
         while names.count(name) > 1:
             first, second = names.index(name), names.rindex(name)
@@ -166,7 +166,7 @@ def _product(a: Tensor, a_names: str, b: Tensor, b_names: str, later: set[str]) 
     sizes = dict(zip(b_names, b.shape, strict=True))
     for name, size in zip(a_names, a.shape, strict=True):
         known = sizes.get(name, 1)
-        if isinstance(known, int) and known == 1:  # a size of 1 stands for any
+        if isinstance(known, int) and known == 1:  # size 1 broadcasts
             sizes[name] = size
     for mine, theirs, number in ((a_names, b_names, 0), (b_names, a_names, 1)):
         alone = [at for at, name in enumerate(mine) if name not in theirs and name not in later]
@@ -192,7 +192,7 @@ BODIES: dict[str, Callable[..., Any]] = {
     "diagonal diagonal_copy": diagonal,
     "linalg_diagonal": lambda a, *, offset=0, dim1=-2, dim2=-1: diagonal(a, offset, dim1, dim2),
     "diagonal_scatter": diagonal_scatter,
-    "pixel_shuffle": torch._refs.nn.functional.pixel_shuffle,  # the exporter's takes floats of four dimensions only
+    "pixel_shuffle": torch._refs.nn.functional.pixel_shuffle,  # the exporter's supports 4-D floats only
     "pixel_unshuffle": torch._refs.nn.functional.pixel_unshuffle,
     "repeat_interleave.Tensor": repeat_interleave,
     "select_copy.int": copied(torch.ops.aten.select.int),
@@ -207,5 +207,5 @@ BODIES: dict[str, Callable[..., Any]] = {
 }
 if not is_before(
     release(torch.__version__), "2.15"
-):  # an older one writes it itself, and takes no constant in a body
+):  # older versions export it themselves, without constants in a body
     BODIES["combinations"] = combinations

@@ -1,4 +1,4 @@
-"""transformers: experts, refusals where states end in padding, the Trainer and a collator of tokens."""
+"""transformers: experts, errors where states end in padding, the Trainer and a collator of tokens."""
 
 from __future__ import annotations
 

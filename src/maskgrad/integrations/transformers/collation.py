@@ -1,4 +1,4 @@
-"""Collates tokenized texts to batches of MaskedTensors, for trainers and data loaders."""
+"""Collation of tokenized texts to batches of MaskedTensors, for trainers and data loaders."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from maskgrad.masked_tensor.storage import to_dense
 
 __all__ = ["TokenCollator", "plain_tokens"]
 
-#: What models of transformers expect in the place of unspecified tokens.
+#: Fillers that models of transformers expect for unspecified tokens.
 FILLERS = {"labels": -100}
-#: The name of the mask that models of transformers take.
+#: Name of the mask argument in models of transformers.
 MASK = "attention_mask"
 
 
@@ -30,7 +30,7 @@ class TokenCollator:
         ignore_index: labels with this value are unspecified.
 
     ``input_ids`` and all other fields with one entry for each token become MaskedTensors ``(B, T)`` of one pattern.
-    ``attention_mask`` is left out: tokens for which it is 0 are unspecified. ``labels`` are also unspecified where they
+    ``attention_mask`` is dropped: tokens for which it is 0 are unspecified. ``labels`` are also unspecified where they
     are ``ignore_index``; they have a Boolean mask then. Everything else is stacked.
 
     Raises:
@@ -83,10 +83,10 @@ class TokenCollator:
 
 
 def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A batch for models of transformers: padded, with an attention mask, unspecified labels -100.
+    """Return a batch for models of transformers: padded, with an attention mask, unspecified labels -100.
 
     Raises:
-        ValueError: labels or embeddings are masked floating-point numbers, for which there is no such value.
+        ValueError: labels or embeddings are masked floating-point values, without such a filler.
     """
     found = {}
     for name, part in batch.items():
@@ -95,7 +95,7 @@ def plain_tokens(batch: Mapping[str, Any], padding: int, keep: tuple[str, ...] =
             continue
         if part.dtype.is_floating_point:
             raise ValueError(
-                f"TrainerMixin: {name!r} are masked numbers, for which a model of transformers takes no mask; pass "
+                f"TrainerMixin: {name!r} are masked floats, for which models of transformers accept no mask; pass "
                 "compute_loss_func= to the Trainer for labels, or write the model for MaskedTensors"
             )
         if name == "input_ids" and MASK not in batch:
@@ -110,7 +110,7 @@ def _tensor(part: Any) -> Any:
 
 
 def _of_tokens(name: str, samples: list[dict[str, Any]]) -> bool:
-    """Whether a field has one entry for each token of each sample."""
+    """Return whether a field has one entry per token in each sample."""
     return all(
         isinstance(one.get(name), Tensor) and one[name].ndim and len(one[name]) == len(one["input_ids"])
         for one in samples

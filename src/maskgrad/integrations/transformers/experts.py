@@ -1,6 +1,6 @@
-"""Mixtures of experts: the specified tokens go through as plain rows, and are what the auxiliary loss counts.
+"""Mixtures of experts: specified tokens are routed as plain rows, and only they count in the auxiliary loss.
 
-A router looks tokens up with indices that were computed from the tokens: of an unspecified one the index is unspecified
+A router indexes tokens with indices computed from the tokens: those of unspecified ones are unspecified,
 too. Each model has its own copy of the loss that balances experts, found by its name and arguments in the module of the
 model's class, when a model is made or, for models that exist already, when this is installed.
 """
@@ -28,12 +28,12 @@ _ARGUMENTS = ["gate_logits", "num_experts", "top_k", "attention_mask"]
 
 
 def _route_to_experts(get_interface: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """Return what the classes of experts look up at each call, under whatever implementation."""
+    """Return the dictionary in which classes of experts look up the implementation of each call."""
     return by_rows(get_interface(*args, **kwargs))
 
 
 def by_rows(experts_forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a forward pass of experts that takes the specified tokens only."""
+    """Return a forward pass of experts for the specified tokens only."""
 
     @functools.wraps(experts_forward)
     def forward(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
@@ -46,8 +46,8 @@ def by_rows(experts_forward: Callable[..., Any]) -> Callable[..., Any]:
         if any(bool((mask.any(1) & ~there).any()) for mask in masks) or hidden_states.dim() != 2:
             raise UnsupportedOperationError(
                 type(self).__name__,
-                "a token is specified in part, and experts take it whole",
-                "Mask whole tokens, mg.masked(embeddings, mask[..., None]), or give x.filled(0.).",
+                "a token is partially specified, but experts need whole tokens",
+                "Mask whole tokens, mg.masked(embeddings, mask[..., None]), or pass x.filled(0.).",
             )
 
         def rows(x: Any) -> Any:
@@ -71,7 +71,7 @@ def _balance(
     top_k: Any = 2,
     attention_mask: Any = None,
 ) -> Any:
-    """Divide by the number of specified tokens, where the original divides by the number of all rows."""
+    """Divide by the number of specified tokens, instead of the number of all rows."""
     if has_masked(gate_logits):
         dense = [x._dense() if is_masked(x) else (x, x.new_ones(x.shape)) for x in gate_logits]
         there = torch.stack([mask.bool().flatten(1).all(1) for _, mask in dense]).all(0)

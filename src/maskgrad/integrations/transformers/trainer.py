@@ -1,4 +1,4 @@
-"""Hugging Face's Trainer: its loop and its models, with the number of labels of a whole step as the denominator."""
+"""Hugging Face's Trainer: its loop and models, with the number of labels of a whole step as the denominator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEANS = (
     "LMHeadModel", "LMHead",
 )  # fmt: skip
 _UNKNOWN = (
-    "TrainerMixin: {found}, so it is unknown how many entries its loss is the mean of; override "
+    "TrainerMixin: {found}, so it is not known how many entries its loss averages; override "
     "count_labels(self, inputs) in your Trainer"
 )
 
@@ -33,8 +33,8 @@ class TrainerMixin:
     """Mixin for ``transformers.Trainer``: the gradient of a step is the mean over all of its labels.
 
     The Trainer passes its count only to models whose loss function takes it; the losses of others are means of
-    micro-batches, which are averaged or added. Here every model returns its mean, which is multiplied by the share of
-    the micro-batch in the labels of the step, on all ranks. A micro-batch without labels contributes nothing.
+    micro-batches, which are averaged or added. Here every model returns its mean, which is weighted by the
+    micro-batch's fraction of the labels of the step, on all ranks. A micro-batch without labels contributes nothing.
     ``eval_loss`` is the mean over all labels of the evaluation set. Sparse gradients are clipped with the others.
 
     Batches may contain MaskedTensors (see :class:`maskgrad.integrations.TokenCollator`): models of transformers get
@@ -56,14 +56,14 @@ class TrainerMixin:
     """
 
     _weighed: list[tuple[float, int]] | None = None
-    #: Micro-batches of a step by their identity, and the number of their labels.
+    #: Micro-batches of a step by id, and the number of their labels.
     _counted: dict[int, tuple[Any, int]] | None = None
     _total: tuple[Tensor, int] | None = None
     _number: int | None = None
     _checked_ranks = False
 
     def count_labels(self, inputs: dict[str, Any]) -> int:
-        """The number of entries of which the loss of a batch is the mean.
+        """Return the number of entries that the loss of a batch averages.
 
         By default the specified entries of ``labels`` that are not -100, without the first position of each sequence
         for models that shift them; 0 if the batch contains nothing of ``label_names``.
@@ -91,7 +91,7 @@ class TrainerMixin:
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, *args: Any
     ) -> tuple[list[Any], Any]:
-        """The micro-batches of a step, and the number of their labels on all ranks."""
+        """Return the micro-batches of a step, and the number of their labels on all ranks."""
         if not self._checked_ranks:
             self._check_ranks()
         samples, _ = super().get_batch_samples(epoch_iterator, num_batches, *args)  # type: ignore[misc]
@@ -110,7 +110,7 @@ class TrainerMixin:
         """None: labels were counted already."""
 
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Forward and backward pass of a micro-batch, whose labels were counted already."""
+        """Run the forward and backward pass of a micro-batch, whose labels were counted already."""
         counted = (self._counted or {}).get(id(inputs))
         self._number = None if counted is None else counted[1]
         try:
@@ -121,7 +121,7 @@ class TrainerMixin:
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The share of a micro-batch in the mean of the step; its own mean in evaluation."""
+        """Return the contribution of a micro-batch to the mean of the step; its own mean in evaluation."""
         training = model.training and num_items_in_batch is not None
         number = self._number if training and self._number is not None else self.count_labels(inputs)
         whole = dict(inputs) if self._weighed is not None else {}
@@ -154,7 +154,7 @@ class TrainerMixin:
         return found
 
     def prediction_step(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Loss, predictions and labels of a batch; unspecified labels are -100, unspecified scores NaN."""
+        """Return loss, predictions and labels of a batch; unspecified labels are -100, unspecified scores NaN."""
         found = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
         shown = inputs.get(name := getattr(self.model, "main_input_name", "input_ids"))  # type: ignore[attr-defined]
         if isinstance(shown, MaskedTensor):  # for metrics, by include_for_metrics
@@ -195,7 +195,7 @@ class TrainerMixin:
     def _without_repeats(
         self, model: Any, inputs: dict[str, Any], loss: Tensor, number: int
     ) -> tuple[float, int]:
-        """The loss and its number of labels, without the samples that fill up the last batch of a rank."""
+        """The loss and its number of labels, without the samples that pad the last batch of a rank."""
         state, own = self.accelerator.gradient_state, len(next(iter(inputs.values())))  # type: ignore[attr-defined]
         ranks = self.accelerator.num_processes  # type: ignore[attr-defined]
         if ranks > 1 and state.end_of_dataloader and state.remainder > 0:
@@ -213,14 +213,14 @@ class TrainerMixin:
         return float(loss.detach()), number
 
     def _loss_is_mean(self) -> bool:
-        """Whether the loss is known to be a mean; that of a model that is not of transformers is taken for one."""
+        """Return whether the loss is known to be a mean; assumed for models that are not from transformers."""
         bare = _bare(self.model)  # type: ignore[attr-defined]
         if self.compute_loss_func is not None or not _is_of_transformers(bare):  # type: ignore[attr-defined]
             return True
         return type(bare).__name__.endswith(MEANS)
 
     def _shifts(self) -> bool:
-        """Whether the model compares position i with label i + 1; the Trainer knows since transformers 5."""
+        """Return whether the model compares position i with label i + 1; the Trainer tells since transformers 5."""
         known = getattr(self, "_loss_shifts_labels", None)
         if known is not None:
             return bool(known)
@@ -237,7 +237,7 @@ class TrainerMixin:
         if parallel:
             raise RuntimeError(
                 f"TrainerMixin: labels of a batch are on several ranks ({', '.join(parallel)} parallelism), which is "
-                "not supported; write the loop with mg.GradientAccumulator"
+                "not supported; use your own loop with mg.GradientAccumulator"
             )
         self._checked_ranks = True
 
@@ -261,7 +261,7 @@ def _moved(data: Any, device: Any) -> Any:
 
 
 def _summed(losses: MaskedTensor, number: int) -> Tensor:
-    """The sum of unreduced losses; ValueError unless there are as many as labels."""
+    """The sum of unreduced losses; raises a ValueError unless there are as many as labels."""
     found = int(losses.num_specified())
     if found != number:
         raise ValueError(
@@ -272,7 +272,7 @@ def _summed(losses: MaskedTensor, number: int) -> Tensor:
 
 
 def _nothing(loss: Any, outputs: Any, ranks: int) -> Tensor:
-    """Zero, with zero gradients: the mean of nothing may be NaN, and other ranks wait for gradients."""
+    """Zero, with zero gradients: an empty mean may be NaN, and other ranks wait for gradients."""
     zero = torch.zeros((), device=loss.device)
     if ranks == 1 or not torch.is_grad_enabled():
         return zero.requires_grad_()

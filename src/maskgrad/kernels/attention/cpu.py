@@ -68,7 +68,7 @@ def _rows(frame: Tensor) -> Tensor:
 
 
 class _Mask(NamedTuple):
-    """What is added to a run's scores, and which of its queries have keys (None: all)."""
+    """The mask added to a run's scores, and its queries that have keys (None: all)."""
 
     added: Tensor | None
     served: Tensor | None

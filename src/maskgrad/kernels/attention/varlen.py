@@ -23,7 +23,7 @@ _HEAD_MULTIPLE, _LARGEST_HEAD = 8, 256
 def fits_varlen(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, attn_mask: Tensor | None
 ) -> bool:  # fmt: skip
-    """Whether these rows are supported: one set of sequences only, as the causal order ends where the keys end."""
+    """Return whether rows are supported: one set of sequences only, as the causal order ends where the keys end."""
     size = query.shape[2]
     return (
         query.dtype in HALVES
@@ -38,7 +38,7 @@ def fits_varlen(
 
 
 def _is_there(device: torch.device) -> bool:
-    """Whether FlashAttention is available: builds for Windows, PyTorch before 2.10 and old devices may lack it."""
+    """Return whether FlashAttention exists: builds for Windows, PyTorch before 2.10 and old devices may lack it."""
     return (
         torch.backends.cuda.is_flash_attention_available()
         and importlib.util.find_spec("torch.nn.attention.varlen") is not None

@@ -84,7 +84,7 @@ class Partition:
 
     @cached_property
     def whole(self) -> bool:
-        """Whether each result of the loops is one result of the reduction; otherwise several must be merged."""
+        """Return whether each result of the loops is one result of the reduction; otherwise several must be merged."""
         return self.pieces == self.joined == 1 and not any(axis.reduced for axis in self.outer)
 
     @cached_property

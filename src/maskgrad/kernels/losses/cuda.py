@@ -64,7 +64,7 @@ def masked_loss_gradient(
 
 
 def _holds_nan(total: Tensor) -> bool:
-    """Whether a sum of losses is NaN; on a GPU this is an asynchronous error instead."""
+    """Return whether a sum of losses is NaN; on a GPU this is an asynchronous error instead."""
     if total.is_cuda:
         torch._assert_async(
             ~total.isnan(), "input and target of a binary cross entropy should be between 0 and 1 where specified"

@@ -121,7 +121,7 @@ masked_norm_backward.derive_through_reference()
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
-    ``ord`` is any float, inf and -inf included; the norm of halves is float32.
+    ``ord`` is any float, inf and -inf included; half precision gives float32.
     """
     wide = widened(values)
     dtype = torch.promote_types(

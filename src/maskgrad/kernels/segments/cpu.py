@@ -94,7 +94,7 @@ def segment_softmax_backward(
 
 
 def _scalar_floats(values: Tensor) -> bool:
-    """Whether entries are scalars; vectors (hybrid layouts) and empty tensors are left to the reference."""
+    """Return whether entries are scalars; vectors (hybrid layouts) and empty tensors are left to the reference."""
     return values.ndim == 1 and values.numel() > 0 and values.is_floating_point()
 
 

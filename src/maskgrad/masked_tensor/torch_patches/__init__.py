@@ -1,1 +1,1 @@
-"""Code that maskgrad replaces, completes or registers inside PyTorch; ``table.py`` lists what is replaced."""
+"""Code that maskgrad replaces, extends or registers inside PyTorch; ``table.py`` lists replacements."""

@@ -1,10 +1,10 @@
 """Custom autograd functions refuse MaskedTensors, unless they are derived from ``mg.Function``.
 
-``torch.autograd.Function.apply`` takes every argument that is no ``torch.Tensor`` for a constant. A MaskedTensor would
-go through ``forward``, outside any graph, and come out with right values and no gradient, without a word.
+``torch.autograd.Function.apply`` treats every argument that is not a ``torch.Tensor`` as a constant. A MaskedTensor
+would go through ``forward``, outside any graph, and silently return right values without a gradient.
 
-``torch.utils.checkpoint`` with ``use_reentrant=True`` is such a function, which remembers its plain arguments and runs
-a second time in backward. It is given the plain parts of MaskedTensors, which are put together again inside.
+``torch.utils.checkpoint`` with ``use_reentrant=True`` is such a function, which saves its plain arguments and runs
+again in backward. It gets the plain parts of MaskedTensors, which are rebuilt inside.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 __all__ = ["CHECKPOINTS", "apply_on_parts", "install", "reason_and_remedy"]
 
-#: where PyTorch's own functions for checkpoints live
+#: module of PyTorch's own functions for checkpoints
 CHECKPOINTS = "torch.utils.checkpoint"
 
-#: where PyTorch's tensors on several devices live
+#: module of PyTorch's tensors on several devices
 TENSOR_PARALLEL = "torch.distributed.tensor"
 
 _NO_DTENSOR = (
     "a module under parallelize_module, or distribute_tensor, distributes plain tensors only",
     (
-        "Parallelize layers that work on each position independently, and write "
+        "Parallelize layers that work on each position independently, and use "
         "y = mg.masked(module(x.filled(0.)), mask) for them, with a mask (B, T, 1) of the positions."
     ),
 )
@@ -55,12 +55,12 @@ def _guarded(apply: Callable[..., Any], own: Any) -> Callable[..., Any]:
 
 def reason_and_remedy(cls: type) -> str:
     """Return the reason for which this class refuses a MaskedTensor, and the remedy."""
-    lost = "torch.autograd.Function takes it for a constant and would return a result without a gradient"
+    lost = "torch.autograd.Function treats it as a constant and would return a result without a gradient"
     return f"{lost}; derive {cls.__name__} from mg.Function and declare its pattern"
 
 
 def install() -> None:
-    """Look at the arguments of every custom function of torch before it runs."""
+    """Check the arguments of every custom function of torch before it runs."""
     own: Any = next(vars(kind)["apply"] for kind in torch.autograd.Function.__mro__ if "apply" in vars(kind))
     if not hasattr(own, "__func__"):  # since 2.14 it is written in C
 
@@ -75,8 +75,8 @@ def install() -> None:
 def apply_on_parts(apply: Callable[..., Any], cls: type, args: tuple[Any, ...]) -> Any:
     """Replace ``CheckpointFunction.apply``: pass gradients through MaskedTensors, also in lists, tuples and dicts.
 
-    Other classes (the one that saves the arguments of checkpoints that are not reentrant) are given what they are
-    given: what is no tensor is kept as it is, and is used again.
+    Other classes (the one that saves the arguments of non-reentrant checkpoints) get their original
+    arguments: values that are not tensors are saved unchanged.
     """
     if cls.__name__ != "CheckpointFunction" or len(args) < 2:
         return apply(cls, *args)

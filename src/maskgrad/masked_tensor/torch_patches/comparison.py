@@ -15,15 +15,15 @@ __all__ = ["originate_pairs"]
 def originate_pairs(
     original: Callable[..., Sequence[Pair]], actual: Any, expected: Any, *, id: Any = (), **options: Any
 ) -> Sequence[Pair]:
-    """Replace ``originate_pairs``, which looks into dataclasses: compare masks, then values, 0 where unspecified."""
+    """Replace ``originate_pairs``, which traverses dataclasses: compare masks, then values, 0 where unspecified."""
     masked = [isinstance(x, MaskedTensor) for x in (actual, expected)]
     if not any(masked):
         return original(actual, expected, id=id, **options)
     if not all(masked):
         raise ErrorMeta(
             TypeError,
-            "a MaskedTensor is compared with another MaskedTensor, found "
-            f"{type(actual).__name__} and {type(expected).__name__}. Write assert_close(x.filled(value), plain), or "
+            "a MaskedTensor must be compared with another MaskedTensor, found "
+            f"{type(actual).__name__} and {type(expected).__name__}. Use assert_close(x.filled(value), plain), or "
             "assert_close(x, mg.masked(plain, mask)).",
             id=id,
         )

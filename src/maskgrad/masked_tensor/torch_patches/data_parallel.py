@@ -1,4 +1,4 @@
-"""Buffers of a DistributedDataParallel that are MaskedTensors: sent as values and mask."""
+"""MaskedTensors as buffers of DistributedDataParallel: sent as values and mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from maskgrad.patterns import BooleanPattern
 
 __all__ = ["REPLICAS", "assign_buffers", "memory_of", "send"]
 
-#: Modules that exchange gradients of replicated parameters: a parameter does not know them.
+#: Modules that exchange gradients of replicated parameters: parameters have no reference to them.
 REPLICAS: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
@@ -24,7 +24,7 @@ def send(original: Callable[..., Any], group: Any, states: Any, *args: Any, **kw
 
 
 def assign_buffers(original: Callable[[Any], None], self: Any) -> None:
-    """Replace ``DistributedDataParallel._assign_modules_buffers``, also for hooks that are given buffers by name."""
+    """Replace ``DistributedDataParallel._assign_modules_buffers``, also for hooks with buffers by name."""
     original(self)
     REPLICAS.add(self)
     self.modules_buffers = memory_of(self.modules_buffers)
@@ -57,7 +57,7 @@ def memory_of(tensors: Iterable[Tensor | MaskedTensor]) -> list[Tensor]:
 
 
 def _once(tensor: Tensor) -> Tensor:
-    """Return a view that has each address once: one slice of an expanded dimension."""
+    """Return a view without repeated addresses: one slice of an expanded dimension."""
     for dim in reversed(range(tensor.dim())):
         if not tensor.stride(dim) and tensor.shape[dim] > 1:
             tensor = tensor.select(dim, 0)

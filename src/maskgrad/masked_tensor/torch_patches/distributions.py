@@ -13,7 +13,7 @@ from maskgrad.masked_tensor.torch_patches.patch import exchange, refuse
 
 __all__ = ["install"]
 
-#: Distributions that put their parameters side by side in one dimension, and sum over it.
+#: Distributions that stack their parameters in one dimension, and sum over it.
 JOINT = ("Beta", "Dirichlet", "Multinomial", "RelaxedOneHotCategorical", "LKJCholesky", "Wishart")
 
 
@@ -34,9 +34,9 @@ def _check(distribution: Any, value: MaskedTensor) -> None:
             f"found shape {tuple(shape)}"
         ) from None
     density = distribution
-    while isinstance(density, torch.distributions.Independent):  # which has a product of densities
+    while isinstance(density, torch.distributions.Independent):  # a product of densities
         density = density.base_dist
-    joint = len(density.event_shape)  # so many of the last dimensions have one density together
+    joint = len(density.event_shape)  # number of last dimensions with a joint density
     if joint:
         parts = value.mask.flatten(-joint)
         if not torch.equal(parts.any(-1), parts.all(-1)):

@@ -1,7 +1,7 @@
-"""Dynamo, completed for a Tensor-like that is not a Tensor.
+"""Extensions of Dynamo for a Tensor-like that is not a Tensor.
 
-Each function here completes one table or method of Dynamo; ``table.py`` says what would be wrong without it. They run
-when, and only when, Dynamo itself is imported.
+Each function here extends one table or method of Dynamo; ``table.py`` explains why. They run
+only when Dynamo itself is imported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def multiply_matrices() -> None:
 
 
 def knows_invert() -> bool:
-    """Return whether Dynamo traces ``~object``."""
+    """Return whether Dynamo supports ``~object``."""
     return hasattr(_variables("builtin").BuiltinVariable, "call_invert")
 
 
@@ -69,7 +69,7 @@ def is_since(version: str) -> bool:
 
 
 def invert() -> None:
-    """Let ``~object`` be its method ``__invert__``; None leaves everything else to Dynamo."""
+    """Let ``~object`` be its method ``__invert__``; None leaves other cases to Dynamo."""
 
     def call_invert(self: Any, tx: Any, operand: Any) -> Any:
         is_object = isinstance(operand, _variables("user_defined").UserDefinedObjectVariable)
@@ -78,7 +78,7 @@ def invert() -> None:
     _variables("builtin").BuiltinVariable.call_invert = call_invert
 
 
-#: Which method of the operand on the right serves an operator with a number on the left.
+#: Method of the right operand for an operator with a number on the left.
 _REFLECTED = {
     operator.and_: "__rand__",
     operator.or_: "__ror__",
@@ -95,7 +95,7 @@ _REFLECTED = {
 
 
 def numbers_on_the_left() -> None:
-    """Reflect ``number < masked`` and ``number & masked``, and let ``number **= masked`` make a new object."""
+    """Reflect ``number < masked`` and ``number & masked``, and let ``number **= masked`` create a new object."""
     builtin = _variables("builtin")
     handlers = builtin.BuiltinVariable._binop_handlers
 
@@ -127,7 +127,7 @@ def numbers_on_the_left() -> None:
 
 
 def keep_in_place() -> None:
-    """Let ``masked += tensor`` and ``tensor += masked`` do what Python does: the first one writes."""
+    """Let ``masked += tensor`` and ``tensor += masked`` do the same as in Python: the first one writes."""
     kind = _variables("builtin").BuiltinVariable
     usual = _variables("builtin").IN_PLACE_DESUGARING_MAP
 
@@ -137,13 +137,13 @@ def keep_in_place() -> None:
             if _is_masked(target):
                 return target.call_method(tx, f"__{self.fn.__name__}__", [operand], {})
             if _is_masked(operand) and isinstance(target.realize(), _variables("tensor").TensorVariable):
-                # which cannot take what is masked: a new object it is
+                # which cannot become masked: return a new object
                 ordinary = getattr(operator, f"__{self.fn.__name__[1:]}__")
                 return type(self)(ordinary).call_function(tx, [target, operand], {})
         return insert(self, tx, args, kwargs)
 
     _exchange("variables.builtin.BuiltinVariable._handle_insert_op_in_graph", insert_op)
-    kind.call_function_handler_cache.clear()  # it holds the method as it was
+    kind.call_function_handler_cache.clear()  # it contains the old method
 
 
 def _is_masked(variable: Any) -> bool:
@@ -153,7 +153,7 @@ def _is_masked(variable: Any) -> bool:
 
 
 def refuse_in_functions() -> None:
-    """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would forget."""
+    """Let Dynamo refuse a MaskedTensor in a custom autograd function, whose backward it would ignore."""
     from torch._dynamo import exc
 
     def call_apply(apply: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
@@ -184,24 +184,24 @@ def find_in_tuples() -> None:
 
 
 def ask_for_more_functions() -> None:
-    """Let Dynamo call ``__torch_function__`` for every function that has a binding; it keeps one set of them."""
+    """Let Dynamo call ``__torch_function__`` for every function that has a binding; it has one set of them."""
     _variables("torch").get_overridable_functions().update(
         function for function in BY_FUNCTION if callable(function)
     )
 
 
-#: This package, and where its files are.
+#: This package, and its folder.
 _NAME = __name__.partition(".")[0]
 _OURS = str(Path(__file__).parents[2]).replace("\\", "/") + "/"
 
 
 def start_nowhere_within() -> None:
-    """Let Dynamo begin no graph in a frame of this package; graphs of callers go through as before.
+    """Let Dynamo begin no graph in a frame of this package; graphs of callers may still include them.
 
-    Where a caller's graph breaks, our functions are called from plain Python. Dynamo would compile each of their frames
-    separately, and use the graph of ``Tensor.sub`` again for ``Tensor.add``: it has no guards on methods of Tensor
-    (https://github.com/pytorch/pytorch/issues/197811). A function of ours that is compiled on purpose is traced into a
-    frame of Dynamo's own, as one of torch is.
+    After a graph break in a caller, our functions are called from plain Python. Dynamo would compile each frame
+    separately, and reuse the graph of ``Tensor.sub`` for ``Tensor.add``: it has no guards on methods of Tensor
+    (https://github.com/pytorch/pytorch/issues/197811). A function of ours that is compiled explicitly is traced into a
+    frame of Dynamo's own, as those of torch.
     """
     rules: Any = importlib.import_module("torch._dynamo.trace_rules")
     types: Any = importlib.import_module("torch._dynamo.types")
@@ -212,7 +212,7 @@ def start_nowhere_within() -> None:
         return check(filename, is_inlined_call)
 
     def convert_frame(convert: Any, self: Any, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
-        # by the module: what dataclasses write for us has no file
+        # by the module: code generated by dataclasses has no file
         if str(frame.f_globals.get("__name__")).partition(".")[0] == _NAME:
             return types.ConvertFrameReturn()
         return convert(self, frame, cache_entry, frame_state)
@@ -222,33 +222,31 @@ def start_nowhere_within() -> None:
 
 
 def guard_without_ours(add: Any, self: Any, guard: Any, **options: Any) -> None:
-    """Let no compiled function look, at each call, whether a function or table of this package has been replaced.
+    """Skip guards of compiled functions on functions and tables of this package.
 
-    There are up to 300 of them in a graph of three operations, which take 20 µs, most of all places in tables.
+    A graph of three operations has up to 300 of them, which take 20 µs, mostly for tables.
     """
     if not _is_fixed(guard.originating_source):
         add(self, guard, **options)
 
 
 def _is_fixed(source: Any) -> bool:
-    """Return whether a source is a module of ours, or something in it that no program changes."""
+    """Return whether a source is a module of ours, or a constant in it."""
     path: list[Any] = []
     while (base := getattr(source, "base", None)) is not None:
         path.append(source)
         source = base
-    alias = str(
-        getattr(source, "global_name", "")
-    )  # what Dynamo calls a module whose functions it has traced into
+    alias = str(getattr(source, "global_name", ""))  # Dynamo's name for a module with traced functions
     if not alias.startswith(f"__import_{_NAME}") or not path:
         return alias.startswith(f"__import_{_NAME}")
     module = sys.modules.get(alias.removeprefix("__import_").replace("_dot_", "."))
     value = getattr(module, getattr(path[-1], "member", ""), None)
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != _NAME:
-        return len(path) == 1  # torch is torch; what is in it may be replaced
-    return not isinstance(value, (list, set, torch.Tensor))  # lists say in which contexts a graph is traced
+        return len(path) == 1  # torch itself is fixed, its contents may be replaced
+    return not isinstance(value, (list, set, torch.Tensor))  # lists determine the contexts of tracing
 
 
 def do_not_trace(reason: str) -> None:
-    """Break graphs at MaskedTensors from now on: with part of the table, a compiled graph could be wrong."""
+    """Break graphs at MaskedTensors: with an incomplete table, compiled graphs could be wrong."""
     methods: Any = importlib.import_module("maskgrad.masked_tensor.methods")
     methods.dispatch = torch.compiler.disable(methods.dispatch, reason=reason)

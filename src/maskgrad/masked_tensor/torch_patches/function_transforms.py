@@ -1,12 +1,12 @@
 """MaskedTensors as arguments and results of transforms of torch.func.
 
-To its transforms a MaskedTensor is a tree of tensors, the values and those of the pattern, which do not differ in kind.
-In three places they have to:
+To these transforms a MaskedTensor is a pytree of tensors, values and those of the pattern, all of the same kind.
+In three cases they must differ:
 
-- ``jvp``, and ``jacfwd`` above it, give every tensor a tangent, and a mask one of zeros: nothing would be specified.
-  A tangent has the pattern of the result that it belongs to.
-- ``vmap`` takes a dimension of each tensor of an argument, though offsets and indices lack those of the features.
-- ``vmap`` gives every tensor of a result a dimension of its own, also a mask that is the same for all samples, but not
+- ``jvp`` (and ``jacfwd``) gives every tensor a tangent, also the mask, as zeros: nothing would be specified.
+  A tangent has the pattern of its result.
+- ``vmap`` removes a dimension of each tensor of an argument, but offsets and indices lack those of the features.
+- ``vmap`` adds a dimension to every tensor of a result, also to a mask that is the same for all samples, but not
   at the index that ``out_dims`` requests; and the sizes of a sparse layout would lack that dimension.
 """
 
@@ -43,7 +43,7 @@ def _tangent_of(result: Any, tangent: Any) -> Any:
 def unwrap_batched(
     unwrap: Callable[..., Any], outputs: Any, out_dims: Any, level: int, batch_size: int, func: Any
 ) -> Any:
-    """Replace ``_unwrap_batched``: give masks of results the dimension of samples too."""
+    """Replace ``_unwrap_batched``: give masks of results the dimension of samples, too."""
     if not torch.compiler.is_compiling() and holds_masked(outputs):
         outputs = pytree.tree_map(
             lambda leaf: _in_the_batch(leaf, level, batch_size) if is_masked(leaf) else leaf,
@@ -87,7 +87,7 @@ def process_batched_inputs(process: Callable[..., Any], in_dims: Any, args: Any,
     leaves = [
         _with_samples_last(x, dim) if _is_mapped(x, dim) else x for x, dim in zip(leaves, dims, strict=True)
     ]
-    # PyTorch looks at the values alone, and at arguments of other kinds
+    # PyTorch handles the values only, and arguments of other types
     plain = [x._values if _is_stored(x) else x for x in leaves]
     dims = [-1 if _is_mapped(x, dim) else dim for x, dim in zip(leaves, dims, strict=True)]
     size, dims, _, _ = process(pytree.tree_unflatten(dims, spec), pytree.tree_unflatten(plain, spec), func)

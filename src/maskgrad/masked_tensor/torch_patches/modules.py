@@ -1,7 +1,7 @@
 """Modules: backward hooks on MaskedTensors, containers of parameters, state dicts.
 
-A module looks for tensors among its inputs and outputs by type. It would ignore a MaskedTensor, and never call hooks of
-``register_full_backward_hook`` or ``register_full_backward_pre_hook``. Here the values replace it while torch looks.
+A module finds tensors in its inputs and outputs by type. It would ignore a MaskedTensor, and never call hooks of
+``register_full_backward_hook`` or ``register_full_backward_pre_hook``. Here its values replace it meanwhile.
 Tensors in lists or dicts are ignored as in torch, but with a warning; so are inputs passed by keyword.
 """
 
@@ -30,7 +30,7 @@ __all__ = [
 
 Patterns = dict[int, Pattern]
 
-#: Warning of torch for a module that returns a MaskedTensor, which is not true any more.
+#: Warning of torch for a module that returns a MaskedTensor, which is not true here.
 UNTRUE = r"For backward hooks to be called, module output should be .*maskgrad\.masked_tensor\.tensor\.MaskedTensor"
 
 _COMPLETE: list[Callable[[Tensor], None]] = []
@@ -54,7 +54,7 @@ def _returned(found: Any, given: tuple[Any, ...], patterns: Patterns) -> tuple[A
         return None
     if not isinstance(found, (tuple, list)) or len(found) != len(given):
         kind = type(found).__name__
-        what = f"a {kind} of {len(found)}" if isinstance(found, (tuple, list)) else f"one {kind}"
+        what = f"a {kind} of {len(found)}" if isinstance(found, (tuple, list)) else f"a {kind}"
         raise TypeError(
             f"a backward hook of a module must return None or a tuple of {len(given)} gradients, found {what}"
         )
@@ -96,7 +96,7 @@ def _pre_with_patterns(hook: Callable[..., Any], outputs: Patterns) -> Callable[
 
 
 def _warn_of_hidden(module: Any, parts: tuple[Any, ...], what: str) -> None:
-    """Warn of a MaskedTensor that hooks do not see."""
+    """Warn about MaskedTensors that hooks do not get."""
     for part in parts:
         if isinstance(part, (list, tuple, dict)) and holds_masked(part):
             warnings.warn(
@@ -110,7 +110,7 @@ def set_up_inputs(setup: Callable[..., Any], self: Any, args: Any) -> Any:
     """Replace ``BackwardHook.setup_input_hook``."""
     plain, self.maskgrad_inputs = _unwrapped(args)
     _warn_of_hidden(self.module, args, "inputs")
-    # At every call, for filters may have been added or forgotten since (catch_warnings); one entry, whatever happens.
+    # At every call, as filters may have been added or removed since (catch_warnings); at most one entry.
     first = warnings.filters[0] if warnings.filters else None
     if first is None or getattr(first[1], "pattern", None) != UNTRUE:
         warnings.filterwarnings("ignore", message=UNTRUE, category=UserWarning)
@@ -124,7 +124,7 @@ def set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
     inputs: Patterns = self.maskgrad_inputs
     several = isinstance(result, tuple)
     plain, outputs = _unwrapped(result if several else (result,))
-    # of one list or dict torch warns itself
+    # torch itself warns about one list or dict
     _warn_of_hidden(self.module, plain if several else (), "results")
     if not inputs and not outputs:
         return setup(self, result)
@@ -137,19 +137,19 @@ def set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
 
 
 def set_item(assign: Callable[..., None], self: Any, key: Any, value: Any) -> None:
-    """Replace ``__setitem__`` of ``ParameterList`` and ``ParameterDict``, which keep anything but tensors untrained."""
+    """Replace ``__setitem__`` of ``ParameterList`` and ``ParameterDict``, which do not train anything but tensors."""
     if isinstance(value, MaskedTensor):
         raise TypeError(AS_PARAMETER)
     assign(self, key, value)
 
 
 def before_saving(complete: Callable[[Tensor], None]) -> None:
-    """Call ``complete`` with each parameter that is about to be put into the state of a module."""
+    """Call ``complete`` with each parameter before it is added to the state of a module."""
     _COMPLETE.append(complete)
 
 
 def after_assigning(hand_over: Callable[[Tensor, Tensor], None]) -> None:
-    """Call ``hand_over`` with a parameter and the one that ``load_state_dict(assign=True)`` puts in its place."""
+    """Call ``hand_over`` with a parameter and its replacement by ``load_state_dict(assign=True)``."""
     _HAND_OVER.append(hand_over)
 
 
@@ -163,7 +163,7 @@ def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, *
 
 
 def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Replace ``Module._load_from_state_dict``: with ``assign=True`` parameters are replaced by others."""
+    """Replace ``Module._load_from_state_dict``: with ``assign=True`` parameters are replaced."""
     before = dict(self._parameters)
     load(self, *args, **kwargs)
     for name, old in before.items():

@@ -1,4 +1,4 @@
-"""Patches of PyTorch or another package, applied only where everything they need is as expected."""
+"""Patches of PyTorch or another package, applied only if all their requirements are met."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ __all__ = [
 ]
 
 HOLDS = "holds"
-#: a module that is imported late (Dynamo by the first ``torch.compile``) is patched then
+#: a module imported later (Dynamo by the first ``torch.compile``) is patched then
 WAITS = "waits"
-#: this PyTorch needs no patch, an older one did
+#: needed by older versions of PyTorch only
 UNNECESSARY = "not needed"
 
 
@@ -43,16 +43,16 @@ class Patch:
     """A record of the table.
 
     Attributes:
-        target: what is replaced, completed or registered, by its dotted path.
-        reason: what PyTorch does without it.
-        without: the warning where the patch cannot be applied: what happens, and what to do.
-        test: fails without the patch.
-        needs: dotted paths that must exist, each with the parameters that it must have (None: not looked at).
-        install: touches PyTorch; called once, after all of ``needs`` were found. It may return what undoes it.
-        versions: of PyTorch that need it.
+        target: dotted path of the replaced, extended or registered object.
+        reason: behaviour of PyTorch without it.
+        without: the warning if the patch cannot be applied: what happens, and what to do.
+        test: a test that fails without the patch.
+        needs: dotted paths that must exist, each with its required parameters (None: not checked).
+        install: changes PyTorch; called once, after all of ``needs`` were found. It may return a function to undo it.
+        versions: versions of PyTorch that need it.
         after: the module of PyTorch after whose import it is installed; empty if ``import torch`` imports it.
         known: whether this PyTorch needs no patch; called after ``needs`` were found.
-        state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or what was not found.
+        state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or the missing requirements.
     """
 
     target: str
@@ -68,7 +68,7 @@ class Patch:
     _undo: Callable[[], None] | None = field(default=None, repr=False)
 
     def apply(self) -> None:
-        """Install it if everything that it needs is as expected; else set the state to what is not."""
+        """Install it if all requirements are met; else set the state to those that are not."""
         if self.state != WAITS:
             return
         missing = next((found for path, names in self.needs.items() if (found := look_for(path, names))), "")
@@ -81,29 +81,29 @@ class Patch:
             self.state = HOLDS
 
     def remove(self) -> None:
-        """Put the original back."""
+        """Restore the original."""
         if self._undo is not None:
             self._undo()
         self._undo, self.state = None, WAITS
 
     @property
     def is_off(self) -> bool:
-        """Whether it is needed and not applied."""
+        """Return whether it is needed and not applied."""
         return self.state not in (HOLDS, WAITS, UNNECESSARY)
 
 
 def apply(patches: Sequence[Patch], package: str, hint: str = "") -> None:
-    """Apply what can be applied, and warn once of what cannot, because ``package`` is another version."""
+    """Apply all applicable patches, and warn once about the others, which need another version of ``package``."""
     for patch in patches:
         patch.apply()
     off = "; ".join(f"{patch.state}: {patch.without}" for patch in patches if patch.is_off)
     if off:
-        words = f"{package} is not as this maskgrad expects it: {off}{hint}"
+        words = f"{package} is not supported completely by this version of maskgrad: {off}{hint}"
         warnings.warn(words, TorchPatchWarning, stacklevel=3)
 
 
 def look_for(path: str, parameters: str | None = None) -> str:
-    """Return what is wrong with ``path`` (``torch.nn.Module.register_buffer``); empty if it is as expected."""
+    """Return the problem with ``path`` (``torch.nn.Module.register_buffer``); empty if there is none."""
     found: Any = None
     parts = path.split(".")
     for i, part in enumerate(parts):
@@ -112,12 +112,12 @@ def look_for(path: str, parameters: str | None = None) -> str:
         if found is None:
             found = _module(name)
         if found is None:
-            return f"{name} is not there"
+            return f"{name} does not exist"
     if parameters is not None:
         try:
             names = tuple(inspect.signature(found).parameters)
         except (TypeError, ValueError):
-            return f"{path} does not say what it takes"
+            return f"{path} has no signature"
         expected = tuple(parameters.split())
         if names[: len(expected)] != expected:
             return f"{path} takes ({', '.join(names)}), not ({', '.join(expected)})"
@@ -132,12 +132,12 @@ def _module(name: str) -> Any:
 
 
 def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -> Callable[[], None]:
-    """Let ``function(original, *args, **kwargs)`` take the calls of the function or method at ``path``.
+    """Replace the function or method at ``path`` by ``function(original, *args, **kwargs)``.
 
-    With ``everywhere``, under all names that it has in loaded modules, which import it from each other.
+    With ``everywhere``, also in all loaded modules that have imported it.
 
     Returns:
-        A function that puts the original back.
+        A function that restores the original.
     """
     parts = path.split(".")
     lengths = range(len(parts) - 1, 0, -1)
@@ -190,9 +190,9 @@ def has_masked(given: object) -> bool:
 
 
 def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], Callable[[], None]]:
-    """Return an ``install`` after which the function at ``path`` raises for a MaskedTensor.
+    """Return an ``install`` that makes the function at ``path`` raise for a MaskedTensor.
 
-    With ``only_with``: and if that keyword is given, and not None.
+    With ``only_with``: only if that keyword is given, and not None.
     """
 
     def guarded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -205,9 +205,9 @@ def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable
 
 
 def after_import(name: str, call: Callable[[], None]) -> None:
-    """Call ``call`` now if the module ``name`` has been imported, else as soon as it is.
+    """Call ``call`` now if the module ``name`` is imported, else as soon as it is.
 
-    It is not imported for that: Dynamo takes a second.
+    This does not import it, as Dynamo takes a second.
     """
     if name in sys.modules:
         call()

@@ -1,6 +1,6 @@
 """Registries of torch: pytrees, safe globals of files, collation of batches.
 
-To transformations and graphs a MaskedTensor is a tree of plain tensors, its values and those of its pattern.
+For transformations and graphs a MaskedTensor is a pytree of plain tensors, its values and those of its pattern.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any
 
 def _unflatten(leaves: Any, facts: PatternFacts) -> MaskedTensor:
     values, *tensors = leaves
-    # Leaves of any other type are placeholders, while a transformation is under way.
+    # Leaves of any other type are placeholders during a transformation.
     if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
         mask = tensors[0]
         if mask.dtype != torch.bool or mask.shape != values.shape:
             raise ValueError(
-                "a function was applied to the parts of a MaskedTensor, a pytree, and the results do not fit together: "
+                "a function was applied to the parts of a MaskedTensor, a pytree, and the results do not match: "
                 f"values of shape {tuple(values.shape)}, and a mask of shape {tuple(mask.shape)} and {mask.dtype}. "
                 "Apply the function to the MaskedTensor itself, "
                 "tree_map(f, tree, is_leaf=lambda x: isinstance(x, mg.MaskedTensor)), or to x.filled(value)"
@@ -79,7 +79,7 @@ def register() -> None:
 
 
 def let_load(made_by: Sequence[Callable[..., Any]]) -> None:
-    """Allow files to hold the results of these classes or functions, for ``torch.load(weights_only=True)``."""
+    """Allow files to contain results of these classes or functions, for ``torch.load(weights_only=True)``."""
     torch.serialization.add_safe_globals([*made_by])
 
 

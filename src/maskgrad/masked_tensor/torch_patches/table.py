@@ -1,8 +1,8 @@
-"""Everything that maskgrad replaces or completes inside PyTorch, in one table.
+"""The table of everything that maskgrad replaces or extends inside PyTorch.
 
 PyTorch calls ``__torch_function__`` nearly everywhere, and has registries for most of the rest (``torch.library``,
-pytrees, safe globals, collation, hooks of optimizers, dataclasses). The table has the other places, where MaskedTensors
-would get wrong results without an error, or none. ``maskgrad info`` prints it with what took hold.
+pytrees, safe globals, collation, hooks of optimizers, dataclasses). The table has the rest, where MaskedTensors
+would silently get wrong results, or none. ``maskgrad info`` prints it with the state of each patch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _replaced(
 
 
 def _dynamo(target: str, install: Callable[[], None], needs: dict[str, str | None], **facts: Any) -> Patch:
-    """Something in Dynamo; paths begin there."""
+    """Patch Dynamo; paths are relative to it."""
     return Patch(
         target=f"{_DYNAMO}.{target}",
         install=install,
@@ -265,7 +265,7 @@ PATCHES: tuple[Patch, ...] = (
 
 
 def apply_all() -> None:
-    """Apply the table, Dynamo's part after the import of Dynamo, and warn once of what cannot be applied."""
+    """Apply the table, Dynamo's part after the import of Dynamo, and warn once about patches that cannot be applied."""
     _apply([patch for patch in PATCHES if not patch.after])
     after_import(_DYNAMO, _complete_dynamo)
 
@@ -280,5 +280,5 @@ def _complete_dynamo() -> None:
 
 
 def _apply(patches: list[Patch]) -> None:
-    hint = ". `python -m maskgrad info` lists what is patched; a newer maskgrad may know this PyTorch"
+    hint = ". `python -m maskgrad info` lists the patches; a newer maskgrad may support this PyTorch"
     apply(patches, f"PyTorch {torch.__version__}", hint)

@@ -1,8 +1,8 @@
-"""TorchScript refuses MaskedTensors: its graphs would be right for one mask only.
+"""TorchScript refuses MaskedTensors: its graphs would be valid for one mask only.
 
-A trace (``torch.jit.trace``) knows tensors, constants, and what Python decided while it was taken, and says nothing
-when one of these decisions depended on the mask. A script (``torch.jit.script``) knows no types but PyTorch's own, and
-names a missing type somewhere inside maskgrad instead of the line that was written.
+A trace (``torch.jit.trace``) records tensors, constants, and decisions of Python, silently
+also those that depended on the mask. A script (``torch.jit.script``) supports only PyTorch's own types, and
+reports a missing type somewhere inside maskgrad instead of the user's line.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def _is_tracing() -> object:
 #: None unless ``torch.jit.trace`` records (``torch.jit.is_tracing`` takes ten times as long)
 trace_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", None) or _is_tracing
 
-_REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which know MaskedTensors"
+_REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which support MaskedTensors"
 
 
 def refuse_trace() -> NoReturn:
-    """Raise: a MaskedTensor is made while ``torch.jit.trace`` records."""
+    """Raise an error for a MaskedTensor created while ``torch.jit.trace`` records."""
     raise UnsupportedOperationError(
         "torch.jit.trace",
         f"a trace repeats the control flow of the example's mask for all other masks; {_REMEDY}",
@@ -38,9 +38,9 @@ def refuse_trace() -> NoReturn:
 
 
 def refuse_scripts(functions: Iterable[Any]) -> None:
-    """Let ``torch.jit.script`` refuse these functions by name, wherever a scripted function calls them.
+    """Make ``torch.jit.script`` refuse these functions by name, wherever a scripted function calls them.
 
-    Modules are refused too. Whatever else is given is passed over.
+    Modules are refused, too. Other objects are ignored.
     """
     for function in functions:
         if not inspect.isfunction(function) and not _is_module(function):

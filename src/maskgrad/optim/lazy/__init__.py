@@ -35,7 +35,7 @@ class ClosedForm(abc.ABC):
 
     @abc.abstractmethod
     def changes_nothing(self) -> bool:
-        """Whether it is the identity and need not be recorded."""
+        """Return whether it is the identity and need not be recorded."""
 
     @abc.abstractmethod
     def new_table(self, number_of_states: int, precision: float) -> ClosedFormTable:
@@ -50,7 +50,7 @@ class ClosedFormTable(abc.ABC):
 
     @abc.abstractmethod
     def fits(self, step: ClosedForm) -> bool:
-        """Whether ``step`` can be composed with the recorded ones."""
+        """Return whether ``step`` can be composed with the recorded ones."""
 
     @abc.abstractmethod
     def append(self, step: ClosedForm) -> None:

@@ -72,7 +72,7 @@ class History:
 
     @property
     def is_idempotent(self) -> bool:
-        """Whether repeating each of the updates with gradient zero changes nothing."""
+        """Return whether repeating each of the updates with gradient zero changes nothing."""
         return all(run.numbers.rule.is_idempotent for run in self._runs)
 
     def clear(self) -> None:

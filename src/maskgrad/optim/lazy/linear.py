@@ -37,7 +37,7 @@ class LinearStep(ClosedForm):
     """The parameter is updated by the sign of the buffer (which has a factor, then)."""
 
     def changes_nothing(self) -> bool:
-        """Whether matrix and factors are ones."""
+        """Return whether matrix and factors are ones."""
         return self.matrix == _IDENTITY and all(factor == 1 for factor in self.factors)
 
     def new_table(self, number_of_states: int, precision: float) -> LinearTable:
@@ -56,7 +56,7 @@ class LinearTable(ClosedFormTable):
         self._begin_column()
 
     def fits(self, step: ClosedForm) -> bool:
-        """Whether it is linear in the same buffer."""
+        """Return whether it is linear in the same buffer."""
         return (
             isinstance(step, LinearStep)
             and (step.buffer, step.sign) == (self._buffer, self._sign)

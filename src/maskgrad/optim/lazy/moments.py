@@ -109,7 +109,7 @@ class MomentTable(ClosedFormTable):
         self._order = np.zeros(64, np.int64)  # J, or 0: term by term
 
     def fits(self, step: ClosedForm) -> bool:
-        """Whether it is of this family and has the same eps."""
+        """Return whether it is of this family and has the same eps."""
         return isinstance(step, MomentStep) and (step.eps, step.maximum) == (self.eps, self.maximum)
 
     def append(self, step: ClosedForm) -> None:

@@ -74,7 +74,7 @@ class LazyRows:
 
     @property
     def is_long(self) -> bool:
-        """Whether all rows should be updated now."""
+        """Return whether all rows should be updated now."""
         recorded = self._steps if self._table is not None else self._history.runs
         return recorded >= _MOST_STEPS or self._steps >= 2**31 - 2
 

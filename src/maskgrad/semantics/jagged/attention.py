@@ -118,7 +118,7 @@ def multi_head_attention_forward(call: Call) -> Any:
 
 
 def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:
-    """Whether this is attention between whole sequences, with plain weights and without extra keys."""
+    """Return whether this is attention between whole sequences, with plain weights and without extra keys."""
     if not all(is_jagged(x) and x.pattern.at == (1, 0) and len(x.shape) == 3 for x in (query, key, value)):
         return False
     others = ("bias_k", "bias_v", "key_padding_mask", "static_k", "static_v")

@@ -79,7 +79,7 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
 
 
 def _fits(x: Any, weight: Any, bias: Any, geometry: dict[str, Any]) -> bool:
-    """Whether this is a plain convolution of sequences; the padded form raises PyTorch's errors."""
+    """Return whether this is a plain convolution of sequences; the padded form raises PyTorch's errors."""
     if (
         not is_jagged(x)
         or x.pattern.at != (0, 2)

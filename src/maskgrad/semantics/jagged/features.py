@@ -67,7 +67,7 @@ def _values_of(result: Any) -> Any:
 
 
 def several_dims(call: Call) -> bool:
-    """Whether dimensions are separate arguments, as in ``x.flip(0, 2)``."""
+    """Return whether dimensions are separate arguments, as in ``x.flip(0, 2)``."""
     return call.operation.name == "flip" and len(call.args) > 2
 
 

@@ -61,7 +61,7 @@ def keeping_rows(call: Call) -> Any:
 
 
 def _within_sequences(call: Call, x: Jagged) -> bool:
-    """Whether entries are moved along the ragged dimension only; a flattened one contains all sequences."""
+    """Return whether entries are moved along the ragged dimension only; a flattened one contains all sequences."""
     if x.pattern.is_flat:
         return False
     dim = call.bound("input dim").get("dim", -1)

@@ -163,7 +163,7 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> St
 
 
 def _together(parts: Any) -> bool:
-    """Whether all parts are jagged, with the same lengths and dimensions."""
+    """Return whether all parts are jagged, with the same lengths and dimensions."""
     if not parts or not all(is_jagged(part) for part in parts):
         return False
     first = parts[0]

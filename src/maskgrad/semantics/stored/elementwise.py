@@ -104,7 +104,7 @@ def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
 
 
 def same_pattern(stored: list[StoredEntries]) -> bool:
-    """Whether all operands have one pattern and rank: the same object, or equal index tensors."""
+    """Return whether all operands have one pattern and rank: the same object, or equal index tensors."""
     first, rank = stored[0].pattern, len(stored[0].shape)
     for other in stored[1:]:
         pattern = other.pattern
@@ -120,7 +120,7 @@ def same_pattern(stored: list[StoredEntries]) -> bool:
 
 
 def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
-    """Whether operands have different dense dimensions, so that entries must be scalars."""
+    """Return whether operands have different dense dimensions, so that entries must be scalars."""
     stored = [o for o in tensors if isinstance(o, StoredEntries)]
     dense = {len(o.shape) - len(o.sizes) for o in stored}
     if dense == {0}:

@@ -55,7 +55,7 @@ class StoredEntries:
 
 
 def is_masked(operand: Any) -> bool:
-    """Whether an operand is masked, on whatever layout."""
+    """Return whether an operand is masked, on whatever layout."""
     return isinstance(operand, (Entries, StoredEntries))
 
 

@@ -48,7 +48,7 @@ class Groups:
 
     @property
     def is_one(self) -> bool:
-        """Whether there is a single group; for several dimensions this is unknown in a traced graph."""
+        """Return whether there is a single group; for several dimensions this is unknown in a traced graph."""
         if self.sizes and torch.compiler.is_compiling():
             return False
         return self.number == 1 and self.entries > 0
@@ -106,7 +106,7 @@ class Groups:
         return kernels.segment_softmax(entries, self.pointers, self.order, logarithm)
 
     def variance(self, entries: Tensor, correction: float) -> Tensor:
-        """Variance of each group, (n, *dense) -> (g, *dense), float32 for halves."""
+        """Variance of each group, (n, *dense) -> (g, *dense), float32 for half precision."""
         if self._is_line(entries):
             return kernels.masked_variance(*as_entries(entries), (0,), True, correction)[0]
         return kernels.segment_variance(entries, self.pointers, self.order, correction)[0]
@@ -114,7 +114,7 @@ class Groups:
     def reduced(
         self, entries: Tensor, masked: Callable[..., Any] | None, segments: Callable[..., Any], *options: Any
     ) -> Tensor:
-        """The result of a kernel, (n, *dense) -> (g, *dense), float32 for halves; of one line or of segments."""
+        """The result of a kernel, (n, *dense) -> (g, *dense), at least float32; of one line or of segments."""
         if masked is not None and self._is_line(entries):
             found: Tensor = masked(*as_entries(halves_widened(entries)), (0,), True, *options)[0]
         else:

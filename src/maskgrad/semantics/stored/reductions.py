@@ -41,7 +41,7 @@ def over_groups(formula: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def is_inexact(values: Tensor) -> bool:
-    """Whether a tensor has a floating-point or complex dtype."""
+    """Return whether a tensor has a floating-point or complex dtype."""
     return values.is_floating_point() or values.is_complex()
 
 

@@ -9,7 +9,7 @@ from maskgrad.optional_packages import require
 
 
 def main() -> None:
-    """Run the command, or say which extra brings what it needs."""
+    """Run the command, or name the extra to install."""
     try:
         for package in ("typer", "rich", "expecttest"):  # torch.testing._internal imports the last one
             require(package, "python -m maskgrad.testing.laws", "laws")

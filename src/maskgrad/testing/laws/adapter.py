@@ -1,4 +1,4 @@
-"""How the laws reach a type of masked tensors."""
+"""The interface between the laws and a type of masked tensors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def _as_it_is(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
 
 @dataclass(frozen=True)
 class Adapter:
-    """Four functions by which the laws make masked tensors, call PyTorch's functions on them and read the results.
+    """Functions with which the laws create masked tensors, call PyTorch's functions and read results.
 
     Args:
-        make: the masked tensor of these values and this Boolean mask of the same shape, True = specified. Gradients
-            are asked for at the values.
-        values: the values of a masked tensor, as a plain tensor through which gradients go back. What it holds at
-            unspecified entries is not looked at.
+        make: returns the masked tensor of these values and this Boolean mask of the same shape, True = specified.
+            Gradients are computed for the values.
+        values: the values of a masked tensor, as a differentiable plain tensor. Its unspecified
+            entries are not read.
         mask: the Boolean mask of a masked tensor, of the shape of its values.
-        call: the result of ``function(*args, **kwargs)``, where arguments, and members of lists among them, are masked
+        call: the result of ``function(*args, **kwargs)``, where arguments, and members of lists, may be masked
             tensors. The default calls the function itself. Raise any exception to refuse.
 
     Example:

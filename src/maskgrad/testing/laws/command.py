@@ -1,4 +1,4 @@
-"""The laws as a command: judge types of masked tensors, and print a table."""
+"""The laws as a command: test types of masked tensors, and print a table."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ __all__ = ["app", "laws"]
 
 #: exit status if a law is broken
 BROKEN = 1
-#: Two kinds of garbage, of which one is ordinary: 0 times NaN is the same as 0 times infinity.
+#: Two kinds of garbage, one of them ordinary: 0 times NaN is the same as 0 times infinity.
 QUICK = OWN._replace(thinned=True, garbage=("ordinary", "nan"))
-#: How many broken operations are listed on the screen for each type.
+#: Maximum number of broken operations printed for each type.
 LISTED = 10
-#: The family of entries for which maskgrad has no record, because they have no meaning on incomplete data.
+#: The family of entries without a record in maskgrad, as they have no meaning on incomplete data.
 OTHERS = "others"
 STATUSES: tuple[Status, ...] = ("supported", "values only", "refused", "broken")
 
 app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 
-#: What the laws say of each entry, for each type by its name.
+#: Verdicts of the laws for each entry, for each type by name.
 Verdicts = dict[str, list[tuple[Entry, Verdict]]]
 
 
@@ -49,17 +49,15 @@ def laws(
             show_default=False,
         ),
     ] = None,
-    family: Annotated[
-        list[str] | None, typer.Option(help="Judge this family only. May be given again.")
-    ] = None,
+    family: Annotated[list[str] | None, typer.Option(help="Test this family only. May be repeated.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer samples, masks and kinds of garbage.")
     ] = False,
     markdown: Annotated[Path | None, typer.Option(help="Write the table to this file, too.")] = None,
 ) -> None:
-    """Judge a type of masked tensors by the three laws, on each of PyTorch's operators; exit status 1 if one is broken.
+    """Test a type of masked tensors with the three laws, on all of PyTorch's operators; exit status 1 if one is broken.
 
-    Without an argument it is maskgrad's own.
+    By default maskgrad's own type.
     """
     paths = adapters or ["maskgrad.testing.adapters:maskgrad"]
     kinds = {path.rpartition(":")[2]: _adapter(path) for path in paths}
@@ -68,7 +66,7 @@ def laws(
     verdicts: Verdicts = {name: [] for name in kinds}
     progress = Console(stderr=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # types in the making warn with each tensor
+        warnings.simplefilter("ignore")  # prototypes warn with each tensor
         for entry in track(
             entries, "judging", console=progress, transient=True, disable=not progress.is_terminal
         ):
@@ -92,12 +90,12 @@ def laws(
 
 def _adapter(path: str) -> Adapter:
     module, _, name = path.partition(":")
-    remedy = "write module:factory, such as maskgrad.testing.adapters:torch_masked"
+    remedy = "pass module:factory, such as maskgrad.testing.adapters:torch_masked"
     try:
         adapter = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, ValueError) as error:
         raise typer.BadParameter(
-            f"{path!r} gives no adapter ({error}); {remedy}", param_hint="'MODULE:FACTORY'"
+            f"{path!r} is not an adapter ({error}); {remedy}", param_hint="'MODULE:FACTORY'"
         ) from None
     if not isinstance(adapter, Adapter):
         raise typer.BadParameter(
@@ -108,12 +106,14 @@ def _adapter(path: str) -> Adapter:
 
 
 def _entries(families: Sequence[str]) -> list[Entry]:
-    """Those that a masked tensor has to answer for, in the order of their families."""
+    """Entries that apply to masked tensors, ordered by family."""
     entries = sorted((entry for entry in ENTRIES if not entry.outside), key=_family)
     known = dict.fromkeys(map(_family, entries))
     for name in families:
         if name not in known:
-            raise typer.BadParameter(f"{name!r} is not among {', '.join(known)}", param_hint="'--family'")
+            raise typer.BadParameter(
+                f"unknown {name!r}; choose one of {', '.join(known)}", param_hint="'--family'"
+            )
     return [entry for entry in entries if not families or _family(entry) in families]
 
 
@@ -126,7 +126,7 @@ def _broken(found: list[tuple[Entry, Verdict]]) -> list[str]:
 
 
 def _rows(verdicts: Verdicts) -> list[list[str]]:
-    """The head, a row for each family, and totals; statuses that nothing has are left out."""
+    """The head, a row for each family, and totals; empty statuses are omitted."""
     counts = {
         name: Counter((_family(entry), v.status) for entry, v in found) for name, found in verdicts.items()
     }

@@ -1,4 +1,4 @@
-"""Comparing tensors: within the tolerances of their dtype, or to the bit."""
+"""Comparing tensors: within the tolerances of their dtype, or bit for bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 __all__ = ["HALVES", "TOLERANCES", "assert_close", "assert_gradients", "assert_same_bits", "parts_of"]
 
-#: The only tolerances of the laws: (relative, absolute), by dtype. A filled copy may be laid out otherwise than
+#: The only tolerances of the laws: (relative, absolute), by dtype. A filled copy may have other strides than
 #: the sample, and vectorised and scalar loops of torch differ in the last bits.
 TOLERANCES = {
     torch.float16: (2e-3, 1e-3),
@@ -23,12 +23,12 @@ TOLERANCES = {
 }
 EXACT = (0.0, 0.0)
 HALVES = (torch.float16, torch.bfloat16)
-#: How many times larger they are for operations that amplify rounding errors.
+#: Factor of the tolerances for operations that amplify rounding errors.
 AMPLIFIED = {torch.float16: 4, torch.bfloat16: 4, torch.float32: 64, torch.complex64: 64}
 
 
 def parts_of(result: Any) -> list[Any]:
-    """A result as a list: one tensor, or a tuple or list of them, perhaps nested (the edges of a histogram)."""
+    """A result as a list: one tensor, or a tuple or list of them, possibly nested (the edges of a histogram)."""
     return (
         [part for inner in result for part in parts_of(inner)]
         if isinstance(result, (tuple, list))
@@ -39,7 +39,7 @@ def parts_of(result: Any) -> list[Any]:
 def assert_gradients(
     found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str, amplified: bool = False
 ) -> None:
-    """Gradients agree; None stands for zero, in both."""
+    """Assert that gradients agree; None is zero."""
     for i, (one, other) in enumerate(zip(found, expected, strict=True)):
         if one is not None and other is not None:
             assert_close(one, other, f"{what}: gradient of operand {i}", amplified=amplified)
@@ -54,8 +54,8 @@ def assert_gradients(
 def assert_close(
     found: Tensor, expected: Tensor, what: str, exact: bool = False, amplified: bool = False
 ) -> None:
-    """Raise AssertionError, which begins with ``what``, if they differ by more than the tolerance."""
-    # what is not equal, or holds a NaN, is looked at closely
+    """Raise AssertionError, starting with ``what``, if they differ by more than the tolerance."""
+    # compare in detail if not equal, or with NaN
     same_kind = found.dtype == expected.dtype and found.layout == expected.layout == torch.strided
     if same_kind and found.dtype is not torch.complex32 and torch.equal(found, expected):
         return
@@ -71,20 +71,20 @@ def assert_close(
 
 
 def tolerances(expected: Tensor, amplified: bool) -> tuple[float, float]:
-    """The relative and the absolute tolerance for what is expected."""
+    """The relative and the absolute tolerance for the expected values."""
     rtol, atol = TOLERANCES.get(expected.dtype, EXACT)
     if not amplified:
         return rtol, atol
     factor = AMPLIFIED.get(expected.dtype, 1)
     if expected.dtype in HALVES and expected.numel():
-        # where terms cancel, what is left carries the rounding of the terms, which are as large as other results
+        # after cancellation the rounding errors are those of the terms, which are as large as other results
         largest = float(expected.detach().to_dense().nan_to_num(0, 0, 0).abs().amax())
         return rtol * factor, factor * max(atol, rtol * largest)
     return rtol * factor, atol * factor
 
 
 def assert_same_bits(found: Sequence[Tensor | None], expected: Sequence[Tensor | None], what: str) -> None:
-    """Not a single bit differs (NaN equals NaN)."""
+    """Assert equality bit for bit (NaN equals NaN)."""
     for i, (one, other) in enumerate(zip(found, expected, strict=True)):
         if one is None and other is None:
             continue

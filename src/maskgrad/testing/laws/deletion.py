@@ -1,4 +1,4 @@
-"""Calls along one dimension, and what PyTorch gives for them when the unspecified entries are deleted first."""
+"""Calls along one dimension, and PyTorch's results after deleting the unspecified entries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["ALONG", "REDUCED", "SHAPES", "Deletion", "assert_deleted", "deletion
 
 SHAPES = ((3, 5), (2, 3, 4))
 
-#: Operations along one dimension: the arguments to try besides ``dim``.
+#: Operations along one dimension: arguments to try besides ``dim``.
 ALONG: dict[str, tuple[dict[str, Any], ...]] = {
     "cumsum": ({}, {"dtype": torch.float64}),
     "cumprod": ({},),
@@ -51,7 +51,7 @@ REDUCED: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 class Deletion(NamedTuple):
-    """One call along ``kwargs["dim"]``, or on all entries, of which those under the mask might as well be deleted."""
+    """One call along ``kwargs["dim"]``, or on all entries, for which masked entries might as well be deleted."""
 
     what: str
     x: Tensor
@@ -59,7 +59,7 @@ class Deletion(NamedTuple):
     kwargs: dict[str, Any]
 
     def slices(self, part: Tensor) -> list[Tensor]:
-        """Take a tensor of the operand's dimensions, or a result that lacks the one reduced, apart along it."""
+        """Split a tensor, or a result without the reduced dimension, into slices along it."""
         dim = self.kwargs.get("dim")
         if dim is None:
             return [part.reshape(-1)]
@@ -68,7 +68,7 @@ class Deletion(NamedTuple):
         return list(part.movedim(dim, -1).flatten(0, -2))
 
     def expected(self, function: Callable[..., Any], x: Tensor) -> Iterator[list[Tensor] | Exception | None]:
-        """For each slice the results on what is left of it; None where nothing is."""
+        """Results for the remaining entries of each slice; None if there are none."""
         kwargs = {**self.kwargs, "dim": 0} if "dim" in self.kwargs else self.kwargs
         for entries, present in zip(self.slices(x), self.slices(self.mask), strict=True):
             if not present.any():
@@ -79,7 +79,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(name: str, dtype: torch.dtype) -> Iterator[Deletion]:
-    """The calls of an operation, each with a mask that leaves one slice of each dimension empty."""
+    """The calls of an operation, each with a mask with one empty slice in each dimension."""
     generator = torch.Generator().manual_seed(0)
     for shape in SHAPES:
         x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
@@ -102,9 +102,9 @@ def assert_deleted(
     leaf: Tensor,
     gradients_of: Callable[..., list[Tensor | None]] = gradients,
 ) -> None:
-    """Assert that results and gradient are, slice by slice, those of what is left.
+    """Assert that results and gradient are, slice by slice, those of the remaining entries.
 
-    Positions (of a maximum, of what is sorted) are not compared: each type may count them in its own way.
+    Positions (of a maximum, of what is sorted) are not compared: types may count them differently.
     """
     x = deletion.x.clone().requires_grad_(leaf.requires_grad)
     dimensions = (x.ndim, x.ndim - 1) if "dim" in deletion.kwargs else range(x.ndim + 1)
@@ -113,7 +113,7 @@ def assert_deleted(
         assert len(deletion.slices(value)) == len(deletion.slices(x)), f"result of shape {tuple(value.shape)}"
     found, right = [], []
     for i, expected in enumerate(deletion.expected(function, x)):
-        if isinstance(expected, Exception):  # PyTorch needs more entries than are left
+        if isinstance(expected, Exception):  # PyTorch needs more than the remaining entries
             continue
         for part, (value, mask) in enumerate(zip(plain, masks, strict=True)):
             known = deletion.slices(mask)[i]
@@ -122,7 +122,7 @@ def assert_deleted(
             elif value.is_floating_point():
                 rest = expected[part].reshape(-1)
                 left = int(known.sum())
-                if rest.isnan().all() and not left:  # an estimate for which too few are left
+                if rest.isnan().all() and not left:  # an estimate from too few entries
                     continue
                 assert left == rest.numel(), f"slice {i}: {left} results instead of {rest.numel()}"
                 found.append(deletion.slices(value)[i][known])

@@ -1,4 +1,4 @@
-"""Running a call: its result or its exception, and the gradients that random cotangents send back."""
+"""Running a call: its result or exception, and the gradients for random cotangents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cotangents_for(values: Any, masks: Sequence[Tensor | None]) -> list[Tensor |
 def gradients(
     parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]
 ) -> list[Tensor | None]:
-    """The gradient of each leaf; None for those that take no part."""
+    """The gradient of each leaf; None for unused ones."""
     pairs = [
         (part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None
     ]
@@ -43,12 +43,12 @@ def gradients(
 
 
 def dense(gradient: Tensor | None) -> Tensor | None:
-    """Embeddings can send sparse gradients."""
+    """Convert to dense, as embeddings have sparse gradients."""
     return gradient if gradient is None or gradient.layout == torch.strided else gradient.to_dense()
 
 
 def attempt(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The result, or the exception."""
+    """Return the result, or the exception."""
     try:
         return function(*args, **kwargs)
     except Exception as error:

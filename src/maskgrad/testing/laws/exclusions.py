@@ -1,10 +1,10 @@
-"""Entries of the operator database that are none of a masked tensor's business, and why."""
+"""Entries of the operator database that do not apply to masked tensors, with the reasons."""
 
 from __future__ import annotations
 
 __all__ = ["OUTSIDE", "OUTSIDE_BY_NAME"]
 
-#: Entries that no record could serve, by the beginning of their name, each with its reason.
+#: Excluded entries by the beginning of their name, each with its reason.
 OUTSIDE = {
     "as_strided-partial_views": "its samples read storage outside their operand, which a mask cannot describe",
     "item": "gives a Python number; MaskedTensor.item is written by hand and has its own tests",

@@ -1,4 +1,4 @@
-"""The laws applied to one entry of the operator database and any type of masked tensors."""
+"""Testing one entry of the operator database, for any type of masked tensors, with the laws."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from maskgrad.testing.laws.samples import Effort
 __all__ = ["Status", "Verdict", "calls_of", "judge"]
 
 
-#: Operations of which PyTorch says 0 where nothing was to be added up, although no operand is empty.
+#: Operations for which PyTorch returns 0 for an empty sum, although no operand is empty.
 EMPTY_BAGS = ("nn.functional.embedding_bag",)
 
 
-#: What the laws say of an entry: it obeys; it obeys, and raises when gradients are asked for; every call raises; or a
-#: call that is answered breaks a law.
+#: Verdict of an entry: it obeys; it obeys, but raises with gradients; every call raises; or a
+#: successful call breaks a law.
 Status = Literal["supported", "values only", "refused", "broken"]
 
 
 class Verdict(NamedTuple):
-    """What the laws say of one entry.
+    """Verdict of the laws for one entry.
 
     Attributes:
         status: one of :data:`Status`.
         law: the law that is broken.
-        case: the call that breaks it, and how.
+        case: the call that breaks it, and the difference.
     """
 
     status: Status
@@ -47,7 +47,7 @@ class _MismatchError(AssertionError):
 
 
 class Answer(NamedTuple):
-    """What a type makes of a call: results with zeros where unspecified, their masks, and the gradients sent back."""
+    """Results of a call with a type: values with zeros where unspecified, masks, and gradients."""
 
     plain: list[Tensor]
     masks: list[Tensor]
@@ -55,13 +55,13 @@ class Answer(NamedTuple):
 
 
 def calls_of(entry: Entry, effort: Effort) -> list[tuple[str, Call]]:
-    """The calls on which an entry is judged, each with its name."""
+    """The calls to test for an entry, each with its name."""
     calls = [Call.of(entry, sample) for sample in samples_of(entry, effort)]
     return [(f"sample {i}", call) for i, call in enumerate(calls) if call.data]
 
 
 def judge(entry: Entry, calls: Sequence[tuple[str, Call]], adapter: Adapter, effort: Effort) -> Verdict:
-    """Apply the laws until one of them is broken; without gradients, if every call is refused with them."""
+    """Apply the laws until one of them is broken; without gradients if every call with them is refused."""
     with_gradients = differentiable(entry)
     verdict = _Judged(entry, adapter, with_gradients).verdict(calls, effort)
     if verdict.status == "refused" and with_gradients:
@@ -71,20 +71,20 @@ def judge(entry: Entry, calls: Sequence[tuple[str, Call]], adapter: Adapter, eff
 
 
 def _in_short(error: AssertionError) -> str:
-    """The first lines of a message: what differs, and how much of it."""
+    """The first lines of a message: what differs, and by how much."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return " ".join(lines[:3])
 
 
 class _Judged:
-    """One entry as one type answers it."""
+    """One entry, tested for one type."""
 
     def __init__(self, entry: Entry, adapter: Adapter, differentiable: bool) -> None:
         self.entry, self.adapter, self.differentiable = entry, adapter, differentiable
         self.kind = type(adapter.make(torch.zeros(1), torch.ones(1, dtype=torch.bool)))
 
     def verdict(self, calls: Sequence[tuple[str, Call]], effort: Effort) -> Verdict:
-        """What the laws say, one after the other."""
+        """Apply the laws in turn."""
         law = what = ""
         answered = False
         try:
@@ -105,7 +105,7 @@ class _Judged:
         return Verdict("supported" if answered else "refused")
 
     def identity(self, call: Call) -> bool:
-        """Law 1: on fully specified data everything is PyTorch's; False if the call is refused."""
+        """Law 1: on fully specified data results are PyTorch's; False if the call is refused."""
         found = self.answer(call, fully_specified(call), None)
         if isinstance(found, Exception):
             return False
@@ -127,7 +127,7 @@ class _Judged:
         return True
 
     def non_interference(self, call: Call, plan: Plan, kinds: Sequence[str]) -> bool:
-        """Law 2: garbage under the masks changes no mask, specified value or gradient; False if it is refused."""
+        """Law 2: garbage under the masks changes no mask, specified value or gradient; False if refused."""
         first, *others = [(kind, self.answer(call, plan, kind)) for kind in kinds]
         for kind, found in (first, *others):
             here = f"{kind} under the mask"
@@ -144,7 +144,7 @@ class _Judged:
         return not isinstance(first[1], Exception)
 
     def deletion(self, deletion: Deletion) -> None:
-        """Law 3: along a dimension, what PyTorch gives on the entries that are left."""
+        """Law 3: along a dimension, PyTorch's result on the remaining entries."""
         garbage = garbage_of("nan", deletion.x.dtype)
         leaf = torch.where(deletion.mask, deletion.x, garbage).requires_grad_(self.differentiable)
         try:
@@ -157,13 +157,13 @@ class _Judged:
         assert_deleted(deletion, plain, masks, self.entry.function, leaf, self.gradients)
 
     def of_nothing(self, call: Call, value: Tensor) -> Tensor:
-        """Where PyTorch's result may be one of no entries, or of too few, which may as well be unspecified."""
+        """Mask of results that may come from too few entries, and may as well be unspecified."""
         if any(call.tensors[i].numel() == 0 for i in call.data):
             return torch.ones_like(value, dtype=torch.bool)
         return value == 0 if self.entry.name in EMPTY_BAGS else value.isnan()
 
     def answer(self, call: Call, plan: Plan, garbage: str | None) -> Answer | Exception:
-        """Call with garbage under the masks, and send gradients back."""
+        """Call with garbage under the masks, and run backward."""
         leaves = call.leaves(self.differentiable, plan, garbage)
         try:
             args, kwargs = call.masked(leaves, plan, self.adapter.make)
@@ -171,14 +171,14 @@ class _Judged:
             grads = self.gradients(plain, leaves, cotangents_for(plain, masks))
         except _MismatchError:
             raise
-        except Exception as error:  # a refusal, in whatever words
+        except Exception as error:  # a refusal, by any exception
             return error
         return Answer([part.detach() for part in plain], masks, grads)
 
     def gradients(
         self, parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """Gradients, of which a type may send some of its own kind back: zero where they are unspecified."""
+        """Gradients as plain tensors, zero where unspecified: a type may return its own type."""
         found = gradients(parts, leaves, cotangents)
         return [None if grad is None else self.read(grad)[0][0] for grad in found]
 

@@ -1,4 +1,4 @@
-"""What PyTorch says of its own samples: warnings that concern nothing a law is about, each with its reason."""
+"""PyTorch's warnings about its own samples that do not concern the laws, each with its reason."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ NOTICES = {
     r"Using a target size": "samples of losses whose operands broadcast",
 }
 
-#: The same as filters of pytest.
+#: The same as pytest filters.
 IGNORED = tuple(f"ignore:{message.replace(':', '.')}:UserWarning" for message in NOTICES)
 
 
 @contextlib.contextmanager
 def without_notices() -> Iterator[None]:
-    """Ignore these, and nothing else."""
+    """Ignore only these warnings."""
     with warnings.catch_warnings():
         for message in NOTICES:
             warnings.filterwarnings("ignore", message, UserWarning)

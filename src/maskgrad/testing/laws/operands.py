@@ -1,4 +1,4 @@
-"""Which arguments of a sample are masked, with which masks, and what garbage lies under them."""
+"""The masked arguments of a sample, their masks, and the garbage under them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from maskgrad.testing.laws.samples import THIN, Effort, Sample, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 
-#: Operations of which only the first tensor is data; the others say which entries are meant, and must be known.
+#: Operations whose first tensor only is data; the others select entries, and must be fully specified.
 ONLY_FIRST_IS_DATA = {
     "gather": "the index",
     "masked_select": "which entries are selected",
@@ -30,14 +30,14 @@ ONLY_FIRST_IS_DATA = {
     "to": "the tensor whose dtype and device are wanted",
 }
 
-#: Arguments by position that are plain tensors of the program's own: torch writes to them, and gives them no gradient.
+#: Arguments by position that are plain tensors of the program's own: torch writes to them, without gradients.
 BUFFERS = {
     "nn.functional.batch_norm": (1, 2),
     "nn.functional.instance_norm": (1, 2),
     "native_batch_norm": (3, 4),
 }
 
-#: Operands, by place or by keyword, for which torch has no derivative.
+#: Operands, by position or keyword, for which torch has no derivative.
 CONSTANTS: dict[str, tuple[int | str, ...]] = {
     "nn.functional.cross_entropy": ("weight",),
     "nn.functional.linear_cross_entropy": ("weight",),
@@ -48,9 +48,9 @@ CONSTANTS: dict[str, tuple[int | str, ...]] = {
     "nn.functional.soft_margin_loss": (1,),
 }
 
-#: Operands that must be plain, because torch looks at them before it asks anybody.
+#: Operands that must be plain, because torch reads them before dispatching.
 LOOKED_AT: dict[str, tuple[int | str, ...]] = {"nn.functional.multi_head_attention_forward": ("attn_mask",)}
-#: … and those that say which entries are meant, and must be known.
+#: … and those that select entries, and must be fully specified.
 MEANT: dict[str, tuple[int | str, ...]] = {
     **dict.fromkeys(("scatter", "index_copy", "index_fill"), (2, "index")),
     **dict.fromkeys(("index_put", "put", "masked_scatter"), (1,)),
@@ -59,7 +59,7 @@ PLAIN = LOOKED_AT | MEANT
 
 
 class Plan(NamedTuple):
-    """One mask for each data operand; None leaves the operand a plain tensor."""
+    """One mask for each data operand; None for a plain tensor."""
 
     name: str
     masks: tuple[Tensor | None, ...]
@@ -67,7 +67,7 @@ class Plan(NamedTuple):
 
 @dataclass
 class Call:
-    """A sample taken apart: its tensors, which of them are data, and how to put it together again."""
+    """A flattened sample: its tensors, which of them are data, and its structure."""
 
     tensors: list[Tensor]
     data: list[int]
@@ -79,12 +79,12 @@ class Call:
 
     @classmethod
     def of(cls, entry: Entry, sample: Sample) -> Call:
-        """Take a sample of the entry apart."""
+        """Flatten a sample of the entry."""
         leaves, spec = tree_flatten((sample.args, sample.kwargs))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors = [leaves[i] for i in positions]
         data = [i for i, position in enumerate(positions) if position not in BUFFERS.get(entry.name, ())]
-        if entry.name == "nn.functional.embedding_bag":  # where a bag begins must be known
+        if entry.name == "nn.functional.embedding_bag":  # offsets must be fully specified
             data = [i for i in data if i < 2 or tensors[i].is_floating_point()]
         if entry.name in ONLY_FIRST_IS_DATA:
             data = data[:1]
@@ -94,17 +94,17 @@ class Call:
 
     @property
     def moving(self) -> list[int]:
-        """The data for which there may be a derivative."""
+        """The data that may have a derivative."""
         return [i for i in self.data if i not in self.constants]
 
     @property
     def first_is_tensor(self) -> bool:
-        """Whether the first argument is a tensor, so that there is something to write into."""
+        """Return whether the first argument is a tensor, so that it can be written to."""
         args, _ = tree_unflatten(self._leaves, self._spec)
         return isinstance(args[0], Tensor)
 
     def with_tensors(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call's arguments with other tensors (or MaskedTensors) in place of its own."""
+        """The call's arguments with other tensors (or MaskedTensors) instead of its own."""
         leaves = list(self._leaves)
         for position, tensor in zip(self._positions, tensors, strict=True):
             leaves[position] = tensor
@@ -114,11 +114,11 @@ class Call:
     def leaves(
         self, differentiable: bool, plan: Plan | None = None, garbage: str | None = None
     ) -> list[Tensor]:
-        """Fresh copies of the tensors, garbage under the masks of ``plan``, float data ready for gradients."""
+        """Fresh copies of the tensors, garbage under the masks of ``plan``, float data requiring gradients."""
         masks = self.masks(plan) if plan else [None] * len(self.tensors)
         fresh = []
         for i, (tensor, mask) in enumerate(zip(self.tensors, masks, strict=True)):
-            # the strides stay as they are; expanded samples become writable
+            # strides are kept; expanded samples become writable
             copy = self.like_sample(tensor.detach().clone())
             if mask is not None and garbage is not None:
                 copy = self.like_sample(torch.where(mask, copy, garbage_of(garbage, tensor.dtype)))
@@ -127,7 +127,7 @@ class Call:
         return fresh
 
     def like_sample(self, tensor: Tensor) -> Tensor:
-        """A copy is laid out in the plainest way; lay it out like the sample again."""
+        """Give a contiguous copy the strides of the sample again."""
         return strided(tensor) if self.form == "strided" else tensor
 
     def masks(self, plan: Plan) -> list[Tensor | None]:
@@ -146,14 +146,14 @@ class Call:
 
 
 def constants_of(entry: Entry, sample: Sample) -> frozenset[int]:
-    """The places, among the tensors, of those for which torch has no derivative."""
+    """Indices of the tensors for which torch has no derivative."""
     if entry.name == "scatter" and "reduce" in sample.kwargs:  # torch has no derivative at all
         return frozenset(range(len(sample.tensors())))
     return places_of(sample, CONSTANTS.get(entry.name, ()))
 
 
 def places_of(sample: Sample, names: tuple[int | str, ...]) -> frozenset[int]:
-    """The places, among the tensors, of the arguments with these positions or names."""
+    """Indices of the tensors in arguments with these positions or names."""
     found, _ = tree_flatten_with_path((sample.args, sample.kwargs))
     # the last step is (position) in the positional arguments or (name) in the keyword arguments
     steps = [
@@ -171,7 +171,7 @@ def fully_specified(call: Call) -> Plan:
 
 
 def plans_for(call: Call, effort: Effort) -> Iterator[Plan]:
-    """Every operand masked, at several densities and with masks of their own; then each operand alone."""
+    """Every operand masked, at several densities and with different masks; then each operand alone."""
     generator = torch.Generator().manual_seed(0)
 
     def mask(i: int, density: float) -> Tensor:
@@ -192,7 +192,7 @@ def plans_for(call: Call, effort: Effort) -> Iterator[Plan]:
     yield Plan(f"operand {whole} specified, the others masked", masks)
 
 
-#: What is put under the mask, by kind of dtype; every row must lead to the same bits.
+#: Garbage under the mask, by kind of dtype; every row must give the same bits.
 GARBAGE: dict[str, dict[str, Any]] = {
     "ordinary": {"float": 7.0, "complex": 7.0 + 1j, "integer": 7, "bool": True},
     "nan": {"float": float("nan"), "complex": complex("nan+nanj"), "integer": 0, "bool": False},

@@ -26,7 +26,7 @@ __all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entr
 #: The names of Python's operators begin with an underscore and are public.
 DUNDER = "__"
 
-#: Which dtype an entry is tested with: the first of these that it knows.
+#: Dtype of the tests of an entry: the first of these that it supports.
 DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 
 #: Families and operations tested in double precision, because they amplify rounding: normalisation divides by
@@ -44,19 +44,19 @@ PRECISE = (
     "logcumsumexp",
 )
 
-#: Operations that put entries in order, of which it is nobody's promise which of two equals comes first.
+#: Operations that sort entries, with an undefined order of ties.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
 
-#: Operations or families whose functions in torch round in between: they call each other, add up halves as halves
-#: (convolutions, on processors that have instructions for halves, and there in an order that depends on the layout), or
+#: Operations or families whose functions in torch round in between: they call each other, sum in half precision
+#: (convolutions, on processors with instructions for it, in an order that depends on the layout), or
 #: take derivatives of products of all entries.
 STEPWISE = ("contractions", "convolutions", "chains", "linear_algebra", "pooling", "cumprod")
 
-#: What torch computes in halves step by step, with terms that cancel, so that up to two thirds of a result is rounding;
+#: Computed by torch in half precision step by step, with cancellation, so up to two thirds of a result is rounding;
 #: here it is computed in float32 and rounded once, as torch would in float32.
 CANCELLING = ("nn.functional.binary_cross_entropy_with_logits",)
 
-#: Results that cannot be compared as they are: what is done to them first, in a way that keeps shape and mask.
+#: Conversions of results that cannot be compared directly; shape and mask are kept.
 READABLE: dict[str, Callable[[Any], Any]] = {
     # they have no values yet
     **dict.fromkeys(
@@ -70,10 +70,10 @@ READABLE: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One entry of the database, perhaps in another dtype than its own, or in another form.
+    """One entry of the database, possibly in another dtype or form.
 
     Attributes:
-        info: what PyTorch says of it.
+        info: PyTorch's description.
         of: the dtype of its samples, if not its own.
         form: one of :data:`FORMS`.
     """
@@ -89,12 +89,12 @@ class Entry:
 
     @property
     def variant(self) -> str:
-        """Which of several entries of that name."""
+        """Variant among entries of that name."""
         return str(self.info.variant_test_name)
 
     @property
     def id(self) -> str:
-        """Name and variant in one word."""
+        """Name and variant combined."""
         return f"{self.name}-{self.variant}" if self.variant else self.name
 
     @property
@@ -104,7 +104,7 @@ class Entry:
 
     @property
     def reference(self) -> Callable[..., Any]:
-        """What plain tensors should give: the function, its gradient mended where torch's is wrong."""
+        """The reference for plain tensors: the function, with a corrected gradient where torch's is wrong."""
         if self.dtype in HALVES and self.name in CANCELLING:
             return in_float32(self.function)
         return MENDED.get(self.name, self.function)
@@ -121,7 +121,7 @@ class Entry:
 
     @property
     def tolerant(self) -> bool:
-        """Whether larger errors are to be expected: torch rounds halves after each of several steps."""
+        """Return whether larger errors are expected: torch rounds half precision after each of several steps."""
         halves = self.dtype in HALVES
         return self.amplifies or (
             halves and bool({self.operation.family, self.operation.name} & set(STEPWISE))
@@ -129,14 +129,14 @@ class Entry:
 
     @property
     def amplifies(self) -> bool:
-        """Whether it makes rounding errors larger."""
+        """Return whether it makes rounding errors larger."""
         return self.operation is not None and bool(
             {self.operation.family, self.operation.name} & set(PRECISE)
         )
 
     @property
     def outside(self) -> str | None:
-        """Why no record could serve this entry, if that is so."""
+        """Reason why the entry is excluded, if any."""
         if self.name in OUTSIDE_BY_NAME:
             return OUTSIDE_BY_NAME[self.name]
         if self.name.startswith(DUNDER):
@@ -145,7 +145,7 @@ class Entry:
 
     @functools.cached_property
     def operation(self) -> Any:
-        """The record that serves this entry, None if there is none."""
+        """The record of this entry, or None."""
         if self.outside:
             return None
         named: Any = torch
@@ -173,13 +173,13 @@ class Entry:
         return {kind: self.readable(by_name(f)) for kind, f in found.items() if f is not None}
 
     def readable(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, and what makes its result readable."""
+        """The function, followed by a conversion of its result."""
         after = READABLE.get(self.name)
         return (lambda *args, **kwargs: after(function(*args, **kwargs))) if after else function
 
     @property
     def in_place_spellings(self) -> dict[str, Callable[..., Any]]:
-        """Those that write into their first operand, and are registered."""
+        """Registered functions that write to their first operand."""
         found = {
             "in place": self.info.inplace_variant,
             "in-place operator": self.info.inplace_operator_variant,
@@ -188,14 +188,14 @@ class Entry:
 
 
 def differentiable(entry: Entry) -> bool:
-    """Whether PyTorch has a derivative of the entry in its dtype."""
+    """Return whether PyTorch has a derivative of the entry in its dtype."""
     if entry.dtype not in entry.info.backward_dtypes:
         return False
     return bool(entry.info.supports_autograd) and (entry.dtype.is_floating_point or entry.dtype.is_complex)
 
 
 def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of ``torch.Tensor``, called on the first argument by its name, whatever type that is."""
+    """A method of ``torch.Tensor``, called on the first argument by name, for any type."""
     name = getattr(function, "__name__", "")
     code = getattr(function, "__code__", None)
     # lambda x: wrapper_set_seed(torch.Tensor.normal_, x)
@@ -221,13 +221,13 @@ def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_strided_scatter(x: torch.Tensor, src: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """Torch 2.13 sends the gradient of the entries kept to those written over, as gradcheck reports."""
+    """Torch 2.13 passes the gradient of kept entries to overwritten ones, as gradcheck reports."""
     written = torch.as_strided_scatter(torch.zeros_like(x), torch.ones_like(src), *args, **kwargs)
     return torch.where(written.bool().detach(), torch.as_strided_scatter(x.detach(), src, *args, **kwargs), x)
 
 
 def in_float32(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of halves, computed in float32 and rounded once."""
+    """``function`` in half precision, computed in float32 and rounded once."""
 
     def rounded_once(*args: Any, **kwargs: Any) -> Any:
         dtype = function(*args, **kwargs).dtype
@@ -251,14 +251,14 @@ def entry_named(id: str) -> Entry:
 
 
 def registered_entries() -> list[Entry]:
-    """Every entry behind which there is a record."""
+    """Every entry with a record."""
     return [entry for entry in ENTRIES if entry.operation is not None]
 
 
 def drawn_samples(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
-    """What ``info.sample_inputs`` draws, seeded as there, without its search of the stack for a unittest.
+    """Samples of ``info.sample_inputs``, seeded as there, without its search of the stack for a unittest.
 
-    That search costs more than most laws, and ``torch.manual_seed`` writes the whole stack down where there is no GPU.
+    That search costs more than most laws, and ``torch.manual_seed`` records the whole stack without a GPU.
     """
     drawn = iter(info.sample_inputs_func(info, "cpu", dtype, False))
     while True:
@@ -270,7 +270,7 @@ def drawn_samples(info: Any, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def seed_for_samples() -> None:
-    """What PyTorch does before each sample, on the CPU."""
+    """Seed as PyTorch does before each sample, on the CPU."""
     torch.default_generator.manual_seed(SEED)
     random.seed(SEED)
     np.random.seed(SEED)  # noqa: NPY002  (PyTorch's samples are drawn from the global state)
@@ -281,7 +281,7 @@ def has_equals(tensor: torch.Tensor) -> bool:
 
 
 def accepted(entry: Entry, sample: Sample) -> bool:
-    """Whether torch takes the sample."""
+    """Return whether torch accepts the sample."""
     try:
         entry.function(*sample.args, **sample.kwargs)
     except Exception:
@@ -292,7 +292,7 @@ def accepted(entry: Entry, sample: Sample) -> bool:
 def samples_of(
     entry: Entry, effort: Effort, dtype: torch.dtype | None = None, looked_at: int = LOOKED_AT
 ) -> list[Sample]:
-    """The same samples in every run: the first few, and some spread over the next sixty."""
+    """Samples, the same in every run: the first few, and some of the next sixty."""
     count = effort.samples
     drawn = drawn_samples(entry.info, dtype or entry.dtype)
     samples = list(itertools.islice(drawn, looked_at))

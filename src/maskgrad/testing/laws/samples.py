@@ -1,4 +1,4 @@
-"""Samples of the operator database: how many are used, in which forms, and which are not."""
+"""Samples of the operator database: number, forms and exclusions."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 __all__ = ["FORMS", "LOOKED_AT", "OWN", "THIN", "UNUSED_SAMPLES", "Effort", "Sample", "strided"]
 
-#: How many samples of an entry are looked at.
+#: Number of samples considered for an entry.
 LOOKED_AT = 64
 
 
 class Effort(NamedTuple):
-    """How much of what could be tried is tried.
+    """Amount of testing.
 
     Attributes:
-        samples: how many samples of an entry are used: half of them the first ones, half spread over the others.
-        densities: how many of the entries are specified in the masks that are tried.
-        alone: whether each operand is also the only one that is masked, and the only one that is not.
-        garbage: what is put under the masks.
-        thinned: whether only every other sample, and only the densities of :data:`THIN`, are tried.
+        samples: number of samples of an entry: half of them the first ones, half spread over the others.
+        densities: densities of the masks to try.
+        alone: whether to also mask each operand alone, and all but each.
+        garbage: garbage under the masks.
+        thinned: whether to use only every other sample, and only the densities of :data:`THIN`.
     """
 
     samples: int
@@ -33,14 +33,14 @@ class Effort(NamedTuple):
     thinned: bool = False
 
 
-#: What is tried of operations in their own dtype and form.
+#: Effort for operations in their own dtype and form.
 OWN = Effort(6, (0.6, 0.25, 0.0), True, ("ordinary", "nan", "inf", "-inf", "-1e30"))
 #: The densities of a thinned run.
 THIN = (0.6, 0.0)
 
 
 def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
-    """Without any entry, if its first dimension has the size of the first operand's."""
+    """Return an empty tensor if the first size is that of the first operand."""
     return tensor[:0] if tensor.ndim and tensor.shape[0] == size else tensor
 
 
@@ -58,7 +58,7 @@ def single(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
     return tensor.reshape(-1)[:1].reshape(()) if tensor.numel() else tensor
 
 
-#: What is done to the tensors of a sample, besides using it as it comes.
+#: Conversions of the tensors of a sample, besides using it unchanged.
 FORMS: dict[str, Callable[[torch.Tensor, int | None], torch.Tensor]] = {
     "strided": strided,
     "emptied": emptied,
@@ -88,10 +88,10 @@ class Sample:
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, torch.Tensor)]
 
 
-#: Samples left out, each with its reason.
+#: Excluded samples, each with its reason.
 UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
     (
-        "more than 16384 entries: what the laws say does not depend on size, and the time does",
+        "more than 16384 entries: verdicts do not depend on size, but time does",
         lambda sample: any(leaf.numel() > 16384 for leaf in sample.tensors()),
     ),
     (
@@ -110,7 +110,7 @@ UNUSED_SAMPLES: tuple[tuple[str, Callable[[Sample], bool]], ...] = (
         lambda sample: all(sample.kwargs.get(key) for key in ("sparse", "scale_grad_by_freq")),
     ),
     (
-        "random (rrelu in training): which entry draws which number is nobody's promise",
+        "random (rrelu in training): the assignment of random values to entries is undefined",
         lambda sample: bool(sample.kwargs.get("training")) and "upper" in sample.kwargs,
     ),
 )

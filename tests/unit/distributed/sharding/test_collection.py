@@ -96,7 +96,7 @@ def test_mistakes_are_told_on_every_rank() -> None:
     here, there = run_on_ranks(mistakes, 2)
     for text, (ours, theirs) in zip(
         (
-            "ValueError: inputs names 'usr'; the tables are 'user', 'film', 'word', 'short', 'idle'",
+            "ValueError: inputs contains 'usr'; the tables are 'user', 'film', 'word', 'short', 'idle'",
             "ValueError: inputs names no table",
             "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 2",
             "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 0",

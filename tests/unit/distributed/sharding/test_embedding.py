@@ -261,7 +261,7 @@ def test_a_second_derivative_of_the_table_is_refused() -> None:
         (
             {"sparse": False},
             ValueError,
-            "sparse=False is not available for a sharded table.*leave sparse out",
+            "sparse=False is not available for a sharded table.*omit sparse",
         ),
         (
             {"scale_grad_by_freq": True},
@@ -270,7 +270,7 @@ def test_a_second_derivative_of_the_table_is_refused() -> None:
         ),
         ({"gradients": "mean"}, ValueError, 'gradients must be "average" or "sum".*got \'mean\''),
         ({"padding_idx": 4}, ValueError, "padding_idx must be one of the 4 rows; got 4"),
-        ({"placement": 1}, ValueError, "placement names rank 1, but the ranks are 0 to 0"),
+        ({"placement": 1}, ValueError, "placement is rank 1, but the ranks are 0 to 0"),
         ({"dtype": torch.int64}, TypeError, "dtype must be floating-point or complex"),
     ],
 )

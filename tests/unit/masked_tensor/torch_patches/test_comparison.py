@@ -83,7 +83,7 @@ def test_containers_and_messages() -> None:
 def test_a_plain_tensor_has_no_mask_to_compare() -> None:
     for pair in ((masked(), masked().filled(0.0)), (masked().filled(0.0), masked())):
         with pytest.raises(
-            TypeError, match=r"(?s)found .*Tensor.*Write assert_close\(x\.filled\(value\), plain\)"
+            TypeError, match=r"(?s)found .*Tensor.*Use assert_close\(x\.filled\(value\), plain\)"
         ):
             assert_close(*pair)
 

@@ -199,7 +199,7 @@ class TestBackwardHooks:
     @pytest.mark.parametrize(
         ("wrong", "kind", "words"),
         [
-            (lambda g: g, TypeError, "None or a tuple of 1 gradients, found one MaskedTensor"),
+            (lambda g: g, TypeError, "None or a tuple of 1 gradients, found a MaskedTensor"),
             (lambda g: (g, g), TypeError, "tuple of 1 gradients, found a tuple of 2"),
             (lambda g: (1.0,), TypeError, "tensors or None, found float at 0"),
             (lambda g: (g[:2],), RuntimeError, r"shape \(3,\), found \(2,\)"),

@@ -50,17 +50,14 @@ def test_it_says_what_to_do_without_it(patch: Patch) -> None:
 
 def test_looking_for_a_path_in_words() -> None:
     assert look_for("torch.nn.Module._get_backward_hooks", "self") == ""
-    assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such is not there"
-    assert look_for("torch.none_such.deeper") == "torch.none_such is not there"
+    assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such does not exist"
+    assert look_for("torch.none_such.deeper") == "torch.none_such does not exist"
     assert (
         look_for("torch.nn.functional.relu", "x")
         == "torch.nn.functional.relu takes (input, inplace), not (x)"
     )
     assert look_for("torch.nn.functional.relu", "input") == ""
-    assert (
-        look_for("torch._C._get_tracing_state", "x")
-        == "torch._C._get_tracing_state does not say what it takes"
-    )
+    assert look_for("torch._C._get_tracing_state", "x") == "torch._C._get_tracing_state has no signature"
 
 
 def patch_that_needs(path: str, touched: list[str], known: bool = False) -> Patch:
@@ -73,7 +70,7 @@ def test_a_patch_touches_nothing_unless_all_is_there() -> None:
     assert patch.state == WAITS
     patch.apply()
     assert patch.is_off
-    assert patch.state == "torch.none_such is not there"
+    assert patch.state == "torch.none_such does not exist"
     assert not touched
 
 
@@ -96,7 +93,7 @@ def test_one_warning_for_all_that_is_off(monkeypatch: pytest.MonkeyPatch) -> Non
     patches = (patch_that_needs("torch.none_such", []), patch_that_needs("torch.no_other", []))
     monkeypatch.setattr(table, "PATCHES", patches)
     with pytest.warns(
-        TorchPatchWarning, match=r"torch.none_such is not there: w; torch.no_other is not there: w"
+        TorchPatchWarning, match=r"torch.none_such does not exist: w; torch.no_other does not exist: w"
     ) as w:
         table.apply_all()
     assert len(w) == 1
@@ -127,7 +124,7 @@ def child(path):
         warnings.simplefilter("always")
         import maskgrad as mg
     said = [str(w.message) for w in caught if w.category.__name__ == "TorchPatchWarning"]
-    assert any(path + " is not there" in words for words in said), (path, said)
+    assert any(path + " does not exist" in words for words in said), (path, said)
     from maskgrad.masked_tensor.torch_patches.table import PATCHES
     for patch in PATCHES:
         needs_it = any(need == path or need.startswith(path + ".") for need in patch.needs)
