@@ -6,7 +6,7 @@ Most are one line of a table: torch's name, and its equation in Einstein's notat
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -45,8 +45,18 @@ def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, 
     tensors: dict[str, Operand] = {k: v for k, v in kwargs.items() if isinstance(v, (Entries, Tensor))}
     first = [value for name, value in tensors.items() if name in FIRST]
     factors: list[Operand] = [*args, *first, *[v for name, v in tensors.items() if name not in FIRST]]
-    left, right = factors
+    left, right = _tensors(factors, 2)
     return left, right, {name: value for name, value in kwargs.items() if name not in tensors}
+
+
+def _tensors(found: Sequence[Any], number: int) -> Sequence[Operand]:
+    """Return the operands of a product; torch raises a TypeError for anything else."""
+    if len(found) != number or not all(hasattr(operand, "shape") for operand in found):
+        kinds = ", ".join(type(operand).__name__ for operand in found)
+        raise TypeError(
+            f"this product takes {number} tensors, found {kinds}; wrap arrays and numbers in torch.as_tensor"
+        )
+    return found
 
 
 def meeting_of(*ranks: int) -> Equation:
@@ -184,7 +194,7 @@ def plus_product(names: str, text: str, pure: Callable[..., Tensor]) -> Callable
         tensors = tuple(arg for arg in args if isinstance(arg, (Entries, Tensor)))
         numbers = [arg for arg in args if not isinstance(arg, (Entries, Tensor))]
         arguments = paired(("beta", "alpha"), numbers) | bound(names, tensors, kwargs)
-        input, left, right = (arguments.pop(name) for name in names.split())
+        input, left, right = _tensors([arguments.pop(name, None) for name in names.split()], 3)
         plain = safe(input)
         values, mask = contracted(
             lambda a, b: function(plain, a, b, **arguments), (left, right), meeting, pure

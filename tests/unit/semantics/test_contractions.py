@@ -155,3 +155,14 @@ def test_keywords_in_any_order() -> None:
 def test_shapes_that_do_not_match_are_torchs_error() -> None:
     with pytest.raises(RuntimeError, match="cannot be multiplied"):
         poisoned(A) @ torch.ones(2, 2).double()
+
+
+PRODUCTS = ("mm", "bmm", "mv", "matmul", "dot", "vdot", "inner", "outer", "ger", "kron")
+
+
+@pytest.mark.parametrize("name", [*PRODUCTS, "addmm", "addmv", "addbmm", "baddbmm", "equal", "allclose"])
+@pytest.mark.parametrize("arguments", [(), (None,), ("a",)])
+def test_what_is_no_tensor_is_a_type_error_as_in_torch(name: str, arguments: tuple[Any, ...]) -> None:
+    for x in (torch.ones(2, 2), poisoned(A)):
+        with pytest.raises(TypeError):
+            getattr(x, name)(*arguments)
