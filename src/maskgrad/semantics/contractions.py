@@ -51,7 +51,7 @@ def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, 
 
 def _tensors(found: Sequence[Any], number: int) -> Sequence[Operand]:
     """Return the operands of a product; torch raises a TypeError for anything else."""
-    if len(found) != number or not all(hasattr(operand, "shape") for operand in found):
+    if len(found) != number or not all(isinstance(x, Entries) or hasattr(x, "shape") for x in found):
         kinds = ", ".join(type(operand).__name__ for operand in found)
         raise TypeError(
             f"this product takes {number} tensors, found {kinds}; wrap arrays and numbers in torch.as_tensor"

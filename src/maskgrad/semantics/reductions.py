@@ -168,7 +168,7 @@ def sum_to_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 def equal(function: Callable[..., Any], input: Operand, other: Operand, *args: Any, **options: Any) -> bool:
     """``torch.equal`` and ``torch.allclose``; unspecified entries are compared as equal, patterns exactly."""
-    if not hasattr(other, "shape"):
+    if not isinstance(other, (Entries, Tensor)):
         raise TypeError(f"other must be a tensor, found {type(other).__name__}; write torch.as_tensor(other)")
     values = values_of(input), values_of(other)
     if function in EQUAL and values[0].shape != values[1].shape:
