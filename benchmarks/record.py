@@ -20,12 +20,9 @@ from benchmarks.table import exponents, family_table, goals_table, provenance_no
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DRAWN = ROOT / "docs" / "pictures" / "benchmarks"
-README, PAGE, TABLES = (
-    ROOT / "README.md",
-    ROOT / "docs" / "benchmarks.md",
-    ROOT / "docs" / "benchmark_tables.md",
-)
-COMPILATION = ROOT / "docs" / "compilation.md"
+README, DOCS = ROOT / "README.md", ROOT / "docs"
+PAGE, GOALS, TABLES = (DOCS / f"benchmark{name}.md" for name in ("s", "_goals", "_tables"))
+COMPILATION = DOCS / "compilation.md"
 
 BEGIN, END = "<!-- benchmark table: made by benchmarks/record.py -->", "<!-- end of benchmark table -->"
 _REGION = re.compile(r"<!-- benchmark table: .*?-->.*?<!-- end of benchmark table -->", re.DOTALL)
@@ -51,11 +48,13 @@ def keep(report: Path) -> None:
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """What the pages with tables should be."""
+    lines = f"{headlines(rows)}\n\n{provenance_note(rows)}"
     goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
     graphs = [row for row in rows if row.family == "compiled"]
     tables = {
-        README: f"{headlines(rows)}\n\n{provenance_note(rows)}",
-        PAGE: goals,
+        README: lines,
+        PAGE: lines,
+        GOALS: goals,
         COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}",
     }
     found = {page: _with_table(page.read_text(encoding="utf-8"), table) for page, table in tables.items()}
