@@ -78,7 +78,8 @@ def _growth(rows: list[Row]) -> str:
 
 def _all_tables(rows: list[Row]) -> str:
     introduction = (
-        "**In short**: all numbers, written by `benchmarks/record.py` from `benchmarks/results`; [Benchmarks](benchmarks.md) says how to read it. "
+        "**In short**: all numbers, written by `benchmarks/record.py` from `benchmarks/results`; "
+        "[Benchmarks](benchmarks.md) explains them. "
         "A number under a peer is how many times as long as maskgrad it takes: above 1, maskgrad is faster. Times are "
         "medians, with quartiles in parentheses."
     )

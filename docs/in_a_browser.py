@@ -1,8 +1,7 @@
 """Looks at the built pages in Chrome or Chromium: ``python docs/in_a_browser.py`` after ``make docs``.
 
 Every page is opened at 1280 and 390 pixels: at neither may it be wider than its window, and at 1280 no table may need
-scrolling. A page of more than three screens begins with a summary. The search is asked for what people look for. Where
-there is no browser, nothing is checked, and the last line says so.
+scrolling. A page of more than three screens begins with a summary. The search is asked for what people look for.
 """
 
 from __future__ import annotations
@@ -142,8 +141,7 @@ def main() -> int:
     """Look, and print what is wrong."""
     browser = next(filter(None, map(shutil.which, NAMES)), None)
     if browser is None:
-        sys.stdout.write(f"not looked at in a browser: none of {', '.join(NAMES)} is installed\n")
-        return 0
+        raise SystemExit(f"there is no browser: install one of {', '.join(NAMES)}")
     found = looked_at(browser)
     wrong = faults(found)
     fine = f"{len(found['pages']) // 2} pages fit windows of 1280 and 390 pixels"

@@ -57,6 +57,7 @@ def test_every_target_of_make_exists() -> None:
         "test-xla",
         "test-ecosystem",
         "docs",
+        "look",
         "dist",
     }
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
