@@ -1,7 +1,7 @@
 """Keep what `make bench` measured: ``python -m benchmarks.record [REPORT]``.
 
 The CSV files of the report go to ``benchmarks/results``, its pictures to ``docs/pictures/benchmarks``; then the
-tables of README.md and of the pages about speed are written anew from ``benchmarks/results``. Without a report only
+tables of the pages about speed are written anew from ``benchmarks/results``. Without a report only
 that is done.
 """
 
@@ -20,7 +20,7 @@ from benchmarks.table import exponents, family_table, goals_table, provenance_no
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DRAWN = ROOT / "docs" / "pictures" / "benchmarks"
-README, DOCS = ROOT / "README.md", ROOT / "docs"
+DOCS = ROOT / "docs"
 PAGE, GOALS, TABLES = (DOCS / f"benchmark{name}.md" for name in ("s", "_goals", "_tables"))
 COMPILATION = DOCS / "compilation.md"
 
@@ -48,12 +48,10 @@ def keep(report: Path) -> None:
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """What the pages with tables should be."""
-    lines = f"{headlines(rows)}\n\n{provenance_note(rows)}"
     goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
     graphs = [row for row in rows if row.family == "compiled"]
     tables = {
-        README: lines,
-        PAGE: lines,
+        PAGE: f"{headlines(rows)}\n\n{provenance_note(rows)}",
         GOALS: goals,
         COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}",
     }
