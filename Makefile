@@ -28,7 +28,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs look dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -93,9 +93,13 @@ bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside 
 record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
 	$(BIN)/python -m benchmarks.record benchmark-report
 
-docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html; `make test` runs their examples
+docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and follow their links; `make test` runs their examples
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+	$(BIN)/python docs/links.py
 	@echo "open docs/_build/html/index.html"
+
+look: $(VENV)/.stamp-docs  ## after `make docs`: widths of all pages, summaries and the search, in Chrome or Chromium
+	$(BIN)/python docs/in_a_browser.py
 
 dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty environment
 	$(BIN)/python tests/packaging/try_distributions.py --constraint constraints.txt

@@ -80,6 +80,5 @@ pytest_collect_file = Sybil(
         SkipParser(),
     ],
     patterns=["README.md", "docs/*.md", "docs/families/*.md", "docs/trainers/*.md"],
-    excludes=["docs/coverage_table.md", "docs/doctor_table.md", "docs/ecosystem_table.md"],
     setup=_begin_page,
 ).pytest()

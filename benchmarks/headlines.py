@@ -1,4 +1,4 @@
-"""The five lines of the README: what was measured of a few tasks, two of which maskgrad loses."""
+"""The five lines of the page about benchmarks: what was measured of a few tasks, two of which maskgrad loses."""
 
 from __future__ import annotations
 

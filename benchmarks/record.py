@@ -1,7 +1,7 @@
 """Keep what `make bench` measured: ``python -m benchmarks.record [REPORT]``.
 
 The CSV files of the report go to ``benchmarks/results``, its pictures to ``docs/pictures/benchmarks``; then the
-tables of README.md and of the pages about speed are written anew from ``benchmarks/results``. Without a report only
+tables of the pages about speed are written anew from ``benchmarks/results``. Without a report only
 that is done.
 """
 
@@ -20,12 +20,9 @@ from benchmarks.table import exponents, family_table, goals_table, provenance_no
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 DRAWN = ROOT / "docs" / "pictures" / "benchmarks"
-README, PAGE, TABLES = (
-    ROOT / "README.md",
-    ROOT / "docs" / "benchmarks.md",
-    ROOT / "docs" / "benchmark_tables.md",
-)
-COMPILATION = ROOT / "docs" / "compilation.md"
+DOCS = ROOT / "docs"
+PAGE, GOALS, TABLES = (DOCS / f"benchmark{name}.md" for name in ("s", "_goals", "_tables"))
+COMPILATION = DOCS / "compilation.md"
 
 BEGIN, END = "<!-- benchmark table: made by benchmarks/record.py -->", "<!-- end of benchmark table -->"
 _REGION = re.compile(r"<!-- benchmark table: .*?-->.*?<!-- end of benchmark table -->", re.DOTALL)
@@ -54,8 +51,8 @@ def pages(rows: list[Row]) -> dict[Path, str]:
     goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
     graphs = [row for row in rows if row.family == "compiled"]
     tables = {
-        README: f"{headlines(rows)}\n\n{provenance_note(rows)}",
-        PAGE: goals,
+        PAGE: f"{headlines(rows)}\n\n{provenance_note(rows)}",
+        GOALS: goals,
         COMPILATION: f"{family_table(graphs)}\n\n{provenance_note(graphs)}",
     }
     found = {page: _with_table(page.read_text(encoding="utf-8"), table) for page, table in tables.items()}
@@ -79,7 +76,8 @@ def _growth(rows: list[Row]) -> str:
 
 def _all_tables(rows: list[Row]) -> str:
     introduction = (
-        "Written by `benchmarks/record.py` from `benchmarks/results`; [Benchmarks](benchmarks.md) says how to read it. "
+        "**In short**: all numbers, written by `benchmarks/record.py` from `benchmarks/results`; "
+        "[Benchmarks](benchmarks.md) explains them. "
         "A number under a peer is how many times as long as maskgrad it takes: above 1, maskgrad is faster. Times are "
         "medians, with quartiles in parentheses."
     )

@@ -13,6 +13,7 @@ import notebook  # noqa: E402
 from api_pages import write_api_pages  # noqa: E402
 from bs4 import BeautifulSoup  # noqa: E402  (furo needs it, too)
 from inventories import write_inventory  # noqa: E402
+from plain_markdown import relinked, toctrees, write_pages_from_outside  # noqa: E402
 
 from maskgrad import __version__  # noqa: E402
 
@@ -29,17 +30,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
-exclude_patterns = [
-    "_build",
-    "coverage_table.md",
-    "doctor_table.md",
-    "ecosystem_table.md",
-    "jagged_table.md",
-    "laws_table.md",
-    "pairs_table.md",
-    "proof_table.md",
-    "decisions/0000-template.md",
-]
+exclude_patterns = ["_build", "laws_table.md", "decisions/0000-template.md"]
 html_math_renderer = "mathml"
 # What is copied runs as it stands: without prompts, and without what was printed.
 copybutton_prompt_text = r">>> |\.\.\. "
@@ -100,17 +91,11 @@ for name in sites:
     write_inventory(name, generated / f"{name}.inv")
 write_api_pages(generated / "api")
 (generated / "tour.md").write_text(notebook.page(notebook.read()), encoding="utf-8")
+write_pages_from_outside()
 
 
-#: Tables that tests write, by the page that explains each.
-TABLES = {"coverage": "coverage", "is_my_masking_right": "doctor", "with_other_libraries": "ecosystem"}
-
-
-def _insert_table(_app: Any, page: str, source: list[str]) -> None:
-    """Put the table that the tests write into the page that explains it, once there is one."""
-    table = HERE / f"{TABLES.get(page, page)}_table.md"
-    if page in TABLES and table.exists():
-        source[0] = source[0].replace(f"<!-- {TABLES[page]} table -->", table.read_text(encoding="utf-8"))
+def _for_sphinx(_app: Any, page: str, source: list[str]) -> None:
+    source[0] = toctrees(relinked(source[0], HERE / page, HERE / page))
 
 
 def _skip_derived_methods(
@@ -136,6 +121,6 @@ def _shorten_sidebar(_app: Any, _page: str, _template: str, context: dict[str, A
 
 def setup(app: Any) -> None:
     """Register what happens while pages are read."""
-    app.connect("source-read", _insert_table)
+    app.connect("source-read", _for_sphinx)
     app.connect("autodoc-skip-member", _skip_derived_methods)
     app.connect("html-page-context", _shorten_sidebar, priority=900)  # after furo has made it

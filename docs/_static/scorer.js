@@ -22,7 +22,7 @@ var Scorer = {
     let more = asked.length ? (20 * found) / asked.length + (15 * found) / words : 0;
     if (page.startsWith("how_do_i/")) more += 4;
     if (said.includes(" > ")) more -= 8; // a section of a page
-    if (/^(decisions\/|changelog|benchmark|contributing|genindex)/.test(page)) more -= 40;
+    if (/^(decisions\/|generated\/(changelog|contributing)|benchmark|genindex)/.test(page)) more -= 40;
     return score + more;
   },
 };

@@ -9,6 +9,7 @@ import pytest
 from maskgrad.doctor.findings import KINDS
 from tests.doctor.pairs import Pair, diagnose, pairs
 from tests.doctor.table import KNOWN, PAGE, table
+from tests.project_file import ROOT
 
 PAIRS = pairs()
 
@@ -43,10 +44,8 @@ def test_at_least_38_of_40_are_found_and_34_with_their_line() -> None:
 
 
 def test_the_readme_says_how_many_there_are() -> None:
-    assert f"all [{len(PAIRS)} mistakes]" in (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"all [{len(PAIRS)} mistakes]" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_committed_table_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == table(PAIRS), (
-        "write it anew with: python -m tests.doctor.table"
-    )
+    assert PAGE.read() == table(PAIRS), "write it anew with: python -m tests.doctor.table"

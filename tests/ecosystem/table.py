@@ -1,10 +1,12 @@
-"""Writes docs/ecosystem_table.md from what the tests declare: ``python -m tests.ecosystem.table``."""
+"""Writes the table of docs/with_other_libraries.md from what the tests declare: ``python -m tests.ecosystem.table``."""
 
 from __future__ import annotations
 
 import ast
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.written_out import Region
 
 __all__ = ["FILES", "PAGE", "VERDICTS", "Row", "declared", "table"]
 
@@ -15,7 +17,7 @@ FILES = [
     for f in sorted(FOLDER.glob("test_*.py"))
     if "tests.ecosystem.rows import" in f.read_text(encoding="utf-8")
 ]
-PAGE = FOLDER.parents[1] / "docs" / "ecosystem_table.md"
+PAGE = Region("with_other_libraries.md", "ecosystem table")
 
 #: The decorators of ``rows.py``, in the order of the rows of a library, and the words of the page.
 VERDICTS = {"works": "works", "one_line": "one line", "refused": "refused", "beware": "**not caught**"}
@@ -59,4 +61,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(table(), encoding="utf-8")
+    PAGE.write(table())

@@ -51,9 +51,11 @@ def test_every_program_has_a_page_and_every_page_a_program() -> None:
     }
     assert len(pages) >= 25
     assert set(pages) == {path.stem for path in PROGRAMS}
-    listed = re.findall(r"^\w+$", (PAGES / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^- .*\((\w+)\.md\)$", (PAGES / "index.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert sorted(listed) == sorted(pages)
     for name, page in pages.items():
         assert page.startswith("# How do I "), name
-        assert f"{{literalinclude}} programs/{name}.py" in page
-        assert f"{{literalinclude}} programs/{name}.txt" in page
+        assert f"<!-- file: programs/{name}.py -->" in page
+        assert f"<!-- file: programs/{name}.txt -->" in page

@@ -1,10 +1,9 @@
-"""Writes docs/coverage_table.md: ``python -m tests.laws.coverage_table`` (minutes: it applies the laws)."""
+"""Writes the table of docs/coverage.md: ``python -m tests.laws.coverage_table`` (minutes: it applies the laws)."""
 
 from __future__ import annotations
 
 import sys
 from collections import Counter
-from pathlib import Path
 
 import torch
 
@@ -17,10 +16,11 @@ from tests.laws.laws import check_identity, check_non_interference, check_refusa
 from tests.laws.second_order import check_derivatives, has_second_derivatives
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
 from tests.laws.variants import in_other_dtypes, in_other_forms
+from tests.written_out import Region
 
 __all__ = ["PAGE", "laws_say", "table"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "coverage_table.md"
+PAGE = Region("coverage.md", "coverage table")
 COLUMNS = ("operation", "variant", "status", "family", "jagged", "pattern of the result", "gradient")
 
 
@@ -133,7 +133,7 @@ def main() -> int:
     """Apply the laws to everything, write the page, and say what is broken."""
     with without_notices():
         statuses = {entry.id: laws_say(entry) for entry in entries_to_answer_for()}
-    PAGE.write_text(table(statuses), encoding="utf-8")
+    PAGE.write(table(statuses))
     broken = {name: status.reason for name, status in statuses.items() if status.name == "broken"}
     for name, reason in broken.items():
         sys.stderr.write(f"{name}: {reason}\n")

@@ -1,17 +1,17 @@
-"""Writes docs/pairs_table.md, every pair of features: ``python -m tests.pairs.table``. The tests hold it to be true."""
+"""Writes the table of all pairs of features into docs/testing.md: ``python -m tests.pairs.table``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import combinations, product
-from pathlib import Path
 
 from tests.pairs.features import LAYOUTS, MODULES, OPTIONS, WAYS
 from tests.pairs.programs import Program
+from tests.written_out import Region
 
 __all__ = ["PAGE", "programs_of", "programs_of_two_ways", "refusal_of", "table"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "pairs_table.md"
+PAGE = Region("testing.md", "pairs table")
 
 #: Features that cannot be together, and the words of the refusal; all programs with other features must be right.
 REFUSED: dict[frozenset[str], str] = {
@@ -108,4 +108,4 @@ def _where(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(table(), encoding="utf-8")
+    PAGE.write(table())

@@ -47,7 +47,7 @@ def hold(programs: Iterable[Program]) -> None:
 
 
 def test_the_committed_table_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == table(), "write it anew with: python -m tests.pairs.table"
+    assert PAGE.read() == table(), "write it anew with: python -m tests.pairs.table"
 
 
 def test_each_pair_is_in_a_program() -> None:

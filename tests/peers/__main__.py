@@ -1,4 +1,4 @@
-"""Write docs/proof_table.md from a run of all suites: ``python -m tests.peers``. A difference without a rule fails."""
+"""Run all suites and write the table of docs/proof.md: ``python -m tests.peers``. A difference without a rule fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.peers.table import PAGE, numbers_of, suites, table
 def main() -> int:
     """Run each suite whose package is installed; the others keep the numbers that the table has."""
     warnings.simplefilter("ignore")
-    console, rows, faults = Console(markup=False, highlight=False), numbers_of(PAGE), 0
+    console, rows, faults = Console(markup=False, highlight=False), numbers_of(PAGE.read()), 0
     for name, suite in suites().items():
         if suite is None:
             console.print(f"{name}: not installed")
@@ -27,7 +27,7 @@ def main() -> int:
         console.print(f"{suite.name}: {result.equal} equal, {result.explained.total()} explained")
         for case, text in result.faults[:20]:
             console.print(f"  {case}: {text}")
-    PAGE.write_text(table(rows), encoding="utf-8")
+    PAGE.write(table(rows))
     return 1 if faults else 0
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
-from pathlib import Path
 
 import tests.peers.suites
 from tests.peers.rules import RULES
 from tests.peers.suite import Suite
+from tests.written_out import Region
 
 __all__ = ["NAMES", "PAGE", "numbers_of", "suites", "table"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "proof_table.md"
+PAGE = Region("proof.md", "proof table")
 NAMES = sorted(module.name for module in pkgutil.iter_modules(tests.peers.suites.__path__))
 
 #: For each suite the version, the number of equal cases, and of explained ones by the difference.
@@ -52,14 +52,10 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def numbers_of(page: Path) -> Numbers:
+def numbers_of(text: str) -> Numbers:
     """Those that a table has."""
     found: Numbers = {}
-    rows = (
-        [re.split(r" (?<!\\)\| ", line.strip("|\n ")) for line in page.read_text().splitlines()]
-        if page.exists()
-        else []
-    )
+    rows = [re.split(r" (?<!\\)\| ", line.strip("|\n ")) for line in text.splitlines()]
     for row in rows:
         if len(row) == 5 and row[2].isdigit():
             found[row[0]] = (row[1], int(row[3]), {})

@@ -40,7 +40,7 @@ def test_the_table_is_short() -> None:
 
 def test_the_page_has_these_suites_and_rules() -> None:
     """Numbers differ with the versions of packages; write them anew with ``python -m tests.peers``."""
-    numbers = numbers_of(PAGE)
-    assert table(numbers) == PAGE.read_text(encoding="utf-8")
+    numbers = numbers_of(PAGE.read())
+    assert table(numbers) == PAGE.read()
     assert {suite.name for suite in suites().values() if suite is not None} <= set(numbers)
     assert len(numbers) == len(NAMES)

@@ -10,7 +10,7 @@ from tests.ecosystem.table import FILES, PAGE, VERDICTS, declared, table
 
 
 def test_the_committed_table_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == table(), "write it anew with: python -m tests.ecosystem.table"
+    assert PAGE.read() == table(), "write it anew with: python -m tests.ecosystem.table"
 
 
 @pytest.mark.every

@@ -32,7 +32,8 @@ def test_nothing_may_be_written_but_by_publishing(name: str) -> None:
     workflow = WORKFLOWS[name]
     assert workflow["permissions"] == {"contents": "read"}
     more = {job: entry["permissions"] for job, entry in workflow["jobs"].items() if "permissions" in entry}
-    assert more == ({"publish": {"id-token": "write"}} if name == "release.yml" else {})
+    publishing = {"release.yml": {"id-token": "write"}, "test.yml": {"pages": "write", "id-token": "write"}}
+    assert more == ({"publish": publishing[name]} if name in publishing else {})
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
@@ -56,6 +57,7 @@ def test_every_target_of_make_exists() -> None:
         "test-xla",
         "test-ecosystem",
         "docs",
+        "look",
         "dist",
     }
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -91,6 +93,14 @@ def test_the_wheel_is_installed_on_every_python() -> None:
     assert WORKFLOWS["package.yml"]["jobs"]["install"]["strategy"]["matrix"]["python"] == list(
         versions.PYTHONS
     )
+
+
+def test_the_pages_of_main_are_published_once_they_are_built() -> None:
+    jobs = WORKFLOWS["test.yml"]["jobs"]
+    assert jobs["publish"]["needs"] == "pages"
+    kept = [step for step in jobs["pages"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
+    assert [step["with"]["path"] for step in kept] == ["docs/_build/html"]
+    assert jobs["publish"]["if"] == kept[0]["if"] == "github.ref == 'refs/heads/main'"
 
 
 def test_only_a_tag_publishes_what_was_tried() -> None:

@@ -34,14 +34,14 @@ DOC = r"""``torch.nn.functional.{name}``, with a choice of the specified entries
 
             - ``"any"``: those with at least one product, as in PyTorch's own function on a MaskedTensor. Holes are
               filled, and a padded sequence grows by half a window.
-              - ``"center"``: those for which also the centre of the window (the first of two) is specified
-                in any channel of the group. With half a window of padding, a padded sequence keeps its length, and the
-                result is that of the sequence alone. A centre outside the data is not required.
+            - ``"center"``: those for which also the centre of the window (the first of two) is specified
+              in any channel of the group. With half a window of padding, a padded sequence keeps its length, and the
+              result is that of the sequence alone. A centre outside the data is not required.
             - ``"all"``: those whose products are all specified. Without padding, the result of a padded sequence is
               that of the sequence alone.
-              - ``"sequence"``: those of each padded sequence alone, as many as PyTorch's formula gives for its own
-                length{own_size}. Sequences that PyTorch refuses (empty, or shorter than the window) have none. The
-                mask must be one of padded sequences, the same in all channels.
+            - ``"sequence"``: those of each padded sequence alone, as many as PyTorch's formula gives for its own
+              length{own_size}. Sequences that PyTorch refuses (empty, or shorter than the window) have none. The
+              mask must be one of padded sequences, the same in all channels.
 
     Returns:
         MaskedTensor (N, C_out, {sizes}); a plain tensor if no operand is masked. {jagged}

@@ -34,7 +34,7 @@ def test_the_pages_show_what_the_csv_files_say() -> None:
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of its own, with pages that have a region for the table."""
     monkeypatch.setattr(record, "ROOT", tmp_path)
-    for name in ("README", "PAGE", "COMPILATION"):
+    for name in ("PAGE", "GOALS", "COMPILATION"):
         path = tmp_path / f"{name}.md"
         path.write_text(
             "before\n<!-- benchmark table: old -->\nold\n<!-- end of benchmark table -->\nafter\n"
@@ -58,7 +58,11 @@ def test_a_report_becomes_results_tables_and_pictures(repository: Path) -> None:
     goal = "| reductions: mean(1), forward | at least 20 times as fast as torch.masked | 25 | ✓ |"
     head = "| operation | work | shape | specified | dtype | maskgrad (ms) | dense |"
     first = "| mean of each row, 4096 × 4096, half of it missing | `torch.masked` | 25 times as fast | ✓ |"
-    for page, line in (("README.md", first), ("PAGE.md", goal), ("COMPILATION.md", head)):
+    for page, line in (
+        ("PAGE.md", first),
+        ("GOALS.md", goal),
+        ("COMPILATION.md", head),
+    ):
         text = (repository / page).read_text()
         assert text.startswith(f"before\n{record.BEGIN}\n")
         assert text.endswith(f"{record.END}\nafter\n")
@@ -73,7 +77,7 @@ def test_a_report_becomes_results_tables_and_pictures(repository: Path) -> None:
 def test_an_empty_report_changes_nothing(repository: Path) -> None:
     with pytest.raises(SystemExit, match="run `make bench` first"):
         record.main([str(repository)])
-    assert "old" in (repository / "README.md").read_text()
+    assert "old" in (repository / "PAGE.md").read_text()
 
 
 def test_a_damaged_report_changes_nothing(repository: Path) -> None:

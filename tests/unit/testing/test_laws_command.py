@@ -187,7 +187,7 @@ def test_the_page_agrees_with_the_table_of_coverage() -> None:
     totals = re.search(
         r"\| total \| (\d+) \| (\d+) \| 0 \|", (DOCS / "laws_table.md").read_text(encoding="utf-8")
     )
-    coverage = (DOCS / "coverage_table.md").read_text(encoding="utf-8")
+    coverage = (DOCS / "coverage.md").read_text(encoding="utf-8")
     assert totals is not None
     assert f"**{totals[1]} supported**" in coverage
     assert f"**{totals[2]} refused**" in coverage

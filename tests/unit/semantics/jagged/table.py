@@ -1,14 +1,13 @@
-"""Writes docs/jagged_table.md: ``python -m tests.unit.semantics.jagged.table``. The tests hold it to be true."""
+"""Writes the table of docs/variable_length.md: ``python -m tests.unit.semantics.jagged.table``."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tests.unit.semantics.jagged.programs import PROGRAMS
+from tests.written_out import Region
 
 __all__ = ["PAGE", "table"]
 
-PAGE = Path(__file__).parents[4] / "docs" / "jagged_table.md"
+PAGE = Region("variable_length.md", "jagged table")
 
 
 def table() -> str:
@@ -25,4 +24,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(table(), encoding="utf-8")
+    PAGE.write(table())

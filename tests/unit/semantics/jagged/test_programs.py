@@ -168,9 +168,7 @@ def test_a_program_in_a_graph(program: Program) -> None:
 
 
 def test_the_table_lists_the_programs() -> None:
-    assert PAGE.read_text(encoding="utf-8") == table(), (
-        "write it anew with: python -m tests.unit.semantics.jagged.table"
-    )
+    assert PAGE.read() == table(), "write it anew with: python -m tests.unit.semantics.jagged.table"
 
 
 @pytest.mark.parametrize("features", [(), (8,)])

@@ -1,0 +1,58 @@
+"""The pages read well where they lie, on GitHub, and not only once they are built."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.project_file import EXTRAS, PROJECT, ROOT
+from tests.written_out import DOCS, PAGES, with_files
+
+_OF_SPHINX = re.compile(r"^ *(?:```+|:::+)\{|\{[a-z:]+\}`[^`]", re.MULTILINE)
+
+
+def _names(paths: list[Path]) -> list[str]:
+    return [path.relative_to(ROOT).as_posix() for path in paths]
+
+
+def test_the_pages_are_found() -> None:
+    assert len(PAGES) > 150
+
+
+def test_programs_and_their_output_stand_in_the_pages() -> None:
+    stale = [page for page in PAGES if with_files(page) != page.read_text(encoding="utf-8")]
+    assert not _names(stale), "write them anew with: python -m tests.written_out"
+
+
+def test_no_page_has_what_only_sphinx_knows() -> None:
+    assert _OF_SPHINX.search("```{toctree}\n")
+    assert _OF_SPHINX.search("see {func}`maskgrad.align`")
+    assert not _names([page for page in PAGES if _OF_SPHINX.search(page.read_text(encoding="utf-8"))])
+
+
+def test_links_lead_to_files_of_the_repository() -> None:
+    dead = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        links = [link for link in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in link]
+        dead += [
+            f"{page.name}: {link}"
+            for link in links
+            if not (page.parent / link).is_file() or "generated" in link
+        ]
+    assert not dead
+
+
+def test_the_published_pages_have_one_address() -> None:
+    address = PROJECT["urls"]["Documentation"]
+    assert f'PUBLISHED = "{address}"' in (DOCS / "plain_markdown.py").read_text(encoding="utf-8")
+    for page in PAGES:
+        for link in re.findall(r"\((https://maskgrad\.github\.io[^)]*)\)", page.read_text(encoding="utf-8")):
+            assert link == address or link.startswith(f"{address}generated/api/"), (
+                f"{page.name}: link to the file"
+            )
+
+
+def test_the_page_about_installation_names_every_extra() -> None:
+    text = (DOCS / "installation.md").read_text(encoding="utf-8")
+    assert {extra for extra in EXTRAS if f"`{extra}`" not in text} == set()
