@@ -102,7 +102,7 @@ def wrap(metric: Any, *, class_dim: int | None = None) -> Any:
     for method in ("update", "compute"):
         if not callable(getattr(metric, method, None)):
             raise TypeError(
-                f"{FUNCTION}: metric must have update and compute, found {type(metric).__name__} without {method}; a "
+                f"{FUNCTION}: metric must have update and compute, found {type(metric).__name__} without {method}; "
                 "for a function of two tensors use mg.align: function(*mg.align(prediction, target))"
             )
     for package, name, module, function in KINDS:

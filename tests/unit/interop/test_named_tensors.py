@@ -80,7 +80,7 @@ def test_gradients_pass() -> None:
         (sample(), TypeError, "expects tensors by name.*found MaskedTensor.*give a tensor a name"),
         ({0: sample()}, TypeError, "names must be strings, found 0"),
         ({"x": [1.0]}, TypeError, "'x' must be a Tensor or MaskedTensor, found list"),
-        ({"x::mask": torch.ones(2)}, ValueError, "'x::mask' must not have '::' in it"),
+        ({"x::mask": torch.ones(2)}, ValueError, "'x::mask' must not contain '::'"),
     ],
 )
 def test_what_cannot_be_taken_apart(given: Any, error: type[Exception], words: str) -> None:

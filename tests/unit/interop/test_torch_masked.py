@@ -82,7 +82,7 @@ def test_other_kinds_are_refused() -> None:
         TypeError, match=r"mt must be a torch.masked.MaskedTensor, found Tensor; use mg.masked"
     ):
         mg.from_torch_masked(torch.ones(2))
-    with pytest.raises(TypeError, match=r"found MaskedTensor; mg.masked"):
+    with pytest.raises(TypeError, match=r"found MaskedTensor; use mg.masked"):
         mg.from_torch_masked(poisoned([1.0, None]))
     sparse = torch.eye(2).to_sparse()
     with pytest.raises(TypeError, match=r"strided layout, found torch.sparse_coo; use mt.to_dense"):

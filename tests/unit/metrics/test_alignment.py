@@ -69,7 +69,7 @@ def test_scores_keep_their_classes(class_dim: int | None) -> None:
 def test_a_class_without_a_score_is_refused_where_it_counts() -> None:
     mask = torch.tensor([[True, True], [True, False], [False, True]])
     scores = mg.masked(torch.ones(3, 2), mask)
-    with pytest.raises(ValueError, match=r"at 1 of 2 places.*scores\.filled\(-math\.inf\), labels"):
+    with pytest.raises(ValueError, match=r"at 1 of 2 positions.*scores\.filled\(-math\.inf\), labels"):
         mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, True, False])))
     found = mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, False, False])))
     assert found[0].tolist() == [[1.0, 1.0]]

@@ -113,7 +113,7 @@ def test_what_is_no_metric() -> None:
         TypeError, match=r"found the class Recorder; use mg.metrics.wrap\(Recorder\(\.\.\.\)\)"
     ):
         mg.metrics.wrap(Recorder)
-    with pytest.raises(TypeError, match=r"without update; a function.*mg.align\(prediction, target\)"):
+    with pytest.raises(TypeError, match=r"without update; for a function.*mg.align\(prediction, target\)"):
         mg.metrics.wrap(torch.nn.functional.mse_loss)
 
 
