@@ -36,6 +36,6 @@ def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) 
 def test_other_dtypes_are_refused(dtypes: str) -> None:
     done = CliRunner().invoke(app, ["warmup", "--dtypes", dtypes])
     assert done.exit_code == 2
-    assert "expected some of float32, float64, bfloat16, float16" in " ".join(
+    assert "expected a comma-separated list of float32, float64, bfloat16, float16" in " ".join(
         done.output.replace("│", " ").split()
     )

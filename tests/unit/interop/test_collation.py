@@ -148,7 +148,13 @@ def test_bad_samples() -> None:
         sequences="ids",
     )
     refused(TypeError, "stack must be a collection of names", [{"ids": [1]}], stack="ids")
-    refused(ValueError, r"must not be in both .* found \['ids'\]", [{"ids": [1]}], sequences=("ids",), stack=("ids",))
+    refused(
+        ValueError,
+        r"must not be in both .* found \['ids'\]",
+        [{"ids": [1]}],
+        sequences=("ids",),
+        stack=("ids",),
+    )
     refused(KeyError, "no field is named 'id'; the samples have 'ids'", [{"ids": [1]}], sequences=("id",))
     refused(ValueError, "a sample must have the field 'b' in each sample", [{"a": 1, "b": 2}, {"a": 1}])
     refused(ValueError, "a sample must have 2 parts in each sample", [(1, 2), (1,)])

@@ -97,7 +97,7 @@ def test_mistakes_are_told_on_every_rank() -> None:
     for text, (ours, theirs) in zip(
         (
             "ValueError: inputs contains 'usr'; the tables are 'user', 'film', 'word', 'short', 'idle'",
-            "ValueError: inputs names no table",
+            "ValueError: inputs contains no table",
             "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 2",
             "TypeError: inputs['user'] must be indices, or a tuple of at most 1 arguments; got 0",
             "IndexError: ShardedTables, table 1: index 10 at position 0 is outside the table",
