@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from maskgrad import distributed, doctor, integrations, plot, testing
     from maskgrad.export import onnx
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 __all__ = [
     "CoupledSamplesError",

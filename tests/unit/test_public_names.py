@@ -18,18 +18,6 @@ from api_pages import GROUPS, PUBLIC_MODULES, names_in_groups
 #: Errors are caught as ``mg.X``; the page of ``maskgrad.errors`` says of all of them what they mean.
 MORE_THAN_ONE = set(mg.errors.__all__)
 
-DEPRECATED = {
-    "maskgrad.interop": [
-        "from_arrow",
-        "from_nested",
-        "from_pandas",
-        "from_polars",
-        "from_scipy",
-        "from_torch_masked",
-    ],
-    "maskgrad.optim": ["attach_gradient", "train_only"],
-}
-
 
 def test_each_name_has_one_home() -> None:
     homes = defaultdict(set)
@@ -49,25 +37,6 @@ def test_the_reference_has_each_name_in_one_group(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError, match=r"differ in .*use_kernels_"):
         names_in_groups(mg)
     assert groups is GROUPS
-
-
-@pytest.mark.parametrize(
-    ("module", "name"), [(module, name) for module, names in DEPRECATED.items() for name in names]
-)
-def test_old_homes_warn_with_date_and_replacement(module: str, name: str) -> None:
-    """Deprecated since 0.2 (November 2026), to go in 0.3."""
-    with pytest.warns(
-        FutureWarning, match=rf"{module}.{name} .*0\.2 \(November 2026\).*0\.3; use maskgrad.{name}"
-    ):
-        found = getattr(importlib.import_module(module), name)
-    assert found is getattr(mg, name)
-    assert name not in importlib.import_module(module).__all__
-
-
-@pytest.mark.parametrize("module", DEPRECATED)
-def test_what_was_never_there_is_no_attribute(module: str) -> None:
-    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'from_nowhere'"):
-        _ = importlib.import_module(module).from_nowhere
 
 
 def test_dir_shows_what_is_public_and_nothing_else() -> None:

@@ -201,7 +201,7 @@ def test_the_map_has_the_order_of_imports() -> None:
     )
     words = [sorted(re.findall(r"(\w+)(?![\w.])", layer)) for layer in reversed(layers)]
     assert drawn == [
-        [name for name in layer if name not in {"compatibility", "deprecation"}]
+        [name for name in layer if name != "compatibility"]
         for layer in words
         if layer != ["optional_packages"]
     ]

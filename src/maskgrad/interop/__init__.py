@@ -6,17 +6,10 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 ``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.
 """
 
-from maskgrad.deprecation import moved as _moved
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
-from maskgrad.interop.from_frames import from_arrow as _from_arrow
-from maskgrad.interop.from_frames import from_pandas as _from_pandas
-from maskgrad.interop.from_frames import from_polars as _from_polars
 from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
-from maskgrad.interop.nested_tensors import from_nested as _from_nested
-from maskgrad.interop.nested_tensors import from_torch_masked as _from_torch_masked
 from maskgrad.interop.nested_tensors import to_nested, to_torch_masked
-from maskgrad.interop.scipy_matrices import from_scipy as _from_scipy
 from maskgrad.interop.scipy_matrices import to_scipy
 from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
 from maskgrad.interop.to_frames import to_arrow, to_pandas, to_polars
@@ -46,17 +39,3 @@ __all__ = [
     "to_tensors",
     "to_torch_masked",
 ]
-
-__getattr__ = _moved(
-    __name__,
-    {
-        "from_arrow": _from_arrow,
-        "from_nested": _from_nested,
-        "from_pandas": _from_pandas,
-        "from_polars": _from_polars,
-        "from_scipy": _from_scipy,
-        "from_torch_masked": _from_torch_masked,
-    },
-    since="0.2 (November 2026)",
-    until="0.3",
-)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from maskgrad.deprecation import moved as _moved
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
@@ -16,9 +15,7 @@ from maskgrad.optim.lamb import LAMB
 from maskgrad.optim.lazy.rows import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
-from maskgrad.optim.parameters import attach_gradient as _attach_gradient
 from maskgrad.optim.parameters import attached_gradient
-from maskgrad.optim.parameters import train_only as _train_only
 from maskgrad.optim.radam import RAdam
 from maskgrad.optim.rmsprop import RMSprop
 from maskgrad.optim.rprop import Rprop
@@ -48,10 +45,3 @@ __all__ = [
     "functional",
     "trained_entries",
 ]
-
-__getattr__ = _moved(
-    __name__,
-    {"attach_gradient": _attach_gradient, "train_only": _train_only},
-    since="0.2 (November 2026)",
-    until="0.3",
-)
