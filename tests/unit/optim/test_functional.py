@@ -172,7 +172,7 @@ def test_states_that_do_not_fit_are_refused(declared: Declared) -> None:
     with pytest.raises(ValueError, match=r"gradient of param has shape \(2,\)"):
         function(torch.ones(3, 2), torch.ones(2), *good, **options)
     if "step" in options:
-        with pytest.raises(ValueError, match=r"step must be at least 1 .the first step., got 0"):
+        with pytest.raises(ValueError, match=r"step must be at least 1 \(the first step\), got 0"):
             function(torch.ones(3, 2), torch.ones(3, 2), *good, **{**options, "step": 0})
 
 
