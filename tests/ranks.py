@@ -136,6 +136,14 @@ def outcomes_on_fresh_ranks(
         ranks.stop()
 
 
+def exit_code_of(program: Callable[..., Any], *arguments: Any) -> int | None:
+    """What a process ends with that runs `program`; it has imported maskgrad, and done nothing else."""
+    process = _context().Process(target=program, args=arguments)
+    process.start()
+    process.join(ANSWER_TIMEOUT_S)
+    return process.exitcode
+
+
 @atexit.register
 def _stop_all() -> None:
     for ranks in _kept.values():

@@ -20,9 +20,3 @@ def scaler(scale: float = 8.0, **options: Any) -> mg.amp.GradScaler:
     made = mg.amp.GradScaler("cpu", init_scale=scale, **options)
     made.scale(torch.zeros(()))
     return made
-
-
-def coo(indices: list[Any], values: Any, size: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.sparse_coo_tensor(
-        torch.tensor(indices), torch.as_tensor(values, dtype=dtype), size, check_invariants=True
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,9 +11,11 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.gradients import attached
-from tests.unit.amp.scalers import coo, every_half, grad_dtype_exists, scaler
+from tests.unit.amp.scalers import every_half, grad_dtype_exists, scaler
+from tests.unit.optim.kinds import KINDS, MASKED, coo, dense_of, specified
 
 inf, nan = float("inf"), float("nan")
+ENTRIES = KINDS | MASKED | {"masked inf": lambda d: mg.masked(torch.where(d != 0, d, inf), d != 0)}
 
 
 def gradient_of(param: Tensor) -> Any:
@@ -170,20 +171,7 @@ def test_without_grad_dtype_the_float32_gradient_is_attached(monkeypatch: pytest
     assert p.grad.dtype == torch.float16
 
 
-KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
-    "coo": Tensor.to_sparse,
-    "csr": Tensor.to_sparse_csr,
-    "csc": Tensor.to_sparse_csc,
-    "bsr": lambda d: d.to_sparse_bsr((1, 2)),
-    "bsc": lambda d: d.to_sparse_bsc((1, 2)),
-    "masked": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0),
-    "masked inf": lambda d: mg.masked(torch.where(d != 0, d, inf), d != 0),
-    "masked coo": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(),
-    "masked csc": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(torch.sparse_csc),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("kind", ENTRIES.values(), ids=ENTRIES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_attached_gradients(kind: Any, dtype: torch.dtype) -> None:
     values = torch.tensor([[0.0, 3.0, 0.0, 0.0], [-4.0, 2.0, 0.0, 0.0]])
@@ -196,9 +184,8 @@ def test_attached_gradients(kind: Any, dtype: torch.dtype) -> None:
     assert type(now) is type(attached)
     assert now.layout == attached.layout
     assert now.dtype == torch.float32
-    if isinstance(now, mg.MaskedTensor):
-        assert torch.equal(now.mask, values != 0)
-    assert torch.equal(now.filled(0) if isinstance(now, mg.MaskedTensor) else now.to_dense(), values)
+    assert torch.equal(specified(now), specified(attached))
+    assert torch.equal(dense_of(now), values)
     made.step(optimizer)
     made.update()
     assert made.get_scale() == 8.0

@@ -1,4 +1,4 @@
-"""Accumulation over micro-batches and ranks, against one process on the whole batch; mistakes are told to all."""
+"""Accumulation over micro-batches and ranks: several losses, shards, mistakes; test_random_splits.py has the splits."""
 
 from __future__ import annotations
 
@@ -26,8 +26,6 @@ from tests.unit.gradients.test_accumulation import (
 fsdp = pytest.importorskip("torch.distributed.fsdp")
 
 SPLITS = {
-    1: [[[0, 1, 2], [], [3], [4, 5, 6, 7, 8]]],
-    2: [[[0, 1], [2], [], [3, 4, 5]], [[6, 7, 8]]],
     3: [[[0, 3], [4, 5, 6, 7]], [], [[1], [2, 8]]],
 }
 
@@ -48,31 +46,6 @@ class Flat(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self.net(*args)
-
-
-def _accumulated(rank: int, world_size: int, kind: str, names: list[str]) -> list[Any]:
-    found = []
-    for name in names:
-        net, b = Words(), batch()
-        model = wrapped(kind, net)
-        accumulator = mg.GradientAccumulator(model)
-        for rows in SPLITS[world_size][rank]:
-            accumulator.backward(**LOSSES[name](model, part_of(b, rows)))
-        found.append((accumulator.finish(), dense(net), net.table.weight.grad.layout))
-    return found
-
-
-@pytest.mark.parametrize(("kind", "world_size"), [("plain", 3), ("ddp", 2), ("prepare", 2), ("ddp", 1)])
-def test_any_split_is_the_whole_batch(kind: str, world_size: int) -> None:
-    names = ["masked_classes", "jagged", "mean_with_count"] if kind == "plain" else ["masked_numbers"]
-    answers = run_on_ranks(_accumulated, world_size, kind, names)
-    for number, name in enumerate(names):
-        whole, wanted = expected(LOSSES[name])
-        for answer in answers:
-            mean, gradients, layout = answer[number]
-            torch.testing.assert_close(mean, whole, **EXACT)
-            check(gradients, wanted, **EXACT)
-            assert layout is (torch.strided if kind == "ddp" else torch.sparse_coo)
 
 
 def _of_several(rank: int, world_size: int) -> Any:

@@ -39,8 +39,10 @@ def _training(rank: int, world_size: int, name: str, optimizer: str) -> list[Ten
     return course(module, model, [rank], optimizer, flags)
 
 
-@pytest.mark.parametrize("world_size", [2, 4])
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize(
+    ("name", "world_size"),
+    [*((name, 2) for name in SCENARIOS), *((name, 4) for name in ("tied", "slots", "masked"))],
+)
 def test_as_one_process_on_the_joint_batch(name: str, world_size: int) -> None:
     kind, flags, _ = SCENARIOS[name]
     optimizer = "Adagrad" if name in ("tables", "tied") else "SGD"

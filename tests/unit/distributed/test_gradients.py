@@ -12,6 +12,7 @@ from torch import Tensor, nn
 import maskgrad as mg
 from tests.ranks import run_on_ranks
 from tests.unit.distributed.kinds_of_gradients import KINDS, SHAPE, gradient, kind_of, meaning_of
+from tests.unit.distributed.trainings import Tables, check, course, made, seldom_on_rank_1
 
 
 def give(param: Tensor, value: Any) -> None:
@@ -187,59 +188,25 @@ def test_all_ranks_refuse_and_nothing_is_changed(name: str, kind: str, word: str
         assert re.search(word, text), text
 
 
-class Recommender(nn.Module):
-    """A sparse table, a dense layer, and a part that is used now and then."""
-
-    def __init__(self, sparse: bool) -> None:
-        super().__init__()
-        torch.manual_seed(3)
-        self.table = nn.Embedding(11, 4, sparse=sparse)
-        self.bag = nn.EmbeddingBag(7, 4, sparse=sparse, mode="sum")
-        self.head = nn.Linear(4, 1)
-        self.seldom = nn.Linear(4, 1)
-
-    def forward(self, words: Tensor, seldom: bool) -> Tensor:
-        x = self.table(words).sum(1) + self.bag(words % 7)
-        return (self.seldom if seldom else self.head)(x).squeeze(1)
+def tables(sparse: bool) -> nn.Module:
+    module: Any = made(Tables)
+    module.table.sparse = module.seldom.sparse = sparse
+    return module  # type: ignore[no-any-return]
 
 
-def batch(step: int, rank: int) -> Tensor:
-    """Indices (B, 3) of one rank; batches are equal in size."""
-    return torch.randint(0, 11, (4, 3), generator=torch.Generator().manual_seed(10 * step + rank))
+def _training(rank: int, world_size: int, optimizer: str, sparse: bool, way: str) -> list[Tensor]:
+    module = tables(sparse)
+
+    def average(model: nn.Module) -> None:
+        mg.distributed.all_reduce_gradients(model, exchange=way)
+
+    return course(module, module, [rank], optimizer, seldom_on_rank_1, average=average)
 
 
-OPTIMIZERS = {"SGD": {"lr": 0.1, "momentum": 0.9}, "Adagrad": {"lr": 0.1}, "Adam": {"lr": 0.05}}
-
-
-def trained(name: str, ranks: list[int], sparse: bool, average: Any = None) -> list[Tensor]:
-    """Parameters after each of some steps on the batches of ``ranks`` together."""
-    model = Recommender(sparse)
-    optimizer = getattr(mg.optim, name)(model.parameters(), **OPTIMIZERS[name])
-    course = []
-    for step in range(4):
-        optimizer.zero_grad()
-        seldom = [step == 2 and rank == 1 for rank in ranks]
-        losses = [
-            model(batch(step, rank), seldom=other).square().mean()
-            for rank, other in zip(ranks, seldom, strict=True)
-        ]
-        torch.stack(losses).mean().backward()
-        if average is not None:
-            average(model)
-        optimizer.step()
-        course.append(torch.cat([p.detach().flatten() for p in model.parameters()]).clone())
-    return course
-
-
-def _training(rank: int, world_size: int, name: str, sparse: bool, way: str) -> list[Tensor]:
-    return trained(name, [rank], sparse, lambda m: mg.distributed.all_reduce_gradients(m, exchange=way))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
 @pytest.mark.parametrize("way", ["sparse", "dense"])
-def test_training_step_by_step_as_one_process_on_the_joint_batch(name: str, way: str) -> None:
+def test_training_step_by_step_as_one_process_on_the_joint_batch(optimizer: str, way: str) -> None:
     for sparse in (True, False):
-        expected = trained(name, [0, 1], sparse)
-        for course in run_on_ranks(_training, 2, name, sparse, way):
-            for found, wanted in zip(course, expected, strict=True):
-                torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)
+        module = tables(sparse)
+        expected = course(module, module, [0, 1], optimizer, seldom_on_rank_1)
+        check(run_on_ranks(_training, 2, optimizer, sparse, way), expected)

@@ -1,4 +1,4 @@
-"""MaskedTensors into, between and out of layers that are sharded: as one process on the joint batch."""
+"""MaskedTensors into, between and out of layers that are sharded, beside a table: as one process on the joint batch."""
 
 from __future__ import annotations
 
@@ -86,6 +86,9 @@ def step_of(model: Any, module: Any, batches: list[mg.MaskedTensor], optimizers:
         optimizer.zero_grad()
     loss = torch.stack([model(batch).square().sum() for batch in batches]).mean()
     loss.backward()
+    if model is not module:  # once more changes nothing, and leaves sharded layers alone
+        mg.distributed.all_reduce_gradients(module)
+        assert module.table.weight.grad.is_sparse
     for optimizer in optimizers:
         optimizer.step()
     full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in module.parameters()]

@@ -107,7 +107,7 @@ def _accumulated(rank: int, world_size: int, cut: Cut) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=examples(20))
+@settings(max_examples=examples(10))
 @given(cuts())
 def test_any_split_is_the_whole_batch(cut: Cut) -> None:
     event(f"{cut.mean}, {len(cut.ranks)} ranks, {cut.kind}")

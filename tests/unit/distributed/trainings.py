@@ -163,15 +163,23 @@ def multiply_on_rank_0(step: int, rank: int) -> dict[str, Any]:
 
 
 def course(
-    module: nn.Module, model: Any, ranks: list[int], optimizer: str, flags: Flags, steps: int = 4
+    module: nn.Module,
+    model: Any,
+    ranks: list[int],
+    optimizer: str,
+    flags: Flags,
+    steps: int = 4,
+    average: Callable[[nn.Module], Any] | None = None,
 ) -> list[Tensor]:
-    """Parameters after each step on the batches of ``ranks`` together."""
+    """Parameters after each step on the batches of ``ranks`` together; ``average`` exchanges gradients."""
     chosen = getattr(mg.optim, optimizer)(module.parameters(), lr=0.1)
     found = []
     for step in range(steps):
         chosen.zero_grad()
         losses = [loss_of(model(batches(step, rank), **flags(step, rank))) for rank in ranks]
         torch.stack(losses).mean().backward()
+        if average is not None:
+            average(module)
         chosen.step()
         found.append(state(module))
     return found

@@ -11,6 +11,18 @@ import maskgrad as mg
 from tests.poison import on
 
 
+def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """A ``setup_context``."""
+    ctx.save_for_backward(*inputs)
+
+
+def made_of(forward: Any, backward: Any, setup: Any = None, **attributes: Any) -> type[mg.Function]:
+    """A class of its own."""
+    methods = {"forward": forward, "backward": backward} | ({"setup_context": setup} if setup else {})
+    static = {name: staticmethod(method) for name, method in methods.items()}
+    return type("Own", (mg.Function,), {"pattern": "intersection", **static, **attributes})
+
+
 class Cube(mg.Function):
     """With setup_context, a tangent and a derivative that is differentiable."""
 
@@ -22,7 +34,7 @@ class Cube(mg.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(*inputs)
+        keep(ctx, inputs, output)
         ctx.save_for_forward(*inputs)
 
     @staticmethod

@@ -13,7 +13,6 @@ __all__ = [
     "ABSENT",
     "Specimen",
     "diagonal",
-    "graph_of",
     "graph_with_parameters",
     "is_coupled",
     "specimens",
@@ -201,14 +200,8 @@ def _by_hand(build: Any, training: bool) -> Any:
     return built
 
 
-def graph_of(specimen: Specimen) -> tuple[Tensor, Tensor] | None:
-    """Some outputs (B, k) of the module, and its first input (B, ...); None where there is nothing to differentiate."""
-    found = graph_with_parameters(specimen)
-    return None if found is None else found[:2]
-
-
 def graph_with_parameters(specimen: Specimen) -> tuple[Tensor, Tensor, list[nn.Parameter]] | None:
-    """The same, and the parameters of the module."""
+    """Some outputs (B, k) of the module, its first input (B, ...), and its parameters; None where there is no graph."""
     torch.manual_seed(0)
     module, args, kwargs = specimen.build()
     first = args[0] if args else None

@@ -1,8 +1,8 @@
-"""The oracle for gradients per sample: the definition, sample by sample, and modules with inputs to try it on."""
+"""The oracle for gradients per sample: the definition, sample by sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-__all__ = ["METHODS", "batches_for", "loop", "modules_of_torch", "network", "smooth"]
+__all__ = ["METHODS", "loop", "network", "smooth"]
 
 METHODS = pytest.mark.parametrize("method", ["batched", "loop"])
 
@@ -46,49 +46,3 @@ def loop(
         for (name, p), gradient in zip(named.items(), found, strict=True):
             rows[name].append(torch.zeros_like(p) if gradient is None else gradient.to_dense())
     return {name: torch.stack(row).detach() for name, row in rows.items()}
-
-
-class _WithOptions(nn.Module):
-    """A module whose keyword arguments are fixed."""
-
-    def __init__(self, inner: nn.Module, options: dict[str, Any]) -> None:
-        super().__init__()
-        self.inner, self.options = inner, options
-
-    def forward(self, *args: Any) -> Any:
-        return self.inner(*args, **self.options)
-
-
-def modules_of_torch() -> list[Any]:
-    """The entries of PyTorch's database of modules."""
-    from torch.testing._internal.common_modules import module_db
-
-    return list(module_db)
-
-
-def batches_for(info: Any, training: bool) -> Iterator[tuple[nn.Module, Any]]:
-    """The module in all its options, float64, each with inputs of several samples."""
-    given = info.module_inputs_func(
-        info, device="cpu", dtype=torch.float64, requires_grad=False, training=training
-    )
-    for case in filter(_is_a_batch, given):
-        made, call = case.constructor_input, case.forward_input
-        model = info.module_cls(*made.args, **made.kwargs).double().train(training)
-        if call.args and call.kwargs:
-            yield _WithOptions(model, call.kwargs), tuple(call.args)
-        else:
-            yield model, tuple(call.args) or call.kwargs
-
-
-def _is_a_batch(given: Any) -> bool:
-    call = given.forward_input
-    if call is None:
-        return False
-    if call.args and any(isinstance(value, Tensor) for value in call.kwargs.values()):
-        return False
-    sizes = {
-        t.shape[0] if t.dim() else 0
-        for t in pytree.tree_leaves((call.args, call.kwargs))
-        if isinstance(t, Tensor)
-    }
-    return len(sizes) == 1 and sizes.pop() >= 2

@@ -150,20 +150,6 @@ def test_losses_in_halves_are_not_divided_in_advance() -> None:
         w.grad = None
 
 
-def test_gradients_left_from_the_step_before_are_refused() -> None:
-    net = network()
-    accumulator = mg.GradientAccumulator(net)
-    x = torch.randn(4, 3)
-    for _ in range(2):
-        accumulator.backward(errors(net, x).mean(), count=8)
-        accumulator.finish()
-        net.zero_grad(set_to_none=False)  # zeros are none
-    accumulator.backward(errors(net, x).mean(), count=8)
-    accumulator.finish()
-    with pytest.raises(RuntimeError, match="from before"):
-        accumulator.backward(errors(net, x).mean(), count=8)
-
-
 def test_gradients_are_the_users_after_finish() -> None:
     net = network()
     accumulator = mg.GradientAccumulator(net)

@@ -11,19 +11,9 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.poison import assert_entries, inf, nan, on
-from tests.unit.gradients.module_zoo import whole_jacobian
+from tests.unit.gradients.module_zoo import diagonal, whole_jacobian
 
 D = torch.float64
-
-
-def diagonal(whole: Tensor) -> Tensor:
-    """(B, k, B, *I) -> (B, k, *I)."""
-    return torch.stack([whole[b, :, b] for b in range(len(whole))])
-
-
-def is_coupled(whole: Tensor) -> bool:
-    blocks = [whole[b, :, c] for b in range(len(whole)) for c in range(len(whole)) if b != c]
-    return bool((torch.stack(blocks).nan_to_num() != 0).any())
 
 
 def mlp(*sizes: int) -> nn.Sequential:

@@ -11,6 +11,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 import maskgrad as mg
 from tests.poison import inf, leaf, nan, on, poisoned
+from tests.unit.gradients.custom_functions import keep, made_of
 
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
 COMPRESSED_BETA = "ignore:Sparse C.* tensor support is in beta state:UserWarning"
@@ -35,28 +36,16 @@ def sparse_tensor(layout: torch.layout) -> Tensor:
     return mg.masked(plain(), mask).to_sparse(layout, blocksize=block).to_sparse_tensor()
 
 
-def wrong_in(number: int, by: float = 1.0, name: str = "Wrong") -> Any:
+def wrong_in(number: int, by: float = 1.0) -> Any:
     """The square, with an error in one entry of its gradient."""
 
-    class Wrong(mg.Function):
-        pattern = "intersection"
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        wrong = torch.zeros(x.numel(), dtype=x.dtype)
+        wrong[number] = by
+        return (2 * x + wrong.reshape(x.shape)) * gradient
 
-        @staticmethod
-        def forward(x: Tensor) -> Tensor:
-            return x**2
-
-        @staticmethod
-        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-            ctx.save_for_backward(*inputs)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Any:
-            (x,) = ctx.saved_tensors
-            wrong = torch.zeros(x.numel(), dtype=x.dtype)
-            wrong[number] = by
-            return (2 * x + wrong.reshape(x.shape)) * gradient
-
-    return Wrong.apply
+    return made_of(lambda x: x**2, backward, keep).apply
 
 
 class TestWhatIsRight:
@@ -168,59 +157,28 @@ class TestWhatIsWrong:
             mg.gradcheck(wrong_in(0), x)
 
     def test_second_derivatives(self) -> None:
-        class Once(mg.Function):
-            pattern = "intersection"
+        def constant(ctx: Any, gradient: Tensor) -> Tensor:
+            return 2 * ctx.saved_tensors[0].detach() * gradient
 
-            @staticmethod
-            def forward(x: Tensor) -> Tensor:
-                return x**2
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                ctx.save_for_backward(*inputs)
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Any:
-                return 2 * ctx.saved_tensors[0].detach() * gradient
-
-        assert mg.gradcheck(Once.apply, known_and_not())
+        once = made_of(lambda x: x**2, constant, keep).apply
+        assert mg.gradcheck(once, known_and_not())
         with pytest.raises(GradcheckError, match=r"output 0 at \(0,\) .* input 0 .* numeric .* analytic 0"):
-            mg.gradgradcheck(Once.apply, known_and_not())
+            mg.gradgradcheck(once, known_and_not())
 
     def test_undefined_gradients(self) -> None:
-        class Two(mg.Function):
-            pattern = "intersection"
-
-            @staticmethod
-            def forward(x: Tensor) -> Any:
-                return x * 2, x * 3
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                ctx.set_materialize_grads(False)
-
-            @staticmethod
-            def backward(ctx: Any, a: Tensor, b: Tensor) -> Any:
-                return 2 * (0 if a is None else a) + 3 * b  # forgets that b may be None, too
-
+        two = made_of(
+            lambda x: (x * 2, x * 3),
+            lambda ctx, a, b: 2 * (0 if a is None else a) + 3 * b,  # forgets that b may be None, too
+            lambda ctx, inputs, output: ctx.set_materialize_grads(False),
+        )
         with pytest.raises((GradcheckError, TypeError), match=r"None|undefined"):
-            mg.gradcheck(Two.apply, known_and_not())
+            mg.gradcheck(two.apply, known_and_not())
 
     def test_backward_passes_that_differ(self) -> None:
-        class Random(mg.Function):
-            pattern = "intersection"
-
-            @staticmethod
-            def forward(x: Tensor) -> Tensor:
-                return x * 2
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Any:
-                return (2 + 1e-9 * torch.rand_like(gradient)) * gradient
-
+        drawn = made_of(lambda x: x * 2, lambda ctx, g: (2 + 1e-9 * torch.rand_like(g)) * g).apply
         with pytest.raises(GradcheckError, match="differs between two backward passes"):
-            mg.gradcheck(Random.apply, known_and_not())
-        assert mg.gradcheck(Random.apply, known_and_not(), nondet_tol=1e-6)
+            mg.gradcheck(drawn, known_and_not())
+        assert mg.gradcheck(drawn, known_and_not(), nondet_tol=1e-6)
 
     def test_false_instead_of_an_error(self) -> None:
         assert mg.gradcheck(wrong_in(0), known_and_not(), raise_exception=False) is False

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.unit.optim.kinds import BY_ROWS, FULL, dense_of, specified
 
 inf, nan = float("inf"), float("nan")
 
@@ -30,49 +29,37 @@ def dense(ps: list[nn.Parameter]) -> list[nn.Parameter]:
     return copies
 
 
-@pytest.mark.parametrize("order", [0.5, 1.0, 2.0, 3.0, inf])
-@pytest.mark.parametrize("limit", [0.1, 100.0])
-def test_the_norm_and_the_clipped_gradients_are_torchs(order: float, limit: float) -> None:
-    ps = parameters()
-    plain = dense(ps)
-    expected = torch.nn.utils.clip_grad_norm_(plain, limit, order)
-    torch.testing.assert_close(mg.grad_norm(ps, order), expected)
-    torch.testing.assert_close(mg.clip_grad_norm_(ps, limit, order), expected)
-    for p, q in zip(ps, plain, strict=True):
-        if p.grad is not None:
-            torch.testing.assert_close(p.grad.to_dense(), q.grad)
-    assert ps[1].grad is not None
-    assert ps[1].grad.is_sparse
-    assert ps[2].grad is None
-
-
-def test_values_are_limited_after_duplicates_are_merged() -> None:
-    ps = parameters()
-    plain = dense(ps)
-    mg.clip_grad_value_(ps, 0.5)
-    torch.nn.utils.clip_grad_value_(plain, 0.5)
-    for p, q in zip(ps[:2], plain[:2], strict=True):
-        assert p.grad is not None
-        assert torch.equal(p.grad.to_dense(), q.grad)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_are_merged_and_squared_in_float32(dtype: torch.dtype) -> None:
-    p = nn.Parameter(torch.zeros(2, 1, dtype=dtype))
-    p.grad = torch.sparse_coo_tensor(
-        torch.zeros(1, 4096, dtype=torch.long), torch.ones(4096, 1, dtype=dtype), (2, 1)
-    )
-    assert mg.grad_norm(p).item() == 4096.0
-    assert mg.grad_norm(p).dtype == torch.float32
-
-
-@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc])
-def test_gradients_of_sparse_parameters(layout: Any) -> None:
-    p = torch.eye(3).to_sparse(layout=layout).requires_grad_()
-    p.grad = (torch.eye(3) * 2).to_sparse(layout=layout)
-    assert mg.clip_grad_norm_([p], 1.0).item() == pytest.approx(12**0.5)
-    assert p.grad.layout == layout
-    assert mg.grad_norm(p).item() == pytest.approx(1.0)
+@pytest.mark.parametrize("kind", [name for name in FULL if name != "whole"])
+@pytest.mark.parametrize("order", [-inf, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, inf])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_gradient_of_any_kind_is_that_of_its_entries(kind: str, order: float, frozen: bool) -> None:
+    """PyTorch's norm and clipping of what is specified and trained; it stays of its kind, with its mask."""
+    values = torch.tensor([[0.0, 0, 3, -2], [-4, 1, 0, 0], [0, 0, 0, 0], [7, 5, 2, 2]], dtype=torch.float64)
+    if kind in BY_ROWS:
+        values[:2] += 0.5
+    trained = torch.tensor([[True] * 4, [False, True, True, True], [True] * 4, [True, True, False, True]])
+    trained = trained if frozen else torch.ones(4, 4, dtype=torch.bool)
+    p, q = nn.Parameter(torch.zeros_like(values)), nn.Parameter(torch.zeros(3).double())
+    counted = trained & specified(FULL[kind](values))
+    plain, plain_q = nn.Parameter(values[counted]), nn.Parameter(torch.zeros(3).double())
+    given = FULL[kind](torch.where(trained | (values == 0), values, nan))
+    if frozen:
+        mg.train_only(p, trained)
+    mg.attach_gradient(p, given)
+    q.grad, plain_q.grad, plain.grad = torch.ones(3).double(), torch.ones(3).double(), values[counted]
+    expected = torch.nn.utils.clip_grad_norm_([plain, plain_q], 0.5, order)
+    torch.testing.assert_close(mg.grad_norm([p, q], order), expected)
+    torch.testing.assert_close(mg.clip_grad_norm_([p, q], 0.5, order), expected)
+    for clip in (None, 0.1):
+        if clip is not None:
+            mg.clip_grad_value_([p, q], clip)
+            torch.nn.utils.clip_grad_value_([plain, plain_q], clip)
+        now = mg.optim.attached_gradient(p)
+        assert type(now) is type(given)
+        assert isinstance(now, mg.PaddedRows) or now.layout == given.layout
+        assert torch.equal(specified(now), specified(given))
+        torch.testing.assert_close(dense_of(now)[counted], plain.grad)
+        torch.testing.assert_close(q.grad, plain_q.grad)
 
 
 def test_nothing_to_clip() -> None:
@@ -137,54 +124,6 @@ def test_of_dense_gradients_every_order_is_torchs(order: float, foreach: bool | 
         assert torch.equal(p.grad, q.grad)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("order", [-inf, -1.0, 0.0])
-def test_what_is_unspecified_takes_no_part_in_orders_that_look_for_small_entries(order: float) -> None:
-    p, q = nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2, 2))
-    mask = torch.tensor([[True, False], [False, True]])
-    mg.attach_gradient(p, mg.masked(torch.tensor([[2.0, nan], [inf, 3.0]]), mask))
-    mg.attach_gradient(q, torch.tensor([[2.0, 0.0], [0.0, 3.0]]).to_sparse_csr())
-    expected = torch.nn.utils.get_total_norm([torch.tensor([2.0, 3.0])], order)
-    torch.testing.assert_close(mg.grad_norm(p, order), expected)
-    torch.testing.assert_close(mg.grad_norm(q, order), expected)
-
-
-KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
-    "csr": Tensor.to_sparse_csr,
-    "csc": Tensor.to_sparse_csc,
-    "bsr": lambda d: d.to_sparse_bsr((1, 2)),
-    "bsc": lambda d: d.to_sparse_bsc((1, 2)),
-    "masked": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0),
-    "masked coo": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(),
-    "masked csr": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(torch.sparse_csr),
-    "masked bsr": lambda d: mg.from_sparse(d.to_sparse_bsr((1, 2))),
-}
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
-@pytest.mark.parametrize("order", [1.0, 2.0, inf])
-def test_attached_gradients_are_measured_and_clipped_and_stay_of_their_kind(kind: Any, order: float) -> None:
-    dense_gradient = torch.tensor([[0.0, 3.0, 0.0, 0.0], [-4.0, 0.0, 0.0, 2.0]])
-    p, q = nn.Parameter(torch.zeros(2, 4)), nn.Parameter(torch.zeros(3))
-    plain_p, plain_q = nn.Parameter(torch.zeros(2, 4)), nn.Parameter(torch.zeros(3))
-    q.grad, plain_q.grad = torch.ones(3), torch.ones(3)
-    plain_p.grad = dense_gradient.clone()
-    attached = kind(dense_gradient)
-    mg.attach_gradient(p, attached)
-    expected = torch.nn.utils.clip_grad_norm_([plain_p, plain_q], 0.5, order)
-    torch.testing.assert_close(mg.clip_grad_norm_([p, q], 0.5, order), expected)
-    now = mg.optim.attached_gradient(p)
-    assert type(now) is type(attached)
-    assert now.layout == attached.layout
-    filled = now.filled(0) if isinstance(now, mg.MaskedTensor) else now.to_dense()
-    torch.testing.assert_close(filled, plain_p.grad)
-    if isinstance(now, mg.MaskedTensor):
-        assert torch.equal(now.mask, attached.mask)  # type: ignore[union-attr]
-    mg.clip_grad_value_(p, 0.1)
-    now = mg.optim.attached_gradient(p)
-    filled = now.filled(0) if isinstance(now, mg.MaskedTensor) else now.to_dense()  # type: ignore[union-attr]
-    torch.testing.assert_close(filled, plain_p.grad.clamp(-0.1, 0.1))
-
-
 def test_a_leaf_masked_tensor_is_a_parameter() -> None:
     x = mg.from_sparse(torch.tensor([[0.0, 3.0], [4.0, 0.0]]).to_sparse()).requires_grad_()
     (x * x).sum().backward()
@@ -193,23 +132,6 @@ def test_a_leaf_masked_tensor_is_a_parameter() -> None:
     torch.testing.assert_close(x.grad.filled(0), torch.tensor([[0.0, 3.0], [4.0, 0.0]]))
     mg.clip_grad_value_(x, 3.5)
     torch.testing.assert_close(x.grad.filled(0), torch.tensor([[0.0, 3.0], [3.5, 0.0]]))
-
-
-def test_what_train_only_freezes_does_not_count() -> None:
-    p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3, 2))
-    mg.train_only(p, torch.tensor([True, False, True]))
-    mg.train_only(q, torch.tensor([[True], [False], [True]]))
-    p.grad = torch.tensor([3.0, nan, 0.0])
-    q.grad = torch.sparse_coo_tensor([[2, 1, 2]], [[2.0, 0.0], [inf, inf], [2.0, 0.0]], (3, 2))
-    assert mg.grad_norm([p, q]).item() == 5.0
-    assert mg.clip_grad_norm_([p, q], 1.0, error_if_nonfinite=True).item() == 5.0
-    torch.testing.assert_close(p.grad[::2], torch.tensor([0.6, 0.0]))
-    torch.testing.assert_close(q.grad.to_dense()[2], torch.tensor([0.8, 0.0]))
-    dense_q = nn.Parameter(torch.zeros(2))
-    mg.train_only(dense_q, torch.tensor([False, False]))
-    dense_q.grad = torch.tensor([inf, nan])
-    assert mg.grad_norm(dense_q).item() == 0.0
-    assert mg.grad_norm(dense_q, -inf).item() == 0.0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

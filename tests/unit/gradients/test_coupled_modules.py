@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
@@ -10,37 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.unit.gradients.module_zoo import Specimen, graph_of, specimens, whole_jacobian
-
-#: of a sequence whose first dimension is time the zoo does not say so
-ZOO = [
-    one
-    for one in specimens()
-    if one.name.endswith((", 0", "0 ")) or "," not in one.name
-    if not one.name.startswith(("nn.RNN,", "nn.GRU,", "nn.LSTM,", "nn.Transformer", "nn.MultiheadAttention"))
-]
-
-
-@pytest.mark.nondeterministic
-@pytest.mark.parametrize("specimen", ZOO, ids=str)
-def test_zoo(specimen: Specimen) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        graph = graph_of(specimen)
-        if graph is None:
-            return
-        whole = whole_jacobian(*graph)
-        module, args, kwargs = specimen.build()
-        names = {name: i for i, name in enumerate(_parameters_of(module))}
-        found = mg.find_coupling(module, dict(zip(names, args, strict=False)) | kwargs if kwargs else args)
-    blocks = [whole[b, :, c] for b in range(len(whole)) for c in range(len(whole)) if b != c]
-    assert bool(found) == bool((torch.stack(blocks).nan_to_num() != 0).any())
-
-
-def _parameters_of(module: nn.Module) -> list[str]:
-    import inspect
-
-    return list(inspect.signature(module.forward).parameters)
 
 
 class Residual(nn.Module):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +12,15 @@ from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
-from tests.unit.gradients.custom_functions import Cube, Power, Reciprocal, RowSum, Undeclared, sparse
+from tests.unit.gradients.custom_functions import (
+    Cube,
+    Power,
+    Reciprocal,
+    RowSum,
+    Undeclared,
+    made_of,
+    sparse,
+)
 
 # What torch.compile and torch.func say of themselves.
 pytestmark = [
@@ -80,19 +88,9 @@ class TestEntryByEntry:
         assert x._values.grad.tolist() == [-0.25, 0.0]
 
     def test_nan_that_backward_makes_stays_out(self) -> None:
-        class Careless(mg.Function):
-            pattern = "intersection"
-
-            @staticmethod
-            def forward(x: Tensor) -> Tensor:
-                return x.clone()
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Any:
-                return torch.full_like(gradient, nan)
-
+        careless = made_of(lambda x: x.clone(), lambda ctx, gradient: torch.full_like(gradient, nan))
         x = poisoned([2.0, None], requires_grad=True)
-        Careless.apply(x).sum().backward()
+        careless.apply(x).sum().backward()
         assert x._values.grad[1].item() == 0.0
 
     @pytest.mark.parametrize("shape", [(), (0,), (2, 0), (7,)])
@@ -133,26 +131,20 @@ class TestEntryByEntry:
 
 class TestOtherPatterns:
     def test_of_the_first_operand(self) -> None:
-        class Centred(mg.Function):
-            pattern = "first"
-
-            @staticmethod
-            def forward(x: Tensor, of: Tensor) -> Tensor:
-                return x - of.sum()
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Any:
-                return gradient, -gradient.sum().expand(4)
-
+        centred = made_of(
+            lambda x, of: x - of.sum(),
+            lambda ctx, gradient: (gradient, -gradient.sum().expand(4)),
+            pattern="first",
+        )
         x, of = (
             poisoned([1.0, None], requires_grad=True),
             poisoned([1.0, None, 3.0, None], requires_grad=True),
         )
-        y = Centred.apply(x, of)
+        y = centred.apply(x, of)
         assert_entries(y, [-3.0, None])
         assert gradient(y, x).tolist() == [1.0, 0.0]
         assert gradient(y, of).tolist() == [-1.0, 0.0, -1.0, 0.0]
-        plain = Centred.apply(leaf(1.0, 2.0), of)
+        plain = centred.apply(leaf(1.0, 2.0), of)
         assert type(plain) is Tensor
         assert plain.tolist() == [-3.0, -2.0]
 
@@ -164,30 +156,14 @@ class TestOtherPatterns:
         assert mg.gradcheck(RowSum.apply, (x, 0))
 
     def test_several_results(self) -> None:
-        class Parts(NamedTuple):
-            total: Any
-            doubled: Any
-            count: Any
-
-        class Both(mg.Function):
-            @staticmethod
-            def pattern(mask: Tensor) -> Any:
-                return mask.any(), mask, None
-
-            @staticmethod
-            def forward(x: Tensor) -> Any:
-                return x.sum(), x * 2, torch.tensor(5.0)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                ctx.mark_non_differentiable(output[2])
-
-            @staticmethod
-            def backward(ctx: Any, a: Tensor, b: Tensor, c: Tensor) -> Any:
-                return a + 2 * b
-
+        both = made_of(
+            lambda x: (x.sum(), x * 2, torch.tensor(5.0)),
+            lambda ctx, a, b, c: a + 2 * b,
+            lambda ctx, inputs, output: ctx.mark_non_differentiable(output[2]),
+            pattern=staticmethod(lambda mask: (mask.any(), mask, None)),
+        )
         x = poisoned([1.0, None], requires_grad=True)
-        total, doubled, count = Both.apply(x)
+        total, doubled, count = both.apply(x)
         assert_entries(total, 1.0)
         assert_entries(doubled, [2.0, None])
         assert type(count) is Tensor
@@ -196,24 +172,17 @@ class TestOtherPatterns:
     def test_unused_results_without_materialized_gradients(self) -> None:
         seen = []
 
-        class Two(mg.Function):
-            pattern = "intersection"
+        def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
+            seen.append((a is None, b is None))
+            return (0 if a is None else 2 * a) + (0 if b is None else 3 * b)
 
-            @staticmethod
-            def forward(x: Tensor) -> Any:
-                return x * 2, x * 3
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-                ctx.set_materialize_grads(False)
-
-            @staticmethod
-            def backward(ctx: Any, a: Tensor | None, b: Tensor | None) -> Any:
-                seen.append((a is None, b is None))
-                return (0 if a is None else 2 * a) + (0 if b is None else 3 * b)
-
+        two = made_of(
+            lambda x: (x * 2, x * 3),
+            backward,
+            lambda ctx, inputs, output: ctx.set_materialize_grads(False),
+        )
         x = poisoned([1.0, None], requires_grad=True)
-        assert gradient(Two.apply(x)[1], x).tolist() == [3.0, 0.0]
+        assert gradient(two.apply(x)[1], x).tolist() == [3.0, 0.0]
         assert seen == [(True, False)]
 
 
@@ -242,22 +211,12 @@ class TestTransformations:
         assert out.item() == 120.0
 
     def test_a_rule_of_its_own_for_vmap(self) -> None:
-        class Doubled(mg.Function):
-            pattern = "intersection"
-
-            @staticmethod
-            def forward(x: Tensor) -> Tensor:
-                return torch.from_numpy(x.numpy() * 2)
-
-            @staticmethod
-            def backward(ctx: Any, gradient: Tensor) -> Any:
-                return gradient * 2
-
-            @staticmethod
-            def vmap(info: Any, in_dims: Any, x: Tensor) -> Any:
-                return Doubled.plain.apply(x), in_dims[0]
-
-        assert vmap(Doubled.apply)(torch.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
+        doubled = made_of(
+            lambda x: torch.from_numpy(x.numpy() * 2),
+            lambda ctx, gradient: gradient * 2,
+            vmap=staticmethod(lambda info, in_dims, x: (doubled.plain.apply(x), in_dims[0])),
+        )
+        assert vmap(doubled.apply)(torch.tensor([1.0, 2.0])).tolist() == [2.0, 4.0]
 
     def test_compiled_once_for_all_masks(self) -> None:
         f = torch.compile(self.total, backend="aot_eager", fullgraph=True)

@@ -10,33 +10,17 @@ from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.gradients.gradient import Gradient, read
+from tests.unit.optim.kinds import FULL, dense_of
 
 inf, nan = float("inf"), float("nan")
-
-KINDS: dict[str, Callable[[Tensor], Tensor | mg.MaskedTensor]] = {
-    "dense": lambda d: d.clone(),
-    "coo": Tensor.to_sparse,
-    "coo rows": lambda d: d.to_sparse(1),
-    "csr": Tensor.to_sparse_csr,
-    "csc": Tensor.to_sparse_csc,
-    "bsr": lambda d: d.to_sparse_bsr((1, 2)),
-    "bsc": lambda d: d.to_sparse_bsc((2, 2)),
-    "masked": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0),
-    "masked coo": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(),
-    "masked csr": lambda d: mg.masked(torch.where(d != 0, d, nan), d != 0).to_sparse(torch.sparse_csr),
-    "masked bsr": lambda d: mg.from_sparse(d.to_sparse_bsr((1, 2))),
-}
+TENSORS = {name: kind for name, kind in FULL.items() if name not in ("whole", "padded rows")}
 
 
 def merged_gradient(gradient: Tensor | mg.MaskedTensor, factor: Tensor | None = None) -> Gradient:
     return read(gradient, "a gradient").wide(factor).merged()
 
 
-def dense_of(gradient: Tensor | mg.MaskedTensor) -> Tensor:
-    return gradient.filled(0) if isinstance(gradient, mg.MaskedTensor) else gradient.to_dense()
-
-
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+@pytest.mark.parametrize("kind", TENSORS.values(), ids=TENSORS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtype: torch.dtype) -> None:
     values = torch.tensor([[0, 2, 0, 0], [3, 0, -4, 0], [0, 0, 0, 0], [1, 5, 0, 0]], dtype=dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -30,12 +31,93 @@ def sparse(layout: torch.layout) -> mg.MaskedTensor:
     return x.to_sparse(layout, blocksize=block).requires_grad_()
 
 
-class TestMaskGradient:
-    def test_is_the_identity(self) -> None:
-        x = leaf(1.0, nan, -inf, -0.0)
-        y = mg.mask_gradient(x, on(1, 0, 0, 1))
-        assert torch.equal(y.view(torch.int64), x.view(torch.int64))
+#: As a factor of the gradient: 1 or 0 for each entry.
+SURGERIES: dict[str, Callable[[Any, Tensor], Any]] = {
+    "mask": lambda x, factor: mg.mask_gradient(x, factor > 0),
+    "reverse": lambda x, factor: mg.reverse_gradient(x, -factor),
+}
 
+
+@pytest.fixture(params=SURGERIES)
+def surgery(request: pytest.FixtureRequest) -> Callable[[Any, Tensor], Any]:
+    return SURGERIES[request.param]
+
+
+def factors(*numbers: Any) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+class TestBoth:
+    def test_values_are_kept_bit_for_bit(self, surgery: Any) -> None:
+        x = leaf(1.0, nan, -inf, -0.0)
+        y = surgery(x, factors(1, 0, 0, 1))
+        assert torch.equal(y.view(torch.int64), x.view(torch.int64))
+        assert gradient(y, x).tolist() == [1.0, 0.0, 0.0, 1.0]
+
+    def test_twice(self, surgery: Any) -> None:
+        x = leaf(2.0, 3.0)
+        (first,) = torch.autograd.grad((surgery(x, factors(1, 0)) ** 3).sum(), x, create_graph=True)
+        assert first.tolist() == [12.0, 0.0]
+        assert gradient(first, x).tolist() == [12.0, 0.0]
+        assert torch.autograd.gradgradcheck(lambda v: surgery(v, factors(1, 1)) ** 3, x)
+
+    def test_of_a_masked_tensor_keeps_the_pattern(self, surgery: Any) -> None:
+        x = poisoned([1.0, None, 3.0, None], requires_grad=True)
+        y = surgery(x, factors(0, 1, 1, 1))
+        assert_entries(y, [1.0, None, 3.0, None])
+        assert gradient(y.square(), x).tolist() == [0.0, 0.0, 6.0, 0.0]
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_of_sparse_layouts(self, surgery: Any, layout: torch.layout) -> None:
+        x = sparse(layout)
+        y = surgery(x, factors([1, 0, 1, 1], [1, 1, 0, 1]))
+        assert y.layout == layout
+        y.square().sum().backward()
+        assert_entries(x.grad.to_dense(), [[2.0, 0.0, None, None], [None, None, 0.0, 8.0]])
+
+    def test_transformed(self, surgery: Any) -> None:
+        def f(v: Tensor, m: Tensor) -> Tensor:
+            return (surgery(v, m) ** 2).sum()
+
+        x, m = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+        assert vmap(grad(f))(x, m).tolist() == [[2.0, 0.0], [0.0, 8.0]]
+        assert jvp(lambda v: f(v, m), (x,), (torch.ones(2, 2),))[1].item() == 10.0
+        assert hessian(f)(x[0], m[0]).tolist() == [[2.0, 0.0], [0.0, 0.0]]
+
+    def test_compiled_once_for_all_factors(self, surgery: Any) -> None:
+        def f(v: Tensor, m: Tensor, factor: Tensor) -> Tensor:
+            return surgery(mg.masked(v, m), factor).exp().sum()
+
+        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
+        x = leaf(0.0, 0.0, nan)
+        compiled(x, on(1, 1, 0), factors(1, 1, 1))
+        with mg.assert_no_recompile():
+            for factor in (factors(0, 0, 1), factors(1, 0, 1)):
+                assert gradient(compiled(x, on(1, 1, 0), factor), x).tolist() == [*factor[:2].tolist(), 0.0]
+
+    def test_checkpointed_exported_and_under_autocast(self, surgery: Any) -> None:
+        x, m = leaf(1.0, 2.0), factors(1, 0)
+        y = checkpoint(lambda v: surgery(v, m).square().sum(), x, use_reentrant=False)
+        assert gradient(y, x).tolist() == [2.0, 0.0]
+
+        class Model(torch.nn.Module):
+            def forward(self, v: Tensor, m: Tensor) -> Tensor:
+                return surgery(v, m) * 2
+
+        assert torch.export.export(Model(), (x, m)).module()(x, 1 - m).tolist() == [2.0, 4.0]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert surgery(x, m).dtype == torch.float64
+            half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
+            surgery(half, m).sum().backward()
+        assert half.grad.tolist() == [1.0, 0.0]
+
+    def test_may_be_written_into(self, surgery: Any) -> None:
+        x = leaf(1.0, -1.0)
+        assert gradient(surgery(x, factors(1, 1)).relu_(), x).tolist() == [1.0, 0.0]
+        assert x.tolist() == [1.0, -1.0]
+
+
+class TestMaskGradient:
     @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
     def test_selects_and_never_multiplies(self, garbage: float) -> None:
         x = leaf(1.0, 2.0, 3.0)
@@ -52,59 +134,6 @@ class TestMaskGradient:
         w = leaf(1.0, 1.0)
         y = (mg.mask_gradient(w, on(1, 0)) * 2).sum() + (w * 5).sum()
         assert gradient(y, w).tolist() == [7.0, 5.0]
-
-    def test_twice(self) -> None:
-        x = leaf(2.0, 3.0)
-        (first,) = torch.autograd.grad((mg.mask_gradient(x, on(1, 0)) ** 3).sum(), x, create_graph=True)
-        assert first.tolist() == [12.0, 0.0]
-        assert gradient(first, x).tolist() == [12.0, 0.0]
-        assert torch.autograd.gradgradcheck(lambda v: mg.mask_gradient(v, on(1, 1)) ** 3, x)
-
-    def test_of_a_masked_tensor_keeps_the_pattern(self) -> None:
-        x = poisoned([1.0, None, 3.0], requires_grad=True)
-        y = mg.mask_gradient(x, on(0, 1, 1))
-        assert_entries(y, [1.0, None, 3.0])
-        assert gradient(y, x).tolist() == [0.0, 0.0, 1.0]
-
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_of_sparse_layouts(self, layout: torch.layout) -> None:
-        x = sparse(layout)
-        y = mg.mask_gradient(x, on([1, 0, 1, 1], [1, 1, 0, 1]))
-        assert y.layout == layout
-        y.sum().backward()
-        assert_entries(x.grad.to_dense(), [[1.0, 0.0, None, None], [None, None, 0.0, 1.0]])
-
-    def test_transformed(self) -> None:
-        def f(v: Tensor, m: Tensor) -> Tensor:
-            return (mg.mask_gradient(v, m) ** 2).sum()
-
-        x, m = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), on([1, 0], [0, 1])
-        assert vmap(grad(f))(x, m).tolist() == [[2.0, 0.0], [0.0, 8.0]]
-        assert jvp(lambda v: f(v, m), (x,), (torch.ones(2, 2),))[1].item() == 10.0
-        assert hessian(f)(x[0], m[0]).tolist() == [[2.0, 0.0], [0.0, 0.0]]
-
-    def test_compiled_once_for_all_masks(self) -> None:
-        f = torch.compile(
-            lambda v, m: mg.mask_gradient(v, m).exp().sum(), backend="aot_eager", fullgraph=True
-        )
-        x = leaf(0.0, 0.0)
-        f(x, on(1, 1))
-        with mg.assert_no_recompile():
-            for mask in (on(0, 0), on(1, 0)):
-                assert gradient(f(x, mask), x).tolist() == mask.double().tolist()
-
-    def test_checkpointed_exported_and_under_autocast(self) -> None:
-        x, m = leaf(1.0, 2.0), on(1, 0)
-        y = checkpoint(lambda v: mg.mask_gradient(v, m).square().sum(), x, use_reentrant=False)
-        assert gradient(y, x).tolist() == [2.0, 0.0]
-
-        class Model(torch.nn.Module):
-            def forward(self, v: Tensor, m: Tensor) -> Tensor:
-                return mg.mask_gradient(v, m) * 2
-
-        assert torch.export.export(Model(), (x, m)).module()(x, ~m).tolist() == [2.0, 4.0]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert mg.mask_gradient(x, m).dtype == torch.float64
 
     def test_large_tensors_which_a_compiled_kernel_serves(self) -> None:
         data, mask = torch.randn(211, 199).double(), torch.rand(211, 199) < 0.5
@@ -128,11 +157,6 @@ class TestMaskGradient:
     def test_integers_and_empty_tensors_pass(self) -> None:
         assert mg.mask_gradient(torch.tensor([1, 2]), on(1, 0)).tolist() == [1, 2]
         assert mg.mask_gradient(torch.ones(2, 0), on(1)).shape == (2, 0)
-
-    def test_may_be_written_into(self) -> None:
-        x = leaf(1.0, -1.0)
-        assert gradient(mg.mask_gradient(x, on(1, 1)).relu_(), x).tolist() == [1.0, 0.0]
-        assert x.tolist() == [1.0, -1.0]
 
     @pytest.mark.parametrize(
         ("x", "mask", "kind", "words"),
@@ -167,73 +191,12 @@ class TestReverseGradient:
         assert x.grad.dtype == dtype
         assert x.grad.real.tolist() == [-1.0, -2.0]
 
-    def test_values_are_kept_bit_for_bit(self) -> None:
-        x = leaf(1.0, nan, -inf, -0.0)
-        assert torch.equal(mg.reverse_gradient(x).view(torch.int64), x.view(torch.int64))
-
-    def test_twice(self) -> None:
-        x = leaf(2.0)
-        (first,) = torch.autograd.grad((mg.reverse_gradient(x, 0.5) ** 3).sum(), x, create_graph=True)
-        assert first.item() == -6.0
-        assert gradient(first, x).item() == 3.0
-
     @pytest.mark.parametrize("scale", [0.5, torch.tensor(0.5, dtype=torch.float64)])
     def test_of_a_masked_tensor(self, scale: Any) -> None:
         x = poisoned([1.0, None, 3.0, None, None], requires_grad=True)
         y = mg.reverse_gradient(x, scale)
         assert_entries(y, [1.0, None, 3.0, None, None])
         assert gradient(y.square(), x).tolist() == [-1.0, 0.0, -3.0, 0.0, 0.0]
-
-    @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_of_sparse_layouts(self, layout: torch.layout) -> None:
-        x = sparse(layout)
-        y = mg.reverse_gradient(x, 2.0)
-        assert y.layout == layout
-        y.square().sum().backward()
-        assert_entries(x.grad.to_dense(), [[-4.0, -8.0, None, None], [None, None, -12.0, -16.0]])
-
-    def test_transformed(self) -> None:
-        def f(v: Tensor, s: Any) -> Tensor:
-            return (mg.reverse_gradient(v, s) ** 2).sum()
-
-        x, s = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, 10.0])
-        assert vmap(grad(f))(x, s).tolist() == [[-2.0, -4.0], [-60.0, -80.0]]
-        assert jvp(lambda v: f(v, 0.5), (x,), (torch.ones(2, 2),))[1].item() == -10.0
-        assert hessian(f)(x[0], s[1]).tolist() == [[200.0, 0.0], [0.0, 200.0]]
-
-    def test_a_strength_that_changes_does_not_recompile(self) -> None:
-        def f(v: Tensor, m: Tensor, s: Tensor) -> Tensor:
-            return mg.reverse_gradient(mg.masked(v, m), s).sum()
-
-        compiled = torch.compile(f, backend="aot_eager", fullgraph=True)
-        compiled(leaf(1.0, nan), on(1, 0), torch.tensor(0.1))
-        with mg.assert_no_recompile():
-            for s in (0.2, 0.9):
-                x = leaf(1.0, nan)
-                got = gradient(compiled(x, on(1, 0), torch.tensor(s)), x)
-                torch.testing.assert_close(got, torch.tensor([-s, 0.0]).double())
-
-    def test_checkpointed_exported_and_under_autocast(self) -> None:
-        x = leaf(1.0, 2.0)
-        y = checkpoint(lambda v: mg.reverse_gradient(v).square().sum(), x, use_reentrant=False)
-        assert gradient(y, x).tolist() == [-2.0, -4.0]
-
-        class Model(torch.nn.Module):
-            def forward(self, v: Tensor, s: Tensor) -> Tensor:
-                return mg.reverse_gradient(v, s) * 2
-
-        assert torch.export.export(Model(), (x, torch.tensor(1.0))).module()(
-            x, torch.tensor(3.0)
-        ).tolist() == [2.0, 4.0]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
-            mg.reverse_gradient(half).sum().backward()
-        assert half.grad.tolist() == [-1.0, -1.0]
-
-    def test_may_be_written_into(self) -> None:
-        x = leaf(1.0, -1.0)
-        assert gradient(mg.reverse_gradient(x).relu_(), x).tolist() == [-1.0, 0.0]
-        assert x.tolist() == [1.0, -1.0]
 
     @pytest.mark.parametrize(
         ("x", "scale", "kind", "words"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 import subprocess
 import sys
@@ -14,28 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-
-PROGRAM = """
-import os, sys
-import torch
-from tests.unit.gradients.test_interrupted_accumulation import MICRO_BATCHES, backward, network
-
-path, stop = sys.argv[1], int(sys.argv[2])
-net, accumulator = network()
-if os.path.exists(path):
-    accumulator.load_state_dict(torch.load(path, weights_only=True))
-    first = torch.load(path + ".place", weights_only=True)
-else:
-    first = 0
-for number in range(first, MICRO_BATCHES):
-    backward(net, accumulator, number)
-    if number == stop:
-        torch.save(accumulator.state_dict(), path)
-        torch.save(number + 1, path + ".place")
-        os._exit(7)
-means = accumulator.finish()
-torch.save([means, {n: p.grad for n, p in net.named_parameters()}], path + ".result")
-"""
+from tests.ranks import exit_code_of
 
 MICRO_BATCHES = 5
 
@@ -75,8 +55,24 @@ def backward(net: Net, accumulator: mg.GradientAccumulator, number: int) -> None
     accumulator.backward(losses, counts)
 
 
-@pytest.mark.parametrize("stop", [0, 3])
-def test_a_process_that_is_killed_in_the_middle(stop: int, tmp_path: Path) -> None:
+def go_on(path: str, stop: int | None) -> None:
+    """The rest of a step; after micro-batch ``stop`` the process is gone."""
+    net, accumulator = network()
+    first = 0
+    if os.path.exists(path):
+        accumulator.load_state_dict(torch.load(path, weights_only=True))
+        first = torch.load(path + ".place", weights_only=True)
+    for number in range(first, MICRO_BATCHES):
+        backward(net, accumulator, number)
+        if number == stop:
+            torch.save(accumulator.state_dict(), path)
+            torch.save(number + 1, path + ".place")
+            os._exit(7)
+    means = accumulator.finish()
+    torch.save([means, {n: p.grad for n, p in net.named_parameters()}], path + ".result")
+
+
+def test_processes_that_are_killed_in_the_middle(tmp_path: Path) -> None:
     net, accumulator = network()
     for number in range(MICRO_BATCHES):
         backward(net, accumulator, number)
@@ -84,10 +80,8 @@ def test_a_process_that_is_killed_in_the_middle(stop: int, tmp_path: Path) -> No
     wanted = {name: p.grad for name, p in net.named_parameters()}
 
     path = str(tmp_path / "window.pt")
-    for status in (7, 0):
-        command = [sys.executable, "-c", PROGRAM, path, str(stop if status else -1)]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=Path.cwd())
-        assert done.returncode == status, done.stderr
+    for stop, status in ((0, 7), (3, 7), (None, 0)):
+        assert exit_code_of(go_on, path, stop) == status
     found, gradients = torch.load(path + ".result", weights_only=False)
     assert {name: mean.item() for name, mean in found.items()} == {n: m.item() for n, m in means.items()}
     assert set(gradients) == set(wanted)

@@ -164,25 +164,6 @@ def test_kept_on_disk_and_copied() -> None:
     assert repr(gradient) == "PaddedRows(capacity=5, shape=(4, 2), dtype=torch.float64, device='cpu')"
 
 
-@pytest.mark.parametrize("order", [2.0, 1.0, INF, 0.0, -INF])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_norms_and_clipping_are_those_of_the_coo_gradient(order: float, frozen: bool) -> None:
-    gradient, coo = sample(9, 6)
-    results = []
-    for given in (gradient, coo):
-        param = torch.nn.Parameter(torch.zeros(6, 2, dtype=torch.float64))
-        if frozen:
-            mg.train_only(param, torch.arange(12).view(6, 2) % 5 > 0)
-        mg.attach_gradient(param, given)
-        norm = mg.grad_norm(param, order)
-        assert mg.clip_grad_norm_(param, 0.5, order) == norm
-        clipped = mg.optim.attached_gradient(param).to_dense()
-        mg.clip_grad_value_(param, 0.01)
-        results.append((norm, clipped, mg.optim.attached_gradient(param).to_dense()))
-        assert isinstance(mg.optim.attached_gradient(param), type(given))
-    torch.testing.assert_close(*results)
-
-
 def test_clipping_halves_whose_sum_is_too_large_for_them() -> None:
     values = torch.tensor([[40000.0], [40000.0], [NAN]], dtype=torch.float16)
     gradient = mg.PaddedRows(torch.tensor([1, 1, 4]), values, (4, 1))

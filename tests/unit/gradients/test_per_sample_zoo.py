@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 import maskgrad as mg
 from tests.unit.gradients.module_zoo import Specimen, specimens
-from tests.unit.gradients.sample_loop import batches_for, loop, modules_of_torch, smooth
-
-#: variants of one module
-VARIANTS = 3
-#: whose variants all have states without a dimension of samples; test_per_sample_recurrence asks them
-NOT_IN_BATCHES_OF_ONE = {"nn.RNNCell", "nn.LSTMCell", "nn.GRUCell"}
-
-Case = tuple[nn.Module, Any]
+from tests.unit.gradients.sample_loop import loop, smooth
 
 
-def of_database(info: Any, training: bool) -> Iterator[Case]:
-    """Variants with parameters; other batches than those of one sample are no concern of ours."""
-    for model, inputs in batches_for(info, training):
-        if list(model.parameters()):
-            yield model, inputs
-
-
-def by_hand(specimen: Specimen) -> Iterator[Case]:
-    """What PyTorch's database lacks."""
+def batch_of(specimen: Specimen) -> tuple[nn.Module, Any] | None:
+    """A module with parameters, and what it is called with; None where that is no batch."""
     torch.manual_seed(0)
-    model, args, _ = specimen.build()
-    if list(model.parameters()):
-        yield model, args
-
-
-def cases() -> Iterator[Any]:
-    for info in modules_of_torch():
-        for training in (True, False) if info.train_and_eval_differ else (True,):
-            name = f"{info.name}, {'training' if training else 'evaluation'}"
-            yield pytest.param(of_database, (info, training), id=name)
-    for specimen in specimens():
-        if "," not in specimen.name:
-            yield pytest.param(by_hand, (specimen,), id=str(specimen))
+    model, args, kwargs = specimen.build()
+    sizes = {
+        t.shape[0] if t.dim() else 0 for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)
+    }
+    if not list(model.parameters()) or len(sizes) != 1 or sizes.pop() < 2:
+        return None
+    if not (args and kwargs):
+        return model, args or kwargs
+    if any(isinstance(value, Tensor) for value in kwargs.values()):
+        return None
+    model.forward = functools.partial(model.forward, **kwargs)  # type: ignore[method-assign]
+    return model, args
 
 
 def draws(model: nn.Module) -> bool:
@@ -61,33 +47,30 @@ def is_coupled(model: nn.Module) -> bool:
 
 @pytest.mark.nondeterministic
 @pytest.mark.filterwarnings("ignore::UserWarning")  # of lazy modules, padded attention, options of a loss
-@pytest.mark.parametrize(("source", "given"), list(cases()))
-def test_zoo(source: Callable[..., Iterator[Case]], given: tuple[Any, ...]) -> None:
-    compared = 0
-    variants = source(*given)
-    for model, inputs in itertools.islice(variants, 3 * VARIANTS):
-        if is_coupled(model):
-            for function in (mg.per_sample_grad, mg.per_sample_grad_norms, clipped):
-                with pytest.raises(mg.CoupledSamplesError, match="BatchNorm"):
-                    function(model, smooth, inputs)
-            assert all(p.grad is None for p in model.parameters())
-            compared += 1
-        elif not draws(model) and compare(model, inputs):
-            compared += 1
-        if compared == VARIANTS:
-            return
+@pytest.mark.parametrize("specimen", list(specimens()), ids=str)
+def test_zoo(specimen: Specimen) -> None:
+    found = batch_of(specimen)
+    if found is None:
+        return
+    model, inputs = found
+    if is_coupled(model):
+        for function in (mg.per_sample_grad, mg.per_sample_grad_norms, clipped):
+            with pytest.raises(mg.CoupledSamplesError, match="BatchNorm"):
+                function(model, smooth, inputs)
+        assert all(p.grad is None for p in model.parameters())
+    elif not draws(model):
+        compare(model, inputs)
 
 
 def clipped(model: nn.Module, loss_fn: Callable[..., Tensor], inputs: Any) -> Tensor:
     return mg.clipped_backward(model, loss_fn, inputs, max_norm=1.0)
 
 
-def compare(model: nn.Module, inputs: Any) -> bool:
-    """False if there is nothing to compare: a batch of one sample does not fit the module's other arguments."""
+def compare(model: nn.Module, inputs: Any) -> None:
     try:
         expected = loop(model, smooth, inputs)
-    except RuntimeError:
-        return False
+    except RuntimeError:  # a batch of one sample does not fit the module's other arguments
+        return
     for method in ("auto", "loop"):
         found = mg.per_sample_grad(model, smooth, inputs, method=method)  # type: ignore[arg-type]
         assert list(found) == list(expected)
@@ -113,7 +96,6 @@ def compare(model: nn.Module, inputs: Any) -> bool:
                 torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-7, equal_nan=True)
     model.zero_grad()
     compare_second_order(model, inputs, expected)
-    return True
 
 
 def compare_second_order(model: nn.Module, inputs: Any, expected: dict[str, Tensor]) -> None:
@@ -221,12 +203,13 @@ def loop_twice(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def test_zoo_is_no_empty_shell() -> None:
-    compared = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for case in cases():
-            source, given = case.values
-            if any(is_coupled(m) or not draws(m) for m, _ in itertools.islice(source(*given), 1)):
-                compared.add(case.id.split(",")[0].strip())
+        made = {one: batch_of(one) for one in specimens()}
+    compared = {
+        one.name.split(",")[0].strip()
+        for one, found in made.items()
+        if found is not None and (is_coupled(found[0]) or not draws(found[0]))
+    }
     assert len(compared) > 30
     assert {"nn.Linear", "nn.Conv2d", "nn.LSTM", "nn.MultiheadAttention", "nn.BatchNorm1d"} <= compared

@@ -6,16 +6,17 @@ import copy
 import gc
 import io
 import pickle
-import subprocess
-import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.optim import optimizer as hooks
 
 import maskgrad as mg
+from tests.ranks import exit_code_of
 from tests.unit.optim.kinds import coo
 
 nan = float("nan")
@@ -120,21 +121,21 @@ def test_an_optimizer_inside_another() -> None:
         assert p.grad is kept
 
 
-def test_a_fresh_process_obeys_a_mask_from_a_file_and_nothing_is_hooked_before(tmp_path: Any) -> None:
+def steps_in_a_fresh_process(path: Path) -> None:
+    assert not hooks._global_optimizer_pre_hooks
+    assert not hooks._global_optimizer_post_hooks
+    module = torch.load(path, weights_only=False)
+    module.weight.grad = torch.ones(1, 2)
+    torch.optim.SGD(module.parameters(), lr=0.5).step()
+    assert module.weight.tolist() == [[0.5, 1.0]], module.weight
+
+
+def test_a_fresh_process_obeys_a_mask_from_a_file_and_nothing_is_hooked_before(tmp_path: Path) -> None:
     module = nn.Linear(2, 1, bias=False)
     module.weight.data.fill_(1.0)
     mg.train_only(module.weight, torch.tensor([[True, False]]))
     torch.save(module, tmp_path / "module.pt")
-    code = f"""
-import torch, maskgrad
-from torch.optim import optimizer as o
-assert not o._global_optimizer_pre_hooks and not o._global_optimizer_post_hooks
-module = torch.load({str(tmp_path / "module.pt")!r}, weights_only=False)
-module.weight.grad = torch.ones(1, 2)
-torch.optim.SGD(module.parameters(), lr=0.5).step()
-assert module.weight.tolist() == [[0.5, 1.0]], module.weight
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert exit_code_of(steps_in_a_fresh_process, tmp_path / "module.pt") == 0
 
 
 def test_an_optimizer_whose_step_raised_is_freed() -> None:

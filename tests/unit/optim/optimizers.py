@@ -1,13 +1,17 @@
-"""Every optimizer next to its counterpart in torch, for the tests that all of them share."""
+"""Every optimizer as it is declared for the suite that all of them inherit (``suite.py``).
+
+A new one is one entry of :data:`DECLARED`.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskgrad import optim
 from maskgrad.optim.optimizer import MaskedOptimizer
@@ -16,84 +20,201 @@ from maskgrad.optim.torch_steps import FUSED
 from tests.unit.optim.papers import PaperLAMB, PaperLion
 
 NAN = float("nan")
-PAPERS: dict[str, type[torch.optim.Optimizer]] = {"Lion": PaperLion, "LAMB": PaperLAMB}
-NAMES = [
-    "SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD",
-    "Lion", "LAMB",
-]  # fmt: skip
-WITH_ROW_STATE = ["Adagrad", "Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "LAMB"]
 BETAS = {"betas": (0.7, 0.95)}
-CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "adagrad": ("Adagrad", {}),
-    "adagrad, all options": (
-        "Adagrad",
-        {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3, "maximize": True},
-    ),
-    "sgd": ("SGD", {}),
-    "sgd, momentum": ("SGD", {"momentum": 0.9, "weight_decay": 0.1, "maximize": True}),
-    "sgd, nesterov": ("SGD", {"momentum": 0.9, "nesterov": True}),
-    "sgd, dampening": ("SGD", {"momentum": 0.9, "dampening": 0.3}),
-    "adam": ("Adam", {}),
-    "adam, all options": ("Adam", {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True, "maximize": True}),
-    "adam, decoupled": ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
-    "adamw": ("AdamW", {}),
-    "adamw, all options": ("AdamW", {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "amsgrad": True, "maximize": True}),
-    "rmsprop": ("RMSprop", {}),
-    "rmsprop, momentum": ("RMSprop", {"momentum": 0.9, "weight_decay": 0.1, "maximize": True}),
-    "rmsprop, centered": ("RMSprop", {"alpha": 0.8, "eps": 1e-3, "centered": True}),
-    "rmsprop, all options": ("RMSprop", {"alpha": 0.8, "momentum": 0.9, "centered": True, "weight_decay": 0.1}),
-    "adadelta": ("Adadelta", {"eps": 1e-2}),
-    "adadelta, all options": ("Adadelta", {"rho": 0.7, "eps": 1e-2, "weight_decay": 0.1, "maximize": True}),
-    "adamax": ("Adamax", {}),
-    "adamax, all options": ("Adamax", {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
-    "nadam": ("NAdam", {}),
-    "nadam, all options": (
-        "NAdam",
-        {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "momentum_decay": 0.1, "maximize": True},
-    ),
-    "nadam, decoupled": ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
-    "radam": ("RAdam", {}),
-    "radam, all options": ("RAdam", {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
-    "radam, decoupled": ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
-    "rprop": ("Rprop", {}),
-    "rprop, all options": ("Rprop", {"etas": (0.3, 1.5), "step_sizes": (0.05, 0.4), "maximize": True}),
-    "asgd": ("ASGD", {}),
-    "asgd, all options": (
-        "ASGD",
-        {"lambd": 0.1, "alpha": 0.5, "t0": 3, "weight_decay": 0.1, "maximize": True},
-    ),
-    "lion": ("Lion", {}),
-    "lion, all options": ("Lion", {**BETAS, "weight_decay": 0.1, "maximize": True}),
-    "lamb": ("LAMB", {}),
-    "lamb, all options": (
-        "LAMB",
-        {**BETAS, "eps": 1e-3, "bias_correction": False, "norm_bounds": (0.5, 2.0), "maximize": True},
-    ),
-}  # fmt: skip
-OPTIONS: dict[str, tuple[type[MaskedOptimizer], type[torch.optim.Optimizer], dict[str, Any]]] = {
-    case: (
-        getattr(optim, name),
-        PAPERS[name] if name in PAPERS else getattr(torch.optim, name),
-        {"lr": 1.0 if name == "Adadelta" else 0.1, **options},
-    )
-    for case, (name, options) in CASES.items()
-}
-every_optimizer = pytest.mark.parametrize(("ours", "theirs", "options"), OPTIONS.values(), ids=OPTIONS.keys())
-PLAIN = {case: triple for case, triple in OPTIONS.items() if "," not in case}
-every_plain_optimizer = pytest.mark.parametrize(
-    ("ours", "theirs", "options"), PLAIN.values(), ids=PLAIN.keys()
-)
 
 
-def same_way(kind: type[torch.optim.Optimizer]) -> dict[str, Any]:
-    """The options with which PyTorch steps some small dense parameters as we do without any."""
-    if kind in PAPERS.values():
-        return {}
-    return {"fused": True} if kind in FUSED else {}
+class Declared(NamedTuple):
+    """What an optimizer says of itself."""
+
+    ours: type[MaskedOptimizer]
+    theirs: type[torch.optim.Optimizer]
+    """PyTorch's, or the paper's algorithm in plain PyTorch."""
+    states: tuple[str, ...]
+    """Its state tensors, in the order in which the function of its name takes them."""
+    options: dict[str, dict[str, Any]]
+    """Sets of options by name; the first, without a name, is the usual one."""
+    per_row: tuple[str, ...] = ()
+    """Those of its states of which ``state="row"`` keeps one value for each row."""
+    lr: float = 0.1
+
+
+ALL = {**BETAS, "eps": 1e-3, "weight_decay": 0.1, "maximize": True}
+DECOUPLED = {"weight_decay": 0.1, "decoupled_weight_decay": True}
+MOMENTS = ("exp_avg", "exp_avg_sq")
+DECLARED = (
+    Declared(
+        optim.Adagrad, torch.optim.Adagrad, ("sum",), per_row=("sum",),
+        options={
+            "": {},
+            "all options": {
+                "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "eps": 1e-3, "maximize": True,
+            },
+        },
+    ),
+    Declared(
+        optim.SGD, torch.optim.SGD, ("momentum_buffer",),
+        options={
+            "": {},
+            "momentum": {"momentum": 0.9, "weight_decay": 0.1, "maximize": True},
+            "nesterov": {"momentum": 0.9, "nesterov": True},
+            "dampening": {"momentum": 0.9, "dampening": 0.3},
+        },
+    ),
+    Declared(
+        optim.Adam, torch.optim.Adam, (*MOMENTS, "max_exp_avg_sq"),
+        per_row=("exp_avg_sq", "max_exp_avg_sq"),
+        options={"": {}, "all options": {**ALL, "amsgrad": True}, "decoupled": DECOUPLED},
+    ),
+    Declared(
+        optim.AdamW, torch.optim.AdamW, (*MOMENTS, "max_exp_avg_sq"),
+        per_row=("exp_avg_sq", "max_exp_avg_sq"),
+        options={"": {}, "all options": {**ALL, "amsgrad": True}},
+    ),
+    Declared(
+        optim.RMSprop, torch.optim.RMSprop, ("square_avg", "momentum_buffer", "grad_avg"),
+        per_row=("square_avg",),
+        options={
+            "": {},
+            "momentum": {"momentum": 0.9, "weight_decay": 0.1, "maximize": True},
+            "centered": {"alpha": 0.8, "eps": 1e-3, "centered": True},
+            "all options": {"alpha": 0.8, "momentum": 0.9, "centered": True, "weight_decay": 0.1},
+        },
+    ),
+    Declared(
+        optim.Adadelta, torch.optim.Adadelta, ("square_avg", "acc_delta"), lr=1.0,
+        per_row=("square_avg", "acc_delta"),
+        options={
+            "": {"eps": 1e-2},
+            "all options": {"rho": 0.7, "eps": 1e-2, "weight_decay": 0.1, "maximize": True},
+        },
+    ),
+    Declared(
+        optim.Adamax, torch.optim.Adamax, ("exp_avg", "exp_inf"), per_row=("exp_inf",),
+        options={"": {}, "all options": ALL},
+    ),
+    Declared(
+        optim.NAdam, torch.optim.NAdam, (*MOMENTS, "mu_product"), per_row=("exp_avg_sq",),
+        options={"": {}, "all options": {**ALL, "momentum_decay": 0.1}, "decoupled": DECOUPLED},
+    ),
+    Declared(
+        optim.RAdam, torch.optim.RAdam, MOMENTS, per_row=("exp_avg_sq",),
+        options={"": {}, "all options": ALL, "decoupled": DECOUPLED},
+    ),
+    Declared(
+        optim.Rprop, torch.optim.Rprop, ("prev", "step_size"),
+        options={"": {}, "all options": {"etas": (0.3, 1.5), "step_sizes": (0.05, 0.4), "maximize": True}},
+    ),
+    Declared(
+        optim.ASGD, torch.optim.ASGD, ("ax", "eta", "mu"),
+        options={
+            "": {},
+            "all options": {"lambd": 0.1, "alpha": 0.5, "t0": 3, "weight_decay": 0.1, "maximize": True},
+        },
+    ),
+    Declared(
+        optim.Lion, PaperLion, ("exp_avg",),
+        options={"": {}, "all options": {**BETAS, "weight_decay": 0.1, "maximize": True}},
+    ),
+    Declared(
+        optim.LAMB, PaperLAMB, MOMENTS, per_row=("exp_avg_sq",),
+        options={
+            "": {},
+            "all options": {
+                **BETAS, "eps": 1e-3, "bias_correction": False, "norm_bounds": (0.5, 2.0), "maximize": True,
+            },
+        },
+    ),
+)  # fmt: skip
+
+
+class Case(NamedTuple):
+    """An optimizer with one set of its options."""
+
+    declared: Declared
+    variant: str
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.ours.__name__.lower()}, {self.variant}" if self.variant else self.ours.__name__.lower()
+
+    @property
+    def ours(self) -> type[MaskedOptimizer]:
+        return self.declared.ours
+
+    @property
+    def theirs(self) -> type[torch.optim.Optimizer]:
+        return self.declared.theirs
+
+    @property
+    def is_torchs(self) -> bool:
+        return self.theirs.__module__.startswith("torch.")
+
+    @property
+    def row_states(self) -> list[str]:
+        """What ``state=`` may be."""
+        return ["full", "row"] if self.declared.per_row and not self.options.get("centered") else ["full"]
+
+    @property
+    def keeps_singles(self) -> bool:
+        """Whether PyTorch keeps some of its numbers in float32, whatever the parameter is."""
+        return self.ours.__name__ in ("NAdam", "ASGD")
+
+    @property
+    def compares_entries(self) -> bool:
+        """Whether the step of an entry depends on the others that are specified."""
+        return issubclass(self.ours, optim.LAMB)
+
+    def mine(self, params: Any, **more: Any) -> Any:
+        return self.ours(params, **{**self.options, **more})  # type: ignore[call-arg]
+
+    def reference(self, params: Any, **more: Any) -> Any:
+        return self.theirs(params, **{**self.options, **more})  # type: ignore[call-arg]
+
+    @property
+    def same_way(self) -> dict[str, Any]:
+        """The options with which PyTorch steps some small dense parameters as we do without any."""
+        return {"fused": True} if self.theirs in FUSED else {}
+
+    def assert_same(self, found: Any, expected: Any) -> None:
+        """Bit for bit those of PyTorch; a paper's algorithm rounds in another order."""
+        if self.is_torchs:
+            assert torch.equal(bits(found), bits(expected))
+        else:
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def cases_of(several: Iterable[Declared]) -> dict[str, Case]:
+    made = [
+        Case(one, name, {"lr": one.lr, **options}) for one in several for name, options in one.options.items()
+    ]
+    return {str(case): case for case in made}
+
+
+CASES = cases_of(DECLARED)
+NAMES = [one.ours.__name__ for one in DECLARED]
+WITH_ROW_STATE = [one.ours.__name__ for one in DECLARED if one.per_row]
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=str)
 
 
 def bits(t: Tensor) -> Tensor:
-    return t.detach().contiguous().view(torch.int32)
+    t = t.detach().contiguous()
+    return t if t.dtype is torch.bool else t.view(torch.int32)
+
+
+def twins(
+    shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32, number: int = 2
+) -> list[list[nn.Parameter]]:
+    """So many lists of the same parameters."""
+    start = [torch.randn(shape).to(dtype) for shape in shapes]
+    return [[nn.Parameter(t.clone()) for t in start] for _ in range(number)]
+
+
+def give(*lists: list[nn.Parameter]) -> None:
+    """The same dense gradients to the parameters of each list."""
+    for same in zip(*lists, strict=True):
+        grad = torch.randn_like(same[0])
+        for param in same:
+            param.grad = grad.clone()
 
 
 def accepts(kind: Any, name: str) -> bool:

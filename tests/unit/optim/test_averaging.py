@@ -19,9 +19,6 @@ from tests.unit.optim.kinds import coo, every_kind
 nan = float("nan")
 
 
-nan = float("nan")
-
-
 class Reference:
     """The average as it is defined, of copies of whole parameters."""
 
@@ -98,22 +95,6 @@ def test_rows_that_come_and_go(build: Any, decay: float) -> None:
         if step % 9 == 8:  # an iteration without a step, as after an overflow
             ema.update()
             reference.update()
-    reference.check(ema)
-
-
-def test_a_lazy_optimizer_is_read_before_it_is_averaged() -> None:
-    p = nn.Parameter(torch.ones(4, 1, dtype=torch.float64))
-    q = nn.Parameter(p.detach().clone())
-    lazy = mg.optim.SGD([p], lr=0.1, momentum=0.9, unspecified="zero")
-    dense = torch.optim.SGD([q], lr=0.1, momentum=0.9)
-    ema, reference = ExponentialMovingAverage([p], 0.8), Reference([q], 0.8)
-    for row in (0, 1, 2, 3, 0, 0, 2):
-        p.grad = coo([[row]], [[1.0]], (4, 1), torch.float64)
-        q.grad = p.grad.to_dense()
-        lazy.step()
-        dense.step()
-        ema.update()
-        reference.update()
     reference.check(ema)
 
 

@@ -20,19 +20,18 @@ def rows(index: list[int], values: Tensor, height: int) -> Tensor:
     return torch.sparse_coo_tensor([index], values, (height, *values.shape[1:]), check_invariants=True)
 
 
-def test_the_first_step_of_a_row_after_a_thousand_of_others() -> None:
+def test_the_first_step_of_a_row_after_a_hundred_of_others() -> None:
     """Adam's step is lr * sign(g) at first; with m = 0.1 g and v = 0.001 g^2 uncorrected, 0.1 / sqrt(0.001) times."""
-    for how, expected in (("steps", -0.1 * 0.1 / (0.001 / (1 - 0.999**1001)) ** 0.5), ("row", -0.1)):
+    for how, expected in (("steps", -0.1 * 0.1 / (0.001 / (1 - 0.999**101)) ** 0.5), ("row", -0.1)):
         p = nn.Parameter(torch.zeros(2, 1))
         optimizer = mg.optim.Adam([p], lr=0.1, bias_correction=how)  # type: ignore[arg-type]
-        for _ in range(1000):
+        for _ in range(100):
             p.grad = rows([0], torch.ones(1, 1), 2)
             optimizer.step()
         p.grad = rows([1], torch.ones(1, 1), 2)
         optimizer.step()
-        assert p[1].item() == pytest.approx(expected, rel=1e-5)
-    assert optimizer.state[p]["step"].tolist() == [[1000.0], [1.0]]
-    assert round(-0.1 * 0.1 / (0.001 / (1 - 0.999**1001)) ** 0.5, 3) == -0.252
+        assert p[1].item() == pytest.approx(expected, rel=1e-4)
+    assert optimizer.state[p]["step"].tolist() == [[100.0], [1.0]]
 
 
 @every_name

@@ -1,4 +1,4 @@
-"""One step, whatever the kind of gradient: the numbers of the mission, and torch.optim as the dense oracle."""
+"""Update functions: the numbers of the mission, halves, and what does not fit; suite/states.py has all steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+import maskgrad as mg
+from maskgrad import optim
 from maskgrad.masked_tensor import masked
 from maskgrad.optim.functional import adagrad_, sgd_
 from tests.unit.optim.kinds import coo, every_kind
+from tests.unit.optim.optimizers import DECLARED, Declared, accepts
 
 GRAD = torch.tensor([[0.0, 0, 3, 0], [4, 0, 5, 0]])
 PARAM = torch.tensor([[0, 1, 1.902667, 3], [3.901527, 5, 5.900985, 7]])
@@ -29,83 +32,11 @@ def test_adagrad_gives_the_numbers_of_the_mission(kind: Callable[[Tensor], Any])
     assert torch.equal(param[untouched], torch.arange(8.0).reshape(2, 4)[untouched])
 
 
-def test_adagrad_takes_a_dense_gradient_and_a_hybrid_one() -> None:
-    rows = coo([[0, 1]], GRAD, (2, 4))
-    for grad in (GRAD, rows):
-        param, state_sum = torch.arange(8.0).reshape(2, 4), torch.full((2, 4), 0.5)
-        adagrad_(param, grad, state_sum, lr=0.1)
-        torch.testing.assert_close(param, PARAM, rtol=0, atol=1e-6)
-        assert torch.equal(state_sum, SUM)
-
-
-@every_kind
-def test_what_is_unspecified_may_be_anything(kind: Callable[[Tensor], Any]) -> None:
-    odd = torch.tensor([[float("nan"), -0.0, 1, float("inf")], [1, 1e38, 1, float("-inf")]])
-    param, state_sum = odd.clone(), odd.clone()
-    adagrad_(param, kind(GRAD), state_sum, lr=0.1, weight_decay=0.5)
-    # A block of the blocked layouts stores zeros next to its entries, which are entries: leave their columns
-    # out.
-    others = torch.tensor([[True, True, False, False], [False, False, False, False]])
-    assert torch.equal(param[others].view(torch.int32), odd[others].view(torch.int32))
-    assert torch.equal(state_sum[others].view(torch.int32), odd[others].view(torch.int32))
-
-
 def test_a_stored_zero_is_decayed_and_an_absent_entry_is_not() -> None:
     for grad in (coo([[0]], [0.0], (2,)), masked(torch.zeros(2), torch.tensor([True, False]))):
         param = torch.ones(2)
         sgd_(param, grad, lr=0.5, weight_decay=0.5)
         assert param.tolist() == [0.75, 1.0]
-
-
-@pytest.mark.parametrize("maximize", [False, True])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
-@every_kind
-def test_the_specified_entries_move_as_torch_would_move_them(
-    kind: Callable[[Tensor], Any], weight_decay: float, maximize: bool
-) -> None:
-    start = torch.randn(6, 8)
-    dense = torch.where(torch.rand(6, 8) < 0.4, torch.randn(6, 8), 0)
-    dense = dense.reshape(6, 4, 2).where((dense.reshape(6, 4, 2) != 0).all(2, keepdim=True), 0).reshape(6, 8)
-    specified = dense != 0
-    assert 0 < specified.sum() < 48
-
-    reference = torch.nn.Parameter(start.clone())
-    options: dict[str, Any] = {"lr_decay": 0.5, "weight_decay": weight_decay, "maximize": maximize}
-    optimizer = torch.optim.Adagrad([reference], lr=0.1, **options)
-    param, state_sum = start.clone(), torch.zeros(6, 8)
-    for step in (1, 2, 3):
-        reference.grad = dense.clone()
-        optimizer.step()
-        adagrad_(param, kind(dense), state_sum, lr=0.1, step=step, **options)
-    torch.testing.assert_close(param[specified], reference.detach()[specified], rtol=1e-5, atol=1e-6)
-    assert torch.equal(param[~specified], start[~specified])
-
-    reference = torch.nn.Parameter(start.clone())
-    options = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
-    options |= {"weight_decay": weight_decay, "maximize": maximize}
-    torch_sgd = torch.optim.SGD([reference], **options)
-    param, buffer = start.clone(), torch.zeros(6, 8)
-    for _ in range(3):
-        reference.grad = dense.clone()
-        torch_sgd.step()
-        sgd_(param, kind(dense), buffer, **options)
-    torch.testing.assert_close(param[specified], reference.detach()[specified], rtol=1e-5, atol=1e-6)
-    assert torch.equal(param[~specified], start[~specified])
-    assert torch.equal(buffer[~specified], torch.zeros(6, 8)[~specified])
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_duplicates_of_halves_are_merged_in_float32(dtype: torch.dtype) -> None:
-    param = torch.ones(2, 1, dtype=dtype)
-    grad = coo(torch.zeros(1, 1000, dtype=torch.int64), torch.full((1000, 1), 1e-3), (2, 1), dtype)
-    sgd_(param, grad, lr=0.1)
-    torch.testing.assert_close(param, torch.tensor([[0.9], [1.0]], dtype=dtype), rtol=1e-3, atol=0)
-
-
-def test_a_sum_beyond_float16_reaches_the_parameter() -> None:
-    param = torch.zeros(4, 1, dtype=torch.float16)
-    sgd_(param, coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16), lr=0.25)
-    assert param.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -136,24 +67,6 @@ def test_a_transposed_half_parameter_is_updated_in_float32() -> None:
     param = torch.zeros(2, 4, dtype=torch.float16).t()[:, :1]
     sgd_(param, coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16), lr=0.25)
     assert param.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
-
-
-@pytest.mark.parametrize("layout", ["coo", "masked", "dense"])
-def test_complex_parameters_move_as_their_parts_do(layout: str) -> None:
-    start, dense = torch.randn(3, 2, dtype=torch.complex64), torch.randn(3, 2, dtype=torch.complex64)
-    grad: Any = {
-        "coo": dense.to_sparse(),
-        "masked": masked(dense, torch.ones(3, 2, dtype=torch.bool)),
-        "dense": dense,
-    }[layout]
-    reference = torch.nn.Parameter(start.clone())
-    optimizer = torch.optim.Adagrad([reference], lr=0.1, weight_decay=0.1)
-    reference.grad = dense
-    optimizer.step()
-    param, state_sum = start.clone(), torch.zeros_like(start)
-    adagrad_(param, grad, state_sum, lr=0.1, weight_decay=0.1)
-    torch.testing.assert_close(param, reference.detach())
-    torch.testing.assert_close(state_sum, optimizer.state[reference]["sum"])
 
 
 def test_an_entry_starts_its_momentum_without_dampening() -> None:
@@ -217,3 +130,56 @@ def test_large_masked_updates_are_those_of_small_ones(order: str) -> None:
     torch.testing.assert_close(param, torch.where(mask, expected, start))
     torch.testing.assert_close(state_sum, torch.where(mask, expected_sum, 1.0))
     assert torch.equal(param[~mask], start[~mask])
+
+
+@pytest.mark.parametrize("state", ["full", "row"])
+@pytest.mark.parametrize("name", ["LAMB", "Adam"])
+def test_large_masked_steps_are_those_of_dense_ones(name: str, state: str) -> None:
+    # Norms are of all entries, and rows are not cut.
+    start, gradient = torch.randn(300, 1000), torch.randn(300, 1000)
+    p, q = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    a, b = (getattr(optim, name)([param], lr=0.1, state=state) for param in (p, q))
+    for _ in range(2):
+        mg.attach_gradient(p, masked(gradient, torch.ones(300, 1000, dtype=torch.bool)))
+        q.grad = gradient
+        a.step()
+        b.step()
+    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "declared", [d for d in DECLARED if d.ours is not optim.AdamW], ids=lambda d: d.ours.__name__
+)
+def test_states_that_do_not_fit_are_refused(declared: Declared) -> None:
+    function = getattr(optim.functional, f"{declared.ours.__name__.lower()}_")
+    start = {"mu_product": 1.0, "mu": 1.0}
+    good = [
+        torch.full((), start.get(n, 0.1)) if n in ("mu_product", "eta", "mu") else torch.zeros(3, 2)
+        for n in declared.states
+    ]
+    options: dict[str, Any] = {"step": 1} if accepts(function, "step") else {}
+    options |= {"momentum": 0.9} if accepts(function, "momentum") else {}
+    for spoiled in range(len(good)):
+        param = torch.ones(3, 2)
+        states = list(good)
+        states[spoiled] = torch.zeros(4, 2)
+        with pytest.raises(
+            ValueError, match=r"must be a (strided tensor like param, \(3, 2\)|tensor with one element)"
+        ):
+            function(param, torch.ones(3, 2), *states, **options)
+        assert param.tolist() == [[1.0, 1.0]] * 3
+        assert all(not state.any() for state in good if state.dim())
+    with pytest.raises(ValueError, match=r"gradient of param has shape \(2,\)"):
+        function(torch.ones(3, 2), torch.ones(2), *good, **options)
+    if "step" in options:
+        with pytest.raises(ValueError, match=r"step must be at least 1 \(the first step\), got 0"):
+            function(torch.ones(3, 2), torch.ones(3, 2), *good, **{**options, "step": 0})
+
+
+def test_options_without_their_state_are_refused() -> None:
+    with pytest.raises(ValueError, match="a step with these options needs momentum_buffer"):
+        optim.functional.rmsprop_(torch.ones(2), torch.ones(2), torch.zeros(2), momentum=0.9)
+    with pytest.raises(ValueError, match="state='row' is not available with centered=True"):
+        optim.functional.rmsprop_(
+            torch.ones(2, 2), torch.ones(2, 2), torch.zeros(2, 1), grad_avg=torch.zeros(2, 2)
+        )

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.optim.torch_steps import FUSED
-from tests.unit.optim.kinds import duplicated
-from tests.unit.optim.optimizers import NAN, OPTIONS, accepts
+from tests.unit.optim.beside import put_back
+from tests.unit.optim.kinds import duplicated, rows_twice
+from tests.unit.optim.optimizers import CASES, NAN, Case, accepts
 
 SHAPES = [(4, 6), (6, 2), (4,), (2, 2, 2)]
 
@@ -27,8 +28,8 @@ SHAPES = [(4, 6), (6, 2), (4,), (2, 2, 2)]
 class Life:
     """Our optimizer and PyTorch's, of equal parameters."""
 
-    def __init__(self, case: str, unspecified: str, seed: int) -> None:
-        self.ours, self.theirs, self.options = OPTIONS[case]
+    def __init__(self, case: Case, unspecified: str, seed: int) -> None:
+        self.ours, self.theirs, self.options = case.ours, case.theirs, case.options
         self.random = random.Random(seed)
         self.generator = torch.Generator().manual_seed(seed)
         self.unspecified, self.told = unspecified, list[str]()
@@ -217,11 +218,7 @@ class Life:
         sparse_dim = 1 if kind.startswith("rows") else param.dim()
         sparse = zeroed.to_sparse(sparse_dim)
         if kind == "rows twice":
-            sparse = torch.sparse_coo_tensor(
-                sparse._indices().repeat(1, 2),
-                sparse._values().div(2).repeat(2, *(1 for _ in shape[1:])),
-                shape,
-            )
+            sparse = rows_twice(zeroed)
         return sparse, zeroed, mask
 
     def step(self) -> None:
@@ -253,7 +250,7 @@ class Life:
         self.reference.step()
         if not self.zeros:
             for q, mask, param, state in before:
-                self.put_back(q, mask, param, state)
+                put_back(self.reference, q, mask, param, state)
 
     def start_sums(self) -> None:
         """Adagrad's, which PyTorch's makes in the constructor, and misses after that."""
@@ -266,21 +263,6 @@ class Life:
                             "step": torch.tensor(0.0),
                             "sum": torch.full_like(q, start),
                         }
-
-    def put_back(self, q: Tensor, mask: Tensor, param: Tensor, before: dict[str, Any]) -> None:
-        """What the step did to entries without a gradient."""
-        with torch.no_grad():
-            q.copy_(torch.where(mask, q, param))
-            for name, value in self.reference.state.get(q, {}).items():
-                if isinstance(value, Tensor) and value.shape == q.shape and value.dim():
-                    rate = next(
-                        g["lr"] for g in self.reference.param_groups if any(q is p for p in g["params"])
-                    )
-                    starts = {"ax": param, "step_size": torch.full_like(param, rate)}
-                    old = before.get(name)
-                    if old is None:
-                        old = starts.get(name, torch.zeros_like(param))
-                    value.copy_(torch.where(mask, value, old))
 
     def compare(self) -> None:
         self.mine.flush()
@@ -315,10 +297,10 @@ USUAL = [*EVENTS, *[Life.clear, Life.delete, Life.pop_the_last, Life.add_group, 
 @pytest.mark.filterwarnings("ignore::maskgrad.optim.lazy.zero_gradients.RowsReadLate")
 @pytest.mark.parametrize("unspecified", ["skip", "zero"])
 @pytest.mark.parametrize(
-    "case", [case for case in OPTIONS if case != "sgd, dampening"]
+    "case", [case for name, case in CASES.items() if name != "sgd, dampening"], ids=str
 )  # has a marker: test_sgd.py
-def test_whatever_happens_to_its_states_an_optimizer_is_pytorchs(case: str, unspecified: str) -> None:
-    for seed in range(24):
+def test_whatever_happens_to_its_states_an_optimizer_is_pytorchs(case: Case, unspecified: str) -> None:
+    for seed in range(12):
         life = Life(case, unspecified, seed)
         for _ in range(life.random.choice([3, 4, 12])):
             event = life.random.choice(USUAL)
@@ -334,16 +316,18 @@ def test_whatever_happens_to_its_states_an_optimizer_is_pytorchs(case: str, unsp
 
 @pytest.mark.parametrize("unspecified", ["skip", "zero"])
 def test_states_taken_away_after_one_dense_step_are_gone(unspecified: str) -> None:
-    for case, (ours, theirs, options) in OPTIONS.items():
+    for case in CASES.values():
         for event in (Life.clear, Life.delete, Life.pop_the_last, Life.forget_inside):
             for way in ({}, {"foreach": True}, {"fused": True}):
-                if any(not accepts(theirs, name) for name in way) or ("fused" in way and theirs not in FUSED):
+                if any(not accepts(case.theirs, name) for name in way) or (
+                    "fused" in way and case.theirs not in FUSED
+                ):
                     continue
                 life = Life(case, unspecified, 0)
                 mine, reference = life.parameters()
                 life.usual, life.way = "always dense", way
-                life.mine = ours([mine], **options, **way, unspecified=unspecified)
-                life.reference = theirs([reference], **options, **way)
+                life.mine = case.mine([mine], **way, unspecified=unspecified)
+                life.reference = case.reference([reference], **way)
                 for _ in range(3):
                     life.step()
                     life.compare()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -13,14 +13,6 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.optim import rows as prepared
-from tests.unit.optim.test_dense import (
-    amsgrad,
-    forget,
-    other_memory,
-    other_rate,
-    replace_a_state,
-    replace_a_tensor,
-)
 
 KINDS: dict[str, dict[str, Any]] = {
     "SGD": {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
@@ -89,19 +81,6 @@ def test_it_is_what_the_engine_does(
     assert any(steps)
     for name, state in optimizers[0].state[params[0]].items():
         assert torch.equal(state, optimizers[1].state[params[1]][name])
-
-
-@pytest.mark.parametrize(
-    "change", [replace_a_tensor, replace_a_state, forget, other_rate, amsgrad, other_memory]
-)
-def test_what_has_changed_since_is_noticed(change: Callable[[Any, Tensor], None]) -> None:
-    params, optimizers = pair("Adam", (50, 4), {})
-    for step in range(3):
-        both(params, optimizers, step)
-    for p, optimizer in zip(params, optimizers, strict=True):
-        change(optimizer, p)
-    for step in range(3, 6):
-        both(params, optimizers, step)
 
 
 def test_frozen_entries_and_other_gradients_in_turns() -> None:

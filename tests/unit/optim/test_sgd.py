@@ -1,4 +1,4 @@
-"""What is peculiar to SGD: decay and momentum on listed rows, buffers that start late, buffers of torch."""
+"""What is peculiar to SGD: buffers that start late, sparse buffers of torch, no state without momentum."""
 
 from __future__ import annotations
 
@@ -12,40 +12,6 @@ from maskgrad import attach_gradient
 from maskgrad.masked_tensor import masked
 from maskgrad.optim import SGD
 from tests.unit.optim.kinds import coo
-
-
-def test_decay_and_momentum_reach_specified_rows_only() -> None:
-    p = nn.Parameter(torch.ones(3, 1))
-    optimizer = SGD([p], lr=0.1, weight_decay=0.5, momentum=0.9, unspecified="skip")
-    for _ in range(2):
-        p.grad = coo([[1]], [[1.0]], (3, 1))
-        optimizer.step()
-    assert p[0].item() == p[2].item() == 1.0
-    torch.testing.assert_close(p[1].item(), 0.5725)
-
-
-def test_a_row_of_true_zeros_decays() -> None:
-    p = nn.Parameter(torch.ones(3, 1))
-    optimizer = SGD([p], lr=1.0, weight_decay=0.1)
-    for _ in range(5):
-        p.grad = coo([[0]], [[0.0]], (3, 1))
-        optimizer.step()
-    torch.testing.assert_close(p, torch.tensor([[0.59049], [1.0], [1.0]]))
-    assert p[1:].tolist() == [[1.0], [1.0]]
-
-
-def test_sums_of_halves_that_overflow_float16_are_no_overflow() -> None:
-    p = nn.Parameter(torch.zeros(4, 1, dtype=torch.float16))
-    p.grad = coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16)
-    SGD([p], lr=0.25).step()
-    assert p.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
-
-
-def test_entries_listed_one_after_the_other_are_a_gradient() -> None:
-    p = nn.Parameter(torch.ones(4, 1, dtype=torch.float16))
-    p.grad = coo([[1, 3, 2, 3]], torch.ones(4, 1), (4, 1), torch.float16)
-    SGD([p], lr=0.25).step()
-    assert p.tolist() == [[1.0], [0.75], [0.75], [0.5]]
 
 
 @pytest.mark.parametrize("kind", ["rows", "entries", "masked"])
@@ -124,44 +90,9 @@ def test_a_sparse_buffer_of_torch_becomes_a_dense_one(dampening: float) -> None:
     torch.testing.assert_close(ours.state[p]["momentum_buffer"], torch.tensor(expected))
 
 
-@pytest.mark.parametrize("kind", ["rows", "masked", "dense"])
-def test_complex_parameters_with_dampening(kind: str) -> None:
-    start, gradient = torch.randn(3, dtype=torch.complex64), torch.randn(3, dtype=torch.complex64)
-    grad: Any = {
-        "rows": coo([[0, 1, 2]], gradient, (3,), torch.complex64),
-        "masked": masked(gradient, torch.ones(3, dtype=torch.bool)),
-        "dense": gradient,
-    }[kind]
-    p, q = nn.Parameter(start.clone()), nn.Parameter(start.clone())
-    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}
-    ours, theirs = SGD([p], **options), torch.optim.SGD([q], **options)
-    for _ in range(3):
-        attach_gradient(p, grad)
-        q.grad = gradient
-        ours.step()
-        theirs.step()
-        ours.load_state_dict(ours.state_dict())
-    torch.testing.assert_close(p, q)
-
-
 def test_without_momentum_there_is_no_state() -> None:
     p = nn.Parameter(torch.ones(3))
     optimizer = SGD([p], lr=0.1)
     p.grad = torch.ones(3)
     optimizer.step()
     assert not optimizer.state_dict()["state"]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"momentum": -0.1}, "momentum must be at least 0, got -0.1"),
-        ({"momentum": float("nan")}, "momentum must be finite, got nan"),
-        ({"dampening": float("inf")}, "dampening must be finite, got inf"),
-        ({"nesterov": True}, "nesterov=True needs momentum > 0 and dampening = 0"),
-        ({"nesterov": True, "momentum": 0.9, "dampening": 0.1}, "got momentum=0.9 and dampening=0.1"),
-    ],
-)
-def test_numbers_out_of_range(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        SGD([nn.Parameter(torch.ones(1))], **options)

@@ -81,12 +81,23 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
         "norm_bounds must be two numbers of at least 0 in ascending order",
     ),
     ("LAMB", {"norm_bounds": (1.0,)}, ValueError, "norm_bounds must be two numbers"),
-    *(
-        (name, {"betas": bad}, ValueError, "betas")
-        for name in ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Lion", "LAMB")
-        for bad in ((1.0, 0.9), (0.9, -0.1), (0.9, NAN), (0.9,))
+    ("Adam", {"eps": NAN}, ValueError, "eps must be finite"),
+    ("Adagrad", {"lr_decay": -1.0}, ValueError, "lr_decay must be at least 0, got -1"),
+    (
+        "Adagrad",
+        {"initial_accumulator_value": NAN},
+        ValueError,
+        "initial_accumulator_value must be finite, got nan",
     ),
-    *((name, {"weight_decay": -1.0}, ValueError, "weight_decay") for name in NAMES if name != "Rprop"),
+    ("SGD", {"momentum": -0.1}, ValueError, "momentum must be at least 0, got -0.1"),
+    ("SGD", {"dampening": float("inf")}, ValueError, "dampening must be finite, got inf"),
+    ("SGD", {"nesterov": True}, ValueError, "nesterov=True needs momentum > 0 and dampening = 0"),
+    (
+        "SGD",
+        {"nesterov": True, "momentum": 0.9, "dampening": 0.1},
+        ValueError,
+        "got momentum=0.9 and dampening=0.1",
+    ),
 ]
 
 

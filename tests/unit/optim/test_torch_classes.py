@@ -1,37 +1,20 @@
-"""Each optimizer that PyTorch has is PyTorch's class: hooks, state dicts, tensors as options, graphs through a step."""
+"""Each optimizer that PyTorch has is PyTorch's class: hooks, states, graphs through a step, interruptions."""
 
 from __future__ import annotations
 
 import copy
-import io
 import sys
 import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import maskgrad as mg
-from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.torch_steps import FUSED
-from tests.unit.optim.optimizers import OPTIONS, PAPERS, bits
+from tests.unit.optim.optimizers import CASES, Case, give, twins
 
-CASES = {case: triple for case, triple in OPTIONS.items() if triple[1] not in PAPERS.values()}
 OWN = {"Lion", "LAMB", "SparseAdam"}
-every_case = pytest.mark.parametrize(("ours", "theirs", "options"), CASES.values(), ids=CASES.keys())
-
-
-def twins(*shapes: tuple[int, ...]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    start = [torch.randn(shape) for shape in shapes]
-    return [nn.Parameter(t.clone()) for t in start], [nn.Parameter(t.clone()) for t in start]
-
-
-def give(*lists: list[nn.Parameter]) -> None:
-    for same in zip(*lists, strict=True):
-        grad = torch.randn_like(same[0])
-        for param in same:
-            param.grad = grad.clone()
 
 
 def test_they_are_of_pytorchs_classes() -> None:
@@ -44,36 +27,10 @@ def test_they_are_of_pytorchs_classes() -> None:
     assert not issubclass(mg.optim.SparseAdam, torch.optim.Adam)
 
 
-@every_case
-def test_states_go_both_ways_in_mid_run(ours: Any, theirs: Any, options: dict[str, Any]) -> None:
-    """Names, dtypes and shapes are PyTorch's, and the run goes on bit for bit."""
-    mine, reference = twins((4, 3), (5,))
-    fused = {"fused": True} if theirs in FUSED else {}
-    a, b = ours(mine, **options, **fused), theirs(reference, **options, **fused)
-    for step in range(9):
-        give(mine, reference)
-        a.step()
-        b.step()
-        if step in (2, 5):
-            mine_saved, saved = copy.deepcopy(a.state_dict()), copy.deepcopy(b.state_dict())
-            for key, state in saved["state"].items():
-                assert [*state] == [*mine_saved["state"][key]]
-                for name, t in state.items():
-                    got = mine_saved["state"][key][name]
-                    assert (got.dtype, got.shape, got.device) == (t.dtype, t.shape, t.device)
-            a, b = ours(mine, **options, **fused), theirs(reference, **options, **fused)
-            a.load_state_dict(saved)
-            b.load_state_dict(mine_saved)
-    for p, q in zip(mine, reference, strict=True):
-        assert torch.equal(bits(p), bits(q))
-
-
-@every_case
-def test_a_sparse_step_on_a_state_of_pytorchs_and_back(
-    ours: Any, theirs: Any, options: dict[str, Any]
-) -> None:
-    mine, reference = twins((6, 2))
-    a, b = ours(mine, **options), theirs(reference, **options)
+@pytest.mark.parametrize("case", [case for case in CASES.values() if case.is_torchs], ids=str)
+def test_a_sparse_step_on_a_state_of_pytorchs_and_back(case: Case) -> None:
+    mine, reference = twins([(6, 2)])
+    a, b = case.mine(mine), case.reference(reference)
     for step in range(6):
         give(mine, reference)
         if step % 2:  # all rows, listed
@@ -81,7 +38,7 @@ def test_a_sparse_step_on_a_state_of_pytorchs_and_back(
         a.step()
         b.step()
         b_saved = copy.deepcopy(b.state_dict())
-        if step == 3 and options.get("dampening", 0) == 0:
+        if step == 3 and not case.options.get("dampening"):
             b.load_state_dict(copy.deepcopy(a.state_dict()))
             a.load_state_dict(b_saved)
         torch.testing.assert_close(mine[0], reference[0], rtol=1e-4, atol=1e-5)
@@ -122,38 +79,6 @@ def test_groups_and_gradients_are_as_before_when_pytorchs_step_raises(
     assert q.tolist() == [[1.0], [1.0]]
 
 
-def test_a_closure_is_called_once() -> None:
-    p, q = twins((3,))
-    losses = []
-    for optimizer, (param,) in ((mg.optim.Adam(p, lr=0.1), p), (torch.optim.Adam(q, lr=0.1), q)):
-
-        def closure(optimizer: Any = optimizer, param: Tensor = param) -> Tensor:
-            optimizer.zero_grad()
-            loss = (param**2).sum()
-            loss.backward()
-            return loss
-
-        losses += [optimizer.step(closure), optimizer.step(closure)]
-    torch.testing.assert_close(losses[:2], losses[2:])
-
-
-def test_a_learning_rate_in_a_tensor() -> None:
-    for name in ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop"):
-        mine, reference = twins((3, 2))
-        options: dict[str, Any] = {"lr": torch.tensor(0.1)}
-        fused = {"fused": True} if name not in ("RMSprop",) else {}
-        a, b = (
-            getattr(mg.optim, name)(mine, **options),
-            getattr(torch.optim, name)(reference, **options, **fused),
-        )
-        for _ in range(3):
-            give(mine, reference)
-            a.step()
-            b.step()
-            options["lr"].mul_(0.5)
-        assert torch.equal(bits(mine[0]), bits(reference[0])), name
-
-
 @pytest.mark.parametrize("name", ["SGD", "Adam", "RMSprop"])
 def test_gradients_go_through_a_differentiable_step(name: str) -> None:
     found = []
@@ -184,18 +109,3 @@ def test_a_scaler_of_pytorch_unscales_before_the_step() -> None:
     scaler.step(optimizer)
     torch.testing.assert_close(p.grad, torch.ones(2))
     assert optimizer.state[p]["step"] == 1
-
-
-def test_whole_optimizers_are_pickled() -> None:
-    p = nn.Parameter(torch.ones(2))
-    optimizer: MaskedOptimizer = mg.optim.AdamW([p])
-    p.grad = torch.ones(2)
-    optimizer.step()
-    file = io.BytesIO()
-    torch.save(optimizer, file)
-    file.seek(0)
-    again = torch.load(file, weights_only=False)
-    (param,) = again.param_groups[0]["params"]
-    param.grad = torch.ones(2)
-    again.step()
-    assert again.state[param]["step"] == 2

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.unit.optim.optimizers import OPTIONS
+from tests.unit.optim.optimizers import CASES
 
 FILE = Path(__file__).parent / "written_by_0_1_0" / "states.pt"
-ALL = [f"{case}, {unspecified}" for case in OPTIONS for unspecified in ("skip", "zero")]
+ALL = [f"{case}, {unspecified}" for case in CASES for unspecified in ("skip", "zero")]
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +36,8 @@ def test_nothing_is_left_out(kept: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_training_goes_on(name: str, kept: dict[str, Any]) -> None:
     case, _, unspecified = name.rpartition(", ")
-    ours, _, options = OPTIONS[case]
     params = [nn.Parameter(t.clone()) for t in kept[name]["before"]]
-    optimizer: Any = ours(params, unspecified=unspecified, **options)  # type: ignore[call-arg]
+    optimizer: Any = CASES[case].mine(params, unspecified=unspecified)
     optimizer.load_state_dict(kept[name]["state"])
     for step in range(3, 6):
         params[0].grad, params[1].grad = gradients(step)

@@ -91,7 +91,6 @@ def test_on_another_number_of_ranks_training_goes_on(tmp_path: Path) -> None:
         (2, 4, "row"),
         (4, 2, "full"),
         (2, 1, "row"),
-        (4, 4, "row"),
         (2, 4, "counts"),
         (2, 1, "counts"),
     ):

@@ -2,58 +2,37 @@
 
 from __future__ import annotations
 
-import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 import maskgrad as mg
 from maskgrad.distributed import ShardedEmbedding, ShardedEmbeddingBag
-from maskgrad.optim.dense_only import DenseOnly
 from tests.ranks import run_on_ranks
+from tests.unit.optim.optimizers import CASES, Case
 
 ROWS, COLUMNS, STEPS = 12, 2, 4
 EACH = 6
-OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
-    ("SGD", {"lr": 0.1}),
-    ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}),
-    ("Adagrad", {"lr": 0.1}),
-    ("Adam", {"lr": 0.1}),
-    ("Adam", {"lr": 0.1, "amsgrad": True}),
-    ("AdamW", {"lr": 0.1, "weight_decay": 0.1}),
-    ("RMSprop", {"lr": 0.1}),
-    ("Adadelta", {"lr": 1.0}),
-    ("Adamax", {"lr": 0.1}),
-    ("NAdam", {"lr": 0.1}),
-    ("RAdam", {"lr": 0.1}),
-    ("Lion", {"lr": 0.1}),
-    ("ASGD", {"lr": 0.1}),
-    ("Rprop", {"lr": 0.1}),
-]
 
 
-NO_ROW_STATE = {"SGD", "Lion", "ASGD", "Rprop"}
-
-
-def configurations() -> list[tuple[str, dict[str, Any]]]:
-    return [
-        (name, {**options, "unspecified": unspecified, "state": state})
-        for name, options in OPTIMIZERS
-        for unspecified in ("skip", "zero")
-        for state in ("full", "row")
-        if not (state == "row" and name in NO_ROW_STATE)
-    ]
+def configurations() -> Iterator[tuple[Case, dict[str, Any]]]:
+    """LAMB's steps have the length of the norm of the whole table."""
+    for case in CASES.values():
+        if case.variant in ("", "momentum") and not case.compares_entries:
+            for unspecified, state in (("skip", "full"), ("zero", case.row_states[-1])):
+                yield case, {"unspecified": unspecified, "state": state}
 
 
 def losses(table: Any, index: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     return (table(index) - targets).square().sum(-1)
 
 
-def trained(rank: int, world_size: int, name: str, options: dict[str, Any], placement: Any) -> None:
+def trained(rank: int, world_size: int, case: Case, options: dict[str, Any], placement: Any) -> None:
     whole = torch.randn(ROWS, COLUMNS, dtype=torch.float64)
     table = ShardedEmbedding.from_pretrained(whole, freeze=False, padding_idx=1, placement=placement)
     one = mg.nn.Embedding.from_pretrained(whole.clone(), freeze=False, padding_idx=1)
-    optimizer, reference = (getattr(mg.optim, name)(t.parameters(), **options) for t in (table, one))
+    optimizer, reference = (case.mine(t.parameters(), **options) for t in (table, one))
     for step in range(STEPS):
         # Few rows, so that some idle and some are wanted by several ranks; no row of some rank in step 2.
         index = torch.randint(3 if step == 2 else ROWS, (world_size, EACH))
@@ -78,22 +57,15 @@ def trained(rank: int, world_size: int, name: str, options: dict[str, Any], plac
 
 
 def trained_with_all(rank: int, world_size: int) -> None:
-    for number, (name, options) in enumerate(configurations()):
+    for number, (case, options) in enumerate(configurations()):
         placement = ("block", "cyclic", 0)[number % 3]
         try:
-            trained(rank, world_size, name, options, placement)
+            trained(rank, world_size, case, options, placement)
         except AssertionError as error:
-            raise AssertionError(f"{name} {options} {placement}: {error}") from error
+            raise AssertionError(f"{case} {options} {placement}: {error}") from error
 
 
 def test_every_optimizer_steps_as_in_one_process() -> None:
-    classes = {
-        name
-        for name, kind in vars(mg.optim).items()
-        if inspect.isclass(kind) and hasattr(kind, "step") and not issubclass(kind, DenseOnly)
-    }
-    # The length of a step of LAMB depends on the norm of the whole table; SparseAdam is Adam with another epsilon.
-    assert classes - {name for name, _ in OPTIMIZERS} == {"LAMB", "SparseAdam"}
     run_on_ranks(trained_with_all, 2)
 
 

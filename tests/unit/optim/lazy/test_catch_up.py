@@ -7,7 +7,6 @@ import gc
 import io
 import pickle
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,9 +15,7 @@ from torch import nn
 
 from maskgrad import optim
 from maskgrad.optim.lazy.rows import lazy_rows_of
-from tests.unit.optim.rows_behind import assert_close, assert_states_close, beside_dense, dense, sparse
-
-Optimizers = Callable[..., Any]
+from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense, sparse
 
 
 def test_several_parameters_and_groups_go_their_own_ways() -> None:

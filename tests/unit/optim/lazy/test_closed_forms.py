@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from maskgrad import optim
-from tests.unit.optim.optimizers import OPTIONS
+from tests.unit.optim.optimizers import DECLARED
 
 CLOSED = {
     "SGD": [
@@ -106,7 +106,7 @@ def test_the_marker_of_started_buffers_has_no_closed_form() -> None:
 
 
 def test_rules_that_rest_after_one_step() -> None:
-    assert {ours.__name__ for ours, _, _ in OPTIONS.values() if ours._rule.is_idempotent} == {"Rprop"}
+    assert {one.ours.__name__ for one in DECLARED if one.ours._rule.is_idempotent} == {"Rprop"}
     update, tensors = bound("Rprop", {}, 5.0)
     zeros = torch.zeros(4, 3, dtype=torch.float64)
     update.rule(tensors[0], zeros, *tensors[1:])
@@ -116,4 +116,4 @@ def test_rules_that_rest_after_one_step() -> None:
 
 
 def test_every_optimizer_is_in_one_of_the_lists() -> None:
-    assert {ours.__name__ for ours, _, _ in OPTIONS.values()} == {*CLOSED, *REPLAYED, "LAMB"}
+    assert {one.ours.__name__ for one in DECLARED} == {*CLOSED, *REPLAYED, "LAMB"}

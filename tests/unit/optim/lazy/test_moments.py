@@ -96,7 +96,7 @@ def test_gaps_of_every_length(first: int, maximum: bool) -> None:
 
 
 def test_gaps_of_ten_thousand_steps() -> None:
-    compare(steps(10_000), [0, 1, 5_000], 2.0**-53, 1e-11)
+    compare(steps(10_000), [0], 2.0**-53, 1e-11)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,8 @@ from torch.utils._pytree import tree_leaves
 from maskgrad import optim
 from maskgrad.optim.lazy import rows as lazy_module
 from maskgrad.optim.lazy.rows import LazyRows, lazy_rows_of
-from tests.unit.optim.optimizers import OPTIONS
-from tests.unit.optim.rows_behind import assert_close, beside_dense, sparse
-
-Optimizers = Callable[..., Any]
+from tests.unit.optim.beside import assert_close, beside_dense, sparse
+from tests.unit.optim.optimizers import CASES, Case
 
 
 @pytest.mark.parametrize("kind", [nn.Parameter, lambda t: t.requires_grad_()])
@@ -94,16 +92,10 @@ class Largest(TorchDispatchMode):
 
 
 # LAMB compares norms of whole parameters: its step is a dense one.
-@pytest.mark.parametrize(
-    ("ours", "options"),
-    [(ours, options) for ours, _, options in OPTIONS.values() if ours is not optim.LAMB],
-    ids=[case for case, (ours, _, _) in OPTIONS.items() if ours is not optim.LAMB],
-)
-def test_a_step_creates_and_writes_nothing_in_proportion_to_the_table(
-    ours: Optimizers, options: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("case", [case for case in CASES.values() if not case.compares_entries], ids=str)
+def test_a_step_creates_and_writes_nothing_in_proportion_to_the_table(case: Case) -> None:
     p = nn.Parameter(torch.ones(5000, 4))
-    optimizer = ours([p], unspecified="zero", **options)
+    optimizer = case.mine([p], unspecified="zero")
     for step in range(8):
         p.grad = sparse(torch.tensor([step, 2, 2]), torch.ones(3, 4), p)
         others = p.detach()[100:].clone()

@@ -1,28 +1,24 @@
-"""A missing gradient counts as zero: the result is the dense optimizer's, for every optimizer and option."""
+"""A missing gradient counts as zero: numbers at which a closed form changes, numbers that change, long gaps.
+
+What all optimizers have in common is in ``suite/behind.py``.
+"""
 
 from __future__ import annotations
 
-import copy
-import io
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import nn
 
 from maskgrad import attach_gradient, masked, optim, train_only
 from maskgrad.optim.lazy.rows import lazy_rows_of
-from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.effort import examples, is_light
-from tests.unit.optim.kinds import every_kind
-from tests.unit.optim.optimizers import OPTIONS, PAPERS, every_optimizer
-from tests.unit.optim.rows_behind import assert_close, assert_states_close, beside_dense, dense, sparse
-
-NAN = float("nan")
-Optimizers = Callable[..., Any]
+from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense, sparse
+from tests.unit.optim.optimizers import CASES, DECLARED, NAN, Case
+from tests.unit.optim.suite.behind import Behind
 
 # Numbers that the shared list does not have, and at which a closed form changes.
 MORE = {
@@ -42,57 +38,14 @@ MORE = {
     "rmsprop, centered momentum": ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True}),
     "lion, decay": ("Lion", {"lr": 0.01, "weight_decay": 0.1}),
 }
-CASES = OPTIONS | {
-    name: (getattr(optim, kind), PAPERS.get(kind) or getattr(torch.optim, kind), options)
-    for name, (kind, options) in MORE.items()
-}
-every_case = pytest.mark.parametrize(("ours", "theirs", "options"), CASES.values(), ids=CASES.keys())
+DECLARED_BY_NAME = {one.ours.__name__: one for one in DECLARED}
+MORE_CASES = {name: Case(DECLARED_BY_NAME[kind], name, options) for name, (kind, options) in MORE.items()}
 
 
-def exactness(ours: Any) -> float:
-    """PyTorch keeps the step sizes of ASGD in float32, whatever the parameter is."""
-    return 1e-7 if ours is optim.ASGD else 1e-9
-
-
-@every_case
-def test_it_equals_the_dense_optimizer_after_gaps(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any]
-) -> None:
-    p, q, lazy, eager = beside_dense(ours, theirs, options)
-    lazy.flush()
-    assert_close(p, q, 1e-9)
-    assert_states_close(lazy, p, eager, q, 1e-9)
-
-
-@every_case
-def test_in_float32_it_is_as_exact_as_the_dense_optimizer(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any]
-) -> None:
-    """A sign, or a ratio of two small numbers, can turn rounding into steps: the dense one shows how much."""
-    p, q, lazy, _ = beside_dense(ours, theirs, options, dtype=torch.float32, eager_dtype=torch.float32)
-    _, exact, _, _ = beside_dense(ours, theirs, options, dtype=torch.float32)
-    lazy.flush()
-    error, unavoidable = (p - exact).abs().max(), (q - exact).abs().max()
-    assert error <= 3 * unavoidable + 1e-6 * exact.abs().max()
-
-
-@every_optimizer
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        lambda o: torch.optim.lr_scheduler.StepLR(o, 40, gamma=0.5),
-        lambda o: torch.optim.lr_scheduler.LinearLR(o, start_factor=1e-3, total_iters=100),
-        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 60),
-    ],
-    ids=["steps", "warm-up from almost nothing", "cosine, to 0 and back"],
-)
-def test_learning_rates_may_change_while_rows_are_behind(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any], schedule: Any
-) -> None:
-    p, q, lazy, eager = beside_dense(ours, theirs, options, schedule=schedule, steps=200)
-    lazy.flush()
-    assert_close(p, q, 1e-9)
-    assert_states_close(lazy, p, eager, q, 1e-9)
+@pytest.mark.parametrize("case", MORE_CASES.values(), ids=MORE_CASES)
+def test_where_a_closed_form_changes(case: Case) -> None:
+    Behind().test_it_equals_the_dense_optimizer_after_gaps(case)
+    Behind().test_in_float32_it_is_as_exact_as_the_dense_optimizer(case)
 
 
 @pytest.mark.parametrize(
@@ -155,98 +108,17 @@ def test_momentum_may_come_and_go_while_rows_are_behind() -> None:
 
 
 #: A gap of so many steps; the closed forms do not see the difference, and the rounding of the dense steps is smaller.
-LONG = 2_000 if is_light() else 10_000
+LONG = 1_000 if is_light() else 4_000
 
 
 @pytest.mark.parametrize("case", ["adamw", "sgd, momentum"])
 def test_gaps_of_thousands_of_steps(case: str) -> None:
-    ours, theirs, options = CASES[case]
-    p, q, lazy, eager = beside_dense(
-        ours, theirs, {**options, "lr": 1e-3}, steps=LONG + 600, every=LONG + 300, dtype=torch.float32
-    )
+    long: dict[str, Any] = {"steps": LONG + 600, "every": LONG + 300, "dtype": torch.float32}
+    made = CASES[case]
+    p, q, lazy, eager = beside_dense(made.ours, made.theirs, {**made.options, "lr": 1e-3}, **long)
     lazy.flush()
     assert_close(p, q, 1e-5)
     assert_states_close(lazy, p, eager, q, 1e-5)
-
-
-@every_optimizer
-def test_flushing_and_saving_on_the_way_change_nothing(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any]
-) -> None:
-    def meanwhile(
-        step: int, p: nn.Parameter, optimizer: MaskedOptimizer, eager: torch.optim.Optimizer
-    ) -> None:
-        if step == 60:
-            optimizer.flush()
-        if step == 110:
-            optimizer.flush(p)
-        if step in (90, 130):
-            for each in (optimizer, eager):  # loading turns float32 numbers among the states into float64
-                each.load_state_dict(copy.deepcopy(each.state_dict()))
-
-    p, q, lazy, _ = beside_dense(ours, theirs, options, meanwhile=meanwhile, steps=200)
-    lazy.flush()
-    assert_close(p, q, exactness(ours))
-
-
-@every_optimizer
-def test_state_dicts_are_those_of_the_dense_optimizer_in_mid_run(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any]
-) -> None:
-    p, q, lazy, eager = beside_dense(ours, theirs, options, steps=60)
-    saved = io.BytesIO()
-    torch.save(lazy.state_dict(), saved)
-    saved.seek(0)
-    assert_close(p, q, exactness(ours))  # saving brought the parameter up to date
-    fresh = theirs([q], **options)
-    fresh.load_state_dict(torch.load(saved))
-    assert_states_close(lazy, p, fresh, q, exactness(ours))
-    lazy.load_state_dict(copy.deepcopy(eager.state_dict()))
-    for rows in (torch.tensor([0, 2]), torch.tensor([1])):
-        values = torch.ones(len(rows), 3, dtype=torch.float64)
-        p.grad, q.grad = sparse(rows, values, p), dense(rows, values, q)
-        lazy.step()
-        eager.step()
-    lazy.flush()
-    assert_close(p, q, exactness(ours))
-
-
-@every_optimizer
-def test_dense_gradients_and_missing_ones_in_between(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any]
-) -> None:
-    p, q = (nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64).view(6, 2)) for _ in range(2))
-    lazy, eager = ours([p], unspecified="zero", **options), theirs([q], **options)
-    for step in range(40):
-        rows = torch.tensor([step % 5, (step * 3) % 5])
-        values = torch.sin(torch.arange(4, dtype=torch.float64) + step).view(2, 2)
-        q.grad = dense(rows, values, q)
-        p.grad = sparse(rows, values, p) if step % 7 else q.grad.clone()
-        if step % 11 == 5:  # no gradient at all: the parameter has no step, and no decay
-            p.grad = q.grad = None
-        lazy.step()
-        eager.step()
-    lazy.flush()
-    assert_close(p, q, 1e-9)
-    assert_states_close(lazy, p, eager, q, 1e-9)
-
-
-@every_kind
-@pytest.mark.parametrize("case", ["sgd, momentum", "adamw", "adam, all options", "lion", "rprop", "lamb"])
-def test_any_storage_of_the_gradient(kind: Callable[[Tensor], Any], case: str) -> None:
-    ours, theirs, options = CASES[case]
-    p, q = (nn.Parameter(torch.linspace(-1, 1, 24, dtype=torch.float64).view(6, 4)) for _ in range(2))
-    lazy, eager = ours([p], unspecified="zero", **options), theirs([q], **options)
-    for step in range(30):
-        q.grad = torch.where(
-            torch.rand(6, 4, generator=torch.Generator().manual_seed(step)) < 0.2, 1.0 + step, 0.0
-        ).double()
-        attach_gradient(p, kind(q.grad))
-        lazy.step()
-        eager.step()
-    lazy.flush()
-    assert_close(p, q, 1e-9)
-    assert_states_close(lazy, p, eager, q, 1e-9)
 
 
 @pytest.mark.parametrize("case", ["sgd, momentum", "adamw", "adagrad, all options"])
@@ -254,10 +126,9 @@ def test_any_storage_of_the_gradient(kind: Callable[[Tensor], Any], case: str) -
 @given(data=st.data())
 def test_rows_of_any_dimensions_and_any_steps(case: str, data: st.DataObject) -> None:
     """Gradients that list rows, pieces of rows or entries of a (3, 2, 2) parameter, dense and absent ones."""
-    ours, theirs, options = CASES[case]
     size = (3, 2, 2)
     p, q = (nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64).view(size)) for _ in range(2))
-    lazy, eager = ours([p], unspecified="zero", **options), theirs([q], **options)
+    lazy, eager = CASES[case].mine([p], unspecified="zero"), CASES[case].reference([q])
     for step in range(data.draw(st.integers(1, 12))):
         leading = data.draw(st.integers(0, 3))
         number = data.draw(st.integers(0, 4))
@@ -281,10 +152,9 @@ def test_rows_of_any_dimensions_and_any_steps(case: str, data: st.DataObject) ->
 
 @pytest.mark.parametrize("case", ["sgd, momentum", "adamw", "adam, all options", "rmsprop", "lion"])
 def test_parameters_in_unusual_order_complex_and_empty(case: str) -> None:
-    ours, theirs, options = CASES[case]
     for start in (torch.randn(3, 6).T.double(), torch.randn(6, 2, dtype=torch.complex128)):
         p, q = (nn.Parameter(start.clone(memory_format=torch.preserve_format)) for _ in range(2))
-        lazy, eager = ours([p], unspecified="zero", **options), theirs([q], **options)
+        lazy, eager = CASES[case].mine([p], unspecified="zero"), CASES[case].reference([q])
         for step in range(20):
             rows = torch.tensor([step % 4, step % 3])
             values = torch.full((2, p.shape[1]), 0.5 + step, dtype=p.dtype)
@@ -295,49 +165,10 @@ def test_parameters_in_unusual_order_complex_and_empty(case: str) -> None:
         lazy.flush()
         torch.testing.assert_close(p.detach(), q.detach(), rtol=1e-9, atol=1e-9)
     empty = nn.Parameter(torch.zeros(0, 2))
-    lazy = ours([empty], unspecified="zero", **options)
+    lazy = CASES[case].mine([empty], unspecified="zero")
     empty.grad = torch.zeros(0, 2).to_sparse(1)
     lazy.step()
     lazy.flush()
-
-
-@every_optimizer
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_are_rounded_once_after_a_gap(
-    ours: Optimizers, theirs: Optimizers, options: dict[str, Any], dtype: torch.dtype
-) -> None:
-    del theirs
-    start = torch.linspace(0.5, 1, 12).view(6, 2).to(dtype)
-    p, q = nn.Parameter(start.clone()), nn.Parameter(start.float())
-    lazy, reference = (
-        ours([t], unspecified="zero", **{**options, "eps": 0.25} if "eps" in options else options)
-        for t in (p, q)
-    )
-    for optimizer, t in ((lazy, p), (reference, q)):
-        for step in range(20):
-            rows = torch.arange(6) if step == 0 else torch.tensor([0])
-            t.grad = sparse(rows, torch.full((len(rows), 2), 0.5), t)
-            optimizer.step()
-        optimizer.flush()
-    # rows 1 to 5 were written twice: with the first step, and now
-    torch.testing.assert_close(p.detach()[1:].float(), q.detach()[1:], rtol=2e-2, atol=2e-2)
-
-
-def test_accumulators_per_row() -> None:
-    for case in ("adagrad", "adam", "adamw", "rmsprop", "adadelta", "adamax", "nadam", "radam"):
-        ours, _, options = CASES[case]
-        p, q = (nn.Parameter(torch.linspace(-1, 1, 24, dtype=torch.float64).view(4, 3, 2)) for _ in range(2))
-        lazy = ours([p], unspecified="zero", state="row", **options)
-        eager = ours([q], state="row", **options)
-        for step in range(30):
-            pieces = torch.tensor([[step % 3, step % 2], [step % 3, 1]])
-            values = torch.sin(torch.arange(4, dtype=torch.float64) + step).view(2, 2)
-            p.grad = torch.sparse_coo_tensor(pieces, values, p.shape, check_invariants=True)
-            q.grad = p.grad.to_dense()
-            lazy.step()
-            eager.step()
-        lazy.flush()
-        assert_close(p, q, 1e-9)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +176,7 @@ def test_accumulators_per_row() -> None:
 )
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_frozen_entries_stay_frozen(case: str, by_rows: bool) -> None:
-    ours, _, options = CASES[case]
+    made = (CASES | MORE_CASES)[case]
     p, q = (nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64).view(6, 2)) for _ in range(2))
     start = p.detach().clone()
     mask = torch.tensor([True, False, True, True, True, False]).view(6, 1).expand(6, 2).clone()
@@ -353,7 +184,7 @@ def test_frozen_entries_stay_frozen(case: str, by_rows: bool) -> None:
         mask[2, 1] = False
     train_only(p, mask)
     train_only(q, mask)
-    lazy, eager = ours([p], unspecified="zero", **options), ours([q], **options)
+    lazy, eager = made.mine([p], unspecified="zero"), made.mine([q])
     for step in range(20):
         rows = torch.tensor([step % 4])
         values = torch.full((1, 2), 1.0 + step, dtype=torch.float64)

@@ -1,7 +1,8 @@
-"""One run of a lazy optimizer next to a dense one, for the tests of what a missing gradient means."""
+"""Optimizers next to PyTorch's with all gradients: what a missing gradient means, skipped or zero."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +12,46 @@ from torch import Tensor, nn
 from maskgrad.optim.optimizer import MaskedOptimizer
 
 Scheduler = Callable[[torch.optim.Optimizer], Any]
+
+
+class Skipped:
+    """PyTorch's optimizer with zeros for what is unspecified, which is put back after each step."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, param: Tensor) -> None:
+        self.optimizer, self.param = optimizer, param
+
+    def step(self, dense: Tensor, mask: Tensor) -> None:
+        param, before = (
+            self.param.detach().clone(),
+            copy.deepcopy(dict(self.optimizer.state.get(self.param, {}))),
+        )
+        self.param.grad = dense.clone()
+        self.optimizer.step()
+        put_back(self.optimizer, self.param, mask, param, before)
+
+    def assert_states_close(self, state: dict[str, Any], rows: slice) -> None:
+        for name, value in self.optimizer.state[self.param].items():
+            if isinstance(value, Tensor):
+                expected, found = (
+                    (value, state[name]) if not value.dim() else (value[rows], state[name][rows])
+                )
+                torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def put_back(
+    optimizer: torch.optim.Optimizer, q: Tensor, mask: Tensor, param: Tensor, before: dict[str, Any]
+) -> None:
+    """What a step of PyTorch's ``optimizer`` did to entries without a gradient, by what was before."""
+    q.copy_(torch.where(mask, q, param))
+    (rate,) = (group["lr"] for group in optimizer.param_groups if any(q is p for p in group["params"]))
+    starts = {"ax": param, "step_size": torch.full_like(param, float(rate))}
+    for name, value in optimizer.state.get(q, {}).items():
+        if isinstance(value, Tensor) and value.shape == q.shape and value.dim():
+            old = before.get(name)
+            value.copy_(
+                torch.where(mask, value, starts.get(name, torch.zeros_like(param)) if old is None else old)
+            )
 
 
 def gradients(size: Sequence[int], steps: int, *, every: int, seed: int) -> list[tuple[Tensor, Tensor]]:
@@ -48,7 +89,6 @@ def beside_dense(
     options: dict[str, Any],
     *,
     dtype: torch.dtype = torch.float64,
-    eager_dtype: torch.dtype = torch.float64,
     size: Sequence[int] = (9, 3),
     steps: int = 300,
     every: int = 5,
@@ -59,12 +99,12 @@ def beside_dense(
 ) -> tuple[nn.Parameter, nn.Parameter, MaskedOptimizer, torch.optim.Optimizer]:
     """Both parameters and optimizers after a run. Nothing has been flushed at the end."""
     start = torch.randn(*size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
-    p, q = nn.Parameter(start.clone()), nn.Parameter(start.to(eager_dtype))
+    p, q = nn.Parameter(start.clone()), nn.Parameter(start.double())
     lazy, eager = ours([p], unspecified="zero", **options, **more), theirs([q], **options)
     schedulers = [schedule(lazy), schedule(eager)] if schedule else []
     for step, (rows, exact) in enumerate(gradients(size, steps, every=every, seed=seed)):
         values = exact.to(dtype).double()
-        p.grad, q.grad = sparse(rows, values, p), dense(rows, values, q).to(eager_dtype)
+        p.grad, q.grad = sparse(rows, values, p), dense(rows, values, q)
         lazy.step()
         eager.step()
         for scheduler in schedulers:
@@ -72,6 +112,19 @@ def beside_dense(
         if meanwhile is not None:
             meanwhile(step, p, lazy, eager)
     return p, q, lazy, eager
+
+
+def dense_alone(
+    theirs: Callable[..., torch.optim.Optimizer], options: dict[str, Any], dtype: torch.dtype
+) -> nn.Parameter:
+    """Where the dense optimizer of :func:`beside_dense` arrives if it computes in ``dtype``."""
+    start = torch.randn(9, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    q = nn.Parameter(start.to(dtype))
+    eager = theirs([q], **options)
+    for rows, exact in gradients((9, 3), 300, every=5, seed=0):
+        q.grad = dense(rows, exact.to(dtype).double(), q).to(dtype)
+        eager.step()
+    return q
 
 
 def assert_close(p: Tensor, q: Tensor, tolerance: float) -> None:

@@ -1,0 +1,240 @@
+"""Derivatives of whole batches on all of torch.nn, against a double loop: both orders, coupled or not."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import maskgrad as mg
+from tests.unit.gradients.module_zoo import (
+    ABSENT,
+    Specimen,
+    diagonal,
+    graph_with_parameters,
+    is_coupled,
+    specimens,
+    variant_zero,
+    whole_jacobian,
+)
+
+ZOO = list(specimens())
+FIRST = list(filter(variant_zero, ZOO))
+#: vectors for each sample
+VECTORS = 2
+#: whose first dimension is time, which the zoo does not say
+TIME_FIRST = ("nn.RNN,", "nn.GRU,", "nn.LSTM,", "nn.Transformer", "nn.MultiheadAttention")
+
+
+def quietly(call: Callable[..., Any], *args: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what modules say about themselves
+        return call(*args)
+
+
+def test_all_of_torch_nn_is_in_the_zoo_and_has_a_graph() -> None:
+    classes = {
+        name
+        for name in dir(nn)
+        if isinstance(getattr(nn, name), type) and issubclass(getattr(nn, name), nn.Module)
+    }
+    shown = {specimen.name.split(",")[0].removeprefix("nn.").strip() for specimen in ZOO}
+    lazy = {name for name in classes if name.startswith("Lazy")}
+    assert classes - shown - set(ABSENT) - lazy == set()
+    found = {one.name.split(",")[0].strip() for one in ZOO if quietly(graph_with_parameters, one) is not None}
+    assert {one.name.split(",")[0].strip() for one in ZOO} - found == set()
+
+
+def from_the_left(v: Tensor, jacobian: Tensor) -> Tensor:
+    """(B, N, k) times (B, k, *I)."""
+    return torch.einsum("bnk,bki->bni", v, jacobian.flatten(2)).unflatten(2, jacobian.shape[2:])
+
+
+def from_the_right(jacobian: Tensor, u: Tensor) -> Tensor:
+    """(B, k, *I) times (B, N, *I)."""
+    return torch.einsum("bki,bni->bnk", jacobian.flatten(2), u.flatten(2))
+
+
+def vectors_for(y: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Cotangents (B, N, k) and tangents (B, N, *I)."""
+    return tuple(torch.randn(len(t), VECTORS, *t.shape[1:], dtype=t.dtype) for t in (y, x))  # type: ignore[return-value]
+
+
+def coupling_of(whole: Tensor, *calls: Callable[[], Any]) -> str:
+    """What ``coupling=`` has to be; where samples influence each other, ``calls`` without it say so."""
+    if not is_coupled(whole):
+        return "check"
+    for call in calls:
+        with pytest.raises(mg.CoupledSamplesError, match="influence each other"):
+            call()
+    return "exact"
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("specimen", ZOO, ids=str)
+def test_first_order(specimen: Specimen) -> None:
+    graph = quietly(graph_with_parameters, specimen)
+    if graph is None:
+        return
+    y, x, _ = graph
+    whole = whole_jacobian(y, x)
+    jacobian = diagonal(whole)
+    v, u = vectors_for(y, x)
+    coupling = coupling_of(
+        whole, lambda: mg.batched_grad(y, x), lambda: mg.batched_vjp(y, x, v), lambda: mg.batched_jvp(y, x, u)
+    )
+    for chunk_size in (None, 1):
+        manner: dict[str, Any] = {"chunk_size": chunk_size, "coupling": coupling}
+        torch.testing.assert_close(mg.batched_grad(y, x, **manner), jacobian, equal_nan=True)
+        torch.testing.assert_close(
+            mg.batched_vjp(y, x, v, **manner), from_the_left(v, jacobian), equal_nan=True
+        )
+        torch.testing.assert_close(
+            mg.batched_jvp(y, x, u, **manner), from_the_right(jacobian, u), equal_nan=True
+        )
+    if (variant_zero(specimen) or specimen.name.endswith("0 ")) and not specimen.name.startswith(TIME_FIRST):
+        module, args, kwargs = specimen.build()
+        names = list(inspect.signature(module.forward).parameters)
+        given: Any = dict(zip(names, args, strict=False)) | kwargs if kwargs else args
+        assert bool(quietly(mg.find_coupling, module, given)) == is_coupled(whole)
+
+
+def slopes(number: Tensor, by: list[Tensor]) -> list[Tensor]:
+    """The gradient of a number that tells all entries apart."""
+    if not number.requires_grad:
+        return [torch.zeros_like(x) for x in by]
+    weights = torch.linspace(1, 2, number.numel(), dtype=number.dtype).reshape(number.shape)
+    total = (number**2 * weights).sum() if number.ndim else number
+    found = torch.autograd.grad(total, by, retain_graph=True, materialize_grads=True)
+    return [gradient.to_dense() for gradient in found]
+
+
+def same_slopes(found: Tensor, expected: Tensor, by: list[Tensor]) -> None:
+    """Equal values, and equal gradients or the same refusal of PyTorch's."""
+    torch.testing.assert_close(found, expected, equal_nan=True)
+    assert found.requires_grad or not expected.requires_grad
+    try:
+        wanted = slopes(expected, by)
+    except RuntimeError as refused:  # a few modules have no second derivatives in PyTorch, with us neither
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+            slopes(found, by)
+        return
+    torch.testing.assert_close(slopes(found, by), wanted, equal_nan=True)
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("specimen", FIRST, ids=str)
+def test_second_order(specimen: Specimen) -> None:
+    graph = quietly(graph_with_parameters, specimen)
+    if graph is None:
+        return
+    y, x, parameters = graph
+    y = y[:, :2]
+    try:
+        whole = whole_jacobian(y, x, create_graph=True)
+    except RuntimeError as refused:
+        for call in (
+            lambda: mg.batched_grad(y, x, create_graph=True),
+            lambda: mg.gradient_penalty(y, x, per_sample=True),
+            lambda: mg.batched_hessian(y, x, coupling="independent"),
+        ):
+            with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+                call()
+        return
+    jacobian = diagonal(whole)
+    coupling = coupling_of(whole, lambda: mg.gradient_penalty(y, x, per_sample=True))
+    manner: dict[str, Any] = {"create_graph": True, "coupling": coupling}
+    same_slopes(mg.batched_grad(y, x, **manner), jacobian, [x])
+
+    v, u = (vector.requires_grad_() for vector in vectors_for(y, x))
+    same_slopes(mg.batched_jvp(y, x, u, **manner), from_the_right(jacobian, u), [x, u])
+    cotangent = v[:, 0]
+    (by_torch,) = torch.autograd.grad(y, x, cotangent, create_graph=True, materialize_grads=True)
+    found = mg.batched_vjp(y, x, v, **manner)
+    try:
+        slopes(by_torch, [cotangent])
+    except RuntimeError as refused:  # a gradient with respect to cotangents is missing in PyTorch, too
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+            slopes(found, [v])
+    else:
+        same_slopes(found, from_the_left(v, jacobian), [x, v])
+
+    by = [x, *parameters]
+    squares = jacobian.flatten(1).square().sum(1)
+    same_slopes(mg.gradient_penalty(y, x, per_sample=True, coupling=coupling), squares.mean(), by)
+    if bool((squares > 1e-9).all()):
+        norms = mg.gradient_penalty(y, x, per_sample=True, target=0.3, reduction="sum", coupling=coupling)
+        same_slopes(norms, (squares.sqrt() - 0.3).square().sum(), by)
+    # One number for everything: every derivative by itself, from the rows of the whole Jacobian.
+    weights = torch.linspace(1, 2, y.numel(), dtype=y.dtype).reshape(y.shape)
+    gradient = torch.einsum("bk,bk...->...", weights, whole)
+    same_slopes(mg.gradient_penalty((y * weights).sum(), x), gradient.square().sum(), by)
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("specimen", FIRST, ids=str)
+def test_hessians(specimen: Specimen) -> None:
+    graph = quietly(graph_with_parameters, specimen)
+    if graph is None:
+        return
+    y, x, _ = graph
+    y = y[:, :1]
+    try:
+        whole = whole_jacobian(y, x, create_graph=True)
+        chosen, expected = some_second_derivatives(diagonal(whole), x)
+    except RuntimeError as refused:  # no second derivatives in PyTorch
+        with pytest.raises(RuntimeError, match=re.escape(str(refused)[:30])):
+            mg.batched_hessian(y, x, coupling="independent")
+        return
+    coupling = coupling_of(whole, lambda: mg.batched_hessian(y, x))
+    found = mg.batched_hessian(y, x, coupling=coupling)
+    assert found.shape == (*y.shape, *x.shape[1:], *x.shape[1:])
+    rows = found.reshape(len(x), -1, *x.shape[1:])[:, chosen]
+    torch.testing.assert_close(rows, expected, equal_nan=True)
+
+
+def some_second_derivatives(jacobian: Tensor, x: Tensor, number: int = 4) -> tuple[list[int], Tensor]:
+    """Some rows of the Hessian of one output (B, rows, *I), one backward pass for each sample and row; and which."""
+    flat = jacobian.reshape(len(x), -1)
+    chosen = list(range(0, flat.shape[1], max(1, flat.shape[1] // number)))
+    if not flat.requires_grad:
+        return chosen, torch.zeros(len(x), len(chosen), *x.shape[1:], dtype=x.dtype)
+
+    def row(b: int, i: int) -> Tensor:
+        return torch.autograd.grad(flat[b, i], x, retain_graph=True, materialize_grads=True)[0][b]
+
+    return chosen, torch.stack([torch.stack([row(b, i) for i in chosen]) for b in range(len(x))])
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """A gradient of rows as a dense one, differentiably."""
+    if not gradient.is_sparse:
+        return gradient
+    rows = gradient.coalesce()
+    return torch.zeros(rows.shape, dtype=rows.dtype).index_put(tuple(rows.indices()), rows.values())
+
+
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("specimen", FIRST, ids=str)
+def test_penalties_by_parameters(specimen: Specimen) -> None:
+    graph = quietly(graph_with_parameters, specimen)
+    if graph is None or not graph[2]:
+        return
+    y, x, parameters = graph
+    y = y[:, :2].sin()
+    rows = [
+        torch.autograd.grad(one, parameters, create_graph=True, allow_unused=True) for one in y.reshape(-1)
+    ]
+    columns = [[dense(part) for part in column if part is not None] for column in zip(*rows, strict=True)]
+    if not any(columns):
+        with pytest.raises(ValueError, match="depends on none"):
+            mg.gradient_penalty(y.sum(), parameters)
+        return
+    squares = [torch.stack(column).sum(0).square().sum() for column in columns if column]
+    same_slopes(mg.gradient_penalty(y.sum(), parameters), torch.stack(squares).sum(), [x, *parameters])

@@ -1,0 +1,139 @@
+"""``unspecified="zero"``: a missing gradient counts as zero, whenever its row is brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from maskgrad import attach_gradient
+from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense_alone, sparse
+from tests.unit.optim.kinds import FULL
+from tests.unit.optim.optimizers import Case
+from tests.unit.optim.suite.states import filed
+
+SCHEDULES: dict[str, Callable[[Any], Any]] = {
+    "warm-up from almost nothing": lambda o: torch.optim.lr_scheduler.LinearLR(
+        o, start_factor=1e-3, total_iters=100
+    ),
+    "cosine, to 0 and back": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 60),
+}
+SCALES = (1e-5, 1e-8, 1e-10, 1e-13)
+
+
+def exactness(case: Case) -> float:
+    """PyTorch keeps the step sizes of ASGD in float32, whatever the parameter is."""
+    return 1e-7 if case.keeps_singles else 1e-9
+
+
+def signed(scale: float, dtype: torch.dtype, steps: int = 8) -> list[Tensor]:
+    """No two entries are equal, and none is zero."""
+    generator = torch.Generator().manual_seed(0)
+    numbers = torch.rand(steps, 2, 6, 2, generator=generator, dtype=torch.float64)
+    return [*(scale * (0.5 + numbers[:, 0]) * (numbers[:, 1] - 0.5).sign()).to(dtype)]
+
+
+def assert_as_near_as_rounding(got: Tensor, expected: Tensor) -> None:
+    """The whole step is small: its own size is what an error is measured by."""
+    size = expected.abs().max()
+    assert size > 0
+    torch.testing.assert_close(got / size, expected / size, rtol=0, atol=20_000 * torch.finfo(got.dtype).eps)
+
+
+class Behind:
+    @pytest.mark.forms(per=lambda case: case.ours)
+    def test_it_equals_the_dense_optimizer_after_gaps(self, case: Case) -> None:
+        p, q, lazy, eager = beside_dense(case.ours, case.theirs, case.options)
+        lazy.flush()
+        assert_close(p, q, 1e-9)
+        assert_states_close(lazy, p, eager, q, 1e-9)
+
+    def test_in_float32_it_is_as_exact_as_the_dense_optimizer(self, case: Case) -> None:
+        """A sign, or a ratio of two small numbers, can turn rounding into steps: the dense one shows how much."""
+        p, exact, lazy, _ = beside_dense(case.ours, case.theirs, case.options, dtype=torch.float32)
+        q = dense_alone(case.theirs, case.options, torch.float32)
+        lazy.flush()
+        error, unavoidable = (p - exact).abs().max(), (q - exact).abs().max()
+        assert error <= 3 * unavoidable + 1e-6 * exact.abs().max()
+
+    @pytest.mark.parametrize("schedule", SCHEDULES)
+    def test_learning_rates_may_change_and_rows_be_read_in_between(self, case: Case, schedule: str) -> None:
+        def meanwhile(step: int, p: nn.Parameter, lazy: Any, eager: Any) -> None:
+            if step == 60:
+                lazy.flush()
+            if step == 110:
+                lazy.flush(p)
+            if step in (90, 130):  # to each other; turns float32 numbers among the states into float64
+                mine, theirs = filed(lazy.state_dict()), filed(eager.state_dict())
+                lazy.load_state_dict(theirs if step == 90 else mine)
+                eager.load_state_dict(mine if step == 90 else theirs)
+
+        p, q, lazy, eager = beside_dense(
+            case.ours, case.theirs, case.options, schedule=SCHEDULES[schedule], steps=200, meanwhile=meanwhile
+        )
+        lazy.flush()
+        assert_close(p, q, exactness(case))
+        assert_states_close(lazy, p, eager, q, exactness(case))
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_halves_are_rounded_once_after_a_gap(self, case: Case, dtype: torch.dtype) -> None:
+        start = torch.linspace(0.5, 1, 12).view(6, 2).to(dtype)
+        p, q = nn.Parameter(start.clone()), nn.Parameter(start.float())
+        more = {"eps": 0.25} if "eps" in case.options else {}
+        for t in (p, q):
+            optimizer = case.mine([t], unspecified="zero", **more)
+            for step in range(20):
+                rows = torch.arange(6) if step == 0 else torch.tensor([0])
+                t.grad = sparse(rows, torch.full((len(rows), 2), 0.5), t)
+                optimizer.step()
+            optimizer.flush()
+        # rows 1 to 5 were written twice: with the first step, and now
+        torch.testing.assert_close(p.detach()[1:].float(), q.detach()[1:], rtol=2e-2, atol=2e-2)
+
+    def test_one_value_per_row(self, row_case: Case) -> None:
+        p, q = (nn.Parameter(torch.linspace(-1, 1, 24, dtype=torch.float64).view(4, 3, 2)) for _ in range(2))
+        lazy, eager = row_case.mine([p], unspecified="zero", state="row"), row_case.mine([q], state="row")
+        for step in range(30):
+            pieces = torch.tensor([[step % 3, step % 2], [step % 3, 1]])
+            values = torch.sin(torch.arange(4, dtype=torch.float64) + step).view(2, 2)
+            p.grad = torch.sparse_coo_tensor(pieces, values, p.shape, check_invariants=True)
+            q.grad = p.grad.to_dense()
+            lazy.step()
+            eager.step()
+        lazy.flush()
+        assert_close(p, q, 1e-9)
+
+    def test_epsilon_is_where_it_is_in_pytorch(self, case: Case) -> None:
+        """Gradients as small as it show whether it is added before or after a bias correction or a root."""
+        if case.options.get("norm_bounds"):
+            return  # steps cancel each other to the last digit
+        for scale in SCALES:
+            for dtype in (torch.float32, torch.float64):
+                gradients = signed(scale, dtype)
+                expected = _run(case.reference, gradients)
+                for kind in ("dense", "rows", "padded rows", "coo", "masked"):
+                    got = _run(case.mine, [*map(FULL[kind], gradients)])
+                    assert_as_near_as_rounding(got, expected)
+            # in the first step all rows have a gradient, then one; the closed forms follow
+            for number, gradient in enumerate(gradients[1:]):
+                gradient[torch.arange(6) != number % 3] = 0
+            sparse = [torch.sparse_coo_tensor(torch.arange(6)[None], gradients[0], check_invariants=True)]
+            sparse += [gradient.to_sparse(1) for gradient in gradients[1:]]
+            got = _run(lambda params: case.mine(params, unspecified="zero"), sparse)
+            assert_as_near_as_rounding(got, _run(case.reference, gradients))
+
+
+def _run(make: Callable[[Any], Any], gradients: list[Any]) -> Tensor:
+    """From zeros."""
+    dtype = gradients[0].dtype
+    p = nn.Parameter(torch.zeros(6, 2, dtype=dtype))
+    optimizer = make([p])
+    for gradient in gradients:
+        attach_gradient(p, gradient)
+        optimizer.step()
+    if hasattr(optimizer, "flush"):
+        optimizer.flush()
+    return p.detach()
