@@ -152,8 +152,8 @@ def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) 
         raise ValueError(f"capacity must be at least 1, found {capacity}")
     if dense:
         raise ValueError(
-            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} excludes; omit one of "
-            "them out"
+            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} excludes; "
+            "omit one of them"
         )
     return False
 

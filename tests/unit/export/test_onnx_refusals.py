@@ -106,7 +106,7 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         (
             {"input_names": "x"},
             TypeError,
-            r"input_names must be a sequence of names, found 'x'; write \['x'\]",
+            r"input_names must be a sequence of names, found 'x'; use \['x'\]",
         ),
         (
             {"input_names": ["a", "b"]},

@@ -339,5 +339,5 @@ class Both(nn.Module):
 def test_outputs_without_samples() -> None:
     with pytest.raises(ValueError, match=r"shape \(\), without a dimension of samples"):
         mg.coupled_backward(Both(), [torch.ones(1)], torch.sum)
-    with pytest.raises(ValueError, match="part 1 gives"):
+    with pytest.raises(ValueError, match="part 1 has the structure"):
         mg.coupled_backward(Both(), [torch.ones(2), torch.ones(3)], torch.sum)

@@ -134,7 +134,7 @@ def test_an_unknown_body_is_refused(monkeypatch):
 
 def test_a_body_for_another_device_is_not_forced():
     with use_kernels("cuda"):
-        assert "the cuda body is forced" in explain("masked_sum", LARGE, MASK)
+        assert "the cuda kernels are forced" in explain("masked_sum", LARGE, MASK)
         total, _ = kernels.masked_sum(LARGE, MASK, (1,), False)
     torch.testing.assert_close(total, torch.where(MASK, LARGE, 0).sum(1))
 
