@@ -11,4 +11,4 @@ collect_ignore_glob = ["suites/*"]
 @pytest.fixture(autouse=True)
 def _opacus_may_set_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch.testing._internal, once another test has imported it, forbids flags that opacus sets."""
-    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
+    monkeypatch.setitem(torch.backends.flags_frozen.__globals__, "__allow_nonbracketed_mutation_flag", True)
