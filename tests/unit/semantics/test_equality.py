@@ -36,3 +36,17 @@ def test_shapes_are_compared_by_equal_and_broadcast_by_allclose() -> None:
     assert torch.allclose(row, torch.ones(2) + 1e-9)
     assert not torch.allclose(row, torch.ones(2) + 0.1)
     assert torch.allclose(row, torch.ones(2) + 0.1, atol=0.2)
+
+
+def test_a_row_is_not_equal_to_rows_whichever_comes_first() -> None:
+    row, rows = mg.masked(torch.ones(2), on(1, 1)), mg.masked(torch.ones(2, 2), on([1, 1], [1, 1]))
+    assert not torch.equal(row, rows)
+    assert not torch.equal(rows, row)
+
+
+def test_tensors_are_equal_however_they_are_stored() -> None:
+    x = mg.masked(torch.tensor([[1.0, nan], [nan, 4.0]]), on([1, 0], [0, 1]))
+    for other in (x, x.to_sparse(), x.to_sparse(torch.sparse_csc)):
+        for one, two in ((x.to_sparse(), other), (other, x.to_sparse())):
+            assert torch.equal(one, two)
+            assert not torch.equal(one, two * 2)

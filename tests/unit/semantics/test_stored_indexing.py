@@ -36,12 +36,11 @@ def assert_same(found: Any, expected: Any) -> None:
     assert torch.allclose(whole.filled(0), expected.filled(0))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.parametrize("sparse_dim", [1, 2, 3])
-def test_every_index_of_three_parts(sparse_dim: int, length: int) -> None:
+def test_every_index_of_up_to_three_parts(sparse_dim: int) -> None:
     stored = hybrid(sparse_dim)
     dense = stored.to_dense()
-    for index in itertools.product(PARTS, repeat=length):
+    for index in itertools.chain(*(itertools.product(PARTS, repeat=length) for length in (1, 2, 3))):
         if sum(part is Ellipsis for part in index) > 1:
             continue
         try:
@@ -93,3 +92,23 @@ def test_sparse_entries_are_not_assigned_to_a_mask() -> None:
     with pytest.raises(mg.errors.UnsupportedLayoutError, match=r"assigning .* x\.to_dense\(\)"):
         x[...] = mg.from_sparse(torch.eye(3).to_sparse())
     assert x.tolist() == torch.zeros(3, 3).tolist()
+
+
+@pytest.mark.parametrize("place", [-4, 3])
+def test_a_position_outside_is_an_error(place: int) -> None:
+    with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 3"):
+        entries((3, 4)).to_sparse()[torch.tensor([0, place])]
+
+
+@pytest.mark.parametrize("batch", [(), (1,), (2,)])
+def test_batches_of_stored_matrices_are_broadcast(batch: tuple[int, ...]) -> None:
+    x, y = entries((2, 3, 4)), entries((*batch, 4, 5))
+    assert_same(torch.matmul(x.to_sparse(), y.to_sparse()), torch.matmul(x, y))
+    x, y = entries((*batch, 3, 4)), entries((2, 4, 5))
+    assert_same(torch.matmul(x.to_sparse(), y.to_sparse()), torch.matmul(x, y))
+
+
+@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
+def test_softmax_of_integers_is_refused_in_the_words_of_torch(function: Any) -> None:
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+        function(mg.masked(torch.eye(3).long()).to_sparse(), 1)

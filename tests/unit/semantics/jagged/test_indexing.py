@@ -144,3 +144,13 @@ def test_one_sequence_is_read_at_the_places_of_several() -> None:
             torch.autograd.grad(y.square().sum(), data, retain_graph=True)[0] for y in (found, expected)
         ]
         torch.testing.assert_close(*gradients)
+
+
+def test_a_position_out_of_bounds_is_named_with_its_dimension() -> None:
+    mask = torch.arange(2) < torch.tensor([[2, 1], [0, 2]])[..., None]
+    x = mg.masked(torch.randn(2, 2, 2), mask).to_sparse(layout=torch.jagged)
+    for position in (2, -3):
+        with pytest.raises(
+            IndexError, match=f"index {position} is out of bounds for dimension 2 with size 2"
+        ):
+            x[:, :, position]

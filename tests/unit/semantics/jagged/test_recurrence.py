@@ -274,3 +274,17 @@ def test_packed_sequences_go_through_a_module_as_ever() -> None:
     module = nn.GRU(4, 3, batch_first=True)
     data = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(1, 4)])
     assert type(module(data)[0]) is nn.utils.rnn.PackedSequence
+
+
+def test_options_may_be_named() -> None:
+    """As the modules do it all arguments are positional."""
+    gru = nn.GRU(4, 3, batch_first=True, dtype=D)
+    _, x = batch([2, 0, 3])
+    begin = torch.zeros(1, 3, 3, dtype=D)
+    options = {
+        "has_biases": True, "num_layers": 1, "dropout": 0.0, "train": False,
+        "bidirectional": False, "batch_first": True,
+    }  # fmt: skip
+    found, _ = torch.gru(x, begin, gru._flat_weights, **options)
+    assert found.layout == torch.jagged
+    assert torch.equal(found, gru(x)[0])

@@ -102,6 +102,15 @@ def test_only_a_label_is_missing() -> None:
     assert_entries(F.linear_cross_entropy(**arguments, target=target), expected.item())
 
 
+def test_halves_are_rounded_as_by_the_layer_and_the_loss() -> None:
+    x, w = (value.bfloat16() for value in (torch.randn(5, 300), torch.randn(4, 300)))
+    x = mg.masked(x, on(1, 1, 0, 1, 1)[:, None])
+    found = F.linear_cross_entropy(x, w, LABELS, reduction="none")
+    expected = F.cross_entropy(F.linear(x, w), LABELS, reduction="none")
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)
+
+
 def test_mistakes_are_torchs() -> None:
     x = mg.masked(torch.zeros(2, 3))
     with pytest.raises(RuntimeError, match="in_features"):
