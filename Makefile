@@ -60,8 +60,8 @@ test-2.%: .venv-2.%/.stamp-minor
 	@$(call which_versions,$(<D))
 	$(<D)/bin/python $(light_run)
 
-planted-faults: $(VENV)/.stamp-dev  ## plant known faults, one at a time, and see which ones `make test` catches; an hour
-	$(BIN)/python -m tests.planted_faults
+planted-faults: $(VENV)/.stamp-dev  ## plant 200 faults, one at a time, and see which ones the tests notice; an hour or two; ARGS=--resume goes on
+	$(BIN)/python -m tests.planted_faults $(ARGS)
 
 test-xla: .venv-xla/.stamp  ## run the tests on PyTorch/XLA, on the CPU; installs some gigabytes
 	PJRT_DEVICE=CPU .venv-xla/bin/python -m pytest tests/xla

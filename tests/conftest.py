@@ -6,6 +6,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -18,7 +19,9 @@ from tests.effort import examples
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
     """Hypothesis has no deadline, as a first call may compile for seconds; where CI is set, runs draw the same."""
-    same = {"derandomize": True, "database": None} if os.environ.get("CI") else {}
+    same: dict[str, Any] = {"derandomize": True, "database": None} if os.environ.get("CI") else {}
+    if "PLANTED_FAULT" in os.environ:  # the first example that fails is enough: none is made smaller
+        same |= {"phases": (hypothesis.Phase.explicit, hypothesis.Phase.generate)}
     hypothesis.settings.register_profile("maskgrad", deadline=None, max_examples=examples(100), **same)
     hypothesis.settings.load_profile("maskgrad")
 

@@ -1,6 +1,8 @@
-"""``python -m tests.planted_faults [number …]``: plant each fault, and see whether the light run notices.
+"""``python -m tests.planted_faults [name …]``: plant each fault, and see whether the tests notice.
 
-The faults are planted in a copy of the tree; each run of the tests stops at the first failure.
+The faults are planted in a copy of the tree, one at a time. First the tests of the file are run, then the laws (see
+``rooms.py``), and then, if both pass, the light run; each stops at its first failure. Importing PyTorch takes longer
+than most of these runs: it is imported once, and each run is a fork of the process that has done so.
 """
 
 from __future__ import annotations
@@ -9,97 +11,188 @@ import argparse
 import json
 import os
 import re
+import resource
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from compileall import compile_dir
+from importlib import import_module
 from pathlib import Path
+from py_compile import PycInvalidationMode
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from tests.planted_faults.faults import FAULTS, ROOT, SOURCES, Fault
+from tests.planted_faults.fault import ROOT, SOURCES, Fault
+from tests.planted_faults.faults import FAULTS
+from tests.planted_faults.rooms import runs_for
+from tests.planted_faults.table import PAGE, RESULTS, table
 
 IGNORED = shutil.ignore_patterns(
-    ".git", ".venv*", "*-report", "_build", "generated", ".*_cache", "__pycache__"
+    ".git", ".venv*", "*-report", "_build", "generated", ".*_cache", "__pycache__", "*.nb?"
 )
-# but for the test of these faults, which sees each of them in the text
-SELF = ("--ignore", "tests/unit/test_planted_faults.py")
-LIGHT = ("-m", "pytest", "--effort", "light", "-q", "-x", "-p", "no:cacheprovider", *SELF)
-# what pytest exits with when tests fail, when it stops at the first that does, and when all pass
-CAUGHT, STOPPED, MISSED = 1, 2, 0
+# but for the tests of these faults, which see each of them in the text
+OPTIONS = (
+    "--effort",
+    "light",
+    "-q",
+    "-x",
+    "-p",
+    "no:cacheprovider",
+    "--ignore",
+    "tests/unit/test_planted_faults.py",
+)
+# what a plug-in's import before pytest is worth a warning for
+QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
+PRELOADED = ("torch", "numba", "hypothesis", "sybil", "torch.testing._internal.common_methods_invocations")
+# of the processor's time, not the clock's; a loop that does not end is noticed, too
+SECONDS = 600
+# what pytest exits with when tests fail, when it stops at the first that does, when nothing can be imported, and when
+# all pass
+CAUGHT, STOPPED, UNUSABLE, MISSED = 1, 2, 4, 0
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.planted_faults", description=__doc__)
     parser.add_argument(
-        "numbers", nargs="*", type=int, help="which faults, counted from 1; all if none is named"
+        "names", nargs="*", help="which faults, by a part of their name; all if none is given"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("planted-faults.json"), help="where the results are written"
+        "--tree", type=Path, default=Path(tempfile.gettempdir()) / "planted-faults", help="the copy"
     )
-    parser.add_argument("--processes", default="auto", help="how many processes run the tests")
-    parser.add_argument("--tests", nargs="*", default=[], help="what to run, if not all tests")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the results are kept")
+    parser.add_argument("--resume", action="store_true", help="only faults without a result")
+    parser.add_argument("--missed", action="store_true", help="only faults that were missed")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=3,
+        help="1: the tests of the file alone; 2: and the laws; 3: and the light run",
+    )
     return parser.parse_args()
 
 
 def main() -> int:
-    wanted, console, results = arguments(), Console(), []
-    chosen = [FAULTS[number - 1] for number in wanted.numbers] or list(FAULTS)
-    with tempfile.TemporaryDirectory(prefix="planted-") as folder:
-        copy = Path(folder) / "tree"
-        shutil.copytree(ROOT, copy, ignore=IGNORED)
-        run = ["--numprocesses", wanted.processes, "--maxprocesses", "8", *wanted.tests]
-        for fault in track(chosen, "planting", console=console):
-            result = outcome(copy, fault, run)
-            results.append(result)
-            console.print(f"{result['outcome']:>7} {fault.name}  [dim]{result['test']}[/dim]")
-            wanted.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
-    console.print(table(results))
-    return int(any(result["outcome"] != "caught" for result in results))
+    wanted, console = arguments(), Console(width=160)
+    results: dict[str, dict[str, Any]] = (
+        json.loads(wanted.out.read_text(encoding="utf-8")) if wanted.out.exists() else {}
+    )
+    results = {fault.name: results[fault.name] for fault in FAULTS if fault.name in results}
+    chosen = [
+        fault
+        for fault in FAULTS
+        if (not wanted.names or any(name in fault.name for name in wanted.names))
+        and not fault.equivalent
+        and not (wanted.resume and fault.name in results)
+        and not (wanted.missed and results.get(fault.name, {}).get("outcome") != "missed")
+    ]
+    copied(wanted.tree)
+    for name in PRELOADED:
+        import_module(name)
+    for number, fault in enumerate(chosen, 1):
+        result = outcome(wanted.tree, fault, wanted.runs)
+        results[fault.name] = result
+        console.print(
+            f"{number}/{len(chosen)} {result['outcome']:>7} {fault.name}  [dim]{result['test']}[/dim]"
+        )
+        wanted.out.write_text(json.dumps(results, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
+    console.print(table(wanted.out), markup=False)
+    if wanted.out == RESULTS:
+        PAGE.write_text(table(), encoding="utf-8")
+    return int(any(results[fault.name]["outcome"] != "caught" for fault in chosen))
 
 
-def outcome(copy: Path, fault: Fault, run: list[str]) -> dict[str, Any]:
+def copied(tree: Path) -> None:
+    """The tree, beside what is kept of an earlier copy: compiled loops, which take minutes to compile."""
+    for path in tree.rglob("*.py"):
+        if not (ROOT / path.relative_to(tree)).exists():
+            path.unlink()
+    shutil.copytree(ROOT, tree, ignore=IGNORED, dirs_exist_ok=True)
+    # by the hash of a file: two faults of one size may be planted within one second
+    compile_dir(tree / "src", quiet=1, force=True, invalidation_mode=PycInvalidationMode.CHECKED_HASH)
+
+
+def outcome(tree: Path, fault: Fault, runs: int) -> dict[str, Any]:
     """Run the tests on a tree with the fault, and take it out again."""
-    path = copy / SOURCES / fault.file
-    text = path.read_text(encoding="utf-8")
+    path, log = tree / SOURCES / fault.file, tree / "planted.log"
+    text, times = path.read_text(encoding="utf-8"), path.stat()
+    assert text.count(fault.old) == 1, fault
     path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     began = time.perf_counter()
-    # the copy comes before the tree that is installed
-    environment = os.environ | {"PYTHONPATH": str(copy / "src"), "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    test, code = "", MISSED
     try:
-        done = subprocess.run(
-            [sys.executable, *LIGHT, *run],
-            cwd=copy,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        for run in filter(None, [*runs_for(fault), "light"][:runs]):
+            if run == "light":
+                code = _light_run(tree, log, fault.name)
+            else:
+                code = _in_a_fork(tree, log, fault.name, [*OPTIONS, *QUIET, *shlex.split(run)])
+            if code != MISSED:
+                break
     finally:
         path.write_text(text, encoding="utf-8")
-    failed = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return {
-        "fault": fault.name,
-        "file": fault.file,
-        "outcome": "caught"
-        if failed and done.returncode in (CAUGHT, STOPPED)
-        else "missed"
-        if done.returncode == MISSED
-        else f"exit {done.returncode}",
-        "test": failed.group(1) if failed else "",
-        "seconds": round(time.perf_counter() - began),
-    }
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # compiled loops of this file are not stale
+    failed = re.search(
+        r"^(?:FAILED|ERROR|ImportError while loading) (\S+)",
+        log.read_text(encoding="utf-8", errors="replace"),
+        re.MULTILINE,
+    )
+    ended = -code if code < 0 else 0
+    if ended in (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL):
+        found, test = "caught", signal.Signals(ended).name
+    else:
+        found = (
+            "caught"
+            if failed and code in (CAUGHT, STOPPED, UNUSABLE)
+            else "missed"
+            if code == MISSED
+            else f"exit {code}"
+        )
+        test = failed.group(1).removeprefix("tests/") if failed else ""
+    return {"outcome": found, "test": test, "seconds": round(time.perf_counter() - began)}
 
 
-def table(results: list[dict[str, Any]]) -> Table:
-    found = Table("fault", "file", "outcome", "first test that fails", "seconds", title="Planted faults")
-    for result in results:
-        found.add_row(*(str(result[column]) for column in ("fault", "file", "outcome", "test", "seconds")))
-    return found
+def _in_a_fork(tree: Path, log: Path, fault: str, options: list[str]) -> int:
+    """The exit code of pytest, or minus the number of the signal that ended it."""
+    child = os.fork()
+    if not child:
+        os.chdir(tree)
+        # the copy comes before the tree that is installed
+        sys.path[:0] = [str(tree / "src"), str(tree)]
+        os.environ |= {
+            "PYTHONPATH": f"{tree / 'src'}:{tree}",
+            "CI": "1",
+            "PLANTED_FAULT": fault,
+            "OMP_NUM_THREADS": "1",
+        }
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
+            del sys.modules[name]
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        out = log.open("wb")
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+        code = 3
+        try:
+            import pytest
+
+            code = int(pytest.main(options))
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def _light_run(tree: Path, log: Path, fault: str) -> int:
+    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "CI": "1", "PLANTED_FAULT": fault}
+    command = [sys.executable, "-m", "pytest", *OPTIONS, "--numprocesses", "auto", "--maxprocesses", "8"]
+    with log.open("w") as out:
+        return subprocess.run(
+            command, cwd=tree, env=environment, stdout=out, stderr=out, check=False
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -1,0 +1,119 @@
+"""Faults in layers, metrics, files, doors to other packages, and in the doctor."""
+
+from __future__ import annotations
+
+from tests.planted_faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "a file for ONNX gives its outputs in another order",
+        "export/ports.py",
+        "        tensors += parts",
+        "        tensors = parts + tensors",
+    ),
+    Fault(
+        "the mean of a bag counts its padding",
+        "nn/padded_lookup.py",
+        "index_add(0, owner, taken.to(wide))",
+        "index_add(0, owner, torch.ones_like(taken).to(wide))",
+    ),
+    Fault(
+        "bags of halves are added up in half precision",
+        "nn/padded_lookup.py",
+        "    wide = torch.promote_types(found.dtype, torch.float32)\n",
+        "    wide = found.dtype\n",
+    ),
+    Fault(
+        "a graph gives its own memory to a gradient",
+        "nn/padded_lookup.py",
+        "    add_padded_gradient(table, rows.clone(), values.clone())",
+        "    add_padded_gradient(table, rows, values)",
+    ),
+    Fault(
+        "unspecified indices send gradients to rows",
+        "nn/padded_lookup.py",
+        "            rows = torch.where(known.reshape(-1), rows, ctx.height)",
+        "            rows = rows.clone()",
+        "tests/unit/nn/test_padded_lookup.py tests/unit/nn/test_masked_lookup.py",
+    ),
+    Fault(
+        "a table is saved while rows are behind",
+        "nn/lookup.py",
+        "_save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:\n        self.flush()\n",
+        "_save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:\n",
+        "tests/unit/nn/test_lookup.py tests/unit/optim/lazy/test_zero_gradients.py",
+    ),
+    Fault(
+        "a convolution fills holes unless told otherwise",
+        "nn/convolution.py",
+        'specified: Rule = "center", **kwargs',
+        'specified: Rule = "any", **kwargs',
+    ),
+    Fault(
+        "merged variances forget how many entries there were",
+        "metrics/moments.py",
+        "difference**2 * a.number * share",
+        "difference**2 * share",
+        "tests/unit/metrics/test_mean_and_moments.py",
+    ),
+    Fault(
+        "masks do not matter beside listed places",
+        "metrics/alignment.py",
+        "        keys = keys if known is None else keys[known[keys]]",
+        "        keys = keys.clone()",
+    ),
+    Fault(
+        "a file gives what lies under the mask",
+        "export/ports.py",
+        "of_entries(leaf.filled(False if leaf.dtype == torch.bool else 0), leaf",
+        "of_entries(leaf._values, leaf",
+        "tests/unit/export/test_ports.py tests/unit/export/test_files.py",
+    ),
+    Fault(
+        "gaps between sequences are part of them",
+        "interop/nested_tensors.py",
+        "parts.lengths().long().cumsum(0), (1, 0))",
+        "parts.offsets().long().diff().cumsum(0), (1, 0))",
+    ),
+    Fault(
+        "a SciPy matrix shares memory with the tensor",
+        "interop/scipy_matrices.py",
+        "    return in_numpy(tensor).copy()",
+        "    return in_numpy(tensor)",
+    ),
+    Fault(
+        "packed sequences come out in the order of their lengths",
+        "interop/sequences.py",
+        "pad(by_length[rank].cumsum(0)",
+        "pad(by_length.cumsum(0)",
+        "tests/unit/interop/test_sequences.py",
+    ),
+    Fault(
+        "fields of as many samples share one pattern",
+        "interop/collation.py",
+        "*[len(part) for part in parts])",
+        "len(parts))",
+    ),
+    Fault(
+        "a slice of lists begins at the first list",
+        "interop/columns.py",
+        "array.values.slice(array.offset * size, ",
+        "array.values.slice(0, ",
+        "tests/unit/interop/test_arrow_arrays.py tests/unit/interop/test_lists.py",
+    ),
+    Fault(
+        "parts weigh as if each sample had one token",
+        "doctor/denominators.py",
+        "float(part.sum() / of_samples.sum())",
+        "float(part.sum() / len(of_samples))",
+    ),
+    Fault(
+        "rounding is a leak",
+        "doctor/confirmation.py",
+        "    if wide and wide.relative > SHRINKS * difference.relative:",
+        "    if wide:",
+        "tests/unit/doctor/test_rounding.py",
+    ),
+)

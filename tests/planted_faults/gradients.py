@@ -1,0 +1,99 @@
+"""Faults in gradients of any kind, and in sparse tensors."""
+
+from __future__ import annotations
+
+from tests.planted_faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "the tangent of a masked gradient is not masked",
+        "gradients/gradient_surgery.py",
+        "passing: Tensor = fill(tangent, ctx.saved_tensors[0], 0)",
+        "passing: Tensor = tangent.clone()",
+    ),
+    Fault(
+        "duplicates are merged in half precision",
+        "gradients/gradient.py",
+        "values = self.values.to(widened_dtype(self.values.dtype))",
+        "values = self.values",
+    ),
+    Fault(
+        "the norm of gradients is taken before duplicates are merged",
+        "gradients/clipping.py",
+        'merged = read(gradient, "a gradient").wide().merged()',
+        'merged = read(gradient, "a gradient").wide()',
+    ),
+    Fault(
+        "entries outside a gradient's mask are trained",
+        "gradients/gradient.py",
+        "            mask = trained if self.mask is None else self.mask & trained\n            return replace",
+        "            mask = trained\n            return replace",
+        "tests/unit/gradients/test_gradient_restricted.py",
+    ),
+    Fault(
+        "a COO gradient is called coalesced, whatever it lists",
+        "gradients/gradient.py",
+        "is_coalesced=increasing(self.rows), check",
+        "is_coalesced=True, check",
+        "tests/unit/gradients/test_gradient.py tests/unit/gradients/test_gradient_merged.py",
+    ),
+    Fault(
+        "values are clipped before duplicates are merged",
+        "gradients/clipping.py",
+        'read(g, "a gradient").wide().merged()) for p, g',
+        'read(g, "a gradient").wide()) for p, g',
+    ),
+    Fault(
+        "frozen entries count in the norm",
+        "gradients/clipping.py",
+        "            found.append((merged, merged.counted(trained)))",
+        "            found.append((merged, None))",
+    ),
+    Fault(
+        "merging reads what lies in the padding",
+        "gradients/padded_rows.py",
+        "        values = torch.where(over_rows, self.values, 0).to(wide)[order]",
+        "        values = self.values.to(wide)[order]",
+    ),
+    Fault(
+        "merged rows have no place for the padding",
+        "gradients/padded_rows.py",
+        "        capacity = min(self.capacity, height + 1)",
+        "        capacity = min(self.capacity, height)",
+    ),
+    Fault(
+        "gradients of halves accumulate in half precision",
+        "gradients/accumulated_sums.py",
+        "                set_grad_dtype(param, torch.float32)",
+        "                set_grad_dtype(param, param.dtype)",
+        "tests/unit/gradients/test_accumulation.py",
+    ),
+    Fault(
+        "the state of an accumulator is that of the gradients themselves",
+        "gradients/accumulated_sums.py",
+        "        return gradient.detach().clone()",
+        "        return gradient.detach()",
+        "tests/unit/gradients/test_accumulation.py tests/unit/gradients/test_accumulation_steps.py",
+    ),
+    Fault(
+        "the sum of two masked gradients has the entries that both have",
+        "gradients/added.py",
+        "reduce(torch.logical_or, [",
+        "reduce(torch.logical_and, [",
+    ),
+    Fault(
+        "frozen entries are trained, and no others",
+        "gradients/train_only.py",
+        "            torch.where(mask, values, before, out=values)",
+        "            torch.where(mask, before, values, out=values)",
+    ),
+    Fault(
+        "a tensor is coalesced if its flag says so",
+        "sparse.py",
+        "    return t.is_coalesced() and increasing(",
+        "    return t.is_coalesced() or increasing(",
+        "tests/unit/test_sparse.py",
+    ),
+)

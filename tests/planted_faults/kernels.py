@@ -1,0 +1,175 @@
+"""Faults in kernels: references, updates, masks that repeat."""
+
+from __future__ import annotations
+
+from tests.planted_faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "a mean divides by the size, not by the number of specified entries",
+        "kernels/reductions/__init__.py",
+        "(total / count.clamp(min=1)).to(out), count",
+        "(total / max(values.numel() // max(total.numel(), 1), 1)).to(out), count",
+    ),
+    Fault(
+        "softmax fills with 0 where -inf is needed",
+        "kernels/softmax/__init__.py",
+        "torch.where(present, -torch.inf, 0.0)",
+        "torch.where(present, 0.0, 0.0)",
+    ),
+    Fault(
+        "softmax fills a row without entries with -inf",
+        "kernels/softmax/__init__.py",
+        "torch.where(present, -torch.inf, 0.0)",
+        "torch.where(present, -torch.inf, -torch.inf)",
+    ),
+    Fault(
+        "the gradient of a variance reaches unspecified entries",
+        "kernels/variance/__init__.py",
+        "return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)",
+        "return (grad * factor * deviation).to(values.dtype)",
+    ),
+    Fault(
+        "a variance subtracts 1 whatever the correction is",
+        "kernels/variance/__init__.py",
+        "return (count - int(correction))",
+        "return (count - 1)",
+    ),
+    Fault(
+        "an elementwise result is specified where one operand is",
+        "kernels/smallest.py",
+        "        return a & b",
+        "        return a | b",
+    ),
+    Fault(
+        "Adam corrects its first moment as after one step, always",
+        "kernels/updates/formulas.py",
+        "lr / remaining(betas[0], step))",
+        "lr / (1 - betas[0]))",
+    ),
+    Fault(
+        "states are read one row too late",
+        "kernels/updates/__init__.py",
+        "[_widened(table.index_select(0, rows)) for table in used]",
+        "[_widened(table.index_select(0, (rows + (table is not used[0])) % len(table))) for table in used]",
+    ),
+    Fault(
+        "a mean of halves is added up in half precision",
+        "kernels/reductions/__init__.py",
+        "    wide = torch.float32 if out in HALVES else out",
+        "    wide = out",
+    ),
+    Fault(
+        "the gradient of a mean is not divided by the number of entries",
+        "kernels/reductions/__init__.py",
+        "kept(wide / count.clamp(min=1), mask.ndim",
+        "kept(wide, mask.ndim",
+    ),
+    Fault(
+        "a mask that repeats is counted in its smallest shape alone",
+        "kernels/reductions/__init__.py",
+        "            count = count * mask.shape[d]",
+        "            count = count * few.shape[d]",
+    ),
+    Fault(
+        "the logsumexp of a segment is not shifted back",
+        "kernels/softmax/__init__.py",
+        "order).log() + shift",
+        "order).log()",
+        "tests/unit/kernels/test_segment_exponentials.py",
+    ),
+    Fault(
+        "each of several maxima gets the whole gradient",
+        "kernels/extrema/__init__.py",
+        "wide / hit.sum(ctx.dim, keepdim=True).clamp(min=1))",
+        "wide)",
+    ),
+    Fault(
+        "the position of a maximum may be that of an unspecified entry",
+        "kernels/extrema/__init__.py",
+        "    winners = mask & ((values == best) | (values != values))",
+        "    winners = (values == best) | (values != values)",
+    ),
+    Fault(
+        "for a norm of negative order the mask is filled with 0",
+        "kernels/norms/__init__.py",
+        "    neutral = 0.0 if ord >= 0 else math.inf",
+        "    neutral = 0.0",
+    ),
+    Fault(
+        "the gradient of a distance by its target has the sign of the other",
+        "kernels/losses/__init__.py",
+        "            -by_input\n",
+        "            by_input\n",
+    ),
+    Fault(
+        "a batch is normalised by the corrected variance",
+        "kernels/batch_normalization/__init__.py",
+        "    variance = _sum(deviation * deviation, dim) / number",
+        "    variance = _sum(deviation * deviation, dim) / (number - 1).clamp(min=1)",
+    ),
+    Fault(
+        "rows of halves are merged in half precision",
+        "kernels/coalescing/__init__.py",
+        "    wide = values.to(_WIDER.get(values.dtype, values.dtype))",
+        "    wide = values",
+    ),
+    Fault(
+        "a maximum of merged rows counts the 0 with which it starts",
+        "kernels/coalescing/__init__.py",
+        'float("nan") if values.is_floating_point() else 0)',
+        "0)",
+    ),
+    Fault(
+        "a compiled write is no new version of the tensor",
+        "kernels/filling/__init__.py",
+        "        torch.autograd.graph.increment_version(target)\n",
+        "        pass\n",
+    ),
+    Fault(
+        "the row behind the last is looked up",
+        "kernels/lookup/__init__.py",
+        "(indices >= len(table))",
+        "(indices > len(table))",
+    ),
+    Fault(
+        "compiled updates are no new versions of the tables",
+        "kernels/updates/__init__.py",
+        "        torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])\n",
+        "        pass\n",
+        "tests/unit/kernels/test_updates.py tests/unit/optim/test_batching.py tests/unit/optim/test_rows.py",
+    ),
+    Fault(
+        "every step of momentum is a first one",
+        "kernels/updates/__init__.py",
+        "        first_step.index_fill_(0, rows, False)\n",
+        "        pass\n",
+    ),
+    Fault(
+        "decoupled decay forgets the learning rate",
+        "kernels/updates/formulas.py",
+        "        param.mul_(1 - lr * weight_decay)",
+        "        param.mul_(1 - weight_decay)",
+        "tests/unit/optim/test_adam.py tests/unit/optim/test_formulas.py",
+    ),
+    Fault(
+        "a query without keys gives NaN",
+        "kernels/attention/__init__.py",
+        "    mask = taking_part | ~has_keys",
+        "    mask = taking_part",
+    ),
+    Fault(
+        "causal attention does not see its own position",
+        "kernels/attention/frames.py",
+        "[:, None] >= position",
+        "[:, None] > position",
+    ),
+    Fault(
+        "masks that repeat are intersected entry by entry",
+        "kernels/smallest.py",
+        "    return (smallest(a) & smallest(b)).expand(shape)",
+        "    return a & b",
+    ),
+)

@@ -1,0 +1,59 @@
+"""Which tests must see a fault: those of its file, and then the laws on what the file is about."""
+
+from __future__ import annotations
+
+from tests.planted_faults.fault import ROOT, Fault
+
+__all__ = ["runs_for"]
+
+_STORED = (
+    "tests/unit/semantics/test_stored_indexing.py tests/unit/semantics/test_stored_groups.py "
+    "tests/unit/semantics/test_views.py"
+)
+_JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jagged/test_flattened.py"
+
+#: Tests of a file that has no test file of its name, or not that alone; and of a folder.
+_ELSEWHERE = {
+    "kernels/smallest.py": "tests/unit/kernels/test_smallest.py tests/unit/kernels/test_repeated_masks.py",
+    "kernels/attention/": "tests/unit/kernels/test_attention.py",
+    "kernels/updates/": "tests/unit/kernels/test_updates.py tests/unit/kernels/test_specified.py",
+    "semantics/entries.py": "tests/unit/semantics/test_harmless.py tests/unit/semantics/test_elementwise.py",
+    "semantics/linear_algebra.py": "tests/unit/semantics/test_linear_algebra.py tests/unit/semantics/test_chains.py",
+    "semantics/losses/": "tests/unit/semantics/losses",
+    "semantics/max_pooling.py": "tests/unit/semantics/test_pooling.py",
+    "semantics/own_sizes.py": "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py",
+    "semantics/scattering.py": "tests/unit/semantics/test_accumulation.py tests/unit/semantics/test_indexing.py",
+    "semantics/stored/": _STORED,
+    "semantics/jagged/": _JAGGED,
+    "distributed/global_sums.py": "tests/unit/distributed/test_reductions.py tests/unit/distributed/test_losses.py",
+    "patterns/": "tests/unit/patterns tests/unit/masked_tensor/test_storage.py",
+}
+
+#: What is asked next, by the beginning of the file's name.
+_LAWS = {
+    "semantics/stored/": "tests/laws/storage/test_conformance.py tests/laws/storage/test_special_values.py",
+    "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/storage/test_jagged_deletion.py",
+    "semantics/": "tests/laws/test_deletion.py tests/laws/test_deletion_along.py tests/laws/test_identity.py",
+    "kernels/": "tests/unit/kernels/test_registry.py tests/laws/test_deletion.py",
+    "patterns/": "tests/laws/storage/test_conformance.py",
+}
+
+
+def runs_for(fault: Fault) -> list[str]:
+    """Arguments of pytest, one run after the other, until one of them sees the fault."""
+    own = fault.tests or _of_file(fault.file)
+    return [own, _by_beginning(_LAWS, fault.file)]
+
+
+def _of_file(file: str) -> str:
+    folder, _, name = file.removesuffix(".py").removesuffix("/__init__").rpartition("/")
+    own = f"tests/unit/{folder}/test_{name}.py"
+    if file not in _ELSEWHERE and (ROOT / own).exists():
+        return own
+    return _by_beginning(_ELSEWHERE, file)
+
+
+def _by_beginning(table: dict[str, str], file: str) -> str:
+    return next(
+        (table[start] for start in sorted(table, key=len, reverse=True) if file.startswith(start)), ""
+    )

@@ -1,0 +1,78 @@
+"""Faults in what operations mean, and in where entries are stored."""
+
+from __future__ import annotations
+
+from tests.planted_faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        "an averaged loss divides by the number of all positions",
+        "semantics/reductions.py",
+        "return total / count if average else total",
+        "return total / values.numel() if average else total",
+    ),
+    Fault(
+        "a look finds everything harmless",
+        "semantics/entries.py",
+        "return bool(cmath.isfinite(total.item()))",
+        "return True",
+    ),
+    Fault(
+        "unspecified entries are sorted first",
+        "semantics/sorting.py",
+        "specified_first(mask.gather(dim, by_value), dim)",
+        "specified_first(mask.gather(dim, by_value).logical_not(), dim)",
+    ),
+    Fault(
+        "the last two dimensions of a sparse batch are taken for the first two",
+        "semantics/stored/views.py",
+        "return permute(x, order_after(function, len(x.shape), *args, **kwargs))",
+        "return permute(x, [1, 0, *range(2, len(x.shape))])",
+    ),
+    Fault(
+        "a layout without a rule computes on stored values alone",
+        "semantics/stored/registry.py",
+        "        return by_position(operation)\n    return None",
+        "        return by_position(operation)\n    return elementwise",
+    ),
+    Fault(
+        "CSC is read as CSR",
+        "patterns/compressed.py",
+        "pair = (lines, positions) if self._layout in BY_ROW else (positions, lines)",
+        "pair = (lines, positions)",
+    ),
+    Fault(
+        "a mask that others read is written where it is",
+        "patterns/boolean.py",
+        "        self.memory = whole.clone()",
+        "        self.memory = whole",
+        "tests/unit/masked_tensor/test_writing.py tests/unit/masked_tensor/test_memory.py",
+    ),
+    Fault(
+        "a mask of too few dimensions is broadcast",
+        "patterns/boolean.py",
+        "    if mask.ndim < len(shape) and mask.ndim and mask.shape[-1] != 1:",
+        "    if mask.ndim > len(shape):",
+    ),
+    Fault(
+        "coordinates come out in the opposite order",
+        "patterns/stored.py",
+        "        rows.insert(0, keys % max(size, 1))",
+        "        rows.append(keys % max(size, 1))",
+    ),
+    Fault(
+        "height and width of a block are exchanged",
+        "patterns/compressed.py",
+        "[rows * height + inside[0], columns * width + inside[1]]",
+        "[rows * width + inside[0], columns * height + inside[1]]",
+    ),
+    Fault(
+        "batches of as many sequences have the same lengths",
+        "patterns/jagged.py",
+        '"same", b, lambda: torch.equal(a.offsets, b.offsets)',
+        '"same", b, lambda: a.offsets.shape == b.offsets.shape',
+        "tests/unit/semantics/jagged",
+    ),
+)
