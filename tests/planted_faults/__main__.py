@@ -48,7 +48,10 @@ OPTIONS = (
 )
 # what a plug-in's import before pytest is worth a warning for
 QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
-PRELOADED = ("torch", "numba", "hypothesis", "sybil", "torch.testing._internal.common_methods_invocations")
+PRELOADED = (
+    *("torch", "torch._dynamo", "torch._inductor.config", "networkx", "numba", "hypothesis", "sybil"),
+    "torch.testing._internal.common_methods_invocations",
+)
 # of the processor's time, not the clock's; a loop that does not end is noticed, too
 SECONDS = 600
 # what pytest exits with when tests fail, when it stops at the first that does, when nothing can be imported, and when

@@ -40,8 +40,10 @@ def main() -> None:
             break
         file, (line, _) = place
         operator, occurrence = chance.choice(places[place])
+        if (file, operator, occurrence) in taken:
+            continue
         change = changed(_text(file), operator, occurrence)
-        if change is not None and (file, operator, occurrence) not in taken:
+        if change is not None:
             old, new = change
             drawn.append({
                 "file": file, "line": line, "operator": operator, "occurrence": occurrence,

@@ -17,6 +17,9 @@ _ELSEWHERE = {
     "kernels/smallest.py": "tests/unit/kernels/test_smallest.py tests/unit/kernels/test_repeated_masks.py",
     "kernels/attention/": "tests/unit/kernels/test_attention.py",
     "kernels/updates/": "tests/unit/kernels/test_updates.py tests/unit/kernels/test_specified.py",
+    "semantics/convolutions.py": (
+        "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
+    ),
     "semantics/entries.py": "tests/unit/semantics/test_harmless.py tests/unit/semantics/test_elementwise.py",
     "semantics/linear_algebra.py": "tests/unit/semantics/test_linear_algebra.py tests/unit/semantics/test_chains.py",
     "semantics/losses/": "tests/unit/semantics/losses",

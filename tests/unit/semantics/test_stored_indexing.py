@@ -112,3 +112,19 @@ def test_batches_of_stored_matrices_are_broadcast(batch: tuple[int, ...]) -> Non
 def test_softmax_of_integers_is_refused_in_the_words_of_torch(function: Any) -> None:
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
         function(mg.masked(torch.eye(3).long()).to_sparse(), 1)
+
+
+def test_a_vector_is_read_at_stored_positions() -> None:
+    labels = mg.masked(torch.tensor([[2, 7], [7, 1]]), torch.eye(2).bool()).to_sparse()
+    found = torch.tensor([5.0, 6.0, 7.0])[labels,]  # type: ignore[index]
+    assert (found.layout, found.tolist()) == (torch.sparse_coo, [[7.0, None], [None, 6.0]])
+    with pytest.raises(TypeError, match="reads numbers of a plain vector"):
+        torch.eye(3)[labels,]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("divided", [torch.split, torch.chunk, torch.tensor_split])
+def test_a_dimension_may_be_named_by_its_place_among_the_arguments(divided: Any) -> None:
+    x = entries((3, 4))
+    for rest in ((2,), (2, 1)):
+        for found, expected in zip(divided(x.to_sparse(), *rest), divided(x, *rest), strict=True):
+            assert_same(found, expected)

@@ -94,6 +94,7 @@ def test_a_program_is_what_it_is_on_a_mask(program: Program, kind: str) -> None:
         torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize("program", [p for p in ALL if not p.meets], ids=lambda program: program.text)
 @pytest.mark.filterwarnings("ignore:std")
 def test_a_program_is_what_it_is_for_each_sequence_alone(program: Program) -> None:
