@@ -69,7 +69,7 @@ def arguments() -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the results are kept")
     parser.add_argument("--resume", action="store_true", help="only faults without a result")
-    parser.add_argument("--missed", action="store_true", help="only faults that were missed")
+    parser.add_argument("--missed", action="store_true", help="only faults that no test has seen yet")
     parser.add_argument(
         "--runs",
         type=int,
@@ -91,7 +91,7 @@ def main() -> int:
         if (not wanted.names or any(name in fault.name for name in wanted.names))
         and not fault.equivalent
         and not (wanted.resume and fault.name in results)
-        and not (wanted.missed and results.get(fault.name, {}).get("outcome") != "missed")
+        and not (wanted.missed and results.get(fault.name, {}).get("outcome") not in ("missed", "undecided"))
     ]
     copied(wanted.tree)
     for name in PRELOADED:
@@ -126,7 +126,7 @@ def outcome(tree: Path, fault: Fault, runs: int) -> dict[str, Any]:
     assert text.count(fault.old) == 1, fault
     path.write_text(text.replace(fault.old, fault.new), encoding="utf-8")
     began = time.perf_counter()
-    test, code = "", MISSED
+    code = MISSED
     try:
         for run in filter(None, [*runs_for(fault), "light"][:runs]):
             if run == "light":
@@ -138,24 +138,20 @@ def outcome(tree: Path, fault: Fault, runs: int) -> dict[str, Any]:
     finally:
         path.write_text(text, encoding="utf-8")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # compiled loops of this file are not stale
-    failed = re.search(
-        r"^(?:FAILED|ERROR|ImportError while loading) (\S+)",
-        log.read_text(encoding="utf-8", errors="replace"),
-        re.MULTILINE,
-    )
-    ended = -code if code < 0 else 0
-    if ended in (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL):
-        found, test = "caught", signal.Signals(ended).name
-    else:
-        found = (
-            "caught"
-            if failed and code in (CAUGHT, STOPPED, UNUSABLE)
-            else "missed"
-            if code == MISSED
-            else f"exit {code}"
-        )
-        test = failed.group(1).removeprefix("tests/") if failed else ""
+    found, test = judged(code, log.read_text(encoding="utf-8", errors="replace"), complete=runs >= 3)
     return {"outcome": found, "test": test, "seconds": round(time.perf_counter() - began)}
+
+
+def judged(code: int, text: str, complete: bool) -> tuple[str, str]:
+    """What came of a fault, and the first test that sees it; ``complete``: all runs were asked."""
+    if -code in (signal.SIGXCPU, signal.SIGSEGV, signal.SIGABRT):
+        return "caught", signal.Signals(-code).name
+    if code == MISSED:
+        return "missed" if complete else "undecided", ""
+    failed = re.search(r"^(?:FAILED|ERROR|ImportError while loading) (\S+)", text, re.MULTILINE)
+    if failed and code in (CAUGHT, STOPPED, UNUSABLE):
+        return "caught", failed.group(1).removeprefix("tests/")
+    return f"exit {code}", ""
 
 
 def _in_a_fork(tree: Path, log: Path, fault: str, options: list[str]) -> int:
@@ -173,7 +169,7 @@ def _in_a_fork(tree: Path, log: Path, fault: str, options: list[str]) -> int:
         }
         for name in [name for name in sys.modules if name.partition(".")[0] == "tests"]:
             del sys.modules[name]
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 10))
         out = log.open("wb")
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)

@@ -18,6 +18,7 @@ FAULTS: tuple[Fault, ...] = (
         "gradients/gradient.py",
         "values = self.values.to(widened_dtype(self.values.dtype))",
         "values = self.values",
+        "tests/unit/gradients/test_gradient_merged.py",
     ),
     Fault(
         "the norm of gradients is taken before duplicates are merged",
@@ -37,7 +38,7 @@ FAULTS: tuple[Fault, ...] = (
         "gradients/gradient.py",
         "is_coalesced=increasing(self.rows), check",
         "is_coalesced=True, check",
-        "tests/unit/gradients/test_gradient.py tests/unit/gradients/test_gradient_merged.py",
+        "tests/unit/gradients/test_gradient_merged.py",
     ),
     Fault(
         "values are clipped before duplicates are merged",

@@ -24,7 +24,7 @@ def table(path: Path = RESULTS) -> str:
         for room in (room_of(fault), "all"):
             counts[room, "drawn" if fault.drawn else "by hand"] += 1
             counts[room, ran] += 1
-    columns = ("by hand", "drawn", "equivalent", "caught", "missed", "not run")
+    columns = ("by hand", "drawn", "equivalent", "caught", "missed", "undecided", "not run")
     rooms = [*sorted({room for room, _ in counts} - {"all"}), "all"]
     lines = [f"| folder | {' | '.join(columns)} |", "| --- |" + " ---: |" * len(columns)]
     lines += [f"| {_name(room)} | {' | '.join(str(counts[room, c]) for c in columns)} |" for room in rooms]

@@ -45,6 +45,15 @@ def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtyp
     assert sorted(kept[kept != 0].tolist()) == sorted(expected[expected != 0].tolist())
 
 
+def test_only_what_lists_each_row_once_is_called_coalesced() -> None:
+    t = torch.sparse_coo_tensor([[1, 0, 1]], torch.ones(3), (3,))
+    for part, is_coalesced in ((read(t, "a gradient"), False), (merged_gradient(t), True)):
+        back = part.like(t)
+        assert isinstance(back, Tensor)
+        assert back.is_coalesced() == is_coalesced
+        assert back.to_dense().tolist() == [1.0, 2.0, 0.0]
+
+
 def test_halves_are_widened_and_multiplied_before_they_are_added() -> None:
     t = torch.sparse_coo_tensor([[1, 0, 1]], torch.tensor([40000.0, 1.0, 40000.0]).half(), (3,))
     assert merged_gradient(t).values.tolist() == [1.0, 80000.0]

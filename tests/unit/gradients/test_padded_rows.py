@@ -173,3 +173,12 @@ def test_clipping_halves_whose_sum_is_too_large_for_them() -> None:
     mg.optim.SGD([param], lr=1.0).step()
     assert param.detach()[1].item() == pytest.approx(-1.0, rel=1e-3)
     assert not param.detach()[[0, 2, 3]].any()
+
+
+def test_what_lies_in_the_padding_is_zero_once_it_is_merged() -> None:
+    """Where no size may depend on numbers, norms and the scaler look at all values."""
+    merged = mg.PaddedRows(
+        torch.tensor([1, 3, 1]), torch.tensor([[1.0], [float("nan")], [2.0]]), (3, 1)
+    ).merged()
+    assert merged.rows.tolist() == [1, 3, 3]
+    assert merged.values.tolist() == [[3.0], [0.0], [0.0]]

@@ -254,3 +254,16 @@ def test_compiled_in_one_piece() -> None:
     )
     assert found.mask.equal(expected.mask)
     torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+
+
+def test_one_sequence_has_neither_batch_nor_heads() -> None:
+    clean, masks = operands(rows=True)
+    given = {name: dirty(clean[name][0, 0], masks[name][0, 0]) for name in clean}
+    found = F.scaled_dot_product_attention(**{n: mg.masked(x, masks[n][0, 0]) for n, x in given.items()})
+    whole = {n: mg.masked(x[None, None], masks[n][:1, :1]) for n, x in given.items()}
+    expected = F.scaled_dot_product_attention(**whole)[0, 0]
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0), expected.filled(0))
+    leaves = list(given.values())
+    ours, theirs = (torch.autograd.grad(x.sum(), leaves, retain_graph=True) for x in (found, expected))
+    torch.testing.assert_close(ours, theirs)
