@@ -69,14 +69,14 @@ FAULTS: tuple[Fault, ...] = (
         "gradients/accumulated_sums.py",
         "                set_grad_dtype(param, torch.float32)",
         "                set_grad_dtype(param, param.dtype)",
-        "tests/unit/gradients/test_accumulation.py",
+        "tests/unit/gradients/test_accumulation_refusals.py",
     ),
     Fault(
         "the state of an accumulator is that of the gradients themselves",
         "gradients/accumulated_sums.py",
         "        return gradient.detach().clone()",
         "        return gradient.detach()",
-        "tests/unit/gradients/test_accumulation.py tests/unit/gradients/test_accumulation_steps.py",
+        "tests/unit/gradients/test_interrupted_accumulation.py",
     ),
     Fault(
         "the sum of two masked gradients has the entries that both have",
