@@ -105,7 +105,7 @@ def main() -> int:
         wanted.out.write_text(json.dumps(results, indent=0, ensure_ascii=False) + "\n", encoding="utf-8")
     console.print(table(wanted.out), markup=False)
     if wanted.out == RESULTS:
-        PAGE.write_text(table(), encoding="utf-8")
+        PAGE.write(table())
     return int(any(results[fault.name]["outcome"] != "caught" for fault in chosen))
 
 

@@ -152,7 +152,7 @@ FAULTS: tuple[Fault, ...] = (
         "kernels/updates/formulas.py",
         "        param.mul_(1 - lr * weight_decay)",
         "        param.mul_(1 - weight_decay)",
-        "tests/unit/optim/test_adam.py tests/unit/optim/test_formulas.py",
+        "tests/unit/optim/test_optimizers.py",
     ),
     Fault(
         "a query without keys gives NaN",

@@ -1,4 +1,4 @@
-"""Writes docs/planted_faults_table.md: ``python -m tests.planted_faults.table``."""
+"""Writes the table of planted faults into docs/testing.md: ``python -m tests.planted_faults.table``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 from collections import Counter
 from pathlib import Path
 
-from tests.planted_faults.fault import ROOT, room_of
+from tests.planted_faults.fault import room_of
 from tests.planted_faults.faults import FAULTS
+from tests.written_out import Region
 
 __all__ = ["PAGE", "RESULTS", "table"]
 
-PAGE = ROOT / "docs" / "planted_faults_table.md"
+PAGE = Region("testing.md", "planted faults table")
 RESULTS = Path(__file__).with_name("results.json")
 
 
@@ -36,4 +37,4 @@ def _name(room: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(table(), encoding="utf-8")
+    PAGE.write(table())

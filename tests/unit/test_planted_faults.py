@@ -45,4 +45,4 @@ def test_each_has_tests_of_its_own_that_exist() -> None:
 def test_the_page_is_written_from_the_results() -> None:
     results = json.loads(RESULTS.read_text(encoding="utf-8"))
     assert set(results) <= {fault.name for fault in FAULTS if not fault.equivalent}
-    assert PAGE.read_text(encoding="utf-8") == table(), "write it anew: python -m tests.planted_faults.table"
+    assert PAGE.read() == table(), "write it anew: python -m tests.planted_faults.table"

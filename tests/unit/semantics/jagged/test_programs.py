@@ -100,7 +100,10 @@ def test_a_program_is_what_it_is_on_a_mask(program: Program, kind: str) -> None:
 def test_a_program_is_what_it_is_for_each_sequence_alone(program: Program) -> None:
     given = operands()
     leaves, run = list(leaves_of(given).values()), function_of(program)
-    result = run(on(torch.jagged, given))
+    operands_ = on(torch.jagged, given)
+    with padding_seen() as seen:
+        result = run(operands_)
+    assert bool(seen) == bool(program.why)
     totals = []
     for b, n in enumerate(given["lengths"].tolist()):
         if not n and not any(isinstance(r, MaskedTensor) and r.mask[b].any() for r in every_part(result)):
