@@ -10,7 +10,7 @@ from tests.poison import leaf, nan, on
 
 def test_no_two_missing_coordinates_are_one() -> None:
     """They would be a distance of 0, by which neighbours that are known would divide."""
-    at = leaf(0.0, 1.0, nan, nan, 2.5, 3.0, 4.5)
+    at = leaf(0.0, 0.5, nan, nan, 1.5, 2.0, 2.5)
     values = torch.arange(7.0, dtype=torch.float64) ** 2
     coordinates = mg.masked(at, on(1, 1, 0, 0, 1, 1, 1))
     (found,) = torch.gradient(mg.masked(values), spacing=(coordinates,))
