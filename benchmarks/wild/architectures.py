@@ -4,73 +4,89 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["HEADS", "architectures", "build", "config_of"]
+__all__ = ["VOCABULARY", "NothingToPadError", "architectures", "build", "config_of"]
 
-#: The first of these that an architecture has is its model, with the loss that comes with it; "sequences" is a second one.
+#: The first of these tables of transformers that has an architecture tells its model; "sequences" is a second one.
 HEADS = {
     "first": (
-        "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CTC", "RNNT", "TDT", "AUDIO_CLASSIFICATION",
-        "OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "INSTANCE_SEGMENTATION", "TIME_SERIES_PREDICTION", "PRETRAINING",
-        "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "TOKEN_CLASSIFICATION", "QUESTION_ANSWERING", "SEQUENCE_CLASSIFICATION",
-        "TEXT_TO_SPECTROGRAM", "TEXT_TO_WAVEFORM", "DECISION", "MAPPING",
+        "SEQ_TO_SEQ_CAUSAL_LM", "MASKED_LM", "CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CTC", "RNNT", "TDT",
+        "AUDIO_CLASSIFICATION", "OBJECT_DETECTION", "ZERO_SHOT_OBJECT_DETECTION", "INSTANCE_SEGMENTATION",
+        "TIME_SERIES_PREDICTION", "PRETRAINING", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", "TOKEN_CLASSIFICATION",
+        "QUESTION_ANSWERING", "SEQUENCE_CLASSIFICATION", "TEXT_TO_SPECTROGRAM", "TEXT_TO_WAVEFORM", "DECISION",
+        "MAPPING",
     ),
     "sequences": ("SEQUENCE_CLASSIFICATION", "AUDIO_CLASSIFICATION"),
 }  # fmt: skip
 VOCABULARY = 64
-#: name of a field (the whole of it, as a regular expression) and its size; the first that fits counts
+#: arguments that say what is padding, or was not observed
+MASKS = ("attention_mask", "pixel_mask", "past_observed_mask")
+#: regular expressions for the whole name of a field, and its size; the first that fits counts
 _SIZES = [
     (r"pad_token_id|pad_id", 0),
     (r"bos_token_id|decoder_start_token_id|cls_token_id", 1),
     (r"eos_token_id|sep_token_id", 2),
     (r".*vocab_size(_or_config_json_file)?|n_words|n_tokens", VOCABULARY),
-    (r"num_(hidden_)?layers_.*|.*(hidden_layers|n_layers?|num_layers|encoder_layers|decoder_layers|blocks|_layers)|depth", 2),
+    (r"num_(hidden_)?layers_.*|.*(n_layers?|num_layers|blocks|_layers)|depth", 2),
     (r".*(key_value_heads|kv_heads|num_query_groups|kv_n_heads|head_kv)", 2),
-    (r".*(attention_heads|_heads|n_head|num_heads|nhead)", 4),
+    (r".*(_heads|n_head|nhead)", 4),
     (r".*(head_dim|head_size|d_kv|qk_head_dim|kv_channels)", 8),
     (r".*(lora_rank|lora_dim)|time_step_rank", 16),
-    (r".*intermediate_size.*|.*ffn_dim|.*ffn_hidden_size|d_ff|n_inner|d_inner|.*feed_?forward.*(dim|size)|.*mlp_dim", 64),
-    (r".*(n_routed_experts|num_experts|num_local_experts|moe_num_experts|n_experts)", 4),
+    (r".*(intermediate_size|feed_?forward).*|.*(ffn_dim|ffn_hidden_size|mlp_dim)|d_ff|n_inner|d_inner", 64),
+    (r".*(n_routed_experts|num_experts|num_local_experts|n_experts)", 4),
     (r".*(experts_per_tok(en)?|top_k_experts|moe_k|moe_topk|moe_top_k)", 2),
     (r"n_group|topk_group|num_expert_group|.*n_groups", 1),
-    (r".*(mamba_d_state|state_size|ssm_state_size|d_state)", 8),
-    (r".*(hidden_size|hidden_dim|d_model|n_embd|embed_dim|emb_dim|embedding_size|proj_size|lru_width|word_embed_proj_dim|"
-     r"projection_dim|_embed_dim|hidden_size_per_layer_input|feature_size|output_dim)|dim|d_embed", 32),
-    (r".*(max_position_embeddings|max_source_positions|max_target_positions|n_positions|n_ctx|context_length|max_seq_len|"
-     r"max_length|seq_length)", 64),
-    (r".*(sliding_window|attention_window_size|local_attention|window_size|chunk_length|attention_chunk_size)", 4),
+    (r".*(state_size|d_state)", 8),
+    (r".*(hidden_size|hidden_dim|d_model|n_embd|embed_dim|emb_dim|embedding_size|proj_size|projection_dim)", 32),
+    (r"lru_width|hidden_size_per_layer_input|.*output_dim|word_embed_proj_dim|dim|d_embed", 32),
+    (r".*(max_position_embeddings|_positions|n_ctx|context_length|max_seq_len|max_length|seq_length)", 64),
+    (r".*(window|window_size|local_attention|chunk_length|attention_chunk_size)", 4),
     (r".*image_size", 32),
-    (r".*(patch_size|temporal_patch_size)", 8),
-    (r".*num_mel_bins|.*feature_size|num_mel_bins|input_feat_per_channel", 16),
+    (r".*patch_size", 8),
+    (r".*(num_mel_bins|feature_size)|input_feat_per_channel", 16),
 ]  # fmt: skip
 #: where the tables of transformers name no head with a loss
-_PREDICTS = {
-    name.lower(): (f"{name}ForPrediction",)
-    for name in ("PatchTST", "PatchTSMixer", "Informer", "Autoformer")
-} | {"time_series_transformer": ("TimeSeriesTransformerForPrediction",)}
+_PREDICTS: dict[str, str] = {
+    name.lower(): f"{name}ForPrediction" for name in ("PatchTST", "PatchTSMixer", "Informer", "Autoformer")
+} | {"time_series_transformer": "TimeSeriesTransformerForPrediction"}
 _SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 2}
 #: of the convolutions before an encoder of sound
 _FRAMES = {"conv_dim": (32, 32, 32), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2)}
-_PATCHES = {"prediction_length": 4, "context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2}
-_MROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+_PATCHES = {
+    "prediction_length": 4,
+    "context_length": 16,
+    "patch_length": 4,
+    "patch_stride": 4,
+    "num_input_channels": 2,
+}
 #: by model type, what the rules above get wrong
 _OWN: dict[str, dict[str, Any]] = {
-    "autoformer": _SERIES | {"label_length": 4, "moving_average": 3}, "informer": _SERIES, "time_series_transformer": _SERIES,
-    "patchtst": _PATCHES, "patchtsmixer": _PATCHES, "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "mamba2": {"num_heads": 8}, "esm": {"pad_token_id": 0, "mask_token_id": 60, "position_embedding_type": "rotary"},
-    "dots3_note": {"num_key_value_heads": 4}, "dots3_note_text": {"num_key_value_heads": 4}, "glm5_next_text": {"num_key_value_heads": 4},
-    "granite_speech5_encoder": {"context_size": 32}, "hunyuan_v1_dense": {"head_dim": 8}, "hunyuan_v1_moe": {"head_dim": 8},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"]}, "cohere_compass_text": {"layer_types": ["full_attention"] * 2},
-    "big_bird": {"attention_type": "original_full"}, "led": {"attention_window": 4}, "longformer": {"attention_window": 4},
-    "reformer": {"axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "lsh_attn_chunk_length": 4,
-                 "local_attn_chunk_length": 4, "num_buckets": 2},
-    "xlnet": {"d_inner": 64}, "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
-    "dbrx": {"d_model": 32, "n_heads": 4, "n_layers": 2},
+    "autoformer": _SERIES | {"label_length": 4, "moving_average": 3},
+    "informer": _SERIES,
+    "time_series_transformer": _SERIES,
+    "patchtst": _PATCHES,
+    "patchtsmixer": _PATCHES,
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "mamba2": {"num_heads": 8},
+    "dots3_note": {"num_key_value_heads": 4},
+    "dots3_note_text": {"num_key_value_heads": 4},
+    "glm5_next_text": {"num_key_value_heads": 4},
+    "granite_speech5_encoder": {"context_size": 32},
+    "hunyuan_v1_dense": {"head_dim": 8},
+    "hunyuan_v1_moe": {"head_dim": 8},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "big_bird": {"attention_type": "original_full"},
+    "led": {"attention_window": 4},
+    "longformer": {"attention_window": 4},
+    "reformer": {
+        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [16, 16], "lsh_attn_chunk_length": 4, "num_buckets": 2,
+        "local_attn_chunk_length": 4,
+    },
+    "funnel": {"block_sizes": [1, 1], "num_decoder_layers": 1},
 }  # fmt: skip
 _RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 16, 24, 32], "depths": [1, 1, 1, 1],
            "out_features": ["stage4"]}  # fmt: skip
@@ -80,22 +96,28 @@ for _name in ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-
 _LARGEST = 30_000_000
 
 
-def architectures() -> dict[str, tuple[str, ...]]:
-    """The name of each architecture, and of the class of each of its heads that is examined."""
+class NothingToPadError(Exception):
+    """The model takes no mask, or input of a kind that is not made here."""
+
+
+def architectures() -> dict[str, dict[str, str]]:
+    """The name of each architecture, and the class of each of its heads that is examined by the table that has it."""
     from transformers.models.auto import configuration_auto, modeling_auto
 
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, dict[str, str]] = {}
     for name in configuration_auto.CONFIG_MAPPING_NAMES:
-        classes = []
+        classes: dict[str, str] = {}
         for heads in HEADS.values():
             for head in heads:
                 table = "MODEL_MAPPING_NAMES" if head == "MAPPING" else f"MODEL_FOR_{head}_MAPPING_NAMES"
                 model = getattr(modeling_auto, table).get(name)
                 if model is not None:
-                    classes.append(model if isinstance(model, str) else model[0])
+                    classes.setdefault(head, model if isinstance(model, str) else model[0])
                     break
+        if name in _PREDICTS:
+            classes = {"TIME_SERIES_PREDICTION": _PREDICTS[name]}
         if classes:
-            found[name] = _PREDICTS.get(name, tuple(dict.fromkeys(classes)))
+            found[name] = classes
     return found
 
 
@@ -113,7 +135,8 @@ def config_of(kind: type, **given: Any) -> Any:
         if name not in own:
             inner = type(getattr(kind(), name, None))
             if inner is not type(None):
-                fields[name] = config_of(inner).to_dict()
+                role = {"is_decoder": True, "add_cross_attention": True} if name == "decoder" else {}
+                fields[name] = config_of(inner, **role).to_dict()
     return kind(**(fields | {name: value for name, value in own.items() if name in takes}))
 
 
@@ -127,7 +150,11 @@ def _size_of(name: str, default: Any) -> Any:
     for pattern, size in _SIZES:
         if re.fullmatch(pattern, name):
             if isinstance(default, (list, tuple)):
-                return type(default)(min(size, entry) for entry in default) if all(type(e) is int for e in default) else None
+                return (
+                    type(default)(min(size, entry) for entry in default)
+                    if all(type(e) is int for e in default)
+                    else None
+                )
             return None if default is None and not name.endswith("token_id") else size
     if name.endswith(("token_id", "token_index")) and isinstance(default, int):
         return VOCABULARY - 1 - sum(map(ord, name)) % 16  # other special tokens, at the end of the vocabulary
@@ -139,6 +166,8 @@ def build(name: str, class_name: str) -> nn.Module:
     import transformers
 
     kind = getattr(transformers, class_name)
+    if not any(mask in inspect.signature(kind.forward).parameters for mask in MASKS):
+        raise NothingToPadError("it takes no mask")
     config = config_of(kind.config_class or transformers.CONFIG_MAPPING[name])
     if getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0

@@ -9,17 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.wild.architectures import VOCABULARY
+from benchmarks.wild.architectures import VOCABULARY, NothingToPadError
 
-__all__ = ["NothingToPadError", "Samples", "samples_for"]
+__all__ = ["Samples", "samples_for"]
 
 LENGTHS = (12, 9, 5)
 #: tensors that have one entry for each token
 TOKENS = ("position_ids", "token_type_ids", "langs")
-
-
-class NothingToPadError(Exception):
-    """The model takes no mask, or input of a kind that is not made here."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +55,21 @@ class Samples:
             if key in self.padding:
                 own = side if key != "labels" or held[0].shape[0] == LENGTHS[0] else "right"
                 longest = max(tensor.shape[self.axis] for tensor in held)
-                more_here = more if longest == max(row[next(iter(self.padding))].shape[self.axis] for row in self.rows) else 0
-                held = [_padded(tensor, longest + more_here, self.axis, own, self.padding[key]) for tensor in held]
+                more_here = (
+                    more
+                    if longest == max(row[next(iter(self.padding))].shape[self.axis] for row in self.rows)
+                    else 0
+                )
+                held = [
+                    _padded(tensor, longest + more_here, self.axis, own, self.padding[key]) for tensor in held
+                ]
             made[key] = torch.stack(held)
         if self.mask is not None:
             made[self.mask] = self.real(side, more).long()
         return made
 
     def hidden(self, batch: dict[str, Tensor], side: str) -> dict[str, Tensor]:
-        """For each tensor of a batch that the model reads and that is not real everywhere: where it is, in its shape."""
+        """Where each tensor that the model reads is real, in its shape; without those that are so everywhere."""
         if self.holes is not None:
             return {"past_values": batch[self.holes].bool()}
         real = self.real(side)
@@ -77,6 +79,11 @@ class Samples:
             mask = real[:, None] if self.axis else real.reshape(*real.shape, *[1] * (len(shape) - 2))
             found[key] = mask.expand(shape)
         return found
+
+    def more(self) -> int:
+        """Columns of padding to add: a third of the longest sample."""
+        key = next(iter(self.padding))
+        return max(row[key].shape[self.axis] for row in self.rows) // 3
 
     def alone(self, row: int) -> Samples:
         """One sample."""
@@ -111,8 +118,17 @@ def samples_for(model: nn.Module) -> Samples:
     if main == "input_features" and "input_ids" not in takes:
         width = next(
             int(size)
-            for name in ("num_mel_bins", "input_feat_per_channel", "feature_projection_input_dim", "input_dim", "feature_size")
-            if (size := getattr(getattr(config, "encoder_config", config), name, None) or getattr(config, name, None))
+            for name in (
+                "num_mel_bins",
+                "input_feat_per_channel",
+                "feature_projection_input_dim",
+                "input_dim",
+                "feature_size",
+            )
+            if (
+                size := getattr(getattr(config, "encoder_config", config), name, None)
+                or getattr(config, name, None)
+            )
         )
         made = [{"input_features": torch.randn(size, width, generator=generator)} for size in (64, 48, 28)]
         return _labelled(model, Samples(made, {"input_features": 0.0}), generator)
@@ -121,8 +137,12 @@ def samples_for(model: nn.Module) -> Samples:
         for key in ("bbox",):
             if key in takes:
                 for row in made:
-                    row[key] = torch.randint(0, 8, (len(row["input_ids"]), 4), generator=generator).sort(-1).values
-        padding = {"input_ids": _pad_id(config)} | dict.fromkeys([key for key in ("bbox",) if key in takes], 0)
+                    row[key] = (
+                        torch.randint(0, 8, (len(row["input_ids"]), 4), generator=generator).sort(-1).values
+                    )
+        padding = {"input_ids": _pad_id(config)} | dict.fromkeys(
+            [key for key in ("bbox",) if key in takes], 0
+        )
         return _labelled(model, Samples(made, padding), generator)
     raise NothingToPadError(f"the input is {main}")
 
@@ -183,7 +203,9 @@ def _series(config: Any, takes: Any, generator: torch.Generator) -> Samples:
         made = [{"past_values": torch.randn(size, generator=generator)} for _ in range(3)]
         for row in made:
             row["past_time_features"] = torch.randn(size, config.num_time_features, generator=generator)
-            row["future_time_features"] = torch.randn(config.prediction_length, config.num_time_features, generator=generator)
+            row["future_time_features"] = torch.randn(
+                config.prediction_length, config.num_time_features, generator=generator
+            )
         future = {"future_values": (config.prediction_length,)}
     for row in made:
         row |= {key: torch.randn(shape, generator=generator) for key, shape in future.items() if key in takes}

@@ -1,9 +1,8 @@
-"""One architecture beside the oracle: what the doctor finds, and what is true."""
+"""One model beside the oracle: what the doctor finds, and what is true."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
+import gc
 import inspect
 import re
 import time
@@ -15,76 +14,112 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from benchmarks.wild.architectures import build
+from benchmarks.wild import packages
+from benchmarks.wild.architectures import architectures, build
 from benchmarks.wild.batches import samples_for
 from benchmarks.wild.oracle import Case, judge
 
-__all__ = ["FINDINGS", "cases_of", "rows_of"]
+__all__ = ["case_of", "models", "preload", "row_of", "rows_of", "sides_of"]
 
 #: findings of the doctor that say that padding matters
 FINDINGS = ("padding-leak", "padding-length", "nan-under-mask")
-_OUTPUTS = ("logits", "last_hidden_state", "prediction_outputs", "prediction_logits", "pooler_output", "pred_boxes", "encoder_last_hidden_state",
-            "spectrogram")  # fmt: skip
+EXPERIMENTS = ("padding-leak", "padding-length")
+_OUTPUTS = (
+    "loss", "logits", "last_hidden_state", "prediction_outputs", "prediction_logits", "pooler_output", "pred_boxes",
+    "encoder_last_hidden_state", "spectrogram",
+)  # fmt: skip
+TRANSFORMERS = "transformers"
+#: package, name, class
+Item = tuple[str, str, str]
 
 
-def cases_of(name: str, class_name: str) -> Case:
-    """An architecture of transformers with its samples."""
+def models() -> list[Item]:
+    """All that is examined: the first head of each architecture of transformers, other packages, second heads."""
+    heads = [(TRANSFORMERS, name, head) for name, found in architectures().items() for head in found]
+    first = {name: next(iter(found)) for name, found in architectures().items()}
+    others = [(model.package, name, model.path) for name, model in packages.MODELS.items()]
+    firsts = [item for item in heads if first[item[1]] == item[2]]
+    return [*others, *firsts, *(item for item in heads if first[item[1]] != item[2])]
+
+
+def case_of(item: Item) -> Case:
+    """A model with its samples."""
+    package, name, class_name = item
+    if package != TRANSFORMERS:
+        return packages.case_of(name)
     model = build(name, class_name)
     takes = inspect.signature(model.forward).parameters
+    options = {"use_cache": False} if "use_cache" in takes else {}
 
     def outputs(model: nn.Module, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        given = model(**batch, **({"use_cache": False} if "use_cache" in takes else {}), return_dict=True)
-        found = {key: given[key] for key in ("loss", *_OUTPUTS) if isinstance(given.get(key), Tensor)}
+        given = model(**batch, **options, return_dict=True)
+        found = {key: given[key] for key in _OUTPUTS if isinstance(given.get(key), Tensor)}
         if not found:
             raise ValueError(f"nothing to make a loss of among {', '.join(given)}")
         return found
 
-    return Case(name, model, samples_for(model), outputs, "transformers")
+    return Case(name, model, samples_for(model), outputs, package)
 
 
-def rows_of(case: Case, sides: tuple[str, ...] = ("right", "left")) -> Iterator[dict[str, Any]]:
-    """For each side of the padding, in evaluation and in training: a row of the table."""
-    for side in sides if case.samples.padding and not case.samples.axis else sides[:1]:
+def sides_of(case: Case) -> tuple[str, ...]:
+    """Where its samples can be padded: images only on the right, series with holes not at all."""
+    return ("right", "left") if case.samples.padding and not case.samples.axis else ("right",)
+
+
+def rows_of(item: Item) -> Iterator[dict[str, Any]]:
+    """For each side of the padding, in evaluation and in training, what the oracle says and what the doctor."""
+    warnings.filterwarnings("ignore")
+    case = case_of(item)
+    for side in sides_of(case):
         for training in (False, True):
-            yield row_of(case, side, training=training)
+            yield row_of(case, side, training=training) | {"model": item[2]}
 
 
 def row_of(case: Case, side: str, *, training: bool) -> dict[str, Any]:
-    """What the oracle says, and the doctor."""
-    row: dict[str, Any] = {
-        "package": case.package, "name": case.name, "model": type(case.model).__name__, "side": side,
-        "mode": "train" if training else "eval",
-    }  # fmt: skip
+    """One row of the results."""
     start = time.perf_counter()
     verdict = judge(case, side, training=training)
     middle = time.perf_counter()
-    case.model.train(training)
-    torch.manual_seed(2)
-    try:
-        report = mg.doctor.examine(
-            case.loss, case.samples.batch(side), experiments=["padding-leak", "padding-length"], blame="package"
-        )
-    except Exception as error:
-        return row | {"doctor": None, "error": f"{type(error).__name__}: {error}"[:300], "oracle": verdict.leaks()}
-    seconds = {"oracle": round(middle - start, 2), "doctor": round(time.perf_counter() - middle, 2)}
+    report = examined(case, side, training=training)
+    seconds = [round(middle - start, 2), round(time.perf_counter() - middle, 2)]
     found = [finding for finding in report.findings if finding.kind in FINDINGS]
-    return row | {
+    sizes = {name: float(f"{value:.2g}") for name, value in vars(verdict).items() if isinstance(value, float)}
+    row = {
+        "package": case.package,
+        "name": case.name,
+        "side": side,
+        "mode": "train" if training else "eval",
         "oracle": verdict.leaks(),
-        "sizes": {name: float(f"{value:.3g}") for name, value in vars(verdict).items() if value is not None},
+        "sizes": sizes,
         "doctor": [finding.kind for finding in found],
-        "lines": [
-            f"{re.split(r'site-packages[/]', finding.file)[-1]}:{finding.line} {finding.code} [{finding.operation}]"
-            for finding in found
-        ],
+        "lines": [_line(finding) for finding in found],
+        "left_out": [note.message[:120] for note in report.notes if note.about in EXPERIMENTS],
         "unexamined": report.unexamined,
-        "notes": [f"{note.about}: {note.message}"[:200] for note in report.notes],
-        "recognised": report.padding,
+        "float64": verdict.double,
         "seconds": seconds,
+    }
+    return {
+        key: value for key, value in row.items() if value not in ([], "", True) or key in ("oracle", "doctor")
     }
 
 
-def work(item: tuple[str, str, str]) -> Iterator[dict[str, Any]]:
-    """The rows of one model."""
-    warnings.filterwarnings("ignore")
-    _, name, class_name = item
-    yield from rows_of(cases_of(name, class_name))
+def examined(case: Case, side: str, *, training: bool) -> mg.doctor.Report:
+    """What the doctor says of a case, without being told what is padding."""
+    case.model.train(training)
+    torch.manual_seed(2)
+    return mg.doctor.examine(case.loss, case.samples.batch(side), experiments=EXPERIMENTS, blame="package")
+
+
+def _line(finding: mg.doctor.Finding) -> str:
+    file = re.split(r"site-packages[\\/]", finding.file)[-1]
+    return f"{file}:{finding.line} `{finding.code}`"
+
+
+def preload() -> None:
+    """Import what nearly all models import, once for all processes; no thread may be running when they fork."""
+    torch.set_num_threads(1)
+    for name, head in (
+        ("llama", "LlamaForCausalLM"), ("bart", "BartForConditionalGeneration"), ("wav2vec2", "Wav2Vec2ForCTC"),
+    ):  # fmt: skip
+        row_of(case_of((TRANSFORMERS, name, head)), "right", training=False)
+    gc.freeze()  # no model is among what is there now: the doctor need not look through it in each process

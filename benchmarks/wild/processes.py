@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import multiprocessing as mp
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,6 @@ def in_processes(
 ) -> Iterator[tuple[Any, list[dict[str, Any]], str]]:
     """Each item with the rows that its work gave, and why it gave no more ("" if it is complete)."""
     context = mp.get_context("fork")
-    gc.freeze()  # what is there now is none of the models: the doctor need not look through it in every process
     waiting, running = list(items), dict[Connection, tuple[Any, Any, float, list[dict[str, Any]]]]()
     while waiting or running:
         while waiting and len(running) < at_once:
