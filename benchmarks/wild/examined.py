@@ -35,11 +35,11 @@ Item = tuple[str, str, str]
 
 def models() -> list[Item]:
     """All that is examined: the first head of each architecture of transformers, other packages, second heads."""
-    heads = [(TRANSFORMERS, name, head) for name, found in architectures().items() for head in found]
-    first = {name: next(iter(found)) for name, found in architectures().items()}
+    known = [(name, list(heads.values())) for name, heads in architectures().items()]
+    firsts = [(TRANSFORMERS, name, heads[0]) for name, heads in known]
     others = [(model.package, name, model.path) for name, model in packages.MODELS.items()]
-    firsts = [item for item in heads if first[item[1]] == item[2]]
-    return [*others, *firsts, *(item for item in heads if first[item[1]] != item[2])]
+    seconds = [(TRANSFORMERS, name, head) for name, heads in known for head in heads[1:]]
+    return [*others, *firsts, *seconds]
 
 
 def case_of(item: Item) -> Case:
