@@ -74,10 +74,10 @@ def one(
 
 @app.command()
 def page() -> None:
-    """Write the tables of docs/in_the_wild.md from benchmarks/results/wild.jsonl."""
+    """Write the tables into docs/in_the_wild.md from benchmarks/results/wild.jsonl."""
     from benchmarks.wild.page import PAGE, RESULTS, tables
 
-    PAGE.write_text(tables(RESULTS), encoding="utf-8")
+    PAGE.write(tables(RESULTS))
 
 
 def _quiet() -> None:

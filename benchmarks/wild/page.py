@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.provenance import provenance
 from benchmarks.wild.explained import EXPLAINED
+from tests.written_out import Region
 
 __all__ = ["PAGE", "RESULTS", "facts", "read", "tables", "verdict"]
 
-_ROOT = Path(__file__).parents[2]
-PAGE = _ROOT / "docs" / "in_the_wild_table.md"
-RESULTS = _ROOT / "benchmarks" / "results" / "wild.jsonl"
+PAGE = Region("in_the_wild.md", "results")
+RESULTS = Path(__file__).parents[1] / "results" / "wild.jsonl"
 VERDICTS = ("found", "missed", "false alarm", "clean")
 Row = dict[str, Any]
 

@@ -95,6 +95,6 @@ def test_a_model_that_crashes_costs_itself_only() -> None:
 
 
 def test_the_page_says_what_the_results_say() -> None:
-    assert PAGE.read_text(encoding="utf-8") == tables(RESULTS)
+    assert PAGE.read() == tables(RESULTS)
     assert "not explained yet" not in tables(RESULTS)
     assert len({(row["name"], row.get("model")) for row in read(RESULTS)}) > 50
