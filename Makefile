@@ -15,6 +15,7 @@ dist_extras := dist
 xla_extras := dev
 xla_packages := torch-xla
 ecosystem_extras := dev,cli,plot,examples,interop,ecosystem
+wild_extras := dev,cli,wild
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -30,7 +31,7 @@ test test-all test-peers test-newest test-minors: export OMP_WAIT_POLICY := PASS
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu record docs look dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu wild record docs look dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +92,10 @@ sweep: $(VENV)/.stamp-bench  ## everyday lines at ten shapes beside the safe lin
 
 bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside its reference, compiled, and a copy; ten minutes
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
+
+wild: .venv-wild/.stamp  ## the doctor on models of transformers and other packages: docs/in_the_wild.md; an hour, installs some gigabytes
+	.venv-wild/bin/python -m benchmarks.wild run --out benchmarks/results/wild.jsonl
+	.venv-wild/bin/python -m benchmarks.wild page
 
 record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
 	$(BIN)/python -m benchmarks.record benchmark-report

@@ -133,6 +133,8 @@ def _with(batch: Any, changed: dict[Any, Any]) -> Any:
 IGNORED = -100
 #: a mask of what the loss counts says nothing of inputs: a prompt is read, and has no loss
 _OF_THE_LOSS = re.compile(r"(loss|label|target|completion|action)s?_mask", re.IGNORECASE)
+#: a mask of what was observed in a series says nothing of other tensors, such as its calendar
+_OF_VALUES = re.compile(r"(.*?)(observed|missing)", re.IGNORECASE)
 _LENGTHS = ("length", "lens", "seq_len", "seqlen", "num_tokens")
 
 
@@ -270,7 +272,9 @@ def _as_mask(key: Key, field: Tensor | MaskedTensor) -> tuple[Tensor, bool] | No
     if isinstance(field, MaskedTensor) or field.layout is not torch.strided:
         return None
     name = key.lower() if isinstance(key, str) else None
-    if field.ndim != 2 or field.numel() == 0 or (name is not None and "mask" not in name):
+    if field.ndim < 2 or field.numel() == 0 or (name is not None and "mask" not in name):
+        return None
+    if field.ndim > 2 and (name is None or "att" in name or "causal" in name):  # who may look at whom
         return None
     if field.dtype != torch.bool:
         if name is None or not bool(((field == 0) | (field == 1)).all()):
@@ -284,16 +288,28 @@ def _as_mask(key: Key, field: Tensor | MaskedTensor) -> tuple[Tensor, bool] | No
 
 def _by_mask(key: Key, field: Tensor | MaskedTensor, masks: dict[Key, tuple[Tensor, bool]]) -> Padding | None:
     tensor = tensor_of(field)
-    fitting = [
-        name
+    fitting = {
+        name: fitted
         for name, (mask, _) in masks.items()
-        if tensor.shape[: mask.ndim] == mask.shape and (_is_asked(key) or not _OF_THE_LOSS.search(str(name)))
-    ]
+        if (fitted := _fitted(mask, name, tensor, key)) is not None
+        and (_is_asked(key) or not _OF_THE_LOSS.search(str(name)))
+    }
     if not fitting:
         return None
     best = max(fitting, key=lambda name: _likeness(name, key))
-    mask, inverted = masks[best]
-    return Padding(key, mask, f"the mask {best!r}", best, inverted)
+    return Padding(key, fitting[best], f"the mask {best!r}", best, masks[best][1])
+
+
+def _fitted(mask: Tensor, name: Key, tensor: Tensor, key: Key) -> Tensor | None:
+    """The mask as it lies on a tensor: on its leading dimensions, or on all but the channels of images."""
+    of_values = _OF_VALUES.match(str(name))
+    if of_values and (tensor.shape != mask.shape or not str(key).startswith(of_values[1])):
+        return None
+    if tensor.shape[: mask.ndim] == mask.shape:
+        return mask
+    if mask.ndim > 2 and tensor.ndim == mask.ndim + 1 and tensor.shape[:1] + tensor.shape[2:] == mask.shape:
+        return mask[:, None]
+    return None
 
 
 def _is_asked(key: Key) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from maskgrad.doctor.black_boxes import outside
@@ -117,6 +118,28 @@ class Guarded(TorchDispatchMode):
         self._kept[key] = (tensor.detach(), on(whole.untyped_storage().clone(), whole))
 
 
+class _Functions(TorchFunctionMode):
+    """Knows which function of PyTorch is running: attention and recurrent layers draw their dropout in C++."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.running: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.running.append(getattr(func, "__name__", ""))
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self.running.pop()
+
+    def drop(self) -> bool:
+        """Whether the function has a dropout of its own."""
+        return any("dropout" in name or "attention" in name or name in _RECURRENT for name in self.running)
+
+
+_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+
+
 class WithoutDropout(Guarded):
     """Dropout without its random numbers: shapes or rows change, and other numbers would be drawn.
 
@@ -128,13 +151,23 @@ class WithoutDropout(Guarded):
         super().__init__()
         #: where the program itself draws numbers, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
+        self._functions = _Functions()
+
+    def __enter__(self) -> WithoutDropout:
+        super().__enter__()
+        self._functions.__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._functions.__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
 
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         name, args, kwargs = call.facts.name, call.args, call.kwargs
         if not call.facts.random and name != "_cudnn_rnn":
             return call()
-        if name == "bernoulli_" and _in_dropout():
+        if name == "bernoulli_" and (self._functions.drop() or _in_our_dropout()):
             return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
@@ -151,13 +184,11 @@ class WithoutDropout(Guarded):
         return call.func(*args, **kwargs)
 
 
-def _in_dropout() -> bool:
-    """Whether the call comes out of one of PyTorch's own dropout functions, or ours."""
+def _in_our_dropout() -> bool:
+    """Whether the call comes out of a dropout of maskgrad."""
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != BOUNDARY:
         file, function = frame.f_code.co_filename, frame.f_code.co_name
-        if file.endswith("functional.py") and "torch" in file:
-            return "dropout" in function or "attention" in function
         if "maskgrad" in file and "doctor" not in file and "dropout" in (function + file):
             return True
         frame = frame.f_back

@@ -230,6 +230,8 @@ class Twins(Guarded):
                 if place in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
+            if marked and (key := key_of(tensor)) in self._storages:
+                self._markers.add(key or 0)  # labels that were shifted into a buffer
             self._heal(tensor)
         self.twinned(call, result, before)
         return result

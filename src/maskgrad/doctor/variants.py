@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from maskgrad.doctor.batches import IGNORED, Key, Padding, fields, ragged, replaced, tensor_of
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["KINDS", "emptied", "other_contents", "pads_left", "rows_of", "selected", "widened"]
+__all__ = ["KINDS", "by_columns", "emptied", "other_contents", "pads_left", "rows_of", "selected", "widened"]
 
 #: what is written over padding, and how a report calls it
 KINDS = {
@@ -125,18 +125,33 @@ def pads_left(paddings: Sequence[Padding]) -> bool:
     )
 
 
+def by_columns(paddings: Sequence[Padding]) -> list[list[Padding]]:
+    """The paddings, once for each number of columns, those that have it first: an encoder's and a decoder's differ."""
+    sizes = {id(padding): _columns(padding.mask)[1] for padding in paddings}
+    return [
+        sorted(paddings, key=lambda padding: sizes[id(padding)] != size)
+        for size in dict.fromkeys(sizes.values())
+        if size
+    ]
+
+
+def _columns(mask: Tensor) -> tuple[int, int]:
+    """The axis of the positions, and how many there are; a mask for all channels, (B, 1, T), has them later."""
+    return next(((axis, size) for axis, size in enumerate(mask.shape) if axis and size > 1), (0, 0))
+
+
 def widened(
     batch: Any, paddings: Sequence[Padding], *, left: bool, count: int = 1
 ) -> tuple[Any, tuple[int, int]] | None:
-    """The batch with more columns of padding, and the number of rows and columns before; None without columns."""
-    masks = [
-        padding.mask for padding in paddings if padding.mask.ndim >= 2 and max(padding.mask.shape[1:]) > 1
-    ]
+    """The batch with more columns of padding where the first of ``paddings`` has its own, and rows and columns before.
+
+    None without columns.
+    """
+    masks = [padding.mask for padding in paddings if _columns(padding.mask)[1]]
     if not masks:
         return None
-    # a mask for all channels, (B, 1, T), has its positions later
-    along = next(axis for axis in range(1, masks[0].ndim) if masks[0].shape[axis] > 1)
-    rows, columns = masks[0].shape[0], masks[0].shape[along]
+    along, columns = _columns(masks[0])
+    rows = masks[0].shape[0]
     inside = fields(batch)
     by_key = {padding.key: padding for padding in paddings}
     mask_keys = {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
@@ -145,10 +160,13 @@ def widened(
         tensor = tensor_of(field).detach()
         if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != rows:
             continue
-        axes = [axis for axis in (along, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
+        # the mask of images has no channels
+        first = along - max(masks[0].ndim - tensor.ndim, 0) if key in mask_keys else along
+        axes = [axis for axis in (first, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
         if not axes:
             continue
-        if axes == [1] and tensor.ndim > 2 and tensor.shape[2] == columns and tensor.dtype == torch.bool:
+        square = key not in mask_keys and tensor.ndim > 2 and tensor.shape[2] == columns
+        if axes == [1] and square and tensor.dtype == torch.bool:  # who may look at whom
             axes = [1, 2]
         wide = tensor
         for axis in axes:

@@ -143,3 +143,22 @@ def test_a_norm_is_taken_over_its_dimension_and_a_distance_is_of_two_real_points
 
     for step, code in ((lengths, "return sizes.mean(1).square().mean()"), (pairs, "return counted.sum()")):
         assert [f.code for f in mg.doctor.examine(step, given, quick=True).findings] == [code]
+
+
+def test_labels_that_are_shifted_into_a_buffer_are_still_labels_that_are_ignored() -> None:
+    """An encoder-decoder makes its input of the labels: what is ignored becomes the id of padding, whatever it was."""
+    torch.manual_seed(0)
+    embed, attention = nn.Embedding(9, 4), nn.MultiheadAttention(4, 2, batch_first=True)
+    labels = torch.tensor([[3, 4, 5, 6], [7, 8, -100, -100], [2, -100, -100, -100]])
+
+    def step(b: dict[str, torch.Tensor]) -> torch.Tensor:
+        shifted = b["labels"].new_zeros(b["labels"].shape)
+        shifted[:, 1:] = b["labels"][:, :-1].clone()
+        shifted[:, 0] = 1
+        shifted.masked_fill_(shifted == -100, 0)
+        h = embed(shifted)
+        h, _ = attention(h, h, h)
+        return nn.functional.cross_entropy((h @ embed.weight.T).mT, b["labels"])
+
+    report = mg.doctor.examine(step, {"labels": labels}, experiments=["padding-leak"])
+    assert report.ok, str(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -67,3 +68,54 @@ def test_positions_are_widened_where_there_are_as_many_channels() -> None:
     assert made is not None
     assert made[0]["x"].shape == (3, 16, 18)
     assert made[0]["mask"].shape == (3, 1, 18)
+
+
+def test_images_are_widened_with_their_mask() -> None:
+    real = (torch.arange(6) < LENGTHS[:, None] // 3)[:, None].expand(3, 6, 6)
+    batch = {"pixel_values": torch.randn(3, 2, 6, 6), "pixel_mask": real.clone()}
+    made = widened(batch, recognised(batch, None), left=False)
+    assert made is not None
+    assert made[0]["pixel_values"].shape == (3, 2, 7, 6)
+    assert made[0]["pixel_mask"].shape == (3, 7, 6)
+
+
+def test_a_decoder_is_widened_for_itself() -> None:
+    """Its sequences have another length than those of the encoder, and lie in the same batch."""
+    torch.manual_seed(0)
+    embed, head = nn.Embedding(9, 4), nn.Linear(4, 9)
+    labels = torch.randint(1, 9, (3, 5)).masked_fill(
+        torch.arange(5) >= torch.tensor([5, 2, 3])[:, None], -100
+    )
+    batch = {"x": torch.randn(3, 16, 4), "mask": MASK, "labels": labels}
+
+    def step(b: dict[str, Tensor], size: int | None = None) -> Tensor:
+        context = (b["x"] * b["mask"][..., None]).sum(1) / b["mask"].sum(1, keepdim=True)
+        decoded = embed(b["labels"].clamp(min=0)) * (b["labels"] != -100)[..., None]
+        decoded = decoded.sum(1) / (size or decoded.size(1)) + context
+        return F.cross_entropy(head(decoded), b["labels"][:, 0])
+
+    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
+    (finding,) = report.findings
+    assert finding.code.startswith("decoded = decoded.sum(1) / (size or")
+    assert mg.doctor.examine(lambda b: step(b, 5), batch, experiments=["padding-length"]).ok
+
+
+@pytest.mark.parametrize("layer", ["attention", "lstm"])
+def test_dropout_that_is_drawn_in_cpp_is_left_out(layer: str) -> None:
+    torch.manual_seed(0)
+    project, recurrent = nn.Linear(4, 4), nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = project(b["x"])
+        if layer == "lstm":
+            h, _ = recurrent(h)
+        else:
+            h = F.scaled_dot_product_attention(h, h, h, b["mask"][:, None, :], dropout_p=0.5)
+        h = h.masked_fill(~b["mask"][..., None], 0.0)
+        return (h.sum(1) / b["mask"].sum(1, keepdim=True)).square().mean()
+
+    report = mg.doctor.examine(
+        step, {"x": torch.randn(3, 16, 4), "mask": MASK}, experiments=["padding-length"]
+    )
+    assert report.ok, str(report)
+    assert [tried.name for tried in report.experiments] == ["padding-length"]

@@ -32,6 +32,31 @@ def test_padding_is_recognised(batch: Any, key: Any) -> None:
     assert torch.equal(padding.mask.expand(2, 4), MASK)
 
 
+def test_the_mask_of_images_has_no_channels() -> None:
+    mask = (torch.arange(6) < torch.tensor([6, 4])[:, None])[:, None].expand(2, 5, 6)
+    (padding,) = recognised({"pixel_values": torch.ones(2, 3, 5, 6), "pixel_mask": mask.long()}, None)
+    assert (padding.key, padding.mask_key) == ("pixel_values", "pixel_mask")
+    assert torch.equal(padding.entries(torch.ones(2, 3, 5, 6)), mask[:, None].expand(2, 3, 5, 6))
+
+
+def test_who_may_look_at_whom_is_no_padding() -> None:
+    square = torch.ones(2, 4, 4).tril() > 0
+    assert recognised({"pairs": torch.ones(2, 4, 4, 8), "attention_mask": square}, None) == []
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3)])
+def test_what_was_observed_is_said_of_values_only(shape: tuple[int, ...]) -> None:
+    observed = torch.ones(shape) > 0
+    observed[1, 2:] = False
+    batch = {
+        "past_values": torch.ones(shape),
+        "past_observed_mask": observed,
+        "past_time_features": torch.ones(2, 4, 5),
+        "future_values": torch.ones(shape),
+    }
+    assert [padding.key for padding in recognised(batch, None)] == ["past_values"]
+
+
 def test_each_sequence_has_its_own_mask() -> None:
     found = recognised(
         {

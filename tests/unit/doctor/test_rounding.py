@@ -54,3 +54,19 @@ def test_a_program_that_cannot_run_in_float64_is_judged_as_it_is() -> None:
     report = mg.doctor.examine(step, batch(), quick=True)
     assert report.kinds() == ["padding-leak"]
     assert any("is more than rounding (float64 cannot be tried" in note.message for note in report.notes)
+
+
+def test_another_length_that_rounds_otherwise_is_no_finding() -> None:
+    """A sum that cancels to little: with another column it is taken in another order."""
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.ones(()))
+    mask = torch.arange(64) < torch.tensor([60, 40])[:, None]
+    x = torch.randn(2, 64) * 100
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        kept = torch.where(b["mask"], b["x"], 0.0)
+        mean = kept.sum(1, keepdim=True) / b["mask"].sum(1, keepdim=True)
+        return (torch.where(b["mask"], b["x"] - mean, 0.0) * weight).sum() + weight * 0.1
+
+    report = mg.doctor.examine(step, {"x": x, "mask": mask}, experiments=["padding-length", "order"])
+    assert report.ok, str(report)
