@@ -104,8 +104,10 @@ def architectures() -> dict[str, dict[str, str]]:
     """The name of each architecture, and the class of each of its heads that is examined by the table that has it."""
     from transformers.models.auto import configuration_auto, modeling_auto
 
+    names: Any = vars(configuration_auto)["CONFIG_MAPPING_NAMES"]
+
     found: dict[str, dict[str, str]] = {}
-    for name in configuration_auto.CONFIG_MAPPING_NAMES:
+    for name in names:
         classes: dict[str, str] = {}
         for heads in HEADS.values():
             for head in heads:

@@ -31,7 +31,7 @@ class Samples:
     """
 
     rows: list[dict[str, Tensor]]
-    padding: dict[str, float]
+    padding: dict[str, Any]
     mask: str | None = "attention_mask"
     axis: int = 0
     holes: str | None = None
@@ -161,7 +161,8 @@ def _pad_id(config: Any) -> int:
 
 def _labelled(model: nn.Module, samples: Samples, generator: torch.Generator) -> Samples:
     """The samples with labels, of the kind that the head of the model takes."""
-    name, config, takes = type(model).__name__, model.config, inspect.signature(model.forward).parameters
+    config: Any = model.config
+    name, takes = type(model).__name__, inspect.signature(model.forward).parameters
     rows, padding = [dict(row) for row in samples.rows], dict(samples.padding)
     first = next(iter(padding))
     if "labels" in takes:
@@ -197,7 +198,7 @@ def _series(config: Any, takes: Any, generator: torch.Generator) -> Samples:
     if channels is not None:
         size = config.context_length
         made = [{"past_values": torch.randn(size, channels, generator=generator)} for _ in range(3)]
-        future = {"future_values": (config.prediction_length, channels)}
+        future: dict[str, tuple[Any, ...]] = {"future_values": (config.prediction_length, channels)}
     else:
         size = config.context_length + max(config.lags_sequence)
         made = [{"past_values": torch.randn(size, generator=generator)} for _ in range(3)]

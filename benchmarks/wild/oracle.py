@@ -86,7 +86,7 @@ def judge(case: Case, side: str, *, training: bool) -> Verdict:
 def _judged(case: Case, side: str, dtype: torch.dtype, *, training: bool) -> Verdict:
     model = copy.deepcopy(case.model).to(dtype).train(training)
     if hasattr(model, "set_experts_implementation"):
-        model.set_experts_implementation("eager")  # the default knows no float64
+        model.set_experts_implementation("eager")  # type: ignore[operator]  # the default knows no float64
     case = Case(case.name, model, case.samples, case.outputs, case.package)
     double = dtype == torch.float64
     with _default(dtype):

@@ -83,7 +83,7 @@ _COLT = {
 _POINTS = {"dim": D, "pos_mlp_hidden_dim": 16, "attn_mlp_hidden_mult": 2}
 
 
-def _of(package: str, name: str, takes: str = "features", **options: Any) -> Model:
+def _of(package: str, name: str, takes: Any = "features", **options: Any) -> Model:
     """A model of a package whose module is called as the package is."""
     module = package.lower().replace("-", "_")
     return Model(package, f"{module}.{name}", options, takes)

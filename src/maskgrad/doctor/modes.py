@@ -122,7 +122,7 @@ class _Functions(TorchFunctionMode):
     """Knows which function of PyTorch is running: attention and recurrent layers draw their dropout in C++."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.running: list[str] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
