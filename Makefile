@@ -93,7 +93,7 @@ sweep: $(VENV)/.stamp-bench  ## everyday lines at ten shapes beside the safe lin
 bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside its reference, compiled, and a copy; ten minutes
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
-wild: .venv-wild/.stamp  ## the doctor on models of transformers and other packages: docs/in_the_wild.md; an hour, installs some gigabytes
+wild: .venv-wild/.stamp  ## the doctor on models of transformers and other packages: docs/in_the_wild.md; installs some gigabytes
 	.venv-wild/bin/python -m benchmarks.wild run --out benchmarks/results/wild.jsonl
 	.venv-wild/bin/python -m benchmarks.wild page
 

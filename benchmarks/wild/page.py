@@ -118,9 +118,7 @@ def _leaks(done: list[Row], known: dict[str, str]) -> str:
         }
         first = next((row for row in those if row.get("lines")), those[0])
         package = those[0]["package"]
-        sizes = (
-            f"{size:.0%}" if size >= 0.01 else f"{size:.0e}" if size else "" for size in largest.values()
-        )
+        sizes = map(_percent, largest.values())
         line = first.get("lines", ["missed"])[0]
         rows.append([f"{package} {known.get(package, '')}", _called(*model), ", ".join(sides), *sizes, line])
     head = [
@@ -133,6 +131,12 @@ def _leaks(done: list[Row], known: dict[str, str]) -> str:
         "line that the doctor names",
     ]
     return _table(head, rows)
+
+
+def _percent(size: float) -> str:
+    if size == float("inf"):
+        return "another shape"
+    return f"{size:.0%}" if size >= 0.01 else f"{size:.0e}" if size else ""
 
 
 def _called(package: str, name: str, model: str) -> str:
