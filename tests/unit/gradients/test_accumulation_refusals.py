@@ -22,7 +22,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     "negative": (lambda w: {"losses": w, "count": -1}, "at least 0, found -1"),
     "NaN": (lambda w: {"losses": w, "count": torch.tensor(NAN)}, "found nan"),
     "infinite": (lambda w: {"losses": w, "count": float("inf")}, "found inf"),
-    "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "one number"),
+    "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "count must be a scalar"),
     "a Boolean": (lambda w: {"losses": w, "count": True}, "bool"),
     "a word": (lambda w: {"losses": w, "count": "two"}, "found str"),
     "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, r"torch\.bool"),

@@ -156,7 +156,7 @@ def test_gradients_pass_to_what_was_taken() -> None:
         (
             (torch.ones(2), torch.ones(1)),
             ValueError,
-            r"target must have the shape.*found \(1,\) beside \(2,\).*squeeze",
+            r"target must have the shape.*found \(1,\) and \(2,\).*squeeze",
         ),
         (
             (torch.ones(3, 1), torch.ones(3)),
@@ -166,7 +166,7 @@ def test_gradients_pass_to_what_was_taken() -> None:
         (
             (torch.ones(2, 3, 5), torch.ones(2, 3, dtype=torch.long)),
             ValueError,
-            "classes are expected in dimension 1.*class_dim=, -1",
+            "classes are expected in dimension 1.*class_dim=, for example -1",
         ),
         (
             (torch.ones(3), torch.ones(3), torch.ones(2)),
