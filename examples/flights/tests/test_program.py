@@ -91,7 +91,7 @@ def test_after_ctrl_c_a_run_goes_on_and_comes_out_the_same(
     assert numbers(out) == numbers(whole)
 
 
-@pytest.mark.processes(per="elsewhere")  # the light run has movielens on two processes
+@pytest.mark.processes(per="elsewhere")  # the light run has programs of "How do I" on two
 def test_two_processes_come_where_one_does(whole: Path, tmp_path: Path) -> None:
     """Delays are missing more often in one half of a batch than in the other: a mean of means would differ."""
     command = [
