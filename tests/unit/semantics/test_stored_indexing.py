@@ -118,7 +118,7 @@ def test_a_vector_is_read_at_stored_positions() -> None:
     labels = mg.masked(torch.tensor([[2, 7], [7, 1]]), torch.eye(2).bool()).to_sparse()
     found = torch.tensor([5.0, 6.0, 7.0])[labels,]  # type: ignore[index]
     assert (found.layout, found.tolist()) == (torch.sparse_coo, [[7.0, None], [None, 6.0]])
-    with pytest.raises(TypeError, match="reads numbers of a plain vector"):
+    with pytest.raises(TypeError, match="read entries of a plain vector"):
         torch.eye(3)[labels,]  # type: ignore[index]
 
 
