@@ -6,6 +6,7 @@ Most are one line of a table: torch's name, and its equation in Einstein's notat
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +53,7 @@ def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, 
 def _tensors(found: Sequence[Any], number: int) -> Sequence[Operand]:
     """Return the operands of a product; torch raises a TypeError for anything else."""
     if len(found) != number or not all(isinstance(x, Entries) or hasattr(x, "shape") for x in found):
-        kinds = ", ".join(type(operand).__name__ for operand in found)
+        kinds = ", ".join(re.sub(r"\w*Entries", "MaskedTensor", type(operand).__name__) for operand in found)
         raise TypeError(
             f"this product takes {number} tensors, found {kinds}; wrap arrays and numbers in torch.as_tensor"
         )

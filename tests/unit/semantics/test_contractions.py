@@ -166,3 +166,8 @@ def test_what_is_no_tensor_is_a_type_error_as_in_torch(name: str, arguments: tup
     for x in (torch.ones(2, 2), poisoned(A)):
         with pytest.raises(TypeError):
             getattr(x, name)(*arguments)
+
+
+def test_such_an_error_names_the_types_that_people_know() -> None:
+    with pytest.raises(TypeError, match="takes 2 tensors, found MaskedTensor, str"):
+        poisoned(A).matmul("a")  # type: ignore[arg-type]
