@@ -64,8 +64,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a mean is not divided by the number of entries",
         "kernels/reductions/__init__.py",
-        "kept(wide / count.clamp(min=1), mask.ndim",
-        "kept(wide, mask.ndim",
+        "_spread(ctx, wide / count.clamp(min=1), mask)",
+        "_spread(ctx, wide, mask)",
     ),
     Fault(
         "a mask that repeats is counted in its smallest shape alone",

@@ -14,7 +14,7 @@ _JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jag
 
 #: Tests of a file that has no test file of its name, or not that alone; and of a folder.
 _ELSEWHERE = {
-    "kernels/smallest.py": "tests/unit/kernels/test_smallest.py tests/unit/kernels/test_repeated_masks.py",
+    "kernels/smallest.py": "tests/unit/kernels/test_smallest.py tests/unit/kernels/test_smallest.py",
     "kernels/attention/": "tests/unit/kernels/test_attention.py",
     "kernels/updates/": "tests/unit/kernels/test_updates.py tests/unit/kernels/test_specified.py",
     "semantics/convolutions.py": (
