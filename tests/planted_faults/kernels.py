@@ -78,7 +78,7 @@ FAULTS: tuple[Fault, ...] = (
         "kernels/softmax/__init__.py",
         "order).log() + shift",
         "order).log()",
-        "tests/unit/kernels/test_segment_exponentials.py",
+        "tests/unit/kernels/test_softmax.py",
     ),
     Fault(
         "each of several maxima gets the whole gradient",
