@@ -38,8 +38,8 @@ class Hidden:
     paddings: list[Padding]
     what: str = "the padding"
     noun: str = "padding"
-    others: str = "what is real"
-    how: str = "with other padding"
+    others: str = "real entries"
+    how: str = "after"
     batch: Any = None
 
 

@@ -36,11 +36,11 @@ class Difference:
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
 
-    def words(self, how: str = "with other padding") -> str:
+    def words(self, how: str = "after") -> str:
         """The difference as part of a sentence; ``how`` says what the second run was."""
         parts = []
         if self.loss is not None:
-            parts.append(f"the loss is {self.loss[0]:.6g}, and {self.loss[1]:.6g} {how}")
+            parts.append(f"the loss is {self.loss[0]:.6g} before, {self.loss[1]:.6g} {how}")
         if self.gradients:
             worst = max(self.gradients, key=lambda name: _size(self.gradients[name]))
             others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""

@@ -182,12 +182,12 @@ def _run(
     if samples:
         case.note(
             "padding",
-            f"{', '.join(map(repr, samples))}: samples of their own lengths, one after the other, hold no padding, and "
-            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+            f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
+            "leak; their values, columns and samples are not changed",
         )
     if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
         message = (
-            "none was recognised in the batch; say which entries are real with padding={key: mask} "
+            "none was recognised in the batch; mark the real entries with padding={key: mask} "
             "(True = real) or padding={key: key_of_the_mask}"
         )
         if required:
@@ -202,13 +202,13 @@ def _run(
     if case.documents is None and left_out & case.asked:
         case.note(
             "document-leak",
-            "no documents were recognised in the batch; say which token belongs to which with documents='seq_idx', the "
-            "key of their numbers, positions or bounds",
+            "no documents were recognised in the batch; pass documents='seq_idx', the key of their "
+            "ids, positions or bounds",
         )
     chosen = [name for name in chosen if name not in left_out]
     modules = [module for root in case.trial.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
-        case.note("torch.compile", "is off during the examination: the program is run as it is written")
+        case.note("torch.compile", "is off during the examination: the program runs uncompiled")
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))

@@ -54,7 +54,7 @@ class Report:
         """Return the reason if no experiment was made, else an empty string."""
         if self.findings or self.experiments:
             return ""
-        return "; ".join(map(str, self.notes)) or "no experiment fits the batch"
+        return "; ".join(map(str, self.notes)) or "no experiment applies to the batch"
 
     @property
     def ok(self) -> bool:
@@ -172,7 +172,7 @@ tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-
 """
 _MEANING = {
     "padding": "padding differs here",
-    "mixed": "padding is mixed into what is real",
+    "mixed": "padding is mixed into real entries",
     "real": "real entries differ",
 }
 

@@ -117,7 +117,7 @@ class Watch:
             self.report.note(
                 Note(
                     "padding-leak",
-                    f"the parameters of {type(module).__name__} are sharded, and no twin follows them to other ranks: "
+                    f"the parameters of {type(module).__name__} are sharded, which the doctor cannot track: "
                     "nothing is watched; run the script without fully_shard, on one process or under "
                     "DistributedDataParallel",
                 )
@@ -218,18 +218,18 @@ class Watch:
             self.report.note(
                 Note(
                     "padding",
-                    f"none was recognised in what a DataLoader gave or a module was called with "
-                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Write padding={{key: mask}}, a "
-                    "mask (True = real) or the key of one, for a key of the batch or a name of the model's arguments. "
-                    "Targets and masks that only the loss reads are seen if they come from a DataLoader; otherwise "
-                    "write mg.doctor.examine(step, batch)",
+                    f"none was recognised in the batches of a DataLoader or the arguments of a module "
+                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Pass padding={{key: mask}}, with "
+                    "a mask (True = real) or its key, for a key of the batch or an argument of the model. "
+                    "Targets and masks that only the loss uses are seen if they come from a DataLoader; otherwise "
+                    "call mg.doctor.examine(step, batch)",
                 )
             )
         if not self.report.experiments and not self.report.notes:
             self.report.note(
                 Note(
                     "steps",
-                    "no backward pass came after a batch with padding; watch what trains, down to loss.backward()",
+                    "no backward pass followed a batch with padding; watch the training, including loss.backward()",
                 )
             )
 
