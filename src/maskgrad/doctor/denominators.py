@@ -28,9 +28,9 @@ from maskgrad.errors import ExaminationError
 
 __all__ = ["denominator", "takes_parts"]
 
-#: what a part may be weighed with so that a training loop which knows nothing of its tokens adds it up rightly
+#: the weights of parts that a training loop can use without counting tokens
 _RIGHT = ("1 (a sum)", "the number of samples")
-#: what fits besides is named in the message
+#: named in the message if it fits, too
 _MEANS = "the number of parts (a mean of means)"
 
 

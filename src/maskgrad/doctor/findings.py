@@ -33,7 +33,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: the line of the user's program, what is wrong there, and what to write instead.
+    """One mistake: the line of the user's program, the message, and a fix.
 
     Attributes:
         kind: one of the kinds that the page "Is my masking right?" lists.
@@ -42,9 +42,9 @@ class Finding:
         line: number of the line, 0 if none is known.
         code: the text of the line.
         remedy: code to write instead, with maskgrad and without.
-        module: dotted name of the module that was running.
-        operation: the operation of PyTorch at which real entries first depended on padding.
-        affected: how much is affected: names of numbers, such as the change of the loss, and their values.
+        module: dotted name of the running module.
+        operation: the first PyTorch operation whose real entries depend on padding.
+        affected: the size of the effect, by name, such as the change of the loss.
         package_file: path of a file of an installed package, if the line calls one: the innermost that was running.
         package_line: number of the line in it.
     """
@@ -122,7 +122,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth knowing that is no fault; ``about`` says which experiment it belongs to."""
+    """A remark that is not a finding; ``about`` names its experiment."""
 
     about: str
     message: str

@@ -34,12 +34,12 @@ _KINDS = ("numbers", "large", "nan")
 
 
 class Watch:
-    """What :func:`watch` sees.
+    """The state of :func:`watch`.
 
     Attributes:
-        report: findings of the steps that are complete.
-        steps: how many steps were watched.
-        unpadded: how many batches came in which no padding was recognised.
+        report: findings of the completed steps.
+        steps: the number of watched steps.
+        unpadded: the number of batches without recognised padding.
     """
 
     def __init__(
@@ -249,22 +249,22 @@ def watch(
     blame: str = "program",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[Watch]:
-    """Run the first training steps inside the block on twins, while they happen.
+    """Examine the first training steps inside the block while they run.
 
-    A batch that a ``DataLoader`` gives, or with which a model is called, gets other garbage in its padding in a second
-    computation beside the first; after the backward pass loss and gradients are compared. The program gets its own
-    numbers. Only what keeps all shapes is tried; :func:`examine` tries more. A model that is called with packed
-    documents, or is to be causal, is called a few times more, from the same state, with other documents and another
-    future; on one rank only.
+    For each batch of a ``DataLoader``, or each call of a model, a second computation with different values in the
+    padding runs along with the first; after the backward pass, loss and gradients are compared. The results of the
+    program do not change. Only experiments that keep all shapes are run; :func:`examine` runs more. With packed
+    documents, or for a causal model, the model is called a few more times, from the same state, with changed documents
+    or later positions; on one rank only.
 
     Args:
         padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
-        documents: as in :func:`examine`: the name of the model's argument that says it; recognised by usual names.
+        documents: as in :func:`examine`: the name of the model's argument with them; recognised by common names.
         causal: whether later positions must not reach earlier outputs of the model.
-        steps: how many steps are watched; the first with other numbers, the second with large ones.
-        stop: leave the block as soon as these steps are over.
+        steps: the number of steps to watch; the first with different values, the second with large ones.
+        stop: leave the block after these steps.
         blame: as in :func:`examine`.
-        progress: called with what is tried, how many steps are over, and how many are wanted.
+        progress: called with the experiment, the number of finished steps, and the number of steps to watch.
 
     Yields:
         an object whose ``report`` has the findings.
