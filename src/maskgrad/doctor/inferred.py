@@ -1,4 +1,4 @@
-"""Padding that a batch does not mark, known from who reads it: a table with a padding_idx, a module with a mask."""
+"""Padding that no batch marks, known from what reads it: tables with a padding_idx, masks of modules, and lengths."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
 from maskgrad.doctor.modes import Guarded
@@ -32,7 +33,7 @@ def padded_ids(ids: Tensor, padding_idx: int) -> Tensor | None:
 
 
 class Asking(Guarded):
-    """The first run of a step: which ids are read by tables that know an id of padding, and masks of modules."""
+    """The first run of a step: ids read by tables that know an id of padding, masks of modules, packed lengths."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,9 +41,11 @@ class Asking(Guarded):
         self.masks: list[tuple[Tensor, str]] = []
 
     def run(self, call: Operated) -> Any:
-        """Note what a table reads."""
+        """Note what a table reads, and what is packed."""
         if call.facts.name == "embedding" and len(call.args) > 2 and call.args[2] >= 0:
             self.tables.append((call.args[1], call.args[2]))
+        if call.facts.name == "_pack_padded_sequence":
+            self.masks.append((_packed(*call.args[:3]), "lengths of pack_padded_sequence"))
         return call()
 
     def called(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
@@ -53,8 +56,19 @@ class Asking(Guarded):
             if isinstance(mask, Tensor) and mask.ndim == 2 and not mask.is_floating_point():
                 mask = mask.bool()
                 self.masks.append(
-                    (~mask if name in _INVERTED else mask, f"{name} of {type(module).__name__}")
+                    (~mask if name in _INVERTED else mask, f"argument {name} of {type(module).__name__}")
                 )
+
+
+def _packed(input: Tensor, lengths: Tensor, batch_first: bool) -> Tensor:
+    """Which positions are packed, by sample, in the order in which ``pack_padded_sequence`` was given them."""
+    longest = input.shape[1] if batch_first else input.shape[0]
+    mask = torch.arange(longest, device=input.device) < lengths.to(input.device)[:, None]
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code is not pack_padded_sequence.__code__:
+        frame = frame.f_back
+    order = None if frame is None else frame.f_locals.get("sorted_indices")  # with enforce_sorted=False
+    return mask if order is None else torch.empty_like(mask).index_copy_(0, order, mask)
 
 
 def inferred(asking: Asking, batch: Any, known: Collection[Key]) -> list[Padding]:
@@ -88,5 +102,5 @@ def _by_mask(key: Key, tensor: Tensor, asking: Asking) -> Padding | None:
         if mask.device == tensor.device and mask.shape == tensor.shape[:2] and not bool(mask.all()):
             padded = tensor[~mask]
             if bool((padded == padded.flatten()[0]).all()):
-                return Padding(key, mask.clone(), f"the argument {name}")
+                return Padding(key, mask.clone(), f"the {name}")
     return None

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 import maskgrad as mg
 from maskgrad.doctor.batches import recognised
@@ -142,3 +143,24 @@ def test_integers_of_samples_are_a_mask_of_them_or_lengths() -> None:
     assert torch.equal(lengths.mask, MASK)
     with pytest.raises(ExaminationError, match="make one from lengths"):
         recognised(batch, {"x": "~size"})
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_lengths_that_are_packed(first: bool, is_sorted: bool) -> None:
+    """The last output of an LSTM is that of a shorter sequence's padding, unless it is packed."""
+    torch.manual_seed(0)
+    rows = LENGTHS.argsort(descending=True) if is_sorted else torch.arange(4)
+    x, lengths = (torch.randn(4, 9, 3) * MASK[..., None])[rows], LENGTHS[rows]
+    lstm, head = nn.LSTM(3, 8, batch_first=first), nn.Linear(3, 8)
+
+    def step(batch: dict[str, Tensor], leak: bool) -> Tensor:
+        x = batch["x"] if first else batch["x"].transpose(0, 1)
+        packed = pack_padded_sequence(x, lengths, first, enforce_sorted=is_sorted)
+        _, (state, _) = lstm(packed)
+        return (state[0] + head(batch["x"].mean(1)) if leak else state[0]).square().mean()
+
+    for leak in (True, False):
+        report = mg.doctor.examine(lambda batch, leak=leak: step(batch, leak), {"x": x}, quick=True)
+        assert report.padding == {"x": "the lengths of pack_padded_sequence"}
+        assert report.kinds() == ["padding-leak"] * leak

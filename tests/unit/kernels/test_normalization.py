@@ -1,176 +1,146 @@
-"""masked_layer_norm: the reference against torch on what is left, the compiled body against the reference."""
+"""masked_layer_norm and masked_batch_norm: PyTorch's of each row or channel, of what is left of it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels import use_kernels
-from tests.effort import examples
-from tests.unit.kernels import oracles
-from tests.unit.kernels.bodies import cpu, reference
-from tests.unit.kernels.layouts import layouts
+from tests.unit.kernels.bodies import running
+from tests.unit.kernels.masks import MaskedSuite
 
-BODIES = ["reference", "cpu"]
+EPS = 0.1
+ROUNDING = {torch.float64: 1e-11, torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
-@pytest.fixture(autouse=True)
-def _compiled_bodies_for_small_tensors_too():
-    with use_kernels("cpu"):
-        yield
+def statistics(x: Tensor, centered: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, variance and reciprocal deviation, without a gradient."""
+    x = x.detach()
+    mean = x.mean() if centered else x.new_zeros(())
+    variance = (x - mean).square().mean()
+    return mean, variance, (variance + EPS).rsqrt()
 
 
-@pytest.mark.parametrize("body", [reference, cpu], ids=BODIES)
-@pytest.mark.parametrize("centered", [True, False])
-@pytest.mark.parametrize("garbage", oracles.GARBAGE)
-def test_each_row_is_torch_s_on_what_is_left_of_it(body, centered, garbage):
-    values, mask = torch.randn(40, 67, dtype=torch.float64), torch.rand(40, 67) < 0.5
-    mask[3] = False
-    weight, bias = torch.randn(2, 67, dtype=torch.float64)
-    out, _, _, count = body.masked_layer_norm(
-        oracles.soiled(values, mask, garbage), mask, 1, weight, bias, 1e-5, centered
-    )
-    assert count.tolist() == [[int(row.sum())] for row in mask]
-    assert not (out != 0)[~mask].any()
-    for row in range(40):
-        left = values[row][mask[row]]
-        if not len(left):
-            continue
-        expected = (F.layer_norm if centered else F.rms_norm)(left, left.shape, eps=1e-5)
-        expected = expected * weight[mask[row]] + bias[mask[row]]
-        torch.testing.assert_close(out[row][mask[row]], expected, rtol=1e-12, atol=1e-12)
+class TestMaskedLayerNorm(MaskedSuite):
+    """The last dimensions are standardized together; weight and bias have their shape."""
+
+    kernel = "masked_layer_norm"
+    variants = ((True, True), (False, True), (True, False))  # centered, with weight and bias
+    per_entry = True
+    keeps = False
+    traced = False
+    rounding = ROUNDING
+
+    def takes(self, shape: tuple[int, ...], dim: tuple[int, ...]) -> bool:
+        return bool(dim) and dim == tuple(range(len(shape) - len(dim), len(shape)))
+
+    def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
+        values = torch.randn(tuple(shape)) + 1
+        row = tuple(shape)[-len(where[1]) :]
+        return (values, torch.randn(row), torch.randn(row)) if variant[1] else (values,)
+
+    def call(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Any:
+        values, weight, bias = operands if variant[1] else (*operands, None, None)
+        mask, dim = where
+        return kernels.masked_layer_norm(values, mask, len(dim), weight, bias, EPS, variant[0])
+
+    def alone(self, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        *parameters, centered, affine = rest
+        weight, bias = parameters if affine else (None, None)
+        if centered:
+            out = F.layer_norm(x, x.shape, weight, bias, EPS)
+        else:
+            out = F.rms_norm(x, x.shape, weight, EPS) + (0 if bias is None else bias)
+        mean, _, scale = statistics(x, centered)
+        return out, mean, scale, torch.tensor(float(len(x)), dtype=torch.float64)
+
+    def nothing(self, dtype: torch.dtype, *variant: Any) -> tuple[float, ...]:
+        return (0.0, 0.0, 1.0)
 
 
-def both(values, mask, dims, weight=None, bias=None, eps=1e-5, centered=True):
-    """Result, statistics and gradients by either body."""
-    results = []
-    for body in BODIES:
-        leaves = [None if x is None else x.detach().requires_grad_() for x in (values, weight, bias)]
-        with use_kernels(body):
-            found = kernels.masked_layer_norm(leaves[0], mask, dims, *leaves[1:], eps, centered)
-            grad = torch.arange(values.numel()).reshape(values.shape).cos().to(values.dtype)
-            given = [leaf for leaf in leaves if leaf is not None]
-            gradients = torch.autograd.grad(found[0], given, grad.masked_fill(~mask, math.nan))
-        assert found[0].dtype == values.dtype
-        assert not (found[0] != 0)[~mask].any()
-        assert not (gradients[0] != 0)[~mask].any()
-        results.append([*(x.detach() for x in found), *gradients])
-    return zip(*results, strict=True)
+class TestMaskedBatchNorm(MaskedSuite):
+    """Weight and bias have an entry for each group, or vary within one (group normalisation)."""
+
+    kernel = "masked_batch_norm"
+    variants = (("of groups",), ("varying",), ("none",))
+    per_entry = True
+    keeps = False
+    traced = False
+    rounding = ROUNDING
+
+    def takes(self, shape: tuple[int, ...], dim: tuple[int, ...]) -> bool:
+        return bool(shape)
+
+    def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
+        values = torch.randn(tuple(shape)) + 1
+        dims = {d % len(shape) for d in where[1]}
+        size = [1 if d in dims else n for d, n in enumerate(shape)]
+        if variant == ("varying",) and dims:
+            size[max(dims)] = shape[max(dims)]
+        return (values, torch.randn(size), torch.randn(size)) if variant != ("none",) else (values,)
+
+    def call(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Any:
+        values, *parameters = operands
+        return kernels.masked_batch_norm(values, *where, *(parameters or (None, None)), EPS)
+
+    def alone(self, x: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        *parameters, _ = rest
+        weight, bias = parameters or (1.0, 0.0)
+        out = (x - x.mean()) * (x.var(correction=0) + EPS).rsqrt() * weight + bias
+        return out, *statistics(x), torch.tensor(float(len(x)), dtype=torch.float64)
+
+    def nothing(self, dtype: torch.dtype, *variant: Any) -> tuple[float, ...]:
+        return (0.0, 0.0, 0.0, 1.0)
+
+    def by_torch(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> bool:
+        return variant == ("varying",)
 
 
-@pytest.mark.parametrize("layout", list(layouts()))
-@pytest.mark.parametrize("dims", [1, 2])
-def test_any_strides(layout, dims):
-    values, mask = layouts()[layout]
-    values = values if layout == "expanded values" else values.masked_fill(~mask, math.nan)
-    weight, bias = torch.randn(2, *values.shape[-dims:])
-    for mine, theirs in both(values, mask, dims, weight, bias):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("centered", [True, False])
-@pytest.mark.parametrize("shape", [(700, 1100), (3, 40_001), (5000, 7), (1, 5), (4, 1), (0, 3), (3, 0)])
-def test_all_dtypes_and_sizes(dtype, centered, shape):
-    values, mask = (torch.randn(shape) + 3).to(dtype), torch.rand(shape) < 0.5
-    mask[:1] = False
-    values = values.masked_fill(~mask, math.inf)
-    weight, bias = torch.randn(2, shape[1]).to(dtype)
-    tolerance = {torch.float16: 1e-2, torch.bfloat16: 8e-2, torch.float32: 1e-3}.get(dtype, 1e-10)
-    for mine, theirs in both(values, mask, 1, weight, bias, 1e-5, centered):
-        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
-
-
-def test_an_infinite_scale_reaches_only_what_is_specified():
+def test_an_infinite_scale_or_weight_reaches_only_what_is_specified() -> None:
     """A row of equal entries, and no eps: torch's result there is NaN, and so is the gradient of the weights it met."""
     values, mask = torch.randn(30, 20), torch.rand(30, 20) < 0.7
-    values[4], mask[4, :10] = 1.0, False
-    mask[4, 10:] = True
-    for mine, theirs in both(values, mask, 1, *torch.randn(2, 20), 0.0):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4, equal_nan=True)
-        assert not mine.isnan().all()
+    values[4], mask[4, :10], mask[4, 10:], mask[5] = 1.0, False, True, False
+    row = torch.randn(20)
+    channels, grad = torch.randn(30, 1), torch.randn(30, 20)
+    channels[5] = math.inf
+    for function, weight in (
+        (lambda x, w: kernels.masked_layer_norm(x, mask, 1, w, row, 0.0)[0], row),
+        (lambda x, w: kernels.masked_batch_norm(x, mask, (1,), w, channels.clamp(max=1), 0.0)[0], channels),
+    ):
+        outcomes = []
+        for body in ("reference", "cpu"):
+            x, w = values.clone().requires_grad_(), weight.clone().requires_grad_()
+            with running(body):
+                out = function(x, w)
+                slopes = torch.autograd.grad(out, (x, w), grad)
+            assert not out.detach().isnan().all()
+            assert not slopes[0][~mask].count_nonzero()
+            outcomes.append((out.detach(), *slopes))
+        torch.testing.assert_close(*outcomes, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-def test_a_large_mean_costs_no_more_digits_than_in_torch():
+def test_a_gradient_that_is_one_number() -> None:
+    values, mask = torch.randn(30, 40, 20), torch.rand(30, 40, 20) < 0.5
+    for function in (
+        lambda x: kernels.masked_batch_norm(x, mask, (0, 2))[0],
+        lambda x: kernels.masked_layer_norm(x, mask, 1)[0],
+    ):
+        found = []
+        for body in ("reference", "cpu"):
+            leaf = values.clone().requires_grad_()
+            with running(body):
+                function(leaf).sum().backward(torch.tensor(2.0))
+            found.append(leaf.grad)
+        torch.testing.assert_close(*found, rtol=0, atol=1e-5)
+
+
+def test_a_large_mean_costs_no_more_digits_than_in_torch() -> None:
     values, mask = torch.randn(50, 3000) + 3e4, torch.ones(50, 3000, dtype=torch.bool)
     exact = F.layer_norm(values.double(), (3000,))
     ours, _, _, _ = kernels.masked_layer_norm(values, mask, 1)
     assert (ours - exact).abs().max() <= (F.layer_norm(values, (3000,)) - exact).abs().max() * 1.1
-
-
-@st.composite
-def problems(draw):
-    shape = tuple(draw(st.lists(st.integers(0, 7), min_size=1, max_size=4)))
-    dims = draw(st.integers(1, len(shape)))
-    expanded = tuple(1 if draw(st.booleans()) else n for n in shape)
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**16)))
-    values = torch.randn(shape, generator=generator, dtype=torch.float64)
-    mask = (torch.rand(expanded, generator=generator) < draw(st.sampled_from([0.0, 0.5, 1.0]))).expand(shape)
-    parameters = torch.randn(2, *shape[-dims:], generator=generator, dtype=torch.float64)
-    weight, bias = (x if draw(st.booleans()) else None for x in parameters)
-    garbage = draw(st.sampled_from(oracles.GARBAGE))
-    return values.masked_fill(~mask, garbage), mask, dims, weight, bias, 1e-3, draw(st.booleans())
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-@settings(max_examples=examples(100))
-@given(problems())
-def test_forward_and_backward_agree_with_the_reference(problem):
-    for mine, theirs in both(*problem):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("body", BODIES)
-@pytest.mark.parametrize("dims", [1, 2])
-@pytest.mark.parametrize("centered", [True, False])
-def test_first_and_second_derivatives(body, dims, centered):
-    mask = torch.rand(3, 4, 3) < 0.7
-    mask[0, :2], mask[1] = False, False
-    values, weight, bias = (
-        torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        for shape in ((3, 4, 3), (4, 3)[2 - dims :], (4, 3)[2 - dims :])
-    )
-
-    def normalized(x, w, b):
-        return kernels.masked_layer_norm(x, mask, dims, w, b, 0.1, centered)[0] ** 2
-
-    with use_kernels(body):
-        assert torch.autograd.gradcheck(normalized, (values, weight, bias))
-        assert torch.autograd.gradgradcheck(normalized, (values, weight, bias))
-
-
-def test_several_gradients_at_once():
-    values, mask = torch.randn(40, 30, requires_grad=True), torch.rand(40, 30) < 0.5
-    result, *_ = kernels.masked_layer_norm(values, mask, 1)
-    grads = torch.randn(3, 40, 30)
-    (stacked,) = torch.autograd.grad(result, values, grads, is_grads_batched=True, retain_graph=True)
-    for grad, expected in zip(grads, stacked, strict=True):
-        torch.testing.assert_close(torch.autograd.grad(result, values, grad, retain_graph=True)[0], expected)
-
-
-def test_results_do_not_depend_on_the_number_of_threads():
-    values, mask = torch.randn(1000, 1000, requires_grad=True), torch.rand(1000, 1000) < 0.5
-    weight = torch.randn(1000, requires_grad=True)
-    threads, results = torch.get_num_threads(), []
-    try:
-        for number in (1, 2, 3):
-            torch.set_num_threads(number)
-            out, *_ = kernels.masked_layer_norm(values, mask, 1, weight)
-            results.append([out, *torch.autograd.grad(out.sum(), (values, weight))])
-    finally:
-        torch.set_num_threads(threads)
-    for result in results[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(result, results[0], strict=True))
-
-
-def test_mistakes_in_the_mask_are_named():
-    with pytest.raises(
-        TypeError, match=r"mask must be a Boolean tensor \(True = specified\); got torch.float32"
-    ):
-        kernels.masked_layer_norm(torch.ones(3), torch.ones(3), 1)

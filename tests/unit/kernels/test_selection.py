@@ -70,16 +70,6 @@ def test_transforms_and_modes_run_the_reference():
     assert all(reason != "" for reason in seen)
 
 
-def test_batched_gradients_of_a_compiled_forward():
-    x = LARGE.clone().requires_grad_()
-    for name in ("masked_sum", "masked_mean"):
-        result, count = getattr(kernels, name)(x, MASK, (1,), False)
-        weights = torch.randn(3, 300)
-        (grads,) = torch.autograd.grad(result, x, weights, is_grads_batched=True)
-        scale = 1 if name == "masked_sum" else count.clamp(min=1)
-        torch.testing.assert_close(grads, torch.where(MASK, (weights / scale)[:, :, None], 0))
-
-
 def test_compile_traces_the_reference_once_for_every_mask():
     def f(x, mask):
         total, count = kernels.masked_mean(x, mask, (1,), False)

@@ -167,7 +167,7 @@ def _forward(
             block_s, block_q = _square_block(v[k : k + BLOCK], m[k : k + BLOCK], shift, zero)
             rest += block_s
             squares += block_q
-        if centered and number:  # the center was rounded
+        if centered and number and rest == rest:  # the center was rounded, unless it is infinite
             squares -= rest * rest / number
             cast[0] = shift + rest / number
         if number:

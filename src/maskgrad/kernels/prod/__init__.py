@@ -172,7 +172,9 @@ def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = Non
 
     float32 for half precision, int64 for integers and Booleans.
     """
-    if segment_prod.is_compiled_for(values, pointers, order):
+    # How deep a tree is depends on numbers that a graph does not have.
+    in_graph = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
+    if in_graph or segment_prod.is_compiled_for(values, pointers, order):
         return segment_prod.compiled(values, pointers, order)[0]
     return product_by_tree(values, pointers, order)
 

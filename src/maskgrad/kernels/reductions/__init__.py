@@ -138,18 +138,22 @@ def _save_reduction(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.mark_non_differentiable(output[1])
 
 
-def _sum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    mask, _count = ctx.saved_tensors
+def _spread(ctx: Any, grad: Tensor, mask: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradient of each entry: that of its slice, without an imaginary part if values have none."""
+    grad = grad.real if grad.is_complex() and not ctx.dtype.is_complex else grad
     spread = masked_expand(kept(grad, mask.ndim, ctx.dim, ctx.keepdim), mask, ctx.dtype)
     return spread, None, None, None, None
+
+
+def _sum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    return _spread(ctx, grad, ctx.saved_tensors[0])
 
 
 def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     mask, count = ctx.saved_tensors
     # float16 / int64 would turn the count into float16, and counts above 65504 into inf.
     wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
-    share = kept(wide / count.clamp(min=1), mask.ndim, ctx.dim, ctx.keepdim)
-    return masked_expand(share, mask, ctx.dtype), None, None, None, None
+    return _spread(ctx, wide / count.clamp(min=1), mask)
 
 
 # Measured on one core, in microseconds, reference / compiled: x.mean(1) of 12,800 values 77 / 45, with the gradient

@@ -1,0 +1,102 @@
+"""Kernels that take segments of a list of entries: ``(values, pointers, order, *variant)``."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.unit.kernels.deletion import Where
+from tests.unit.kernels.suite import KernelSuite
+
+__all__ = ["SegmentSuite", "pointers_of"]
+
+LENGTHS = [[3], [5, 1, 0, 31, 32, 33, 2, 0], [80, 3, 64], [], [0, 0]]
+
+
+def pointers_of(lengths: Sequence[int]) -> Tensor:
+    return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
+
+
+class SegmentSuite(KernelSuite):
+    """Segments may be empty; ``order`` says where their entries are, None: one behind the other."""
+
+    nonempty = False
+
+    def groups(self, where: Where, shape: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
+        pointers, order = where
+        width = math.prod(shape[1:])
+        index = torch.arange(math.prod(shape)).view(shape[0], width)
+        index = index if order is None else index[order]
+        ends = pointers.tolist()
+        parts = [index[a:b].t().reshape(-1) for a, b in itertools.pairwise(ends)]
+        sizes = [b - a for a, b in itertools.pairwise(ends) for _ in range(width)]
+        return torch.cat([index.new_zeros(0), *parts]), sizes, [len(ends) - 1, *shape[1:]]
+
+    def places(self, lengths: Sequence[int]) -> Iterator[Where]:
+        lengths = [n for n in lengths if n or not self.nonempty]
+        yield pointers_of(lengths), None
+        yield pointers_of(lengths), torch.randperm(sum(lengths))
+
+    def many(self) -> Iterator[tuple[tuple[int, ...], Where]]:
+        for lengths, dense in zip(LENGTHS, [(3,), (), (2, 2), (), (1,)], strict=True):
+            for where in self.places(lengths):
+                yield (sum(lengths), *dense), where
+
+    def tables(self) -> Iterator[tuple[tuple[int, ...], Where]]:
+        for lengths, dense in zip(LENGTHS[:3], [(2, 2), (), (3,)], strict=True):
+            for where in self.places(lengths):
+                yield (sum(lengths), *dense), where
+
+    def strided(self) -> dict[str, Callable[[bool], Iterator[Any]]]:
+        lays: dict[str, Callable[[Tensor], Tensor]] = {
+            "transposed": lambda x: x.t().contiguous().t(),
+            "sliced": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+            "every second": lambda x: x.repeat_interleave(2, 0)[::2],
+            "expanded": lambda x: x[:, :1].expand_as(x),
+        }
+
+        def cases(lay: Callable[[Tensor], Tensor]) -> Callable[[bool], Iterator[Any]]:
+            return lambda _: (((40, 3), lay, where) for where in self.places([7, 33]))
+
+        return {name: cases(lay) for name, lay in lays.items()}
+
+    def large(self) -> Iterator[tuple[tuple[int, ...], Where]]:
+        for width in ((), (17,)):
+            lengths = torch.randint(0, 200, (300,)).tolist()
+            for where in self.places([*lengths, 20_001]):
+                yield (sum(where[0].diff().tolist()), *width), where
+
+    def long(self) -> Iterator[tuple[tuple[int, ...], Where]]:
+        for where in self.places([7, 0, 33]):
+            yield (40, 3), where
+
+    def few(self) -> Iterator[tuple[tuple[int, ...], Where]]:
+        for where, dense in zip(self.places([3, 0, 2]), [(2,), ()], strict=True):
+            yield (5, *dense), where
+
+    def rows(self, matrix: Tensor) -> Iterator[tuple[Tensor, Where]]:
+        for values in (matrix, matrix.repeat(1, 20)):
+            number, length = values.shape
+            pointers = pointers_of([length] * number)
+            yield values.reshape(-1), (pointers, None)
+            order = torch.cat([torch.randperm(length) + k * length for k in range(number)])
+            pair = torch.stack([values.reshape(-1), values.flip(1).reshape(-1)], -1)
+            yield pair, (pointers, order)
+
+    def graph(self, least: int) -> tuple[tuple[int, ...], Where]:
+        return (100, 3), (pointers_of([60, 40]), torch.randperm(100))
+
+    def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
+        lengths = draw(st.lists(st.integers(int(self.nonempty), 40), max_size=9))
+        torch.manual_seed(draw(st.integers(0, 2**16)))
+        variant = draw(st.sampled_from(list(self.variants)))
+        where = draw(st.sampled_from(list(self.places(lengths))))
+        shape = (sum(lengths), *draw(st.sampled_from([(), (1,), (3,), (2, 9)])))
+        dtype = draw(st.sampled_from([torch.float64, torch.float32]))
+        return tuple(x.to(dtype) for x in self.operands(shape, where, variant)), where, variant
