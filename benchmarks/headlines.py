@@ -54,7 +54,7 @@ HEADLINES: tuple[tuple[Goal, str, str], ...] = (
 def headlines(rows: Iterable[Row], of: Sequence[tuple[Goal, str, str]] = HEADLINES) -> str:
     """A line for each task that was measured: how many times as fast, or as long, maskgrad takes."""
     rows = list(rows)
-    lines = ["| task | beside | maskgrad is | |", "| --- | --- | --- | :---: |"]
+    lines = ["| task | compared with | maskgrad is | |", "| --- | --- | --- | :---: |"]
     for goal, task, peer in of:
         concerned = [row for row in rows if goal.concerns(row)]
         if concerned:

@@ -70,7 +70,7 @@ def _growth(rows: list[Row]) -> str:
         return ""
     return (
         "\n\nTime grows with the number of entries (100,000 and more) to the power of: "
-        f"{'; '.join(powers)}. A power of 1 is growth in proportion.".replace("*", r"\*")
+        f"{'; '.join(powers)}. A power of 1 is linear growth.".replace("*", r"\*")
     )
 
 

@@ -32,7 +32,7 @@ def judged_goals(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> list[tup
 
 def goals_table(rows: Sequence[Row], goals: Iterable[Goal] = GOALS) -> str:
     """A line for each goal, with the case that is furthest from it."""
-    lines = ["| what | goal | measured | |", "| --- | --- | ---: | :---: |"]
+    lines = ["| case | goal | measured | |", "| --- | --- | ---: | :---: |"]
     judged = judged_goals(rows, goals)
     for (goal, concerned), what in zip(judged, _labels(judged), strict=True):
         worst = goal.worst(concerned)
@@ -49,7 +49,7 @@ def _labels(judged: Sequence[tuple[Goal, list[Row]]]) -> list[str]:
     for more in (
         [rows[0].shape if len({row.shape for row in rows}) == 1 else "" for _, rows in judged],
         ["in memory" if goal.quantity == "memory" else "" for goal, _ in judged],
-        [f"beside {goal.peer}" for goal, _ in judged],
+        [f"compared with {goal.peer}" for goal, _ in judged],
     ):
         details = defaultdict(list)
         for label, detail in zip(labels, more, strict=True):

@@ -44,8 +44,8 @@ def _caption(content: dict[str, Any]) -> str:
     settings, versions = content["settings"], content["versions"]
     sample = "all flights" if settings["every"] == 1 else f"one flight of {settings['every']}"
     return (
-        f"*{sample[0].upper()}{sample[1:]}: {content['flights']['training']:,} to learn from, "
-        f"{content['flights']['test']:,} to predict. Means and standard deviations of {settings['seeds']} seeds, "
+        f"*{sample[0].upper()}{sample[1:]}: {content['flights']['training']:,} for training, "
+        f"{content['flights']['test']:,} for testing. Means and standard deviations of {settings['seeds']} seeds, "
         f"{settings['epochs']} epochs. Steps: medians in turns, processor time of one thread. "
         f"maskgrad {versions['maskgrad']}, PyTorch {versions['torch']}.*"
     )
@@ -68,13 +68,13 @@ def _errors(content: dict[str, Any], names: list[str]) -> str:
     first, own = ranked[0], ranked.index("masked") + 1
     width = found[ranked[-1]].mean - found[first].mean
     begin = (
-        f"**The masked network has the least error** ({found['masked']})"
+        f"**The masked network has the smallest error** ({found['masked']})"
         if own == 1
-        else f"**The masked network does not win.** By RMSE it is number {own} of {len(names)} with {found['masked']}; "
-        f"the first is: {first}, {found[first]}"
+        else f"**The masked network is not the best.** Its RMSE, {found['masked']}, is number {own} of {len(names)}; "
+        f"the best: {first}, {found[first]}"
     )
     moves = max(one.deviation or 0.0 for one in found.values())
-    ends = f"All {len(names)} lie within {width:.2f} minutes; a network moves by up to {moves:.2f} from seed to seed."
+    ends = f"All {len(names)} are within {width:.2f} minutes; a network varies by up to {moves:.2f} between seeds."
     return f"{begin}. {ends}"
 
 
@@ -83,18 +83,18 @@ def _holes(missing: dict[str, float]) -> str:
     first, second, *_ = sorted(missing, key=missing.__getitem__, reverse=True)
     share = (missing[first] + missing[second]) / sum(missing.values())
     return (
-        f"One reason that the treatment of holes matters so little: {share:.0%} of them are in two of {len(missing)} "
-        f"columns, `{first}` and `{second}`, of which every way makes a constant most of the time."
+        f"One reason for the small differences: {share:.0%} of the holes are in two of {len(missing)} "
+        f"columns, `{first}` and `{second}`, which every way treats mostly as constants."
     )
 
 
 def _outage(content: dict[str, Any], names: list[str]) -> str:
     said = []
-    for trained, words in ((False, "trained on the data as they were"), (True, "trained with outages")):
+    for trained, words in ((False, "trained on the original data"), (True, "trained with outages")):
         costs = {name: _cost(content, name, trained) for name in names}
         listed = ", ".join(f"{name} {costs[name]:+.2f}" for name in sorted(names, key=costs.__getitem__))
         said.append(f"{words}: {listed}")
-    return f"What the silent stations of December add to the error, in minutes; {'; '.join(said)}."
+    return f"Error added by the silent stations of December, in minutes; {'; '.join(said)}."
 
 
 def _cost(content: dict[str, Any], name: str, outages: bool) -> float:
@@ -104,11 +104,9 @@ def _cost(content: dict[str, Any], name: str, outages: bool) -> float:
 
 def _steps(times: dict[str, float]) -> str:
     ratios = ", ".join(
-        f"{times['masked'] / time:.2f} times that of: {name}"
-        for name, time in times.items()
-        if name != "masked"
+        f"{times['masked'] / time:.2f} times: {name}" for name, time in times.items() if name != "masked"
     )
-    return f"The time of a masked step is {ratios}."
+    return f"Time of a masked step, relative to others: {ratios}."
 
 
 def main(arguments: list[str]) -> None:

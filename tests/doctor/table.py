@@ -23,11 +23,11 @@ def table(all_pairs: list[Pair]) -> str:
     right, other = verdicts["found at its line"], verdicts["found at another line"]
     head = f"""Written by `python -m tests.doctor.table` from `tests/doctor/corpus/`.
 
-Of {len(all_pairs)} programs with a mistake **{right + other} are found**: {right} at the line that is marked
+Of {len(all_pairs)} programs with a mistake **{right + other} are found**: {right} at the line marked
 in its file, {other} at another line, and **{verdicts["missed"]} missed**. In the {len(all_pairs)} fixed programs
-and in {len(PROGRAMS)} longer ones that are right there are **0 false alarms**.
+and in {len(PROGRAMS)} longer correct ones there are **0 false alarms**.
 
-| kind | program | what is wrong in it | thread | result |
+| kind | program | mistake | thread | result |
 | --- | --- | --- | --- | --- |
 """
     ordered = sorted(all_pairs, key=lambda pair: (pair.kind, pair.name))

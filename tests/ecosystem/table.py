@@ -55,7 +55,7 @@ def table() -> str:
         {row for path in FILES for row in declared(path)},
         key=lambda row: (row.library.lower(), order.index(row.verdict), row.what),
     )
-    lines = ["| library | what | | how |", "| --- | --- | --- | --- |"]
+    lines = ["| library | feature | | write |", "| --- | --- | --- | --- |"]
     lines += [f"| {row.library} | {row.what} | {VERDICTS[row.verdict]} | {row.way} |" for row in rows]
     return "\n".join(lines) + "\n"
 

@@ -38,7 +38,7 @@ def test_columns_are_added() -> None:
 @beware(
     "datasets",
     "`ds.with_format('torch')` reads null as NaN",
-    "`mg.from_nan(batch['x'])`, where no NaN is a number",
+    "`mg.from_nan(batch['x'])`, if NaN is not a value",
 )
 def test_null_becomes_nan() -> None:
     x, _, _ = garbage(6)

@@ -90,7 +90,7 @@ def test_outputs_in_mappings_with_options_and_arithmetic() -> None:
     assert run(twice, data) == pytest.approx(2 * truth)
 
 
-@refused("ignite", "metrics that are not wrapped", "`mg.metrics.wrap(metric)`")
+@refused("ignite", "unwrapped metrics", "`mg.metrics.wrap(metric)`")
 @pytest.mark.parametrize(
     "make",
     [

@@ -61,7 +61,7 @@ def test_masked_inputs_refuse(layer: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 @one_line(
-    "opacus", "gradients per sample of masked inputs", "`mg.per_sample_grad(model, loss_fn, x, targets)`"
+    "opacus", "per-sample gradients of masked inputs", "`mg.per_sample_grad(model, loss_fn, x, targets)`"
 )
 def test_our_own_gradients_per_sample() -> None:
     x, values, mask = garbage(5, 3)

@@ -40,7 +40,7 @@ def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-@works("peft", "LoRA, DoRA, IA³, LoHa, VeRA: padded rows take no part, forward and backward")
+@works("peft", "LoRA, DoRA, IA³, LoHa, VeRA: padded rows are ignored, forward and backward")
 @pytest.mark.parametrize("name", ["LoRA", "DoRA", "IA3", "LoHa", "VeRA"])
 def test_padded_rows(name: str) -> None:
     model = peft.get_peft_model(Model(), CONFIGS[name])

@@ -18,7 +18,7 @@ from tests.ecosystem.rows import one_line, refused, works
 from tests.ecosystem.truth import garbage
 
 
-@one_line("scikit-learn", "estimators that know NaN", "`estimator.fit(x.filled(float('nan')).numpy(), y)`")
+@one_line("scikit-learn", "estimators that accept NaN", "`estimator.fit(x.filled(float('nan')).numpy(), y)`")
 @one_line("scikit-learn", "all others", "`SimpleImputer().fit_transform(x.filled(float('nan')).numpy())`")
 def test_with_nan() -> None:
     x, values, mask = garbage(20, 3)

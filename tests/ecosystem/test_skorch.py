@@ -137,7 +137,7 @@ def masked_collate(samples: list[Any]) -> Any:
     return {"tokens": mg.masked(torch.where(known, x, 10**9), known)}, mg.masked(y.clamp(min=0), known)
 
 
-@one_line("skorch", "masked and jagged inputs, in dicts too", "`mg.integrations.SkorchMixin`")
+@one_line("skorch", "masked and jagged inputs, also in dicts", "`mg.integrations.SkorchMixin`")
 @pytest.mark.parametrize("collate_fn", [collate_jagged, masked_collate])
 def test_masked_inputs(collate_fn: Any) -> None:
     batches, truth = [batch(seed) for seed in range(3)], Tagger()
@@ -154,7 +154,7 @@ def test_masked_inputs(collate_fn: Any) -> None:
     assert all(isinstance(part, mg.MaskedTensor) for part in found)
 
 
-@refused("skorch", "`predict`, where predictions are unspecified in part", "`net.forward(X)`")
+@refused("skorch", "`predict`, if predictions are partly unspecified", "`net.forward(X)`")
 def test_predictions() -> None:
     torch.manual_seed(0)
     x, known = torch.randn(10, 3), torch.rand(10, 3) < 0.6

@@ -16,7 +16,7 @@ from tests.ecosystem.truth import garbage
 
 @one_line(
     "tensordict",
-    "a way in and out, through indexing, stacking and `to`",
+    "conversion both ways, through indexing, stacking and `to`",
     "`TensorDict(mg.interop.to_tensors({'x': x}), batch_size=…)`, `mg.interop.from_tensors(td)`",
 )
 def test_there_and_back() -> None:

@@ -38,11 +38,9 @@ def model_of(name: str) -> Any:
 
 @works(
     "timm",
-    "ViT, DeiT, Swin, ResNet, ConvNeXt, MobileNet, EfficientNet, RegNet, PoolFormer: on whole images as on plain ones",
+    "ViT, DeiT, Swin, ResNet, ConvNeXt, MobileNet, EfficientNet, RegNet, PoolFormer: fully specified as plain images",
 )
-@works(
-    "timm", "the same nine, with unspecified pixels: what lies there changes nothing, forward and backward"
-)
+@works("timm", "the same nine, with unspecified pixels: their values have no effect, forward and backward")
 @pytest.mark.parametrize("name", SMALL)
 def test_images(name: str) -> None:
     model = model_of(name)
@@ -63,7 +61,7 @@ def test_images(name: str) -> None:
         assert torch.equal(one, other)
 
 
-@works("timm", "a batch of which some images are absent, in training mode: as the batch without them")
+@works("timm", "a batch with missing images, in training mode: as the batch without them")
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto"])
 def test_absent_images(name: str) -> None:
     images, there = torch.rand(4, 3, 32, 32), torch.tensor([True, False, True, True])

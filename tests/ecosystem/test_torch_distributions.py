@@ -34,8 +34,8 @@ def test_parameters_and_values() -> None:
 )
 @refused(
     "torch.distributions",
-    "a joint density of a value that is specified in part",
-    "values that are specified whole or not at all",
+    "a joint density of a partly specified value",
+    "values that are fully specified or fully unspecified",
 )
 @refused("torch.distributions", "`Gamma.log_prob(x)`, `MultivariateNormal.log_prob(x)`", "`x.filled(value)`")
 def test_refusals() -> None:

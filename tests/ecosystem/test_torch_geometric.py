@@ -31,7 +31,7 @@ def truth_of_scatter(values: Tensor, mask: Tensor, reduce: str) -> tuple[Tensor,
 
 @works(
     "torch_geometric",
-    "`utils.scatter`: sum, mean, min, max, mul; a group that lost all its rows is unspecified",
+    "`utils.scatter`: sum, mean, min, max, mul; a group without rows is unspecified",
 )
 @pytest.mark.parametrize("reduce", ["sum", "mean", "min", "max", "mul", "any"])
 @pytest.mark.parametrize("dim", [0, 1, -1])
@@ -125,7 +125,7 @@ def test_graphs_with_two_attributes() -> None:
     torch.testing.assert_close(pooled[1].filled(0.0), values[[1, 3]].sum(0))
 
 
-@works("torch_geometric", "message passing written with `scatter`")
+@works("torch_geometric", "message passing with `scatter`")
 def test_messages_by_hand() -> None:
     x, values, mask = garbage(4, 3)
     found = utils.scatter(x[EDGES[0]], EDGES[1], 0, 4, "mean")
@@ -135,7 +135,7 @@ def test_messages_by_hand() -> None:
 
 @works(
     "torch_geometric",
-    "`PairNorm`, `DiffGroupNorm`, `HeteroLayerNorm`, `Linear`, `HeteroLinear` of absent nodes",
+    "`PairNorm`, `DiffGroupNorm`, `HeteroLayerNorm`, `Linear`, `HeteroLinear` of missing nodes",
 )
 @pytest.mark.parametrize(
     ("make", "graphs"),
@@ -206,7 +206,7 @@ def test_weights_of_edges() -> None:
     ]
 
 
-@works("torch_geometric", "`DenseGINConv`, `DenseGATConv` of absent nodes")
+@works("torch_geometric", "`DenseGINConv`, `DenseGATConv` of missing nodes")
 def test_dense_layers_of_absent_nodes() -> None:
     x, values = absent_nodes()
     adj = (torch.rand(7, 7) < 0.5).float()

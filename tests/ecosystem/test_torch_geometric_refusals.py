@@ -41,7 +41,7 @@ def test_message_passing_refuses() -> None:
 @refused(
     "torch_geometric",
     "`coalesce`, `sort_edge_index`, `to_undirected`, `is_undirected` with masked attributes",
-    "`[x.filled(0.), x.mask]` in the place of `x`",
+    "`[x.filled(0.), x.mask]` instead of `x`",
 )
 def test_edges_refuse() -> None:
     x, values, mask = garbage(4, 3)
@@ -74,7 +74,7 @@ def test_norms_refuse() -> None:
 
 @refused(
     "torch_geometric",
-    "masked indices in `degree`, `one_hot`, `softmax`, `add_self_loops` and all that counts nodes",
+    "masked indices in `degree`, `one_hot`, `softmax`, `add_self_loops` and other functions that count nodes",
     "`edge_index[:, keep]`, `index.compressed()`",
 )
 def test_counting_refuses() -> None:
@@ -100,7 +100,7 @@ def test_counting_refuses() -> None:
 
 @refused(
     "torch_geometric",
-    "`to_dense_batch`, and the aggregations that rest on it: `LSTMAggregation`, `MLPAggregation`, …",
+    "`to_dense_batch`, and the aggregations that use it: `LSTMAggregation`, `MLPAggregation`, …",
     "`mg.masked(to_dense_batch(x.filled(0.), batch)[0], to_dense_batch(x.mask, batch)[0])`",
 )
 def test_dense_batches_refuse() -> None:
@@ -124,7 +124,7 @@ def test_dense_batches_refuse() -> None:
 @refused(
     "torch_geometric",
     "`segment`, `softmax` and aggregations with `ptr`",
-    "`index = torch.repeat_interleave(ptr.diff())` in its place",
+    "`index = torch.repeat_interleave(ptr.diff())` instead",
 )
 def test_segments_refuse() -> None:
     x, values, mask = garbage(7, 5)

@@ -15,7 +15,7 @@ from tests.ecosystem.rows import one_line, refused, works
 from tests.ecosystem.truth import garbage
 
 
-@works("torchjd", "`backward` with losses that are means of what is masked")
+@works("torchjd", "`backward` with losses that are means of masked tensors")
 @pytest.mark.parametrize("aggregator", [Mean(), UPGrad()], ids=["Mean", "UPGrad"])
 def test_means_as_objectives(aggregator: nn.Module) -> None:
     x, values, mask = garbage(5, 3)

@@ -218,7 +218,7 @@ def test_what_flat_tensors_cannot_say_is_refused() -> None:
     )
 
 
-@refused("torchmetrics", "metrics that are not wrapped", "`mg.metrics.wrap(metric)`")
+@refused("torchmetrics", "unwrapped metrics", "`mg.metrics.wrap(metric)`")
 @pytest.mark.parametrize("name", [*PAIRS, *READ_MATRICES])
 def test_metrics_that_are_not_wrapped_refuse(name: str) -> None:
     x, y, left, right = batches()[0]

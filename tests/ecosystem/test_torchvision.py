@@ -106,7 +106,7 @@ def test_resizing(size: tuple[int, int]) -> None:
 @refused(
     "torchvision",
     "`AutoAugment`, `RandAugment`, `MixUp`, `CutMix`",
-    "`x.filled(0.)`, or transforms that are one operation each",
+    "`x.filled(0.)`, or single transforms",
 )
 def test_transforms_of_another_kind_refuse() -> None:
     x, _, _ = garbage(3, 6, 7)

@@ -133,9 +133,7 @@ def test_jagged_embeddings(name: str) -> None:
 
 
 @one_line("transformers", "Mamba, Mamba 2, RWKV", "`model(inputs_embeds=x, use_cache=False)`")
-@refused(
-    "transformers", "the caches of Mamba, Mamba 2 and RWKV, which are kept by default", "`use_cache=False`"
-)
+@refused("transformers", "the caches of Mamba, Mamba 2 and RWKV (on by default)", "`use_cache=False`")
 @pytest.mark.parametrize("name", CACHED)
 def test_states(name: str) -> None:
     x, e = embeddings()
@@ -154,7 +152,7 @@ def test_states(name: str) -> None:
 
 @beware(
     "transformers",
-    "Funnel, which drops the last position of the batch and not of each sequence, with `attention_mask` too",
+    "Funnel drops the last position of the batch, not of each sequence, also with `attention_mask`",
     "`FunnelConfig(truncate_seq=False)`",
 )
 def test_funnel() -> None:
@@ -219,7 +217,7 @@ def test_balance_of_experts(name: str, layout: torch.layout) -> None:
 
 @beware(
     "transformers",
-    "padding on the left of models with learned positions (BERT, GPT-2), with `attention_mask` too",
+    "left padding in models with learned positions (BERT, GPT-2), also with `attention_mask`",
     "`position_ids=(mask.cumsum(1) - 1).clamp(min=0)`",
 )
 @pytest.mark.parametrize("name", ["Bert", "GPT2"])
@@ -238,7 +236,7 @@ def test_padding_on_the_left(name: str) -> None:
 
 @refused(
     "transformers",
-    "experts, of tokens that are specified in part",
+    "experts, for partly specified tokens",
     "`mg.masked(embeddings, mask[..., None])`",
 )
 def test_tokens_in_part() -> None:
@@ -252,7 +250,7 @@ def test_tokens_in_part() -> None:
 @refused(
     "transformers",
     "`generate(inputs_embeds=x)`",
-    "padding on the left, `generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long())`",
+    "left padding, `generate(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long())`",
 )
 @pytest.mark.parametrize("name", ["Llama", "GPT2", "Mamba", "Mamba2"])
 def test_generating(name: str) -> None:
@@ -277,7 +275,7 @@ def test_generating(name: str) -> None:
 
 @beware(
     "transformers",
-    "RWKV reads no `attention_mask`: padding on the left is part of the sequence, in `generate`, too",
+    "RWKV ignores `attention_mask`: left padding is part of the sequence, also in `generate`",
     "one sequence at a time, `generate(inputs_embeds=e[i, mask[i]][None])`",
 )
 def test_generating_without_attention_masks() -> None:
@@ -298,7 +296,7 @@ def test_generating_without_attention_masks() -> None:
 
 @works(
     "transformers",
-    "TimeSeriesTransformer: `past_values` and `future_values` with holes in the place of observed masks",
+    "TimeSeriesTransformer: `past_values` and `future_values` with holes instead of observed masks",
 )
 def test_time_series() -> None:
     torch.manual_seed(3)
@@ -349,7 +347,7 @@ def test_time_series() -> None:
     torch.testing.assert_close(whole, truth)
 
 
-@works("transformers", "PatchTST: `past_values` with holes, which count as the mean of their channel")
+@works("transformers", "PatchTST: `past_values` with holes, replaced by the mean of their channel")
 def test_patches() -> None:
     torch.manual_seed(3)
     config = transformers.PatchTSTConfig(

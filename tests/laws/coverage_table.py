@@ -53,16 +53,16 @@ def table(statuses: dict[str, Status]) -> str:
         "",
         "## Refusals",
         "",
-        "Each was looked at by hand: deleting entries leaves nothing on which PyTorch's function could be called.",
+        "Each was reviewed by hand: without the unspecified entries, PyTorch's function cannot be called.",
         "",
         *(
             f"- {', '.join(names)}: {reason}. {remedy}"
             for (reason, remedy), names in refusals(statuses).items()
         ),
         "",
-        "## What is left out",
+        "## Excluded entries",
         "",
-        f"The other {len(ENTRIES) - len(entries)} entries are none of a masked tensor's business:",
+        f"The other {len(ENTRIES) - len(entries)} entries do not apply to masked tensors:",
         "",
         *(f"- {reason}: {', '.join(names)}." for reason, names in outside().items()),
     ]

@@ -17,11 +17,11 @@ __all__ = ["STATUSES", "Status", "checked_entries", "entries_to_answer_for", "st
 
 #: Each status, with what it says.
 STATUSES = {
-    "supported": "a record says what it means, and it passed the laws",
-    "unproven": "a record says what it means, but the laws have no oracle for it yet",
-    "refused": "never: it has no meaning on incomplete data (`UndefinedOnMaskedError`)",
+    "supported": "it has a rule, and passed the laws",
+    "unproven": "it has a rule, but the laws have no oracle for it yet",
+    "refused": "it has no meaning on incomplete data (`UndefinedOnMaskedError`)",
     "missing": "not yet (`UnsupportedOperationError`)",
-    "broken": "it answers without a record, or breaks a law",
+    "broken": "it returns without a rule, or breaks a law",
 }
 
 
@@ -61,7 +61,7 @@ def classify(entry: Entry) -> Status:
         return Status("refused", found.reason, found.remedy)
     if isinstance(found, Exception):
         return Status("missing")
-    return Status("broken", "it answers, but no record says what it means")
+    return Status("broken", "it returns, but has no rule")
 
 
 def answer(entry: Entry, call: Call) -> object:

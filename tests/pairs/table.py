@@ -84,7 +84,7 @@ def table() -> str:
     tried += sum(1 for pair in combinations(WAYS, 2) for _ in programs_of_two_ways(*pair))
     notes = [f"{i}. “… {text}”{_where(text)}" for i, text in enumerate(words, 1)]
     head = f"{pairs} pairs, of which {refused} are refused, in {tried} programs:"
-    return "\n\n".join([head, "\n".join(lines), "Refused, in these words:", "\n".join(notes)]) + "\n"
+    return "\n\n".join([head, "\n".join(lines), "Messages of the refusals:", "\n".join(notes)]) + "\n"
 
 
 def _cell(one: str, other: str, words: list[str]) -> str:
@@ -104,7 +104,7 @@ def _where(text: str) -> str:
         return ""
     common = frozenset.intersection(*found)
     modules = [name for name in MODULES if any(name in together for together in found)]
-    return f" ({' with '.join(w for w in WAYS if w in common)}, for {' and '.join(modules)} alone)"
+    return f" ({' with '.join(w for w in WAYS if w in common)}, only for {' and '.join(modules)})"
 
 
 if __name__ == "__main__":

@@ -22,9 +22,9 @@ TABLES = ("pandas", "polars", "pyarrow")
 RULES: tuple[Rule, ...] = (
     Rule(
         ("numpy.ma", *TABLES),
-        "a reduction over everything gives missing where nothing is specified, and a variance where one entry is; "
-        "ours is the number that PyTorch gives for an empty tensor",
-        "numbers are plain: a sum of nothing is 0, a mean NaN, with a gradient of zero",
+        "a reduction over all entries is missing if none is specified, and a variance if one is; "
+        "ours is PyTorch's value for an empty tensor",
+        "scalars are plain: an empty sum is 0, an empty mean NaN, with gradient zero",
         lambda case: re.match(OVER_EVERYTHING, case) is not None,
     ),
     Rule(
@@ -38,26 +38,26 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("numpy.ma", "torch.masked"),
-        "PyTorch gives another dtype or another refusal for what is not masked, too",
-        "identity: what is fully specified is PyTorch's (NumPy has exp of a Boolean in half precision, and 1 // 0)",
+        "PyTorch's dtype or refusal differs on plain tensors, too",
+        "identity: fully specified results are PyTorch's (NumPy has exp of a Boolean in half precision, and 1 // 0)",
         lambda case: case.endswith("otherwise in PyTorch"),
     ),
     Rule(
         ("numpy.ma", "pandas"),
-        "where a function is undefined, or the result infinite, the peer masks; ours is PyTorch's NaN or infinity",
-        "nothing is inferred from values: a NaN in a specified entry stays visible",
+        "the peer masks undefined or infinite results; ours are PyTorch's NaN or infinity",
+        "masks are not inferred from values: a NaN in a specified entry stays NaN",
         lambda case: case.endswith("outside its domain") or case.startswith(("sqrt of", "log of")),
     ),
     Rule(
         ("numpy.ma",),
-        "argmax and argmin give the position of a masked entry where nothing else is there, or all else is as small",
-        "deletion: the position is one of a specified entry, or unspecified",
+        "argmax and argmin may give the position of a masked entry, if there is no other, or all others are as small",
+        "deletion: the position is that of a specified entry, or unspecified",
         lambda case: re.match(r"x\.(flip\(1\)\.)?arg(max|min)", case) is not None,
     ),
     Rule(
         ("numpy.ma",),
-        "an inner product of vectors that have no position in common is 0; ours is unspecified",
-        "contractions add up products of specified factors; where there is none, nothing is specified",
+        "an inner product of vectors without a common position is 0; ours is unspecified",
+        "contractions sum products of specified factors; without any, the result is unspecified",
         lambda case: case.startswith("torch.inner"),
     ),
     Rule(
@@ -68,68 +68,68 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("numpy.ma",),
-        "Booleans that are masked are sorted among those that are True",
+        "masked Booleans are sorted among the True ones",
         "unspecified entries sort last",
         lambda case: "sort" in case and "of logic" in case,
     ),
     Rule(
         ("numpy.ma",),
         "a correlation takes each variance from all entries of its row",
-        "each pair of variables counts on the observations that both have, means and variances, too",
+        "each pair of variables uses the common observations, also for means and variances",
         lambda case: case.startswith(("torch.corrcoef", "torch.cov")),
     ),
     Rule(
         ("torch.masked",),
         "a mask with fewer dimensions than the data is aligned on the right",
-        "a mask has the dimensions of the data, size 1 where it repeats: (B,) beside (B, B) would mask columns",
+        "a mask has the dimensions of the data, size 1 where it repeats: (B,) with (B, B) would mask columns",
         lambda case: case.endswith("a mask with fewer dimensions"),
     ),
     Rule(
         ("torch.masked",),
-        "an operation on tensors whose masks differ is refused",
+        "an operation on tensors with different masks is refused",
         "elementwise results are specified where all operands are",
         lambda case: "masks that differ" in case,
     ),
     Rule(
         ("torch.masked", *TABLES[:2]),
-        "an estimate of too few entries (variance, covariance, correlation) is a number (NaN or 0)",
-        "an estimate for which too few entries are left is unspecified along a dimension",
+        "an estimate of too few entries (variance, covariance, correlation) is NaN or 0",
+        "an estimate from too few entries is unspecified along a dimension",
         lambda case: case.startswith(("tensor.var(", "tensor.std(", "cov of", "corr of")),
     ),
     Rule(
         TABLES,
         "logic is Kleene's: False and missing is False, True or missing is True",
-        "logic is elementwise as everything else: where an operand is unspecified, so is the answer",
+        "logic is elementwise: where an operand is unspecified, so is the result",
         lambda case: case.startswith(("and of", "or of")),
     ),
     Rule(
         TABLES[:2],
-        "a condition that is missing chooses the second side",
-        "where the condition is unspecified, nothing is chosen",
+        "a missing condition selects the second operand",
+        "where the condition is unspecified, so is the result",
         lambda case: case.startswith("where of"),
     ),
     Rule(
         ("pandas",),
-        "the position of a maximum of nothing is refused",
+        "argmax of an empty slice is refused",
         "where PyTorch refuses an empty tensor, the result is unspecified",
         lambda case: case.startswith(("argmax of", "argmin of")) and "nothing" in case,
     ),
     Rule(
         ("polars",),
-        "the sum of a row in which everything is missing is 0",
-        "deletion: along a dimension, what has nothing left is unspecified; write x.sum(0).filled(0.0)",
+        "the sum of a fully missing row is 0",
+        "deletion: along a dimension, an empty result is unspecified; write x.sum(0).filled(0.0)",
         lambda case: case.startswith("rows: sum"),
     ),
     Rule(
         ("torch.optim",),
-        "sparse gradients are refused beside weight decay",
-        "weight decay touches the entries that the gradient specifies",
+        "sparse gradients are refused with weight decay",
+        "weight decay applies to the specified entries of the gradient",
         lambda case: case.endswith("sparse in both"),
     ),
     Rule(
         ("torch.optim",),
-        "what one of PyTorch's implementations lacks is refused: capturable on a CPU, numbers in tensors with foreach",
-        "a hyperparameter is a number or a tensor with one element, and the step is that of the plain option",
+        "options that some PyTorch implementations lack are refused: capturable on a CPU, scalar tensors with foreach",
+        "a hyperparameter is a number or a tensor with one element, with the step of the default implementation",
         lambda case: (
             "capturable" in case or "both floats or both Tensors" in case or "as a Tensor is" in case
         ),
@@ -142,14 +142,14 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("torch.masked",),
-        "gradients beside infinite entries: that of a product over several dimensions is NaN, that of a largest entry "
-        "that is infinite is shared with masked ones",
-        "deletion and non-interference: they are PyTorch's on the specified entries",
+        "gradients with infinite entries: NaN for a product over several dimensions; for an infinite maximum, "
+        "divided among masked entries, too",
+        "deletion and non-interference: gradients are PyTorch's on the specified entries",
         lambda case: case.startswith("gradient of") and "infinite entries" in case,
     ),
     Rule(
         ("numpy.ma",),
-        "what is one mask for all rows can be written row by row: each array has a mask of its own shape",
+        "one mask for all rows can be changed row by row: each array has a mask of its own shape",
         "a write that changes the mask for some entries that share one Boolean is refused; write to x.clone()",
         lambda case: case.endswith("of columns"),
     ),
@@ -161,20 +161,20 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("awkward", "xarray"),
-        "along a dimension, what nothing is left for is unspecified, where the peer gives 0, 1, True, NaN or an error",
+        "along a dimension, an empty result is unspecified, where the peer gives 0, 1, True, NaN or an error",
         "deletion: a result without entries is unspecified, with gradient zero (docs/semantics.md, Deletion)",
         lambda case: "nothing left" in case,
         fewer=True,
     ),
     Rule(
         ("awkward", "torch.nested"),
-        "the place of a maximum over all is counted in the padded shape, by the peer in the flattened lists",
-        "as torch.argmax: a position is one in x.flatten(), and x has the shape (B, T)",
+        "argmax over all entries is an index in the padded shape, in the peer one in the flattened lists",
+        "as torch.argmax: the index is into x.flatten(), and x has the shape (B, T)",
         lambda case: case.startswith("arg") and ("axis=None" in case or "over all" in case),
     ),
     Rule(
         ("torch.nested",),
-        "one sequence of a batch has the length of the longest, with its end unspecified; the peer's has its own",
+        "a single sequence has the length of the longest, with its end unspecified; in the peer its own length",
         "as torch.Tensor: x[0] has the shape x.shape[1:]; x[0].compressed() is the sequence",
         _has("one sequence ", "unbound "),
     ),
@@ -186,13 +186,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("torch.nested",),
-        "the gradient of a softmax over time is not the peer's",
-        "the peer's is wrong (torch 2.13): on each sequence alone PyTorch gives what we give",
+        "the gradient of a softmax over time differs",
+        "the peer's is wrong (torch 2.13): PyTorch on each sequence alone agrees with ours",
         _has("softmax over time"),
     ),
     Rule(
         ("scipy.sparse", "pydata sparse"),
-        "a sum, a difference, a maximum or a minimum has entries where both have, the peer's where one has",
+        "a sum, a difference, a maximum or a minimum has entries where both operands have, in the peer where one has",
         "elementwise results are specified where all operands are (docs/semantics.md, Elementwise operations)",
         _has("sum of two", "difference of two", "maximum of two", "minimum of two"),
         fewer=True,
@@ -205,33 +205,33 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         ("scipy.sparse", "pydata sparse"),
-        "where nothing is stored, or no product exists, the result is unspecified, where the peer gives 0",
+        "without stored entries or products, the result is unspecified, where the peer gives 0",
         "deletion, and contractions are specified where a product exists",
         lambda case: "empty rows" in case or case.startswith("diagonal"),
         fewer=True,
     ),
     Rule(
         ("scipy.sparse",),
-        "a comparison keeps the answer no, where the peer stores what is true",
+        "a comparison stores False, too, where the peer stores only True",
         "comparisons give masked Booleans: specified where the operands are",
         _has("above 0"),
     ),
     Rule(
         ("scipy.sparse",),
-        "a triangle or a Kronecker product is refused, where the peer keeps what is stored",
-        "the zeros of tril are specified, so that nothing sparse is left; kron has no rule: both name x.to_dense()",
+        "a triangle or a Kronecker product is refused, where the peer keeps the stored entries",
+        "the zeros of tril are specified, so the result is dense; kron has no rule: both suggest x.to_dense()",
         _has("lower triangle", "upper triangle", "kron"),
     ),
     Rule(
         ("xarray",),
-        "0 / 0 is a NaN that stays visible, where the peer reads it as a hole",
-        "a NaN in a specified entry stays visible: nothing is inferred from values; only from_nan looks for NaN, once",
+        "0 / 0 stays NaN, where the peer treats it as missing",
+        "masks are not inferred from values: a NaN in a specified entry stays NaN; only from_nan converts NaN",
         _has("standardised ", also=" left"),
     ),
     Rule(
         ("opacus and torch.func",),
-        "opacus takes other padding for zeros, trains the row padding_idx, counts an id once in a bag, needs a bias",
-        "the gradient of a sample is that of its loss: torch.func gives what we give for these layers",
+        "opacus treats other padding modes as zeros, trains row padding_idx, counts an id once in a bag, needs a bias",
+        "the gradient of a sample is that of its loss: torch.func agrees with ours for these layers",
         lambda case: (
             case.startswith("opacus")
             and any(

@@ -40,7 +40,7 @@ def table(numbers: Numbers) -> str:
     for name, (version, equal, explained) in sorted(numbers.items()):
         more = sum(explained.values())
         lines.append(f"| {name} | {version} | {equal + more} | {equal} | {more} |")
-    lines += ["", "| package | what differs | because | cases |", "| --- | --- | --- | ---: |"]
+    lines += ["", "| package | difference | reason | cases |", "| --- | --- | --- | ---: |"]
     for rule in RULES:
         for name in rule.suites:
             cases = numbers[name][2].get(rule.differs, 0) if name in numbers else 0

@@ -4,7 +4,7 @@ import maskgrad as mg
 
 
 class Square(mg.Function):
-    pattern = "intersection"  # entry by entry
+    pattern = "intersection"  # elementwise
 
     @staticmethod
     def forward(x):
@@ -25,5 +25,5 @@ x = mg.masked(data, torch.tensor([True, False, True]))
 y = Square.apply(x)
 y.sum().backward()
 print(y.tolist(), data.grad.tolist())
-print("checked against differences:", mg.gradcheck(Square.apply, x))
+print("agrees with finite differences:", mg.gradcheck(Square.apply, x))
 print("also on plain tensors:", Square.apply(torch.ones(2)).tolist())

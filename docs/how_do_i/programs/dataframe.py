@@ -16,7 +16,7 @@ frame = pd.DataFrame(
 )
 cities, owned = ["Oslo", "Paris", "Rome"], list(frame["owns"].cat.categories)
 numbers = mg.from_pandas(frame[["age", "income"]], dtype=torch.float32)
-city = mg.from_pandas(frame["city"], categories=cities)  # the codes are the same for training and test
+city = mg.from_pandas(frame["city"], categories=cities)  # the same codes for training and test
 owns = mg.from_pandas(frame["owns"])
 target = mg.from_pandas(frame["spent"], dtype=torch.float32)
 print(city.tolist(), owns.tolist(), numbers.dtype)
@@ -31,7 +31,7 @@ class Model(nn.Module):
 
     def forward(self, numbers, city, owns):
         parts = torch.stack([self.numbers(self.norm(numbers)), self.city(city), self.owns(owns)])
-        return self.last(parts.mean(0).relu()).squeeze(1)  # the mean of the parts that a row has
+        return self.last(parts.mean(0).relu()).squeeze(1)  # the mean of the specified parts
 
 
 torch.manual_seed(0)

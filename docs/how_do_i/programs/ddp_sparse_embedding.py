@@ -9,7 +9,7 @@ import maskgrad as mg
 
 words = torch.randint(0, 100, (8, 4), generator=torch.Generator().manual_seed(1))
 labels = words.float().mean(1) / 100
-labels[::3] = float("nan")  # nobody knows these
+labels[::3] = float("nan")  # unknown
 
 
 def train(rank, size, folder):
@@ -39,4 +39,4 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(train, (2, two), nprocs=2)
     found = [torch.load(f"{one}/1.pt"), torch.load(f"{two}/2.pt")]
     print("the gradient of the table is sparse:", found[1][1])
-    print("two processes train as one does:", abs(found[0][0] - found[1][0]) < 1e-5)
+    print("two processes train like one:", abs(found[0][0] - found[1][0]) < 1e-5)

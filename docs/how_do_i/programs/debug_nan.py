@@ -20,7 +20,7 @@ with torch.autograd.set_detect_anomaly(True):  # silent
 print("masked:", [round(g, 4) for g in x.grad.tolist()])
 
 
-# In the forward pass: a hook on every module says which one made the first NaN.
+# In the forward pass: a hook on every module reports the first NaN.
 def report(module, inputs, output):
     if output.isnan().any():
         print("NaN after", type(module).__name__)

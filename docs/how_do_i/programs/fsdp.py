@@ -39,7 +39,7 @@ def train(rank, folder):
         losses.append(loss.item())
     if rank == 0:
         print("the gradient of the table is sparse:", net.table.weight.grad.is_sparse)
-        print("a layer holds its share of the rows:", tuple(net.dense[0].weight.to_local().shape))
+        print("a layer holds its part of the rows:", tuple(net.dense[0].weight.to_local().shape))
         print("the loss fell to less than a third:", losses[-1] < losses[0] / 3, flush=True)
     torch.distributed.destroy_process_group()
 

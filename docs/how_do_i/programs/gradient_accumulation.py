@@ -7,7 +7,7 @@ import maskgrad as mg
 torch.manual_seed(0)
 model = nn.Linear(4, 5)
 x, labels = torch.randn(6, 4), torch.tensor([1, 2, -100, 0, -100, -100])  # -100: padding
-F.cross_entropy(model(x), labels).backward()  # what the whole batch says
+F.cross_entropy(model(x), labels).backward()  # the gradient of the whole batch
 expected = model.weight.grad.clone()
 
 model.zero_grad()
@@ -22,4 +22,4 @@ for part, y in zip(x.split(2), labels.split(2), strict=True):
     accumulator.backward(losses)
 loss = accumulator.finish()
 print("accumulator:", torch.allclose(model.weight.grad, expected, atol=1e-6))
-print("its loss is the batch's:", torch.allclose(loss, F.cross_entropy(model(x), labels)))
+print("its loss is that of the batch:", torch.allclose(loss, F.cross_entropy(model(x), labels)))

@@ -14,7 +14,7 @@ print("positions with a result:", out.mask.any(2).sum(1).tolist())
 padding = torch.arange(5) >= lengths[:, None]  # True: left out
 by_hand, _ = attention(x, x, x, key_padding_mask=padding, need_weights=False)
 print(
-    "the same where both have one:",
+    "the same where both are defined:",
     torch.allclose(out.filled(0.0)[:2], by_hand[:2] * ~padding[:2, :, None], atol=1e-5),
 )
 print("by hand, a sequence of length 0:", by_hand[2, 0, 0].item(), "with maskgrad:", out.tolist()[2][0][0])

@@ -23,6 +23,6 @@ print("all weights are finite:", all(p.isfinite().all().item() for p in model.pa
 
 statistics = mg.from_nan(x).mean(0).filled(0.0)
 print(
-    "running mean is that of the observed values:",
+    "running mean equals that of the observed values:",
     torch.allclose(model[0].running_mean, statistics, atol=1e-3),
 )

@@ -12,7 +12,7 @@ targets[torch.rand(200, 3) < 0.7] = float("nan")  # seven of ten labels are miss
 model = nn.Sequential(nn.Linear(5, 32), nn.ReLU(), nn.Linear(32, 3))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 observed = mg.from_nan(targets)
-print(f"{observed.num_specified().item()} of {observed.numel()} targets are there")
+print(f"{observed.num_specified().item()} of {observed.numel()} targets are observed")
 
 for _ in range(300):
     optimizer.zero_grad()
@@ -21,8 +21,8 @@ for _ in range(300):
     optimizer.step()
 print("the loss is small:", loss.item() < 0.05)
 
-# The same number by hand.
-there = ~targets.isnan()
+# The same by hand.
+known = ~targets.isnan()
 print(
-    "as by hand:", torch.allclose(F.mse_loss(model(x), observed), F.mse_loss(model(x)[there], targets[there]))
+    "as by hand:", torch.allclose(F.mse_loss(model(x), observed), F.mse_loss(model(x)[known], targets[known]))
 )

@@ -7,7 +7,7 @@ import maskgrad as mg
 torch.manual_seed(0)
 x = torch.randn(6, 3)
 y = torch.randn(6, 1)
-y[1] = y[4] = float("nan")  # nobody measured these
+y[1] = y[4] = float("nan")  # not measured
 model = nn.Linear(3, 1)
 
 print("missing inputs:", int(x.isnan().sum()), "missing targets:", int(y.isnan().sum()))

@@ -28,4 +28,4 @@ session = onnxruntime.InferenceSession(path)
 data, mask = torch.randn(4, 5, 3), torch.rand(4, 5, 3) < 0.5  # another batch, other masks
 found, _ = session.run(None, {"series": data.numpy(), "series_mask": mask.numpy()})
 expected = model(mg.masked(data, mask)).filled(0.0)
-print("as in PyTorch:", torch.allclose(torch.from_numpy(found), expected, atol=1e-5))
+print("equals PyTorch:", torch.allclose(torch.from_numpy(found), expected, atol=1e-5))

@@ -33,11 +33,11 @@ for number in range(6):
 without_a_break = model[0].weight.detach().clone()
 
 model, optimizer, scheduler = begin()
-state = torch.load(path)  # weights_only=True, PyTorch's default, will do
+state = torch.load(path)  # weights_only=True, PyTorch's default, is enough
 model.load_state_dict(state["model"])
 optimizer.load_state_dict(state["optimizer"])
 scheduler.load_state_dict(state["scheduler"])
 torch.set_rng_state(state["random"])
 for _ in range(state["epoch"] + 1, 6):
     epoch(model, optimizer, scheduler)
-print("the same, bit for bit:", torch.equal(model[0].weight, without_a_break))
+print("bitwise equal:", torch.equal(model[0].weight, without_a_break))

@@ -22,4 +22,4 @@ print("words without a gradient:", (scores.grad == 0).all(2).nonzero().tolist())
 rows, y = scores[known], labels.compressed()
 by_hand = of_classes[y] * of_sentences[known.nonzero()[:, 0]]
 by_hand = (by_hand * F.cross_entropy(rows, y, reduction="none")).sum() / by_hand.sum()
-print("as without the padding:", torch.allclose(loss, by_hand))
+print("equals the loss without padding:", torch.allclose(loss, by_hand))

@@ -12,7 +12,7 @@ torch.save(x, folder / "x.pt")
 again = torch.load(folder / "x.pt", weights_only=False)
 print(again.tolist())
 
-# Plain tensors, which any program can read, and torch.load without unpickling classes.
+# Plain tensors: any program can read them, and torch.load unpickles no classes.
 torch.save({"data": x.filled(0.0), "mask": x.mask}, folder / "parts.pt")
 parts = torch.load(folder / "parts.pt")
 print(mg.masked(parts["data"], parts["mask"]).tolist())

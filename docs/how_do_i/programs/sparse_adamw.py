@@ -12,7 +12,7 @@ def train(optimizer_class, table, **options):
         table(torch.tensor(words)).square().sum().backward()
         optimizer.step()
     if options:
-        optimizer.flush()  # before the weights are read by other means than the table
+        optimizer.flush()  # before reading the weights other than through the table
     return table.weight.detach()
 
 

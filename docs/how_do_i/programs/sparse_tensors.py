@@ -4,7 +4,7 @@ import maskgrad as mg
 
 t = torch.sparse_coo_tensor([[0, 1, 1], [0, 0, 2]], [5.0, 0.0, 7.0], (2, 3)).coalesce()
 x = mg.from_sparse(t)
-print(x.to_dense().tolist())  # the zero is stored, so it is there
+print(x.to_dense().tolist())  # the stored zero is specified
 print("mean of the stored entries:", x.mean().item(), "of all:", t.to_dense().mean().item())
 
 back = x.to_sparse_tensor()

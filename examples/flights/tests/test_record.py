@@ -82,19 +82,19 @@ def test_the_best_of_each_column_is_marked() -> None:
     [
         (
             {},
-            "**The masked network does not win.** By RMSE it is number 3 of 3 with 39.00 ± 0.71; the first is:",
+            "**The masked network is not the best.** Its RMSE, 39.00 ± 0.71, is number 3 of 3; the best:",
         ),
-        ({"masked": 30.0}, "**The masked network has the least error** (30.50 ± 0.71)"),
+        ({"masked": 30.0}, "**The masked network has the smallest error** (30.50 ± 0.71)"),
     ],
 )
 def test_the_words_follow_the_numbers(rmse: dict[str, float], said: str) -> None:
     text = record.page(f"before\n{record.BEGIN}\nold\n{record.END}\nafter", made_up(**rmse))
     assert said in text
     assert "old" not in text
-    assert "One flight of 3: 1,000 to learn from, 100 to predict." in text
-    assert "80% of them are in two of 4 columns, `speed` and `gust`" in text
+    assert "One flight of 3: 1,000 for training, 100 for testing." in text
+    assert "80% of the holes are in two of 4 columns, `speed` and `gust`" in text
     assert "masked +2.00" in text
     assert "masked +1.40" in text
-    assert "1.20 times that of: filled with means" in text
+    assert "1.20 times: filled with means" in text
     assert text.startswith("before\n")
     assert text.endswith("after")

@@ -180,7 +180,7 @@ def recognised(batch: Any, padding: Mapping[Key, Any] | None) -> list[Padding]:
 def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Padding:
     known = f"the batch has {', '.join(map(repr, inside)) or 'no tensors'}"
     if key not in inside:
-        raise ExaminationError(f"padding: {key!r} is no key of the batch; {known}")
+        raise ExaminationError(f"padding: {key!r} is not a key of the batch; {known}")
     mask_key: Key | None = None
     tensor = tensor_of(inside[key])
     if type(given) is int and given not in inside:  # the id of padding
@@ -202,8 +202,8 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
         return Padding(key, steps < given.to(tensor.device)[:, None], "given", mask_key)
     if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
         raise ExaminationError(
-            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other numbers; "
-            f"lengths make one: torch.arange(size) < lengths[:, None]"
+            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other values; "
+            f"make one from lengths: torch.arange(size) < lengths[:, None]"
         )
     mask = given if given.dtype == torch.bool else given != 0
     mask = ~mask if inverted else mask
@@ -230,8 +230,8 @@ def _question(padding: Padding, tensor: Tensor, mask_key: Key | None) -> None:
     if ends and not bool((outside == outside[0]).all()):
         instead = f"'~{mask_key}'" if isinstance(mask_key, str) else "~mask"
         raise ExaminationError(
-            f"padding[{padding.key!r}]: the mask is True where the tensor holds nothing but {inside[0].item()}, at one "
-            f"end of the rows: True says real, not padding; invert it, padding={{{padding.key!r}: {instead}}}"
+            f"padding[{padding.key!r}]: the mask is True where the tensor is constantly {inside[0].item()}, at one "
+            f"end of the rows: True means real, not padding; invert it, padding={{{padding.key!r}: {instead}}}"
         )
 
 

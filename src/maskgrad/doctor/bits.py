@@ -27,11 +27,13 @@ def batch_bits(case: Examination) -> None:
         among = log(case, selected(case.trial.batch, torch.arange(rows), count))
         apart = _Apart()
         entry = first_difference(alone, among, functools.partial(_first, rows=rows), apart)
-        case.tried("batch-bits", words, "the same bits" if entry is None else f"{apart.relative:.1e} apart")
+        case.tried(
+            "batch-bits", words, "the same bits" if entry is None else f"differs by {apart.relative:.1e}"
+        )
         if entry is not None:
             message = (
-                f"{entry.operation} is the first operation that gives the first sample other bits among {rows} samples "
-                f"than alone: {apart.relative:.1e} of its size"
+                f"{entry.operation} is the first operation that gives bitwise different results for the first sample "
+                f"among {rows} samples and alone: relative difference {apart.relative:.1e}"
             )
             case.report.add([Finding.at(entry, "batch-bits", message, affected={"relative": apart.relative})])
             return

@@ -128,8 +128,8 @@ class _Boxes:
                 elif depends:
                     self._mode.note_not_followed(
                         name,
-                        "what is computed outside of PyTorch is computed once; in a torch.autograd.Function or a "
-                        "torch.library.custom_op it would be run with the other garbage, too",
+                        "code outside of PyTorch runs once; in a torch.autograd.Function or a "
+                        "torch.library.custom_op it also runs with changed padding",
                     )
             return way(held, *args, **kwargs)
 

@@ -22,15 +22,15 @@ __all__ = ["Examination", "Hidden", "garble"]
 
 @dataclass(frozen=True)
 class Hidden:
-    """What is rewritten, because it must not be seen: padding, other documents, the future.
+    """Input that must have no influence, and is rewritten: padding, other documents, later positions.
 
     Attributes:
         kind: of a finding, and the name of the experiment.
         paddings: where it is, as padding of each tensor.
-        what: how a message calls it where it is rewritten.
-        noun: how a message calls what is mixed.
-        others: how a message calls what it must not reach.
-        how: how a message calls the second run.
+        what: its name in messages, where it is rewritten.
+        noun: its name in messages, where it is mixed in.
+        others: the name of the entries that it must not influence.
+        how: the name of the second run in messages.
         batch: the batch in which only the others count; None: as it is.
     """
 
@@ -38,8 +38,8 @@ class Hidden:
     paddings: list[Padding]
     what: str = "the padding"
     noun: str = "padding"
-    others: str = "what is real"
-    how: str = "with other padding"
+    others: str = "real entries"
+    how: str = "after"
     batch: Any = None
 
 

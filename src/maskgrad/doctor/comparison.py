@@ -1,4 +1,4 @@
-"""How far loss and gradients of two runs, or of a run and its twins, are apart."""
+"""The difference of loss and gradients between two runs, or a run and its twins."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Difference:
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
 
-    def words(self, how: str = "with other padding") -> str:
-        """The difference as part of a sentence; ``how`` says what the second run was."""
+    def words(self, how: str = "after") -> str:
+        """The difference as part of a sentence; ``how`` names the second run."""
         parts = []
         if self.loss is not None:
-            parts.append(f"the loss is {self.loss[0]:.6g}, and {self.loss[1]:.6g} {how}")
+            parts.append(f"the loss is {self.loss[0]:.6g} before, {self.loss[1]:.6g} {how}")
         if self.gradients:
             worst = max(self.gradients, key=lambda name: _size(self.gradients[name]))
             others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""

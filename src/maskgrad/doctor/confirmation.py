@@ -50,7 +50,7 @@ def _both(case: Examination, hidden: Hidden, batch: Any, other: Any) -> tuple[Ou
     try:
         before, after = (case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, other))
     except Exception as error:  # a table does not know the garbage, for instance
-        case.note(hidden.kind, f"the step as a whole cannot be run so: {error!r}")
+        case.note(hidden.kind, f"the whole step fails on changed data: {error!r}")
         return None
     return before, after
 
@@ -65,8 +65,8 @@ def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, 
         usual = max(usual, 4 * furthest(*outcomes)) if outcomes else usual
     why = f"(float64 cannot be tried: {type(error).__name__}: {str(error).partition(chr(10))[0]})"
     rounds = difference.relative <= usual
-    verdict = "as much as float32 rounds" if rounds else "more than rounding"
-    case.note(hidden.kind, f"{difference.relative:.0e} of loss or gradients is {verdict} {why}")
+    verdict = "within float32 rounding" if rounds else "more than rounding"
+    case.note(hidden.kind, f"a relative difference of {difference.relative:.0e} is {verdict} {why}")
     return rounds
 
 
@@ -88,6 +88,6 @@ def is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, differe
         return False
     case.note(
         hidden.kind,
-        f"{difference.relative:.0e} of loss or gradients is rounding: in float64 it is next to nothing",
+        f"a relative difference of {difference.relative:.0e} is rounding: it nearly vanishes in float64",
     )
     return True

@@ -34,12 +34,12 @@ def sample_coupling(case: Examination) -> None:
     fault = next((event for event in recorder.events if _is_fault(case, event, count)), None)
     if fault is not None:
         message = (
-            f"{fault.operation} mixes samples: with other contents in {words}, {fault.share:.0%} of the entries of "
+            f"{fault.operation} mixes samples: with changed contents of {words}, {fault.share:.0%} of the entries of "
             f"other samples change here"
         )
         case.report.add([Finding.at(fault, "sample-coupling", message, affected={"share": fault.share})])
     result = "no other sample changes" if fault is None else "other samples change"
-    case.tried("sample-coupling", f"other contents in {words}", result)
+    case.tried("sample-coupling", f"changed contents of {words}", result)
 
 
 def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], others: Tensor) -> bool:

@@ -28,9 +28,9 @@ from maskgrad.errors import ExaminationError
 
 __all__ = ["denominator", "takes_parts"]
 
-#: what a part may be weighed with so that a training loop which knows nothing of its tokens adds it up rightly
-_RIGHT = ("nothing (a sum)", "its number of samples")
-#: what fits besides is named in the message
+#: the weights of parts that a training loop can use without counting tokens
+_RIGHT = ("1 (a sum)", "the number of samples")
+#: named in the message if it fits, too
 _MEANS = "the number of parts (a mean of means)"
 
 
@@ -112,7 +112,7 @@ def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
         for sizes, outcome in zip(ways, found[1:], strict=True):
             words = _words(count, sizes, rows)
             difference = compare_outcomes(found[0], outcome, count)
-            case.tried("denominator", words, difference.words("so") or "nothing changed")
+            case.tried("denominator", words, difference.words("after") or "nothing changed")
             if difference:
                 case.report.add([finding("denominator", last_division(case), words, difference)])
                 return
@@ -145,8 +145,8 @@ def _added_up(case: Examination, ways: list[list[int]]) -> None:
         if first is None and not set(fitting) & set(_RIGHT):
             first = (words, differences[_RIGHT[1]])
         closest = next((name for name in _RIGHT if name in fitting), _RIGHT[1])
-        nothing = f"nothing changed, parts weighed with {closest}"
-        case.tried("denominator", words, differences[closest].words("so") or nothing)
+        nothing = f"nothing changed, parts weighted by {closest}"
+        case.tried("denominator", words, differences[closest].words("after") or nothing)
     _judge(case, fitting, first)
 
 
@@ -157,7 +157,7 @@ def _counts(case: Examination) -> dict[str, Tensor]:
         if padding.mask.ndim and padding.mask.shape[0] == case.count:
             entries = padding.mask.reshape(case.count, -1).sum(1).tolist()
             keys.setdefault(tuple(entries), []).append(repr(padding.key))
-    tokens = {f"its number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
+    tokens = {f"the number of real entries of {', '.join(k)}": torch.tensor(n) for n, k in keys.items()}
     return {_RIGHT[1]: torch.ones(case.count), **tokens}
 
 
@@ -165,14 +165,14 @@ def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> No
     right = [name for name in _RIGHT if name in fitting]
     if not right:
         words, difference = first
-        tried = f"the parts, weighed with {' or with '.join(_RIGHT)}, do not add up to the whole batch"
+        tried = f"the parts, weighted by {' or by '.join(_RIGHT)}, do not sum to the whole batch"
         if fitting:
-            tried += f" (with {' or '.join(fitting)} they do)"
+            tried += f" (weighted by {' or by '.join(fitting)} they do)"
         else:
             tried += (
-                " (if the loss compares samples, no weight does: use mg.coupled_backward(model, parts, loss))"
+                " (if the loss compares samples, no weights do: use mg.coupled_backward(model, parts, loss))"
             )
-        message = f"{words} {tried}: weighed with {_RIGHT[1]},"
+        message = f"{words} {tried}: weighted by {_RIGHT[1]},"
         case.report.add([finding("denominator", last_division(case), message, difference)])
         return
     # equal weights are one denominator: samples of equal length are as good as their tokens
@@ -184,8 +184,8 @@ def _judge(case: Examination, fitting: dict[str, list[float]], first: Any) -> No
     if others:
         case.note(
             "denominator",
-            f"cannot be decided: the parts add up to the whole batch weighed with {right[0]}, and as well with "
-            f"{' and with '.join(others)}; give a batch whose samples differ in their values and lengths",
+            f"cannot be decided: the parts sum to the whole batch weighted by {right[0]}, and also by "
+            f"{' and by '.join(others)}; use a batch whose samples differ in their values and lengths",
         )
 
 

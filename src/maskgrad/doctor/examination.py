@@ -71,24 +71,24 @@ def examine(
     required: bool = False,
     blame: str = "program",
 ) -> Report:
-    r"""Look for places in a program where padding reaches what counts, and for what goes with it.
+    r"""Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
-    The step is run several times, each time from the same state, with other contents where the batch has padding, with
-    one more column of padding, with its samples in another order. Where nothing but padding changed, loss and
-    gradients must be what they were. If they are not, the line is named at which real entries first depend on padding.
-    Parameters, gradients, buffers, states of optimizers and of random number generators are afterwards what they were.
-    ``torch.compile`` is off inside. Under DistributedDataParallel each rank examines its own batch, and nothing is sent
-    but the findings, at the end: all ranks return one report.
+    The step runs several times, each time from the same state: with different values in the padding, with one more
+    column of padding, with its samples in another order. If only padding changed, loss and gradients must not change.
+    Otherwise the report names the first line where real entries depend on padding. Parameters, gradients, buffers, and
+    the states of optimizers and random number generators are restored. ``torch.compile`` is off inside. Under
+    DistributedDataParallel each rank examines its own batch, and only the findings are sent, at the end: all ranks
+    return one report.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
-            ``backward`` itself. With a keyword ``parts`` it is given the sizes of the parts to split the batch into.
+            ``backward`` itself. A keyword ``parts`` gets the sizes of the parts to split the batch into.
         batch: dict or other mapping, tuple, list, dataclass or tensor.
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
-            leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised: from
+            leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised from
             MaskedTensors, masks, lengths, labels of -100, and NaN.
-        documents: for packed batches, who belongs together: the key of the batch with a number for each token
-            (``"seq_idx"``), with positions that start again (``"position_ids"``) or with bounds (``"cu_seqlens"``), or
+        documents: for packed batches, the document of each token: the key of the batch with an id for each token
+            (``"seq_idx"``), with restarting positions (``"position_ids"``) or with bounds (``"cu_seqlens"``), or
             ``{key: integers of the shape of its tokens}``. By default it is recognised by such names. For three
             documents the labels of the others are ignored and their inputs rewritten, and the loss is compared with
             that of the document alone.
@@ -96,22 +96,22 @@ def examine(
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
         experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts`` or they
-            are given, ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample has the same bits alone
-            and among others) only if it is named. ``nan-under-mask`` by name makes a fault of any way that a NaN could
-            take, not only where padding holds such values.
-        quick: make the experiments ``padding-leak`` and ``document-leak`` alone.
-        progress: called with the name of each experiment, its number, and how many there are.
+            are given, ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample is bitwise the same
+            alone and in a batch) only by name. ``nan-under-mask`` by name reports every path that a NaN could take,
+            not only those of NaN in this batch.
+        quick: run only the experiments ``padding-leak`` and ``document-leak``.
+        progress: called with the name of each experiment, its number, and their count.
         parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
-            ``parts`` is given the sizes, and must give what it gives for ``parts=[size of the whole batch]``. To any
-            other the parts are given one by one: either their sum, or their mean weighed by samples, must be what the
-            whole batch gives, loss and all gradients, and no other weights may fit as well.
-        required: raise if padding is needed and none is known, instead of noting it.
-        blame: which line a finding names where the model is that of an installed package: ``"program"``, the line that
-            calls it (the package's own line is added), or ``"package"``.
+            ``parts`` gets the sizes, and its result must equal that for ``parts=[size of the whole batch]``. Any other
+            step gets the parts one by one: either their sum, or their mean weighted by samples, must equal the result
+            of the whole batch, for the loss and all gradients, and no other weights may fit as well.
+        required: raise if padding is needed and unknown, instead of adding a note.
+        blame: the line that a finding names for a model of an installed package: ``"program"``, the line that calls it
+            (the package's own line is added), or ``"package"``.
 
     Returns:
-        the report; it is true if something was examined and nothing found. Where no experiment could be made it is
-        false, and ``report.unexamined`` says why.
+        the report; it is true if something was examined and nothing found. If no experiment was possible, it is
+        false, and ``report.unexamined`` has the reason.
 
     Raises:
         ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
@@ -182,12 +182,12 @@ def _run(
     if samples:
         case.note(
             "padding",
-            f"{', '.join(map(repr, samples))}: samples of their own lengths, one after the other, hold no padding, and "
-            "none can leak from there; no garbage is written into them, no column added, no sample rewritten",
+            f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
+            "leak; their values, columns and samples are not changed",
         )
     if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
         message = (
-            "none was recognised in the batch; say which entries are real with padding={key: mask} "
+            "none was recognised in the batch; mark the real entries with padding={key: mask} "
             "(True = real) or padding={key: key_of_the_mask}"
         )
         if required:
@@ -202,13 +202,13 @@ def _run(
     if case.documents is None and left_out & case.asked:
         case.note(
             "document-leak",
-            "no documents were recognised in the batch; say which token belongs to which with documents='seq_idx', the "
-            "key of their numbers, positions or bounds",
+            "no documents were recognised in the batch; pass documents='seq_idx', the key of their "
+            "ids, positions or bounds",
         )
     chosen = [name for name in chosen if name not in left_out]
     modules = [module for root in case.trial.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
-        case.note("torch.compile", "is off during the examination: the program is run as it is written")
+        case.note("torch.compile", "is off during the examination: the program runs uncompiled")
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))

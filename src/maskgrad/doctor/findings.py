@@ -12,28 +12,28 @@ __all__ = ["KINDS", "Finding", "Note"]
 
 #: every kind of finding in one sentence
 KINDS = {
-    "padding-leak": "what lies in the padding changes the loss or a gradient",
+    "padding-leak": "the values of the padding change the loss or a gradient",
     "nan-under-mask": "NaN or infinity in the padding reaches the loss or a gradient",
     "padding-length": "one more column of padding changes the loss or a gradient",
     "denominator": "the result depends on how the batch is split into parts",
-    "empty-row": "a sample that is all padding makes NaN",
-    "sample-coupling": "a sample changes what is computed for another one",
+    "empty-row": "a sample that is all padding gives NaN",
+    "sample-coupling": "a sample changes the result of another one",
     "order": "the order of the samples changes the loss or a gradient",
     "document-leak": "another document of the pack changes the loss of a document, or a gradient",
-    "document-alone": "a document in a pack does not give what it gives alone",
+    "document-alone": "a document gives different results packed and alone",
     "future-leak": "later positions change the loss of earlier ones, or a gradient",
-    "batch-bits": "a sample has other bits among other samples than alone",
+    "batch-bits": "a sample gives bitwise different results in a batch and alone",
     "densified-gradient": "a sparse gradient is turned into a dense one",
-    "silent-hook": "a hook is registered and was not called",
-    "unused-parameter": "a parameter takes no part in the loss",
-    "zero-gradient": "the gradient of a parameter is zero because all that reached it was masked",
-    "stale-rows": "rows of a table were read before the optimizer had brought them up to date",
+    "silent-hook": "a registered hook was not called",
+    "unused-parameter": "a parameter does not influence the loss",
+    "zero-gradient": "the gradient of a parameter is zero because everything that reached it was masked",
+    "stale-rows": "rows of a table were read before their pending updates",
 }
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault: the line of the user's program, what is wrong there, and what to write instead.
+    """One mistake: the line of the user's program, the message, and a fix.
 
     Attributes:
         kind: one of the kinds that the page "Is my masking right?" lists.
@@ -42,9 +42,9 @@ class Finding:
         line: number of the line, 0 if none is known.
         code: the text of the line.
         remedy: code to write instead, with maskgrad and without.
-        module: dotted name of the module that was running.
-        operation: the operation of PyTorch at which real entries first depended on padding.
-        affected: how much is affected: names of numbers, such as the change of the loss, and their values.
+        module: dotted name of the running module.
+        operation: the first PyTorch operation whose real entries depend on padding.
+        affected: the size of the effect, by name, such as the change of the loss.
         package_file: path of a file of an installed package, if the line calls one: the innermost that was running.
         package_line: number of the line in it.
     """
@@ -122,7 +122,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth knowing that is no fault; ``about`` says which experiment it belongs to."""
+    """A remark that is not a finding; ``about`` names its experiment."""
 
     about: str
     message: str
@@ -211,7 +211,7 @@ _BY_KIND: dict[str, tuple[str, ...]] = {
     ),
     "empty-row": (
         "mg.masked(scores, mask).softmax(-1).filled(0.)",
-        "mask = mask | ~mask.any(-1, keepdim=True)   # an empty row reads everything, and is not counted later",
+        "mask = mask | ~mask.any(-1, keepdim=True)   # an empty row attends to all keys; exclude it later",
     ),
     "sample-coupling": (
         "nn.MultiheadAttention(..., batch_first=True)   # or one mask per packed sequence",
@@ -219,24 +219,24 @@ _BY_KIND: dict[str, tuple[str, ...]] = {
     ),
     "document-leak": (
         "mask = seq_idx[:, :, None] == seq_idx[:, None, :]   # True = may be read; attn_mask=mask[:, None]",
-        "states begin anew, and windows end, where seq_idx changes; the first label of a document is -100",
+        "reset states and end windows where seq_idx changes; the first label of a document is -100",
     ),
     "document-alone": (
-        "positions = torch.arange(length)   # counted anew in each document",
-        "loss = loss_sum / labels_that_count   # neither the length of the pack nor statistics over it",
+        "positions = torch.arange(length)   # restarts in each document",
+        "loss = loss_sum / labels_that_count   # not the length of the pack",
     ),
     "batch-bits": (
-        "torch.cat([model(x[None]) for x in batch])   # sample by sample, or always in batches of one size",
+        "torch.cat([model(x[None]) for x in batch])   # sample by sample, or in batches of a fixed size",
         "torch.testing.assert_close(alone, among)   # a tolerance instead of bits",
     ),
     "future-leak": (
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",
     ),
-    "order": ("outputs = outputs[order.argsort()]   # back into the order of the batch",),
+    "order": ("outputs = outputs[order.argsort()]   # restore the order of the batch",),
     "densified-gradient": (
         "mg.optim.Adam(model.parameters())   # takes sparse and dense gradients together",
-        "keep the embedding of its own: untie the weight, no penalty on the whole table",
+        "untie the weight of the embedding; no penalty on the whole table",
     ),
     "silent-hook": ("call module(x), not module.forward(x)",),
     "unused-parameter": ("parameter.requires_grad_(False)", "remove the module, or let the loss depend on it"),

@@ -17,8 +17,8 @@ from maskgrad.doctor.reshaped import changed, finding, first_difference, log
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
 UNLABELLED = (
-    "left out: no label can be ignored for {whom}; give the batch labels of integers (-100 is written), a "
-    "MaskedTensor, or weights, under a name that holds 'label', 'target' or 'weight'"
+    "skipped: no label can be ignored for {whom}; labels must be integers (ignored with -100), a MaskedTensor, "
+    "or weighted, with a name that contains 'label', 'target' or 'weight'"
 )
 
 
@@ -28,9 +28,9 @@ def document_leak(case: Examination) -> None:
     if documents is None:
         return
     words = {
-        "what": "the other documents' part",
+        "what": "the other documents",
         "noun": "other documents",
-        "how": "with other documents beside it",
+        "how": "after",
     }
     tries = [
         (functools.partial(torch.eq, other=number), {**words, "others": f"document {number}"})
@@ -81,22 +81,22 @@ def future_leak(case: Examination) -> None:
     """For a few positions: the labels after each ignored, and the inputs after it rewritten."""
     positions = _positions(case)
     if positions is None:
-        case.note("future-leak", "left out: no tensor of the batch has the shape (samples, positions)")
+        case.note("future-leak", "skipped: no tensor of the batch has the shape (samples, positions)")
         return
     last = positions.ids.shape[-1] - 1
     tries = [
         (
             functools.partial(torch.le, other=place),
             {
-                "what": f"what comes after position {place}",
+                "what": f"the positions after {place}",
                 "noun": "later positions",
                 "others": f"positions up to {place}",
-                "how": "with another future",
+                "how": "after",
             },
         )
         for place in sorted({last // 4, last // 2, last - 1} - {last})
     ]
-    _first_leak(case, "future-leak", positions, tries, "what comes after a position")
+    _first_leak(case, "future-leak", positions, tries, "later positions")
 
 
 def _some(count: int) -> list[int]:

@@ -41,7 +41,7 @@ def leak(case: Examination, hidden: Hidden) -> bool:
                 )
                 return True
             if difference and not whole:
-                note = "a difference that only the twins saw: the step as a whole gives what it gave"
+                note = "not confirmed: the whole step gives the same result on changed data"
                 case.note(hidden.kind, note)
                 continue
         if not difference or is_rounding(case, hidden, kind, seed, difference):
@@ -71,7 +71,7 @@ def _with_garbage(
     )
     nothing = "nothing else changed"
     if name != "nan-under-mask" and mode.not_followed:
-        nothing += ", as far as it was followed: see the notes"
+        nothing += ", as far as it was tracked: see the notes"
         for place, why in mode.not_followed:
             case.note(name, why, place)
     where = "" if name in ("padding-leak", "nan-under-mask") else f"for {hidden.others}, "
@@ -133,7 +133,7 @@ def findings_of(found: list[Event], hidden: Hidden, kind: str, difference: Diffe
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
     message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
     if 0 < difference.relative < DOUBTFUL:
-        message += f" ({difference.relative:.1e} of its size)"
+        message += f" (relative difference {difference.relative:.1e})"
     if not found:
         return [Finding(hidden.kind, message, affected=difference.numbers())]
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
@@ -171,7 +171,7 @@ def _nan_as_it_is(case: Examination) -> None:
     if not {"nan-under-mask", "empty-row"} & set(case.report.kinds()):
         kind = "empty-row" if empty else "nan-under-mask"
         case.report.add(nan_findings(case, kind))
-    case.tried("nan-under-mask", "nothing", "the program as it is gives NaN")
+    case.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
 
 
 def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
@@ -187,7 +187,7 @@ def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
             first = findings[0]
             message = (
                 f"a NaN in the padding of {', '.join(map(str, changed))} would reach the result "
-                f"({first.operation or 'some operation'}); the padding of this batch holds none"
+                f"({first.operation or 'some operation'}); the padding of this batch has none"
             )
             case.report.note(Note("nan-under-mask", message, first.file, first.line))
         return
@@ -216,7 +216,7 @@ def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Findin
     if not lost and not names:
         return []
     others = f" and {len(names) - 1} more hold NaN" if len(names) > 1 else " holds NaN"
-    what = "the loss is NaN" if lost else f"the loss is a number, but the gradient of {names[0]}{others}"
+    what = "the loss is NaN" if lost else f"the loss is finite, but the gradient of {names[0]}{others}"
     when = "with a sample that is all padding " if kind == "empty-row" else ""
     made = [origin for origin in origins if origin.operation] or origins
     return [

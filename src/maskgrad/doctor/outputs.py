@@ -56,7 +56,7 @@ def examine_outputs(
         report.experiments = [
             replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
         ]
-        about = f"the outputs of {type(module).__name__} were examined, and nothing that is computed of them"
+        about = f"the outputs of {type(module).__name__} were examined, but no later computation"
         report.note(Note("document-leak" if packed is not None else "future-leak", about))
         if packed is not None:
             report.padding["documents"] = f"{packed.count}, by {packed.source}"
@@ -64,7 +64,7 @@ def examine_outputs(
     except Exception as error:  # the program goes on as it would without us
         why = str(error) if isinstance(error, ExaminationError) else f"the model fails: {error!r}"
         report = Report()
-        report.note(Note("document-leak" if not causal else "future-leak", f"left out: {why}"))
+        report.note(Note("document-leak" if not causal else "future-leak", f"skipped: {why}"))
         return report
 
 
@@ -73,7 +73,7 @@ def _key(arguments: dict[str, Any], documents: Documents) -> Any:
 
 
 def _of_outputs(words: str) -> str:
-    return words.replace("the loss is", "a weighed sum of the outputs is")
+    return words.replace("the loss is", "a weighted sum of the outputs is")
 
 
 def _weighed(returned: Any, weight: Tensor) -> Tensor:

@@ -93,8 +93,8 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
     )
     if found is None:
         raise ExaminationError(
-            f"documents={key!r}: it holds neither a number for each token, positions that start again at 0, nor bounds "
-            "from 0 to the number of tokens; give documents={'input_ids': document_of_each_token}"
+            f"documents={key!r}: it has neither an id for each token, positions that restart at 0, nor bounds "
+            "from 0 to the number of tokens; pass documents={'input_ids': document_of_each_token}"
         )
     return found
 
@@ -112,7 +112,7 @@ def is_structure(key: Key) -> bool:
 def _numbered(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
     if (named and _name(key) not in _NUMBERS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
         return None
-    return Documents(_counted(tensor), f"the numbers {key!r}", key)
+    return Documents(_counted(tensor), f"the ids {key!r}", key)
 
 
 def _restarted(
@@ -131,7 +131,7 @@ def _restarted(
         for other, mask in inside.items()
     ):
         return None
-    return Documents(_counted(starts.cumsum(-1)), f"positions {key!r} that start again", key)
+    return Documents(_counted(starts.cumsum(-1)), f"the restarting positions {key!r}", key)
 
 
 def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:

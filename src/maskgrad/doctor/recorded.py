@@ -105,7 +105,7 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
             continue
         module, affected = name.rpartition(".")[0], {"parameter": name, "entries": parameter.numel()}
         if id(parameter) not in leaves:
-            message = f"{name} requires a gradient and got none: it takes no part in the loss"
+            message = f"{name} requires a gradient and got none: it does not influence the loss"
             yield Finding.at(None, "unused-parameter", message, module=module, affected=affected)
             continue
         gradient = outcome.gradients[leaves[id(parameter)]]
@@ -123,8 +123,8 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
         if not bool(gradient.any()) and key in mode.zeroed:
             operation, place = mode.zeroed[key]
             message = (
-                f"the gradient of {name} is exactly zero: all that reached it in {operation} was zero, as it is "
-                f"where a mask lets nothing through"
+                f"the gradient of {name} is exactly zero: every gradient that reached it through {operation} was zero, "
+                f"as with a mask that hides everything"
             )
             affected = {"parameter": name}
             yield Finding.at(
@@ -162,7 +162,7 @@ def _counted_hooks(case: Examination) -> Iterator[Callable[[], list[Finding]]]:
         place = here()
         if place is None:
             return register(tensor, hook)
-        message = "a hook is registered here on a tensor that the loss does not use, and was not called"
+        message = "a hook registered here, on a tensor that the loss does not use, was not called"
         return register(tensor, counting(place, Finding.at(place, "silent-hook", message), hook))
 
     replaced = []
@@ -174,7 +174,7 @@ def _counted_hooks(case: Examination) -> Iterator[Callable[[], list[Finding]]]:
             finding = Finding.at(
                 Place(code.co_filename, code.co_firstlineno) if code else None,
                 "silent-hook",
-                f"a {attribute} of {name} is registered and was not called in the whole step",
+                f"a {attribute} of {name} is registered but was not called in the whole step",
                 module=name,
                 affected={"hook": getattr(hook, "__qualname__", repr(hook))},
             )

@@ -18,7 +18,7 @@ __all__ = ["Experiment", "Report", "check_blame", "identity"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: what was changed in the batch, and what came of it."""
+    """One experiment: the change of the batch, and the result."""
 
     name: str
     changed: str
@@ -33,13 +33,13 @@ def check_blame(whom: str) -> None:
 
 @dataclass
 class Report:
-    """What :func:`examine` found; true if something was examined and nothing is wrong.
+    """The result of :func:`examine`; true if something was examined and nothing was found.
 
     Attributes:
-        findings: the faults, each with its line.
-        notes: what is worth knowing and no fault, such as a BatchNorm that couples the samples of a batch.
-        experiments: what was tried, what was changed in each, and the result.
-        padding: for each key of the batch how its padding was known.
+        findings: the mistakes, each with its line.
+        notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.
+        experiments: the experiments, with the change and the result of each.
+        padding: for each key of the batch, the source of its padding.
         trail: lines of the program at which padding differed, for the picture.
     """
 
@@ -54,7 +54,7 @@ class Report:
         """Return the reason if no experiment was made, else an empty string."""
         if self.findings or self.experiments:
             return ""
-        return "; ".join(map(str, self.notes)) or "no experiment fits the batch"
+        return "; ".join(map(str, self.notes)) or "no experiment applies to the batch"
 
     @property
     def ok(self) -> bool:
@@ -65,11 +65,11 @@ class Report:
         return self.ok
 
     def kinds(self) -> list[str]:
-        """The kinds of the findings, each once, in the order in which they were found."""
+        """The distinct kinds of the findings, in order."""
         return list(dict.fromkeys(finding.kind for finding in self.findings))
 
     def add(self, findings: Sequence[Finding]) -> None:
-        """Take findings up, each kind at each line once."""
+        """Add findings, each kind once per line."""
         known = {identity(finding) for finding in self.findings}
         for finding in findings:
             if identity(finding) not in known:
@@ -77,7 +77,7 @@ class Report:
                 self.findings.append(finding)
 
     def note(self, note: Note) -> None:
-        """Take a note up, once."""
+        """Add a note, once."""
         if note not in self.notes:
             self.notes.append(note)
 
@@ -87,7 +87,7 @@ class Report:
             self.findings = [finding.at_package() for finding in self.findings]
 
     def take(self, other: Report) -> None:
-        """Take up what another report has."""
+        """Add everything from another report."""
         self.add(other.findings)
         for note in other.notes:
             self.note(note)
@@ -120,7 +120,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Report:
-        """The report that :meth:`as_dict` was made of, also after a way through JSON."""
+        """Rebuild a report from :meth:`as_dict`, also after JSON."""
         return cls(
             [Finding(**finding) for finding in plain["findings"]],
             [Note(**note) for note in plain["notes"]],
@@ -172,7 +172,7 @@ tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-
 """
 _MEANING = {
     "padding": "padding differs here",
-    "mixed": "padding is mixed into what is real",
+    "mixed": "padding is mixed into real entries",
     "real": "real entries differ",
 }
 

@@ -28,7 +28,7 @@ __all__ = [
     "run_without_dropout", "splits",
 ]  # fmt: skip
 
-DRAWS = "left out: the program draws random numbers of its own, and would draw others"
+DRAWS = "skipped: the program draws its own random numbers, which would differ"
 #: of two outputs: what may be compared, None if nothing can be
 Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
@@ -143,9 +143,9 @@ def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any
         return None
     difference = compare_outcomes(before, after, case.count)
     if difference and _is_rounding(case, beside, batch, furthest(before, after)):
-        case.note(name, f"{words}, what differs is rounding: in float64 it is next to nothing")
+        case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
         difference = Difference()
-    case.tried(name, words, difference.words("so") or "nothing changed")
+    case.tried(name, words, difference.words("after") or "nothing changed")
     return difference
 
 
@@ -163,7 +163,7 @@ def _is_rounding(case: Examination, before: Any, after: Any, apart: float) -> bo
 
 
 def _raised(error: Exception) -> str:
-    return f"the program itself fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+    return f"the program fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
@@ -175,8 +175,8 @@ def log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
 
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
-    where = f"{entry.operation} is the first operation that gives something else: " if entry else ""
-    message = f"{where}{words}, {difference.words('so')}"
+    where = f"{entry.operation} is the first operation with a different result: " if entry else ""
+    message = f"{where}{words}, {difference.words('after')}"
     return Finding.at(entry, kind, message, affected=difference.numbers())
 
 
@@ -241,10 +241,10 @@ def order(case: Examination) -> None:
         if splits(case):
             if "denominator" not in case.report.kinds():
                 parts = len(case.trial.rows)
-                words = f"the step computes the batch in {parts} parts, and {words}, that is in other parts"
+                words = f"the step splits the batch into {parts} parts, and {words}, which changes the parts"
                 case.report.add([finding("denominator", last_division(case, batch), words, difference)])
         elif _in_pairs(case):
-            case.note("order", "samples that belong together are recognised by their places in the batch")
+            case.note("order", "the step pairs samples by their positions in the batch")
         else:
             entry = first_difference(log(case), log(case, batch), _permuted(rows))
             case.report.add([finding("order", entry, words, difference)])

@@ -1,6 +1,6 @@
 """What a run changes besides the memory of tensors, taken and put back.
 
-Rows that are behind are counted in Python, and so are the steps of a schedule; no operation is seen when that changes.
+Stale rows and the steps of a schedule are counted in Python; no operation shows when these counts change.
 The memory of tensors is not copied here: :class:`maskgrad.doctor.modes.Guarded` sees who writes there.
 """
 
@@ -67,7 +67,7 @@ def set_all_random_states(states: Any) -> None:
 
 
 def objects_with_state() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
-    """Of the whole process: leaves that a gradient may reach or of which rows are behind, counters, modules."""
+    """Of the whole process: leaves that a gradient may reach or with stale rows, counters, modules."""
     leaves, counters, modules = [], [], []
     things = gc.get_objects()
     # by type, of which there are few; isinstance would ask a lazy object for its class, and wake it
@@ -128,10 +128,10 @@ class RunState:
     """What one run may change: gradients, states of optimizers, and what is counted in Python.
 
     Args:
-        leaves: that may get a gradient, or of which rows may be behind.
+        leaves: that may get a gradient, or have stale rows.
         counters: objects whose attributes are numbers, lists and dicts.
         keep: keeps the memory of a tensor that an optimizer writes.
-        sees_late_reads: whether the run looks for rows that are read while they are behind.
+        sees_late_reads: whether the run looks for reads of stale rows.
     """
 
     def __init__(

@@ -48,8 +48,8 @@ class _Watching:
 def huggingface_callback(**options: Any) -> Any:
     """A ``transformers.TrainerCallback`` that watches the first steps and warns of what it finds.
 
-    Callbacks of Transformers do not hear of a training that fails: ``Trainer.train`` is wrapped once, and ends the
-    watch then, too.
+    Transformers does not call callbacks when training fails: ``Trainer.train`` is wrapped once to end the watch
+    then, too.
 
     Args:
         options: those of :func:`maskgrad.doctor.watch`.

@@ -165,7 +165,7 @@ class Twins(Guarded):
                 apart = new - old if _is_number(old) else new.clone()
                 self._sent.setdefault(key, []).append((target.detach(), old.ne(new), apart, known))
             elif not same(old, twin):
-                why = "what depends on padding is sent to other ranks, and not followed there"
+                why = "data that depends on padding is sent to other ranks and not tracked there"
                 self.note_not_followed(call.facts.name, why)
         return result
 
@@ -296,7 +296,7 @@ class Twins(Guarded):
 
     def note_not_followed(self, name: str, why: str) -> None:
         """An operation could not be run with the other garbage."""
-        note = here(), f"{name} was not followed into the padding: {why}"
+        note = here(), f"{name} was not tracked with changed padding: {why}"
         if note not in self.not_followed:
             self.not_followed.append(note)
 

@@ -17,8 +17,8 @@ __all__ = ["KINDS", "by_columns", "emptied", "other_contents", "pads_left", "row
 
 #: what is written over padding, and how a report calls it
 KINDS = {
-    "numbers": "other numbers, of the size of the data, and other ids",
-    "large": "numbers ten thousand times as large, and other ids",
+    "numbers": "different values and ids",
+    "large": "values ten thousand times as large and different ids",
     "nan": "NaN",
     "inf": "infinity",
 }

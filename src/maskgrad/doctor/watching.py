@@ -34,12 +34,12 @@ _KINDS = ("numbers", "large", "nan")
 
 
 class Watch:
-    """What :func:`watch` sees.
+    """The state of :func:`watch`.
 
     Attributes:
-        report: findings of the steps that are complete.
-        steps: how many steps were watched.
-        unpadded: how many batches came in which no padding was recognised.
+        report: findings of the completed steps.
+        steps: the number of watched steps.
+        unpadded: the number of batches without recognised padding.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Watch:
             self.report.note(
                 Note(
                     "padding-leak",
-                    f"the parameters of {type(module).__name__} are sharded, and no twin follows them to other ranks: "
+                    f"the parameters of {type(module).__name__} are sharded, which the doctor cannot track: "
                     "nothing is watched; run the script without fully_shard, on one process or under "
                     "DistributedDataParallel",
                 )
@@ -218,18 +218,18 @@ class Watch:
             self.report.note(
                 Note(
                     "padding",
-                    f"none was recognised in what a DataLoader gave or a module was called with "
-                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Write padding={{key: mask}}, a "
-                    "mask (True = real) or the key of one, for a key of the batch or a name of the model's arguments. "
-                    "Targets and masks that only the loss reads are seen if they come from a DataLoader; otherwise "
-                    "write mg.doctor.examine(step, batch)",
+                    f"none was recognised in the batches of a DataLoader or the arguments of a module "
+                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Pass padding={{key: mask}}, with "
+                    "a mask (True = real) or its key, for a key of the batch or an argument of the model. "
+                    "Targets and masks that only the loss uses are seen if they come from a DataLoader; otherwise "
+                    "call mg.doctor.examine(step, batch)",
                 )
             )
         if not self.report.experiments and not self.report.notes:
             self.report.note(
                 Note(
                     "steps",
-                    "no backward pass came after a batch with padding; watch what trains, down to loss.backward()",
+                    "no backward pass followed a batch with padding; watch the training, including loss.backward()",
                 )
             )
 
@@ -249,22 +249,22 @@ def watch(
     blame: str = "program",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[Watch]:
-    """Run the first training steps inside the block on twins, while they happen.
+    """Examine the first training steps inside the block while they run.
 
-    A batch that a ``DataLoader`` gives, or with which a model is called, gets other garbage in its padding in a second
-    computation beside the first; after the backward pass loss and gradients are compared. The program gets its own
-    numbers. Only what keeps all shapes is tried; :func:`examine` tries more. A model that is called with packed
-    documents, or is to be causal, is called a few times more, from the same state, with other documents and another
-    future; on one rank only.
+    For each batch of a ``DataLoader``, or each call of a model, a second computation with different values in the
+    padding runs along with the first; after the backward pass, loss and gradients are compared. The results of the
+    program do not change. Only experiments that keep all shapes are run; :func:`examine` runs more. With packed
+    documents, or for a causal model, the model is called a few more times, from the same state, with changed documents
+    or later positions; on one rank only.
 
     Args:
         padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
-        documents: as in :func:`examine`: the name of the model's argument that says it; recognised by usual names.
+        documents: as in :func:`examine`: the name of the model's argument with them; recognised by common names.
         causal: whether later positions must not reach earlier outputs of the model.
-        steps: how many steps are watched; the first with other numbers, the second with large ones.
-        stop: leave the block as soon as these steps are over.
+        steps: the number of steps to watch; the first with different values, the second with large ones.
+        stop: leave the block after these steps.
         blame: as in :func:`examine`.
-        progress: called with what is tried, how many steps are over, and how many are wanted.
+        progress: called with the experiment, the number of finished steps, and the number of steps to watch.
 
     Yields:
         an object whose ``report`` has the findings.

@@ -152,7 +152,7 @@ def _none_found(report: Report, *experiments: str) -> None:
     tried = {experiment.name for experiment in report.experiments}
     left_out = [str(note) for note in report.notes if note.about in experiments]
     if not tried.intersection(experiments) or ("denominator" in experiments and left_out):
-        why = "; ".join(left_out) or "no experiment fits the batch"
+        why = "; ".join(left_out) or "no experiment applies to the batch"
         raise ExaminationError(
             f"step: nothing can be asserted ({why}); pass a step and a batch that can be examined"
         )

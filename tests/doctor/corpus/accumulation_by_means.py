@@ -1,4 +1,4 @@
-"""Two micro-batches, each the mean of its own tokens, halved: tokens of the shorter one count more.
+"""Two micro-batches, each the mean of its own tokens, halved: tokens of the shorter one weigh more.
 
 Thread: huggingface/transformers#24725
 """

@@ -1,4 +1,4 @@
-"""A large negative number instead of minus infinity: a padded key with a large score wins all the same.
+"""A large negative number instead of minus infinity: a padded key with a large score still wins.
 
 Thread: TransformerLensOrg/TransformerLens#319
 """

@@ -1,4 +1,4 @@
-"""Advantages are made to have mean 0 over the batch, padded steps included.
+"""Advantages are centred over the batch, including padded steps.
 
 Thread: NovaSky-AI/SkyRL#1305
 """

@@ -1,4 +1,4 @@
-"""Generalised advantages are added up from the end of the tensor, which for a short episode is padding.
+"""Generalised advantages are summed from the end of the tensor, which for a short episode is padding.
 
 Thread: radixark/miles#1827
 """

@@ -1,4 +1,4 @@
-"""The start of an answer is looked for in the padding, too, and the state found there goes on into the loss.
+"""The argmax for the start of an answer includes padding, and its state is used in the loss.
 
 Thread: huggingface/transformers#5429
 """

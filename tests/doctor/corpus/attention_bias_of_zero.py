@@ -1,4 +1,4 @@
-"""Relative attention by hand: padded keys are given a bias of 0 instead of minus infinity.
+"""Hand-written relative attention: padded keys get a bias of 0 instead of minus infinity.
 
 Thread: none found; a relative bias that is multiplied by the mask
 """

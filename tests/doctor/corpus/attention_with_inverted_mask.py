@@ -1,4 +1,4 @@
-"""True means "keep" in one interface and "drop" in the next: the encoder attends to padding alone.
+"""True means "keep" in one interface and "drop" in the next: the encoder attends only to padding.
 
 Thread: NVIDIA/TransformerEngine#614
 """

@@ -1,4 +1,4 @@
-"""An encoder attends to pad tokens, because nobody hands it the mask.
+"""An encoder attends to pad tokens, because it gets no mask.
 
 Thread: lean-dojo/ReProver#34
 """

@@ -1,4 +1,4 @@
-"""Under autocast, as without it: the maximum over tokens takes padding in.
+"""Under autocast, the maximum over tokens includes padding.
 
 Thread: none found; pooling under autocast and checkpointing, as without them
 """

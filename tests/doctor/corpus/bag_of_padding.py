@@ -1,4 +1,4 @@
-"""The mean of an embedding bag counts the pad token, because padding_idx was not given.
+"""The mean of an embedding bag counts the pad token, because padding_idx is missing.
 
 Thread: pytorch/pytorch#47858
 """

@@ -1,4 +1,4 @@
-"""The set of a text's words is the target of another head; the pad token is one of them.
+"""The set of a text's words, including the pad token, is the target of another head.
 
 Thread: none found; a set of words as a target, and the pad token in it
 """

@@ -1,4 +1,4 @@
-"""Batch normalisation of features takes its mean over later steps, too.
+"""Batch normalisation of features includes later steps in its mean.
 
 Thread: Andong-Li-speech/GaGNet#2
 """

@@ -1,4 +1,4 @@
-"""Batch statistics of tokens count the padded ones.
+"""Batch statistics of tokens include the padded ones.
 
 Thread: pytorch/pytorch#70529
 """

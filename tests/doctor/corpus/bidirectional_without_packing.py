@@ -1,4 +1,4 @@
-"""A bidirectional LSTM reads a padded batch as it is; its backward half has seen the padding at every real word.
+"""A bidirectional LSTM reads a padded batch without packing; its backward direction starts in the padding.
 
 Thread: pytorch/pytorch#3662
 """

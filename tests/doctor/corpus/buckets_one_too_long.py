@@ -1,4 +1,4 @@
-"""Texts of one length are computed together; the slice takes one token more than they have.
+"""Texts of equal length are computed together; the slice is one token too long.
 
 Thread: none found; texts of one length computed together
 """

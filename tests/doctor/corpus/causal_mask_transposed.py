@@ -1,4 +1,4 @@
-"""A mask that says what is forbidden is given to a function that asks what is allowed.
+"""A mask of forbidden positions is passed to a function that expects allowed ones.
 
 Thread: rasbt/LLMs-from-scratch#1062
 """

@@ -1,4 +1,4 @@
-"""A convolution in a language model is centred, so that each token reads the one that it is to predict.
+"""A convolution in a language model is centred, so that each token sees the one it predicts.
 
 Thread: none found; looked for a centred convolution in a causal model, and for padding "same" in a language model
 """

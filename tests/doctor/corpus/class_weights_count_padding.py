@@ -1,4 +1,4 @@
-"""Classes are weighed by how often they occur, and padding is counted as class 0.
+"""Classes are weighted by frequency, and padding counts as class 0.
 
 Thread: none found; weights of classes by their frequency in padded labels
 """

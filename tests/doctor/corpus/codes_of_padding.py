@@ -1,4 +1,4 @@
-"""A codebook is kept in use by the entropy of its average use, to which padded frames contribute.
+"""The entropy of a codebook's average use includes padded frames.
 
 Thread: lucidrains/vector-quantize-pytorch#62
 """

@@ -1,4 +1,4 @@
-"""Two views of a text are pulled together at every position, padded ones too.
+"""A consistency loss between two views of a text includes padded positions.
 
 Thread: peremartra/optipfair#34
 """

@@ -1,4 +1,4 @@
-"""Padded tokens serve as negatives in a contrastive loss between two views of a text.
+"""Padded tokens are negatives in a contrastive loss between two views of a text.
 
 Thread: speechbrain/speechbrain#2386
 """

@@ -1,4 +1,4 @@
-"""Two convolutions over a padded text: after the first one the padding holds its bias, and the second reads it.
+"""Two convolutions over a padded text: after the first one the padding contains its bias, which the second reads.
 
 Thread: pytorch/audio#4205
 """

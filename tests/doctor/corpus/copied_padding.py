@@ -1,4 +1,4 @@
-"""A pointer network copies from the source; attention on padding goes to the pad token's probability.
+"""A pointer network copies from the source; attention on padding raises the pad token's probability.
 
 Thread: none found; a pointer network over a padded source
 """

@@ -1,4 +1,4 @@
-"""The partition function of a linear-chain CRF goes on over the padding.
+"""The partition function of a linear-chain CRF includes the padding.
 
 Thread: PaddlePaddle/PaddleNLP#1401
 """

@@ -1,4 +1,4 @@
-"""CTC is told that every recording is as long as the longest.
+"""CTC gets the length of the longest recording for all.
 
 Thread: NVIDIA/OpenSeq2Seq#393
 """

@@ -1,4 +1,4 @@
-"""A penalty on the whole table gives every row a gradient, and the sparse one is dense from there on.
+"""A penalty on the whole table gives every row a gradient, and the sparse gradient becomes dense.
 
 Thread: microsoft/CNTK#2850
 """

@@ -1,4 +1,4 @@
-"""Pixels marked void are ignored by the cross entropy and counted by the Dice loss beside it.
+"""Void pixels are ignored by the cross entropy but counted by the Dice loss.
 
 Thread: qubvel-org/segmentation_models.pytorch#366
 """

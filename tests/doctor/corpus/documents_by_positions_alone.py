@@ -1,4 +1,4 @@
-"""Positions start again with each packed document, but attention is only causal and reads the documents before, too.
+"""Positions restart with each packed document, but attention is only causal and includes earlier documents.
 
 Thread: huggingface/nanoVLM#204
 """

@@ -1,4 +1,4 @@
-"""The mask for packed documents allows documents that are not later, where it should allow the same one only.
+"""The mask for packed documents allows all earlier documents instead of the same one only.
 
 Thread: none found; document mask with <= instead of ==, block-diagonal mask of a packed row
 """

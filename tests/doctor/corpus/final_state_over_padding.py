@@ -1,4 +1,4 @@
-"""The state that a recurrent network returns has walked over the padding.
+"""The final state of a recurrent network includes the padding.
 
 Thread: bentrevett/pytorch-sentiment-analysis#86
 """

@@ -1,4 +1,4 @@
-"""The first token of the row is a sink that every packed document may attend to, and it belongs to the first one.
+"""The first token of the row is a sink that every packed document attends to, but it belongs to the first one.
 
 Thread: none found; attention sink or global first token in packed rows, other documents attend to it
 """

@@ -1,4 +1,4 @@
-"""A mask of zeros and ones is handed to attention as floats: PyTorch adds it to the scores, and 0 forbids nothing.
+"""A mask of zeros and ones is passed to attention as floats: PyTorch adds it to the scores, and 0 excludes nothing.
 
 Thread: timeseriesAI/tsai#171
 """

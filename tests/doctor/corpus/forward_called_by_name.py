@@ -1,4 +1,4 @@
-"""`layer.forward(x)` instead of `layer(x)`: hooks of the layer are passed over.
+"""`layer.forward(x)` instead of `layer(x)`: hooks of the layer are skipped.
 
 Thread: pytorch/pytorch#117925
 """

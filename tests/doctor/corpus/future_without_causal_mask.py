@@ -1,4 +1,4 @@
-"""A language model masks padding only, so that each token attends to the ones that it is to predict.
+"""A language model masks padding only, so that each token attends to the ones it predicts.
 
 Thread: huggingface/transformers#48745
 """

@@ -1,4 +1,4 @@
-"""Squeeze and excitation: channels are weighed by their mean over time, padding included.
+"""Squeeze and excitation: channels are weighted by their mean over time, including padding.
 
 Thread: NVIDIA-NeMo/Speech#3216
 """

@@ -1,4 +1,4 @@
-"""Channels of each frame are scaled by a gate that is made of the mean of all frames.
+"""Channels of each frame are scaled by a gate computed from the mean of all frames.
 
 Thread: exercise-book-yq/Supercodec#4
 """

@@ -1,4 +1,4 @@
-"""A network that must run on a stream normalises each sample over all of its frames.
+"""A streaming network normalises each sample over all of its frames.
 
 Thread: espnet/espnet#5900
 """

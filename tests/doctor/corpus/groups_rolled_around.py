@@ -1,4 +1,4 @@
-"""Tokens are rolled by half a group for attention in groups, and the first ones end up behind the last.
+"""Tokens are rolled by half a group for attention in groups, and the first ones follow the last.
 
 Thread: JIA-Lab-research/LongLoRA#90
 """

@@ -1,4 +1,4 @@
-"""A second head is part of the model, and nothing it gives reaches the loss.
+"""A second head is part of the model, but not of the loss.
 
 Thread: pytorch/pytorch#43259
 """

@@ -1,4 +1,4 @@
-"""Hidden states of a student are pulled to the teacher's at every position.
+"""Hidden states of a student are matched to the teacher's at every position.
 
 Thread: arcee-ai/DAM#16
 """

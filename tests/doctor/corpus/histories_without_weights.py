@@ -1,4 +1,4 @@
-"""A user's history is summed with weights by age, and padded items have a weight of their own.
+"""A user's history is summed with weights by age, and padded items have weights, too.
 
 Thread: none found; weights by age in an embedding bag
 """

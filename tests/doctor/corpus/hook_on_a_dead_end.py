@@ -1,4 +1,4 @@
-"""A hook that reverses gradients hangs on a tensor that the loss does not use: it is never called.
+"""A hook that reverses gradients is on a tensor that the loss does not use: it is never called.
 
 Thread: hash2430/pitchtron#3
 """

@@ -1,4 +1,4 @@
-"""A recording is stretched by interpolation; its last frames are mixed with padding.
+"""A recording is resampled by interpolation; its last frames are mixed with padding.
 
 Thread: none found; linear interpolation of padded recordings
 """

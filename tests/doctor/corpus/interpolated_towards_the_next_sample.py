@@ -1,4 +1,4 @@
-"""A slow sensor is brought to the rate of the others by lines to its next sample.
+"""A slow sensor is resampled by linear interpolation to its next sample.
 
 Thread: none found; looked for linear interpolation or upsampling that reads the next frame in a causal model
 """

@@ -1,4 +1,4 @@
-"""Texts are sorted by length for packing, their labels stay where they were.
+"""Texts are sorted by length for packing, their labels are not.
 
 Thread: pytorch/pytorch#2615
 """

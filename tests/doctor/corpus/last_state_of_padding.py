@@ -1,4 +1,4 @@
-"""The last output of a recurrent network is read, which for all but the longest text is padding.
+"""The last output of a recurrent network is used, which for all but the longest text is padding.
 
 Thread: keitakurita/practical-torchtext#5
 """

@@ -1,4 +1,4 @@
-"""A layer norm over time and features: one mean for all tokens of a text, padded ones too.
+"""A layer norm over time and features: one mean for all tokens of a text, including padding.
 
 Thread: pytorch/pytorch#81985
 """

@@ -1,4 +1,4 @@
-"""The running sums of linear attention go on from one packed document to the next.
+"""The running sums of linear attention continue from one packed document to the next.
 
 Thread: THUDM/slime#1686
 """

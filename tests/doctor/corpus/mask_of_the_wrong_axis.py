@@ -1,4 +1,4 @@
-"""The mask is laid over queries instead of keys; as both have the same length, nothing complains.
+"""The mask is applied to queries instead of keys; as both have the same length, no error is raised.
 
 Thread: ml-explore/mlx-lm#1903
 """

@@ -1,4 +1,4 @@
-"""A mask compared with the wrong code hides every target of one head, which stays as it was initialised.
+"""A mask compared with the wrong code hides every target of one head, which stays at its initialisation.
 
 Thread: huggingface/trl#6671
 """

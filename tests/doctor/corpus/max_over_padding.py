@@ -1,4 +1,4 @@
-"""The strongest token stands for the sentence; with enough padding, a padded one does.
+"""The maximum over tokens represents the sentence; it may be a padded token.
 
 Thread: thunlp/HATT-Proto#12
 """

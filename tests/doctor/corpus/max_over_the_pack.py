@@ -1,4 +1,4 @@
-"""The maximum over time is that of the whole row, one summary for all documents that are packed into it.
+"""The maximum over time is over the whole row, one summary for all packed documents.
 
 Thread: none found; max pooling over time of a packed row, one pooled vector for several documents
 """

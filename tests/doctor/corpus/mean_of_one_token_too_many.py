@@ -1,4 +1,4 @@
-"""The bounds of packed documents are taken for inclusive, and each mean holds the first token of the next document.
+"""The bounds of packed documents are treated as inclusive, and each mean includes the first token of the next.
 
 Thread: none found; mean pooling of packed documents, cu_seqlens off by one, inclusive end
 """

@@ -1,4 +1,4 @@
-"""A sentence's vector is the mean over its tokens, padding included: it depends on the longest of the batch.
+"""A sentence's vector is the mean over its tokens, including padding: it depends on the longest of the batch.
 
 Thread: huggingface/sentence-transformers#230
 """

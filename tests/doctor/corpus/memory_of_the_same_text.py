@@ -1,4 +1,4 @@
-"""The decoder is causal, but attends to an encoding of the same text, in which the next word stands.
+"""The decoder is causal, but attends to an encoding of the same text, which contains the next word.
 
 Thread: Lightning-AI/pytorch-lightning#20920
 """

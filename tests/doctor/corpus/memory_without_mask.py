@@ -1,4 +1,4 @@
-"""The decoder masks its own padding and reads that of the encoder.
+"""The decoder masks its own padding but not the encoder's.
 
 Thread: facebookresearch/fairseq#318
 """

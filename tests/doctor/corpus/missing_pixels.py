@@ -1,4 +1,4 @@
-"""A convolution over pictures with missing pixels reads what stands in them.
+"""A convolution over images with missing pixels reads their values.
 
 Thread: NVIDIA/partialconv#6
 """

@@ -1,4 +1,4 @@
-"""Targets that were never measured become 0, and the model learns to predict 0.
+"""Missing targets become 0, and the model learns to predict 0.
 
 Thread: deepchem/deepchem#1175
 """

@@ -1,4 +1,4 @@
-"""Mixup: a long text is mixed with a short one, and its last words with the padding of that one.
+"""Mixup: a long text is mixed with a short one, and its last words with padding.
 
 Thread: none found; mixup of texts of unequal length
 """

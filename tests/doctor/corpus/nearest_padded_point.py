@@ -1,4 +1,4 @@
-"""Chamfer distance of point clouds: the nearest point of the other cloud may be one that fills it up.
+"""Chamfer distance of point clouds: the nearest point of the other cloud may be padding.
 
 Thread: none found; Chamfer distance of padded point clouds
 """

@@ -1,4 +1,4 @@
-"""A node without neighbours divides by a degree of 0, and the training is NaN from then on.
+"""A node without neighbours divides by a degree of 0, and training is NaN from then on.
 
 Thread: MrLeeeee/GCN-GAT-and-Graphsage#3
 """

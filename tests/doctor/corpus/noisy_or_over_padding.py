@@ -1,4 +1,4 @@
-"""A bag is positive if one instance is: the product over the others' probabilities takes the padded ones in.
+"""A bag is positive if one instance is: the product of probabilities includes the padded ones.
 
 Thread: none found; a product over a padded bag
 """

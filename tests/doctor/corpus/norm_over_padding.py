@@ -1,4 +1,4 @@
-"""Activations are scaled by their global norm, to which the padding contributes.
+"""Activations are scaled by their global norm, which includes the padding.
 
 Thread: OliverRichter/normalized-attention#1
 """

@@ -1,4 +1,4 @@
-"""Instance normalisation of a recording: mean and variance over all frames, padding too.
+"""Instance normalisation of a recording: mean and variance over all frames, including padding.
 
 Thread: pytorch/pytorch#81985
 """

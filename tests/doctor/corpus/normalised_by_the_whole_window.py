@@ -1,4 +1,4 @@
-"""A window is scaled by its own mean and deviation, in which the steps to be forecast are counted.
+"""A window is scaled by its own mean and deviation, including the steps to forecast.
 
 Thread: shiyu-coder/Kronos#228
 """

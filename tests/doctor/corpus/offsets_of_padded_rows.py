@@ -1,4 +1,4 @@
-"""Real tokens are taken by offsets that count real tokens, out of a tensor in which rows are padded.
+"""Offsets that count real tokens index a tensor of padded rows.
 
 Thread: none found; offsets of real tokens in a padded batch
 """

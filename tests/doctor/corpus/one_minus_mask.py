@@ -1,4 +1,4 @@
-"""`1 - mask` where `mask` was meant: the pooled vector is that of the padding.
+"""`1 - mask` instead of `mask`: the pooled vector is that of the padding.
 
 Thread: earthspecies/avex#26
 """

@@ -1,4 +1,4 @@
-"""A row is filled up with another document, and the text after it attends to that, too.
+"""A row is filled with another document, and later text attends to it.
 
 Thread: unslothai/unsloth#1207
 """

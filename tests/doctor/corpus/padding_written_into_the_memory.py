@@ -1,4 +1,4 @@
-"""Tokens are written into slots of a memory by their content, and padded tokens are written, too.
+"""Tokens, including padded ones, are written into memory slots by their content.
 
 Thread: none found; a memory written by all positions
 """

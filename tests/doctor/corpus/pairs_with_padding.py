@@ -1,4 +1,4 @@
-"""Every document is to be ranked above those that are worse; the padded ones of the list are the worst.
+"""In a pairwise ranking loss, padded documents count as the worst.
 
 Thread: huggingface/sentence-transformers#3827
 """

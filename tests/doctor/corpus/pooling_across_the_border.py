@@ -1,4 +1,4 @@
-"""Max pooling halves a sequence; the window on the border holds one real frame and one of padding.
+"""Max pooling halves a sequence; the window at the border contains one real and one padded frame.
 
 Thread: espnet/espnet#3037
 """

@@ -1,4 +1,4 @@
-"""Positions are counted on from one packed document to the next.
+"""Positions do not restart at each packed document.
 
 Thread: none found; looked for positions that run on over packed documents
 """

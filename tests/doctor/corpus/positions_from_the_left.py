@@ -1,4 +1,4 @@
-"""A batch padded on the left gets positions counted from the padding on.
+"""A left-padded batch gets positions that start in the padding.
 
 Thread: ndif-team/nnsight#673
 """

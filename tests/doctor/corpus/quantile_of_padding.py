@@ -1,4 +1,4 @@
-"""Activations are clipped at their own quantile, of which padding is a part.
+"""Activations are clipped at a quantile that includes padding.
 
 Thread: none found; a quantile of padded activations
 """

@@ -1,4 +1,4 @@
-"""The return of a step is the sum of the rewards after it; for a short episode they come from padding.
+"""The return of a step sums the later rewards; for a short episode it includes padding.
 
 Thread: natolambert/rlhf-book#216
 """

@@ -1,4 +1,4 @@
-"""The backward half of a bidirectional network is fed the flipped batch, so it starts with the padding.
+"""The backward direction of a bidirectional network gets the flipped batch, so it starts with padding.
 
 Thread: pytorch/pytorch#1811
 """

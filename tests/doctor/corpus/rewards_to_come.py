@@ -1,4 +1,4 @@
-"""A model of histories is given the sum of the rewards to come where it was to get those so far.
+"""A model of histories gets the sum of future rewards instead of past ones.
 
 Thread: none found; looked for returns-to-go as inputs of a model that must not see the future
 """

@@ -1,4 +1,4 @@
-"""Each token is mixed with the one before it by `roll`: the first token gets the last column, which is padding.
+"""`roll` mixes each token with the previous one: the first token gets the last column, which is padding.
 
 Thread: lucidrains/x-transformers#208
 """

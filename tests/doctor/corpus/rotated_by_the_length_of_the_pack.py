@@ -1,4 +1,4 @@
-"""The base of rotary positions is scaled by the length of the packed row, not by that of the document.
+"""The base of rotary positions is scaled by the length of the packed row, not of the document.
 
 Thread: none found; looked for a rotary base scaled by the length of a pack
 """

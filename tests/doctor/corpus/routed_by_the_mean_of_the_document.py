@@ -1,4 +1,4 @@
-"""The experts of a packed document are weighted by the mean of its tokens, the later ones included.
+"""The experts of a packed document are weighted by the mean of its tokens, including later ones.
 
 Thread: Shwai-He/MEO#2
 """

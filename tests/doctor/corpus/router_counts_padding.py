@@ -1,4 +1,4 @@
-"""The loss that balances a mixture of experts counts where padded tokens are sent.
+"""The load-balancing loss of a mixture of experts counts padded tokens.
 
 Thread: huggingface/transformers#28505
 """

@@ -1,4 +1,4 @@
-"""A row that is padding altogether has no key to attend to: its softmax is NaN, and so is every gradient.
+"""A row of padding only has no key to attend to: its softmax is NaN, and so is every gradient.
 
 Thread: pytorch/pytorch#41508
 """

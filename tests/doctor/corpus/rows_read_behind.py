@@ -1,4 +1,4 @@
-"""Rows of a table that wait for their decay are read past the optimizer: the penalty sees values of long ago.
+"""Rows with a pending weight decay are read without a flush: the penalty uses stale values.
 
 Thread: pytorch/pytorch#3137, where rows begin to wait for their decay; none found about reading them too early
 """

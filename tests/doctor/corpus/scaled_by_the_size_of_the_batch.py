@@ -1,4 +1,4 @@
-"""Activations are divided by the size of the batch and multiplied again, which rounds them otherwise in each batch.
+"""Activations are divided by the batch size and multiplied by it again, so that rounding depends on the batch.
 
 Thread: none found; looked for results that differ in the last bits with the size of the batch
 """

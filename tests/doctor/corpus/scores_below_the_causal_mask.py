@@ -1,4 +1,4 @@
-"""A causal mask adds a number that is not low enough, so that low scores of the past let the future in.
+"""A causal mask adds a value that is not low enough if past scores are low.
 
 Thread: karpathy/minGPT#75
 """

@@ -1,4 +1,4 @@
-"""A forecaster fills the scores of the future with 1e-9 instead of -1e9, and attends to it nearly as before.
+"""A forecaster fills the scores of the future with 1e-9 instead of -1e9, and hardly masks it.
 
 Thread: awslabs/gluonts#1401
 """

@@ -1,4 +1,4 @@
-"""The input is masked, the hidden layer is not: padding of the first convolution's making enters the second.
+"""The input is masked, the hidden layer is not: the second convolution reads the bias of the first in the padding.
 
 Thread: mozilla/TTS#429
 """

@@ -1,4 +1,4 @@
-"""Tokens are added up by the number of their row, and padded ones have one too.
+"""Tokens, including padded ones, are summed by row index.
 
 Thread: none found; padded tokens in a sum by rows
 """

@@ -1,4 +1,4 @@
-"""A short causal convolution over a packed row reads the last tokens of the document before.
+"""A short causal convolution over a packed row reads the last tokens of the previous document.
 
 Thread: huggingface/transformers#46588
 """

@@ -1,4 +1,4 @@
-"""Label smoothing by hand: the uniform part is averaged over padding, which the other part ignores.
+"""Hand-written label smoothing: the uniform part includes padding, the other part ignores it.
 
 Thread: pytorch/pytorch#73205
 """

@@ -1,4 +1,4 @@
-"""Scores are masked as they should be, but the softmax runs over the queries, of which most are later.
+"""Scores are masked correctly, but the softmax runs over the queries, most of them later.
 
 Thread: haohy/TCAN#7
 """

@@ -1,4 +1,4 @@
-"""The start of an answer is a softmax over all positions, those of padding too.
+"""The softmax for the start of an answer includes padding.
 
 Thread: huggingface/transformers#5429
 """

@@ -1,4 +1,4 @@
-"""Features are standardised over the time axis of a packed row, with one mean and deviation for all its recordings.
+"""Features are standardised over the time axis of a packed row, with one mean and deviation for all recordings.
 
 Thread: none found; instance norm, mean and deviation over time of packed sequences
 """

@@ -1,4 +1,4 @@
-"""A state is carried from one sample to the next inside the batch: what is learnt depends on their order.
+"""A state is carried from one sample to the next inside the batch: training depends on their order.
 
 Thread: RUCAIBox/RecBole#697
 """

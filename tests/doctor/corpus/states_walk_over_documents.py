@@ -1,4 +1,4 @@
-"""A recurrent network walks over the border between two packed documents with the state of the first.
+"""A recurrent network carries its state from one packed document to the next.
 
 Thread: NovaSky-AI/SkyRL#2056
 """

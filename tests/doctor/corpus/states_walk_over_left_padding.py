@@ -1,4 +1,4 @@
-"""A batch padded on the left is read by a recurrent network: it starts with what the padding made of its state.
+"""A batch padded on the left is read by a recurrent network: its state starts with the padding.
 
 Thread: clab/dynet#1121
 """

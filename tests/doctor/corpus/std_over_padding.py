@@ -1,4 +1,4 @@
-"""Mean and standard deviation over time describe a speaker; frames of padding take part in both.
+"""Mean and standard deviation over time describe a speaker; both include padded frames.
 
 Thread: NVIDIA-NeMo/Speech#5401
 """

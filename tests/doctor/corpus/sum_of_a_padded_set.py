@@ -1,4 +1,4 @@
-"""Padded elements are zero, what the network makes of zero is not: the sum over the set counts its bias.
+"""Padded elements are zero, but not after the network: the sum over the set includes its bias.
 
 Thread: harvardnlp/sent-conv-torch#34
 """

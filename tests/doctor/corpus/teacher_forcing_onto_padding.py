@@ -1,4 +1,4 @@
-"""Targets are inputs shifted by one, the mask is not shifted: the last word of each text predicts padding.
+"""Targets are inputs shifted by one, but the mask is not: the last word of each text predicts padding.
 
 Thread: chengchingwen/Transformers.jl#4
 """

@@ -1,4 +1,4 @@
-"""Attention is sharpened by the logarithm of the length, which is that of the packed row and not of the document.
+"""Attention is scaled by the logarithm of the packed row's length, not the document's.
 
 Thread: none found; looked for attention scaled by the logarithm of a pack's length
 """

@@ -1,4 +1,4 @@
-"""The time of a frame enters as a fraction of the batch's length instead of its own recording's.
+"""The time of a frame is a fraction of the batch's length instead of the recording's.
 
 Thread: none found; relative time in a padded batch
 """

@@ -1,4 +1,4 @@
-"""The time until the next event is given to the network that predicts what happens next.
+"""The time until the next event is an input of the network that predicts it.
 
 Thread: ant-research/EasyTemporalPointProcess#32
 """

@@ -1,4 +1,4 @@
-"""A token shift mixes each token with the one before, the first of a packed document with the last of another.
+"""A token shift mixes each token with the previous one, across the boundaries of packed documents.
 
 Thread: BlinkDL/RWKV-LM#291
 """

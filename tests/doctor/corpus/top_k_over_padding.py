@@ -1,4 +1,4 @@
-"""The three highest scores of a bag are chosen among real and padded instances alike.
+"""The three highest scores of a bag may be padded instances.
 
 Thread: none found; the largest scores of a padded bag
 """

@@ -1,4 +1,4 @@
-"""Texts are cut to a common length, and short ones bring padding along to a maximum.
+"""Texts are cut to a common length, and the maximum includes the padding of short ones.
 
 Thread: none found; texts cut to a common length
 """

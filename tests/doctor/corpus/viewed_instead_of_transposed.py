@@ -1,4 +1,4 @@
-"""`view` where `transpose` was meant: batch and time change places in name only, and samples are mixed.
+"""`view` instead of `transpose`: only the shape is swapped, and samples are mixed.
 
 Thread: HHTseng/video-classification#42
 """

@@ -1,4 +1,4 @@
-"""A function of one sample is mapped over the batch, and is not told of the sample's length.
+"""A function of one sample is mapped over the batch without the sample's length.
 
 Thread: none found; a function of one sample under vmap
 """

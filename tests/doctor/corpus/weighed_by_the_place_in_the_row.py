@@ -1,4 +1,4 @@
-"""A mean weighs later tokens more, and counts their places from the start of the row, not of their document.
+"""A mean weights later tokens more, with positions from the start of the row, not of the document.
 
 Thread: none found; weighted mean pooling by position in packed or padding-free batches, position weights not reset
 """

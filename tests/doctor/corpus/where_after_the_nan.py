@@ -1,4 +1,4 @@
-"""`where` keeps the value of a logarithm out; its gradient, 0 times infinity, comes in.
+"""`where` discards the value of a logarithm, but its gradient is 0 times infinity.
 
 Thread: tensorflow/tensorflow#27684
 """

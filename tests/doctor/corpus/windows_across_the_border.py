@@ -1,4 +1,4 @@
-"""A sequence is cut into windows, and one counts if it begins with something real.
+"""A sequence is cut into windows, and one counts if its first entry is real.
 
 Thread: none found; windows that begin before the padding
 """

@@ -57,7 +57,7 @@ CASES: list[tuple[list[str], list[str], int, str]] = [
 #: options, and words of the refusal; no report is written
 REFUSED: list[tuple[list[str], str]] = [
     (["--padding", "x=other"], "a mask of shape (2, 3) does not fit"),
-    (["--padding", "x=count"], "lengths make one"),
+    (["--padding", "x=count"], "make one from lengths"),
     (["--padding", "x=nothing"], "expected a Boolean tensor, the key of one"),
     (["--padding", "x"], "expected KEY=MASK, found 'x'"),
     (["--padding", "=mask"], "expected KEY=MASK, found '=mask'"),

@@ -56,7 +56,7 @@ def test_padding_that_takes_the_places_of_an_expert_is_found() -> None:
     report = mg.doctor.examine(experts(4), batch(), experiments=["padding-leak"])
     (finding,) = report.findings
     assert finding.code == "at = (chosen == number).nonzero()[:capacity, 0]"
-    assert "nonzero was not followed" in finding.message
+    assert "nonzero was not tracked" in finding.message
     assert mg.doctor.examine(experts(None), batch(), experiments=["padding-leak"]).ok
 
 

@@ -228,7 +228,7 @@ def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(
     (note,) = (note for note in report.notes if "outside of PyTorch" in note.message)
     assert "torch.autograd.Function" in note.message
     assert linecache.getline(note.file, note.line).endswith("# leaves\n")
-    assert "as far as it was followed" in report.experiments[-1].result
+    assert "as far as it was tracked" in report.experiments[-1].result
     (finding,) = report.findings
     assert (finding.file, finding.line) == (note.file, note.line)
     with pytest.raises(AssertionError, match="outside of PyTorch"):

@@ -106,7 +106,7 @@ def test_labels_of_others_are_ignored_and_a_document_is_cut_out() -> None:
     ("given", "message"),
     [
         ("nothing", "documents: expected a key of the batch.*documents='seq_idx'"),
-        ("x", "documents='x': it holds neither"),
+        ("x", "documents='x': it has neither"),
         (
             {"ids": torch.zeros(1, 3).long()},
             r"documents\['ids'\]: expected an integer for each token, of shape \(1, 8\)",

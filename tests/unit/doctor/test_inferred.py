@@ -94,7 +94,7 @@ def test_ways_to_say_it(given: Any) -> None:
     batch = {"ids": IDS, "mask": MASK, "pad": ~MASK, "lengths": LENGTHS}
     if given is not None and isinstance(given, Tensor) and torch.equal(given, ~MASK):
         with pytest.raises(
-            ExaminationError, match=r"True says real, not padding; invert it, padding={'ids': ~mask}"
+            ExaminationError, match=r"True means real, not padding; invert it, padding={'ids': ~mask}"
         ):
             recognised(batch, {"ids": given})
         return
@@ -141,7 +141,7 @@ def test_integers_of_samples_are_a_mask_of_them_or_lengths() -> None:
     assert samples.entries(batch["x"]).all(1).tolist() == [True, False, True, True]
     (lengths,) = recognised(batch, {"x": "size"})
     assert torch.equal(lengths.mask, MASK)
-    with pytest.raises(ExaminationError, match="lengths make one"):
+    with pytest.raises(ExaminationError, match="make one from lengths"):
         recognised(batch, {"x": "~size"})
 
 

@@ -54,8 +54,8 @@ def test_a_right_program_and_what_was_asked(name: str) -> None:
     report = mg.doctor.examine(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()}, model=LAYER)
     assert report.ok, str(report)
     (note,) = report.notes
-    assert "'x': samples of their own lengths" in note.message
-    assert "hold no padding" in note.message
+    assert "'x': concatenated samples" in note.message
+    assert "have no padding" in note.message
     assert {tried.name for tried in report.experiments} == {"order", "recorded step"}
     assert "nothing changed" in report.experiments[0].result
 

@@ -168,7 +168,7 @@ def test_a_branch_on_a_number_of_the_padding_is_told() -> None:
     with mode:
         if x.sum() < 0:
             raise AssertionError("the program sees its own numbers")
-    assert any("_local_scalar_dense was not followed" in why for _, why in mode.not_followed)
+    assert any("_local_scalar_dense was not tracked" in why for _, why in mode.not_followed)
     assert any("a Python number depends on the padding" in why for _, why in mode.not_followed)
 
 

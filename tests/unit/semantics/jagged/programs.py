@@ -53,15 +53,15 @@ class Program(NamedTuple):
 
 
 #: Why something does not run on rows.
-BEHIND = "what is chosen is specified behind the ends, too"
-PREFIX = "what is specified is not the beginning of each sequence"
+BEHIND = "the filled values are specified beyond the ends, too"
+PREFIX = "specified positions do not start each sequence"
 #: … and why not in a graph.
-COUNTED = "a graph does not know which sequences are long enough"
-READ = "a graph cannot read the lengths"
-LOOKED = "a graph cannot look at the mask of a statistic"
+COUNTED = "the number of long enough sequences is unknown in a graph"
+READ = "the lengths are unknown in a graph"
+LOOKED = "the mask of a statistic is unknown in a graph"
 
 PROGRAMS: dict[str, tuple[Program, ...]] = {
-    "Choosing": (
+    "Selection": (
         Program("torch.where(sequence, x, y)"),
         Program("torch.where(position, x, y)"),
         Program("torch.where(feature, x, y)"),
@@ -90,13 +90,13 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("torch.einsum('btd,bt->bd', x, x.mean(-1))"),
         Program("torch.einsum('btd,btf->df', x, y)", meets=True),
         Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)"),
-        Program("torch.einsum('btd,bsd->bts', x, y)", "each position meets each other one of its sequence"),
+        Program("torch.einsum('btd,bsd->bts', x, y)", "products of all pairs of positions"),
         Program("F.bilinear(x, y, cube)"),
         Program("F.bilinear(x, y, cube, bias)"),
         Program("F.prelu(x, slope)"),
         Program("F.glu(x)"),
     ),
-    "Statistics of each sequence": (
+    "Per-sequence statistics": (
         Program("x - x.mean(1, keepdim=True)", in_graph=LOOKED),
         Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=COUNTED),
         Program(
@@ -128,7 +128,7 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX, meets=True),
         Program("x.flip(1)", PREFIX, meets=True),
     ),
-    "Looking up": (
+    "Indexing": (
         Program("x.gather(-1, labels.unsqueeze(-1))"),
         Program("x.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)"),
         Program("x.take_along_dim(labels.unsqueeze(-1), -1)"),
@@ -144,7 +144,7 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.flip(0)", in_graph=READ, meets=True),
         Program("x.roll(1, 0)", in_graph=READ, meets=True),
         Program("x[:, :3]", in_graph=READ),
-        Program("x[:, ::2]", "positions that are left out"),
+        Program("x[:, ::2]", "skipped positions"),
     ),
 }  # fmt: skip
 

@@ -18,7 +18,7 @@ def table() -> str:
         for program in programs:
             where = "padded form" if program.why else "rows"
             inside = "padded form" if program.why or program.in_graph else "rows"
-            why = program.why or (f"in a graph: {program.in_graph}" if program.in_graph else "")
+            why = program.why or program.in_graph
             lines.append(f"| `{program.text}` | {where} | {inside} | {why} |")
     return "\n".join(lines) + "\n"
 
