@@ -58,7 +58,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
         operands = [flat(o) if isinstance(o, StoredEntries) else o for o in operands]
-        stored = [flat(o) for o in stored]
+        stored = [o for o in operands if isinstance(o, StoredEntries)]
     leader = next(
         (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
     )
@@ -169,8 +169,9 @@ def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
     present, where = find(ravel_multi_index(places, x.sizes), known)
     entries = x.entries
-    if not entries.shape[0]:
-        return entries.new_zeros((places.shape[1], *entries.shape[1:])), present
+    if not entries.shape[0]:  # what comes of nothing, too, depends on it: gradients are zero, not None
+        nothing = entries.sum(0, dtype=entries.dtype)
+        return nothing.expand(places.shape[1], *nothing.shape), present
     return entries[where if order is None else order[where]], present
 
 
