@@ -110,7 +110,7 @@ class Reading(Declaration):
             assert x.clone().mask.data_ptr() != x.mask.data_ptr()
             assert (x.stride(), x.data_ptr()) == (x._values.stride(), x._values.data_ptr())
             return
-        for ask in (lambda: x.stride(), lambda: x.data_ptr()):
+        for ask in (x.stride, x.data_ptr):
             with pytest.raises(
                 mg.errors.UnsupportedLayoutError, match=rf"layout {self.layout}\. .*x\.to_dense\(\)"
             ):
