@@ -233,7 +233,8 @@ class Deletion:
                 assert x.shape == y.shape
                 tolerance = self.rounding.get(x.dtype, 0) * slack
                 wide = torch.complex128 if y.is_complex() else torch.float64
-                exact = y.to(x.dtype) if x.is_floating_point() else y  # what overflows in its type is infinite
+                # what overflows in its type is infinite
+                exact = y.to(x.dtype) if x.is_floating_point() else y
                 torch.testing.assert_close(
                     x.to(wide), exact.to(wide), rtol=tolerance, atol=tolerance * 10, equal_nan=nan
                 )

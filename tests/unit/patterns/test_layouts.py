@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.patterns.conversion import STORAGES
+from maskgrad.patterns.conversion import STORAGES, pattern_of_places
 from tests.poison import on
 from tests.unit.patterns.suite import LayoutSuite
 
@@ -41,8 +41,8 @@ def whole(mask: Tensor, *sizes: int) -> Tensor:
     return mask.reshape(*mask.shape, *(1,) * len(sizes)).expand(*mask.shape, *sizes)
 
 
-def put(mask: Tensor, data: Tensor | None = None, **options: Any) -> Callable[[], Any]:
-    return lambda: mg.masked(torch.ones(mask.shape) if data is None else data, mask).to_sparse(**options)
+def put(mask: Tensor, **options: Any) -> Callable[[], Any]:
+    return lambda: mg.masked(torch.ones(mask.shape), mask).to_sparse(**options)
 
 
 def with_last(change: Callable[[Tensor], Any]) -> Callable[..., Any]:
@@ -109,18 +109,14 @@ class TestCoordinates(LayoutSuite):
         "a block size": (lambda v, f, t: (v, (*f[:2], (1, 1)), t), "block size"),
     }
     refused: ClassVar = {
-        "a block size": (
-            put(SOME, layout=torch.sparse_coo, blocksize=(2, 2)),
-            ValueError,
-            "blocksize must be None",
-        ),
+        "a block size": (put(SOME, blocksize=(2, 2)), ValueError, "blocksize must be None"),
         "an unknown layout": (put(SOME, layout=torch._mkldnn), ValueError, "layout must be one of"),
-        "a part of a row": (
-            put(SOME, dense_dim=1),
-            ValueError,
-            r"partially specified, the first at \(0,\); use",
+        "a part of a row": (put(SOME, dense_dim=1), ValueError, r"partially specified, the first at \(0,\); use"),
+        "places beyond int64": (
+            lambda: pattern_of_places(torch.zeros(3, 1).long(), (2**31, 2**31, 4), torch.sparse_coo),
+            ValueError, "more than int64 can hold",
         ),
-    }
+    }  # fmt: skip
     is_torchs = True
     reads = ("indices",)
 
