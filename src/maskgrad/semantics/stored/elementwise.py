@@ -169,9 +169,10 @@ def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
     present, where = find(ravel_multi_index(places, x.sizes), known)
     entries = x.entries
-    if not entries.shape[0]:  # what comes of nothing, too, depends on it: gradients are zero, not None
-        nothing = entries.sum(0, dtype=entries.dtype)
-        return nothing.expand(places.shape[1], *nothing.shape), present
+    if not entries.shape[0]:
+        nothing = entries.new_zeros((places.shape[1], *entries.shape[1:]))
+        # what comes of nothing, too, depends on it: gradients are zero, not None
+        return nothing + entries.sum(0) if entries.requires_grad else nothing, present
     return entries[where if order is None else order[where]], present
 
 

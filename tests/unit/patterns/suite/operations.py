@@ -202,5 +202,9 @@ class Operations(Conversion):
                     (found,) = torch.autograd.grad(x * 2, x, sent)  # type: ignore[arg-type]
                     assert found.layout == self.layout
                     assert_same(found, 2 * data + 6, mask)
+                    x.grad = None
+                    (x * 2).backward(sent)  # type: ignore[arg-type]
+                    assert x.grad is not None
+                    assert_same(x.grad, 2 * data + 6, mask)
         with pytest.raises(RuntimeError, match="shape"):
             (x * 2).backward(torch.ones(17))
