@@ -206,5 +206,8 @@ class Operations(Conversion):
                     (x * 2).backward(sent)  # type: ignore[arg-type]
                     assert x.grad is not None
                     assert_same(x.grad, 2 * data + 6, mask)
+        part = mask & third(mask)
+        (found,) = torch.autograd.grad(x * 2, x, mg.masked(data + 3, part).to_sparse())  # type: ignore[arg-type]
+        assert_same(found, torch.where(part, 2 * data + 6, 0), mask)
         with pytest.raises(RuntimeError, match="shape"):
             (x * 2).backward(torch.ones(17))
