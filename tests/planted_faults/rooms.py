@@ -7,7 +7,7 @@ from tests.planted_faults.fault import ROOT, Fault
 __all__ = ["runs_for"]
 
 _STORED = (
-    "tests/unit/semantics/test_stored_indexing.py tests/unit/semantics/test_stored_groups.py "
+    "tests/unit/patterns/test_layouts.py tests/unit/semantics/test_stored_indexing.py "
     "tests/unit/semantics/test_views.py"
 )
 _JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jagged/test_flattened.py"

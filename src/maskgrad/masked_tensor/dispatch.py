@@ -222,7 +222,9 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
     rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
     if rule is None:
         raise UnsupportedLayoutError(name_of(function), operands[0].pattern.layout)
-    return jagged.beside_other_layouts(rule) if any(are_jagged) and not all(are_jagged) else rule
+    if all(are_jagged) or not any(are_jagged) or rule is operation.body:  # which accepts every layout
+        return rule
+    return jagged.beside_other_layouts(rule)
 
 
 def _stored_in(arguments: Iterable[Any]) -> Iterable[StoredEntries]:

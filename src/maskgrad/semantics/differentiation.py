@@ -15,7 +15,7 @@ from maskgrad.semantics.entries import Entries, filled
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.conversion import cotangent
-from maskgrad.semantics.stored.entries import StoredEntries
+from maskgrad.semantics.stored.entries import StoredEntries, densified
 
 
 def _several(argument: Any) -> list[Any]:
@@ -39,10 +39,13 @@ def _seeds(outputs: list[Any], cotangents: Any) -> list[Any] | None:
     given = _several(cotangents)
     if len(given) != len(outputs):
         return [_sent(c) for c in given]  # torch raises the error
-    return [
-        cotangent(output, c) if isinstance(output, StoredEntries) and c is not None else _sent(c)
-        for output, c in zip(outputs, given, strict=True)
-    ]
+    return [_seed(output, c) for output, c in zip(outputs, given, strict=True)]
+
+
+def _seed(output: Any, gradient: Any) -> Any:
+    if isinstance(output, StoredEntries) and gradient is not None:
+        return cotangent(output, gradient)
+    return filled(densified(gradient)) if isinstance(gradient, StoredEntries) else filled(gradient)
 
 
 def _alike(gradient: Any, input: Any) -> Any:

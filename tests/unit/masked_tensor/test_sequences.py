@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.masked_tensor.tensor import rebuild_stored
 
 DATA = torch.arange(24.0).reshape(3, 4, 2)
 
@@ -148,38 +147,3 @@ def test_other_numbers_of_sequences_are_counted_and_the_remedy_is_named(call: An
         call(*two())
     x, y = two()
     assert (x[[0, 2]] + y).lengths().tolist() == [1, 2]
-
-
-def parts_of(x: mg.MaskedTensor) -> tuple[Tensor, tuple[Any, ...], list[Tensor]]:
-    return x._values, tuple(x._pattern.facts()), [t.clone() for t in x._pattern.tensors()]
-
-
-DAMAGES: dict[str, Callable[[Tensor, tuple[Any, ...], list[Tensor]], tuple[Any, ...]]] = {
-    "offsets that fall": lambda v, f, t: (v, f, [t[0][[0, 2, 1, 3]], *t[1:]]),
-    "offsets that end early": lambda v, f, t: (v, f, [t[0] - 1, *t[1:]]),
-    "offsets of floats": lambda v, f, t: (v, f, [t[0].double(), *t[1:]]),
-    "one sequence more": lambda v, f, t: (v, f, [torch.cat([t[0], t[0][-1:]]), *t[1:]]),
-    "other places": lambda v, f, t: (v, f, [t[0], t[1].flip(0), t[2]]),
-    "places of floats": lambda v, f, t: (v, f, [t[0], t[1].double(), t[2]]),
-    "fewer places": lambda v, f, t: (v, f, [t[0], t[1][:-1], t[2]]),
-    "fewer rows": lambda v, f, t: (v[:-1], f, t),
-    "no rows": lambda v, f, t: (v.sum(), f, t),
-    "a frame of numbers": lambda v, f, t: (v, f, [*t[:2], t[2].double()]),
-    "a frame too short": lambda v, f, t: (v, f, [*t[:2], t[2][:, :2]]),
-    "a frame of one dimension": lambda v, f, t: (v, f, [*t[:2], t[2][0]]),
-    "a dimension twice": lambda v, f, t: (v, (f[0], (1, 1), None), t),
-    "a dimension too far": lambda v, f, t: (v, (f[0], (0, 3), None), t),
-    "a block size": lambda v, f, t: (v, (*f[:2], (1, 1)), t),
-    "a tensor more": lambda v, f, t: (v, f, [*t, t[0]]),
-    "another layout": lambda v, f, t: (v, ("sparse_coo", *f[1:]), t),
-}
-
-
-@pytest.mark.every
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_file_that_contradicts_itself_is_refused(name: str) -> None:
-    x = jagged(1, 4, 2)
-    assert torch.equal(rebuild_stored(*parts_of(x)), x)
-    with pytest.raises((ValueError, TypeError, IndexError)) as caught:
-        rebuild_stored(*DAMAGES[name](*parts_of(x)))
-    assert len(str(caught.value)) > 15

@@ -25,34 +25,6 @@ def through_torch_load(thing: Any) -> Any:
     return torch.load(file, weights_only=True)
 
 
-@pytest.mark.parametrize(
-    "travel", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy, through_torch_load]
-)
-def test_there_and_back(travel: Any) -> None:
-    x = poisoned(ENTRIES, torch.float32, requires_grad=True)
-    back = travel(x)
-    assert back is not x
-    assert_entries(back, ENTRIES, dtype=torch.float32)
-    assert back.requires_grad
-    assert back.is_leaf
-    assert back.get_data().data_ptr() != x.get_data().data_ptr()
-    with torch.no_grad():
-        back[0, 0] = 9.0
-    assert_entries(x, ENTRIES)
-
-
-def test_an_expanded_mask_travels() -> None:
-    x = mg.masked(torch.zeros(3, 2), on([1, 0]))
-    for back in (copy.deepcopy(x), through_torch_load(x)):
-        assert_entries(back, [[0.0, None]] * 3)
-
-
-def test_inside_a_state_dict() -> None:
-    state = {"weight": torch.ones(2), "observed": poisoned(ENTRIES)}
-    back = through_torch_load(state)
-    assert_entries(back["observed"], ENTRIES)
-
-
 def test_a_shallow_copy_is_the_same_memory() -> None:
     x = poisoned([1.0, None])
     y = copy.copy(x)
@@ -60,18 +32,6 @@ def test_a_shallow_copy_is_the_same_memory() -> None:
     y[1] = 7.0
     assert_entries(x, [2.0, 7.0])
     assert_entries(y, [2.0, 7.0])
-
-
-def test_deepcopy_of_what_is_in_a_graph_is_refused_as_in_torch() -> None:
-    x = poisoned([1.0, None], requires_grad=True) * 2
-    with pytest.raises(RuntimeError, match="deepcopy protocol"):
-        copy.deepcopy(x)
-
-
-def test_one_object_stays_one_in_a_deepcopy() -> None:
-    x = poisoned([1.0, None])
-    first, second = copy.deepcopy([x, x])
-    assert first is second
 
 
 def test_a_module_with_a_masked_attribute_is_copied() -> None:

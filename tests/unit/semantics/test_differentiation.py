@@ -38,17 +38,6 @@ def test_masked_cotangents_leave_out_what_is_unspecified() -> None:
     assert grad.tolist() == [2.0, 0.0, 6.0]
 
 
-def test_a_stored_output_takes_the_cotangent_at_its_entries() -> None:
-    x = mg.masked(torch.tensor([[3.0, nan], [nan, 5.0]]), on([1, 0], [0, 1])).to_sparse().requires_grad_()
-    plain = torch.tensor([[1.0, nan], [7.0, 10.0]])
-    fewer = mg.masked(plain, on([1, 1], [0, 0]))
-    for seed, expected in ((plain, [[6.0, None], [None, 100.0]]), (fewer, [[6.0, None], [None, 0.0]])):
-        (grad,) = torch.autograd.grad(x * x, x, seed)
-        assert (grad.layout, grad.tolist()) == (torch.sparse_coo, expected)
-    (grad,) = torch.autograd.grad(x * x, x, fewer.to_sparse())
-    assert grad.tolist() == [[6.0, None], [None, 0.0]]
-
-
 def test_second_order_and_unused_inputs() -> None:
     x, unused = leaf(3.0, nan), leaf(1.0)
     y = (mg.masked(x, on(1, 0)) ** 3).sum()

@@ -99,18 +99,3 @@ def test_the_parts_of_a_complex_number_share_its_mask() -> None:
 
 def test_a_plain_tensor_only_borrows_the_shape() -> None:
     assert_entries(torch.arange(6.0).view_as(poisoned(X)), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
-
-
-@pytest.mark.every
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr])
-def test_matrices_of_a_batch_are_transposed(layout: torch.layout) -> None:
-    matrix = [[1.0, None, 2.0, None], [None, 3.0, None, 4.0]]
-    x = poisoned([matrix, [[None, 5.0, None, 6.0], [7.0, None, 8.0, None]]])
-    stored = (
-        x.to_sparse(layout=layout, blocksize=(1, 1))
-        if layout == torch.sparse_bsr
-        else x.to_sparse(layout=layout)
-    )
-    for turned in (stored.mT, stored.transpose(-2, -1), stored.mH):
-        assert turned.shape == (2, 4, 2)
-        assert_entries(turned.to_dense(), x.mT.tolist())

@@ -16,7 +16,14 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.signatures import plain_arguments
 from maskgrad.semantics.stored.elementwise import lookup, same_pattern
-from maskgrad.semantics.stored.entries import StoredEntries, densified, is_masked, shape_of
+from maskgrad.semantics.stored.entries import (
+    StoredEntries,
+    densified,
+    exploded,
+    flat,
+    is_masked,
+    shape_of,
+)
 
 __all__ = ["RULES", "ask", "convert", "cotangent"]
 
@@ -141,8 +148,10 @@ def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
     places = pattern.coordinates()
     if not isinstance(gradient, StoredEntries):
         return pattern.gathered(read_places(gradient, places))
-    if len(gradient.sizes) != len(output.sizes):
-        raise RuntimeError("the gradient must have the same dense dimensions as the output")
+    if len(gradient.sizes) != len(output.sizes):  # divided differently into places and dense dimensions
+        places = exploded(output)[0]
+        entries, present = lookup(flat(gradient), places)
+        return pattern.gathered(torch.where(present, entries, 0).reshape(output.entries.shape))
     entries, present = lookup(gradient, places)
     present = present.reshape(-1, *(1,) * (entries.ndim - 1))
     return pattern.gathered(torch.where(present, entries, 0))

@@ -58,7 +58,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
     if _divided_differently(tensors, shape):
         operands = [flat(o) if isinstance(o, StoredEntries) else o for o in operands]
-        stored = [flat(o) for o in stored]
+        stored = [o for o in operands if isinstance(o, StoredEntries)]
     leader = next(
         (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
     )
@@ -170,7 +170,9 @@ def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     present, where = find(ravel_multi_index(places, x.sizes), known)
     entries = x.entries
     if not entries.shape[0]:
-        return entries.new_zeros((places.shape[1], *entries.shape[1:])), present
+        nothing = entries.new_zeros((places.shape[1], *entries.shape[1:]))
+        # what comes of nothing, too, depends on it: gradients are zero, not None
+        return nothing + entries.sum(0) if entries.requires_grad else nothing, present
     return entries[where if order is None else order[where]], present
 
 

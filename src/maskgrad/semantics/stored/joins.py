@@ -39,6 +39,9 @@ def _all_stored(tensors: Sequence[Any]) -> list[StoredEntries]:
 def cat(tensors: Sequence[Any], dim: int = 0) -> StoredEntries:
     """Concatenate stored tensors."""
     parts = _all_stored(tensors)
+    for place, part in enumerate(parts):
+        if not part.shape:
+            raise RuntimeError(f"zero-dimensional tensor (at position {place}) cannot be concatenated")
     at = as_dim(dim, len(parts[0].shape))
     shapes = [[s for d, s in enumerate(part.shape) if d != at] for part in parts]
     if any(shape != shapes[0] for shape in shapes):

@@ -52,6 +52,9 @@ def by_position(operation: Operation) -> Callable[..., Any]:
             key: as_entries(value) if is_masked(x) else value
             for (key, x), value in zip(operands.items(), values, strict=True)
         }
+        if not any(map(shape_of, operands.values())):  # numbers, of which the stored ones have become lists
+            listed = next(value.values.shape for value in found.values() if isinstance(value, Entries))
+            found = {key: x if isinstance(x, Entries) else x.expand(listed) for key, x in found.items()}
         by_row = given.get("reduction") == "batchmean"
         result = operation.body(function, (), given | found | ({"reduction": "none"} if by_row else {}))
         if not isinstance(result, Entries) or not result.values.ndim:

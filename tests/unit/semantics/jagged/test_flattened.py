@@ -107,16 +107,6 @@ def test_next_token_prediction() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_saved_and_copied(tmp_path) -> None:
-    import copy
-
-    jagged, boolean, _ = batch()
-    flat = jagged.view(-1, 6)
-    torch.save(flat.detach(), tmp_path / "flat.pt")
-    assert_same(torch.load(tmp_path / "flat.pt", weights_only=False), boolean.view(-1, 6), torch.jagged)
-    assert_same(copy.deepcopy(flat.detach()), boolean.view(-1, 6), torch.jagged)
-
-
 @pytest.mark.parametrize("scan", [lambda x: x.cumsum(1), lambda x: x.softmax(0), lambda x: x.sort(1).values])
 def test_one_position_that_is_not_there_gives_no_row(scan) -> None:
     """What comes back from the padded form has the rows of the pattern, in a frame of one position, too."""

@@ -21,24 +21,6 @@ def batch(*features: int) -> tuple[mg.MaskedTensor, mg.MaskedTensor, torch.Tenso
     return mg.from_lengths(data, LENGTHS, layout=torch.jagged), mg.from_lengths(data, LENGTHS), data
 
 
-@pytest.mark.parametrize("features", [(), (2,), (2, 3), (0,)])
-@pytest.mark.parametrize("turned", [False, True])
-def test_a_sequence_is_what_it_is_on_a_mask(features: tuple[int, ...], turned: bool) -> None:
-    rows, masked, data = batch(*features)
-    for number in (0, 1, -1):
-        found, expected = ((x.transpose(0, -1)[..., number] if turned else x[number]) for x in (rows, masked))
-        assert found.shape == expected.shape
-        assert torch.equal(found.mask, expected.mask)
-        torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
-        gradients = [
-            torch.autograd.grad((x * x).sum(), data, retain_graph=True)[0] for x in (found, expected)
-        ]
-        assert not gradients[0].isnan().any()
-        torch.testing.assert_close(*gradients)
-    with pytest.raises(IndexError, match="index 3 is out of bounds for dimension 0 with size 3"):
-        rows[3]
-
-
 def test_iteration_gives_each_sequence() -> None:
     rows, masked, data = batch(2)
     for found, expected in zip(rows, masked, strict=True):
@@ -65,14 +47,6 @@ def test_only_the_last_of_other_batches_is_remembered() -> None:
             assert torch.equal((table * other).lengths(), common)
         sizes.append(len(pattern._memory))
     assert sizes[0] == sizes[1] == sizes[2]
-
-
-def test_several_dimensions_are_flipped_at_once() -> None:
-    rows, masked, _ = batch(2)
-    for dims in ((0, 2), (2, 0), (2, 1), (0,)):
-        found, expected = rows.flip(*dims), masked.flip(*dims)
-        assert torch.equal(found.mask, expected.mask)
-        torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
 
 
 def test_whole_sequences_that_are_not_known_are_empty() -> None:

@@ -1,0 +1,103 @@
+"""Copies and files: pattern and values travel together; what a pattern remembers stays behind."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.patterns import StoredPattern
+from tests.unit.kernels.deletion import about
+from tests.unit.patterns.suite.declaration import Declaration, assert_same
+
+
+def filed(thing: Any) -> Any:
+    """As it comes out of a file."""
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def through_a_tree(x: MaskedTensor) -> MaskedTensor:
+    leaves, spec = pytree.tree_flatten(x)
+    again: MaskedTensor = pytree.tree_unflatten(leaves, spec)
+    return again
+
+
+#: Each way to copy, and whether the copy has memory of its own.
+COPIES: dict[str, tuple[Callable[[Any], Any], bool]] = {
+    "copy": (copy.copy, False),
+    "detach": (lambda x: x.detach(), False),
+    "pytree": (through_a_tree, False),
+    "deepcopy": (copy.deepcopy, True),
+    "clone": (lambda x: x.detach().clone(), True),
+    "pickle": (lambda x: pickle.loads(pickle.dumps(x)), True),
+    "file": (filed, True),
+    "state": (lambda x: filed({"weight": torch.ones(2), "observed": x})["observed"], True),
+}
+OF_FILES = ("pickle", "file", "state")
+
+
+class Copies(Declaration):
+    @pytest.mark.parametrize("way", COPIES)
+    def test_copies(self, way: str) -> None:
+        copied, apart = COPIES[way]
+        for example, dtype in itertools.product(self.masks, (torch.float64, torch.float16, torch.int64)):
+            _, data, mask = self.of(example, dtype)
+            x = self.made(data.detach().clone(), mask).requires_grad_(dtype == torch.float64)
+            x.detach().sum(0)  # what a pattern remembers is not copied
+            with about(example, dtype):
+                if way in OF_FILES and not self.is_filed:
+                    with pytest.raises(TypeError, match=r"add one in patterns/checks\.py"):
+                        copied(x)
+                    continue
+                again = copied(x)
+                assert type(again) is MaskedTensor
+                assert again is not x
+                assert again.layout == self.layout
+                assert again._pattern.facts() == x._pattern.facts()
+                assert_same(again, data, mask)
+                assert again.is_leaf
+                assert again.requires_grad == (x.requires_grad and way not in ("detach", "clone"))
+                with torch.no_grad():
+                    again._values.mul_(2)
+                assert_same(x.detach(), data if apart else 2 * data, mask)
+
+    def test_one_object_stays_one(self) -> None:
+        x = self.of("some").x.detach()
+        first, second = copy.deepcopy([x, x])
+        assert first is second
+        with pytest.raises(RuntimeError, match="deepcopy protocol"):  # as in torch
+            copy.deepcopy(x.requires_grad_() * 2)
+
+    def test_what_a_pattern_remembers_stays_behind(self) -> None:
+        x = self.of("some").x
+        pattern = x._pattern
+        if not isinstance(pattern, StoredPattern):
+            return
+        before = len(pickle.dumps(pattern)), len(pytree.tree_leaves(x))
+        fresh = pattern.rebuilt(pattern.tensors())
+        with torch.inference_mode():
+            MaskedTensor(x._values, fresh).mean(0)
+        torch.func.grad(lambda v: MaskedTensor(v, fresh).softmax(0)._values.sum())(x._values.detach())
+        assert not hasattr(fresh, "_memory")
+        means, sums = x.mean(1)._pattern, x.sum(1)._pattern
+        assert means is sums or not isinstance(means, StoredPattern)
+        assert x.mean(1, keepdim=True)._pattern is not means
+        assert pattern._memory
+        assert (len(pickle.dumps(pattern)), len(pytree.tree_leaves(x))) == before
+        for twin in (pickle.loads(pickle.dumps(pattern)), copy.deepcopy(pattern), copy.copy(pattern), fresh):
+            assert not hasattr(twin, "_memory")
+            assert twin.facts() == pattern.facts()
+            assert all(map(torch.equal, twin.tensors(), pattern.tensors()))
+        assert fresh.is_same(pattern)
+        assert not copy.deepcopy(pattern).is_same(pattern)
