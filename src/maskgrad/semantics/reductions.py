@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.kernels.reductions import some, total
 from maskgrad.kernels.selection import can_read_values, runs_compiled
-from maskgrad.kernels.smallest import any_of, repeats, smallest
+from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import (
     HALVES,
@@ -39,8 +40,7 @@ def sum(
 ) -> Entries:
     """Add up the specified entries."""
     dims = as_dims(dim, input.values.ndim)
-    result, count = kernels.masked_sum(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, _some(count, input.mask, dims, keepdim))
+    return Entries(*total(*input, dims, keepdim, dtype))
 
 
 def mean(
@@ -49,7 +49,7 @@ def mean(
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, _some(count, input.mask, dims, keepdim))
+    return Entries(result, some(count, input.mask, dims, keepdim))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
@@ -71,19 +71,6 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     known = values if count == mask.numel() else fill(input, mask, 0)
     total = (known if power is None else power(known)).sum()
     return total / count if average else total
-
-
-def _some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    """Mask of slices with an entry, in its smallest shape along kept dimensions in which the mask repeats."""
-    few = count
-    if repeats(mask):
-        left = [d for d in range(mask.ndim) if keepdim or d not in dims]
-        for place, d in enumerate(left):
-            size, stride = count.shape[place], mask.stride(d)
-            if type(size) is int and type(stride) is int and stride == 0 and size > 1:
-                few = few.narrow(place, 0, 1)
-    some = few > 0
-    return some if few is count else some.expand(count.shape)
 
 
 def without_nan(input: Entries) -> Entries:

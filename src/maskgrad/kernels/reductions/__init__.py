@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.smallest import smallest
+from maskgrad.kernels.smallest import any_of, repeats, smallest
 
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
@@ -77,9 +77,40 @@ def masked_sum(
 
     Equal to ``torch.sum(torch.where(mask, values, 0), dim, keepdim, dtype=dtype)``; dtypes are those of ``torch.sum``.
     """
+    return plain_sum(values, mask, dim, keepdim, dtype), masked_count.reference(mask, dim, keepdim)
+
+
+def plain_sum(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
+) -> Tensor:
+    """The sum alone."""
     out = sum_dtype(values.dtype, dtype)
     kept = torch.where(smallest(mask), values if values.dtype == out else values.to(out), 0)
-    return _sum(kept, dim, keepdim, out), masked_count.reference(mask, dim, keepdim)
+    return _sum(kept, dim, keepdim, out)
+
+
+def total(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """The sum, and whether there is any entry: to learn that takes PyTorch a third of the time of a count."""
+    arguments = values, mask, dim, keepdim, dtype
+    if masked_sum.is_compiled_for(*arguments):
+        found, count = masked_sum.compiled(*arguments)
+        return found, some(count, mask, dim, keepdim)
+    return plain_sum(*arguments), any_of(mask, dim, keepdim)
+
+
+def some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    """Mask of slices with an entry, in its smallest shape along kept dimensions in which the mask repeats."""
+    few = count
+    if repeats(mask):
+        left = [d for d in range(mask.ndim) if keepdim or d not in dims]
+        for place, d in enumerate(left):
+            size, stride = count.shape[place], mask.stride(d)
+            if type(size) is int and type(stride) is int and stride == 0 and size > 1:
+                few = few.narrow(place, 0, 1)
+    found = few > 0
+    return found if few is count else found.expand(count.shape)
 
 
 @kernel(_REDUCTION, REDUCIBLE, min_numel=8_192, in_graphs=65_536, check=check_mask)
