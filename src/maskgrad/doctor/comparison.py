@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,22 @@ from maskgrad.doctor.operations import dense, differing
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 
-__all__ = ["Difference", "compare_outcomes", "compare_tensors", "compare_twins", "furthest", "not_close"]
+__all__ = [
+    "Difference",
+    "compare_outcomes",
+    "compare_tensors",
+    "compare_twins",
+    "furthest",
+    "moved_alike",
+    "not_close",
+]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
 #: entries of a gradient that are this much smaller than the largest gradient of the step may be rounding
 _SMALL = 1e-1
+#: how far what a change does in float32 may be from what it does in float64, beside its size
+_ALIKE = 0.25
 
 
 @dataclass
@@ -124,6 +135,25 @@ def furthest(before: Outcome, after: Outcome) -> float:
             continue
         apart = _largest(dense(gradient) - dense(other))
         found = max(found, _relative(apart, max(_largest(gradient), _SMALL * largest)))
+    return found
+
+
+def moved_alike(first: tuple[Outcome, Outcome], second: tuple[Outcome, Outcome], count: int) -> Difference:
+    """What changed between two runs, and by the same between two others in float64: rounding would be another one."""
+    found = compare_outcomes(*second, count)
+
+    def alike(read: Callable[[Outcome], Tensor]) -> bool:
+        moves = [read(after).double() - read(before).double() for before, after in (first, second)]
+        return float((moves[0] - moves[1]).norm()) <= _ALIKE * float(moves[1].norm())
+
+    if found.loss is not None and not alike(lambda outcome: outcome.tensors()["the loss"]):
+        found.loss = None
+    known = set.intersection(*({*outcome.gradients} for outcome in (*first, *second)))
+    found.gradients = {
+        name: size
+        for name, size in found.gradients.items()
+        if name in known and alike(lambda outcome, name=name: dense(outcome.gradients[name]))
+    }
     return found
 
 
