@@ -173,9 +173,7 @@ def _labelled(model: nn.Module, samples: Samples, generator: torch.Generator) ->
         for number, row in enumerate(rows):
             if name.endswith(("SequenceClassification", "AudioClassification")):
                 row["labels"] = torch.tensor(number % 2)
-                if (
-                    config.is_encoder_decoder and first == "input_ids"
-                ):  # it reads the state at the last token of its kind
+                if config.is_encoder_decoder and first == "input_ids":  # the token whose state is read
                     row[first] = torch.cat([row[first][:-1], torch.tensor([config.eos_token_id])])
             elif name.endswith("TokenClassification"):
                 row["labels"] = row[first] % 2

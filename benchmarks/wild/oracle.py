@@ -278,11 +278,9 @@ def _alone(case: Case, batch: dict[str, Tensor], side: str) -> float:
 
 def _counts(output: Tensor, loss: Tensor) -> Tensor:
     """Where a loss depends on an output: no label follows the last token. Everywhere if the loss does not read it."""
-    (gradient,) = (
-        torch.autograd.grad(loss, output, retain_graph=True, allow_unused=True)
-        if output.requires_grad
-        else [None]
-    )
+    gradient = None
+    if output.requires_grad:
+        (gradient,) = torch.autograd.grad(loss, output, retain_graph=True, allow_unused=True)
     if gradient is None:
         return torch.ones_like(output, dtype=torch.bool)
     return (gradient != 0).any(-1, keepdim=True).expand_as(output) if output.ndim > 2 else gradient != 0

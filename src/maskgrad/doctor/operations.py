@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "COMPARISONS", "COPIES", "EMPTY", "SEARCHES", "SEES_NAN", "Operated", "OperationFacts", "any_key", "dense", "differing",
-    "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
+    "COMPARISONS", "COPIES", "EMPTY", "SEARCHES", "SEES_NAN", "Operated", "OperationFacts", "any_key", "dense",
+    "differing", "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
 ]  # fmt: skip
 
 #: what is often among arguments, and needs no question

@@ -218,7 +218,7 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool:
 
 
 def _is_narrower_wrong(case: Examination, paddings: list[Padding]) -> bool:
-    """Whether a sample gives something else without padding: a program may ask if there is any, or drop half a frame."""
+    """Whether a sample gives something else without padding: a program may ask if there is any, or drop a frame."""
     left = pads_left(paddings)
     made = narrowed(case.trial.batch, paddings, case.count, left=left)
     if made is None:
