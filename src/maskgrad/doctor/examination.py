@@ -74,11 +74,11 @@ def examine(
     r"""Look for places in a program where padding reaches what counts, and for what goes with it.
 
     The step is run several times, each time from the same state, with other contents where the batch has padding, with
-    one more column of padding, with its samples in another order. Where nothing but padding changed, loss and
-    gradients must be what they were. If they are not, the line is named at which real entries first depend on padding.
-    Parameters, gradients, buffers, states of optimizers and of random number generators are afterwards what they were.
-    ``torch.compile`` is off inside. Under DistributedDataParallel each rank examines its own batch, and nothing is sent
-    but the findings, at the end: all ranks return one report.
+    one more column of padding, with a sample alone and without its padding, with its samples in another order. Where
+    nothing but padding changed, loss and gradients must be what they were. If they are not, the line is named at which
+    real entries first depend on padding. Parameters, gradients, buffers, states of optimizers and of random number
+    generators are afterwards what they were. ``torch.compile`` is off inside. Under DistributedDataParallel each rank
+    examines its own batch, and nothing is sent but the findings, at the end: all ranks return one report.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls

@@ -182,7 +182,7 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 
 
 def padding_length(case: Examination) -> None:
-    """One more column of padding on the side where the batch has it, or as many as add a frame."""
+    """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
     any(
         _is_wider_wrong(case, paddings) or _is_narrower_wrong(case, paddings)
         for paddings in by_columns(case.paddings)

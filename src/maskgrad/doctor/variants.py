@@ -1,4 +1,4 @@
-"""The same batch with other contents in its padding, one more column of it, other rows, or empty rows."""
+"""The same batch with other contents in its padding, more columns of it or none, other rows, or empty rows."""
 
 from __future__ import annotations
 
