@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,18 +140,18 @@ def furthest(before: Outcome, after: Outcome) -> float:
 def moved_alike(first: tuple[Outcome, Outcome], second: tuple[Outcome, Outcome], count: int) -> Difference:
     """What changed between two runs, and by the same between two others in float64: rounding would be another one."""
     found = compare_outcomes(*second, count)
+    held = [outcome.tensors() for outcome in (*first, *second)]
 
-    def alike(read: Callable[[Outcome], Tensor]) -> bool:
-        moves = [read(after).double() - read(before).double() for before, after in (first, second)]
-        return float((moves[0] - moves[1]).norm()) <= _ALIKE * float(moves[1].norm())
+    def alike(name: str) -> bool:
+        if not all(name in tensors for tensors in held):
+            return False
+        a, b, c, d = (dense(tensors[name]).double() for tensors in held)
+        return float((b - a - (d - c)).norm()) <= _ALIKE * float((d - c).norm())
 
-    if found.loss is not None and not alike(lambda outcome: outcome.tensors()["the loss"]):
+    if not alike("the loss"):
         found.loss = None
-    known = set.intersection(*({*outcome.gradients} for outcome in (*first, *second)))
     found.gradients = {
-        name: size
-        for name, size in found.gradients.items()
-        if name in known and alike(lambda outcome, name=name: dense(outcome.gradients[name]))
+        name: size for name, size in found.gradients.items() if alike(f"the gradient of {name}")
     }
     return found
 

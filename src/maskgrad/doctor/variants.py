@@ -198,8 +198,10 @@ def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool)
     chosen = masks[0][rows]
     for key, field, axes in _with_columns(wide, chosen, _mask_keys(paddings)):
         part = cut(tensor_of(field).detach(), axes).clone()
-        whole = isinstance(field, MaskedTensor)
-        new[key] = masked(part, cut(field.mask, axes[:1])) if whole else _like(field, part)
+        if isinstance(field, MaskedTensor):
+            new[key] = masked(part, cut(field.mask, axes[:1]))
+        else:
+            new[key] = _like(field, part)
     return Narrowed(wide, replaced(wide, new), columns - few, few, cut(chosen, [along]))
 
 
