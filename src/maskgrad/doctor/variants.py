@@ -179,9 +179,12 @@ def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool)
     if not masks or masks[0].shape[0] != count:
         return None
     along, columns = _columns(masks[0])
-    real = masks[0].movedim(along, 1).reshape(count, columns, -1).any(-1)
-    places = torch.arange(columns, device=real.device) + 1
-    needed = (real.flip(1) if left else real).mul(places).amax(1)
+    real = torch.zeros(count, columns, dtype=torch.bool)
+    for mask in masks:  # another tensor may have as many columns, and need more of them
+        axis, size = _columns(mask)
+        if (len(mask), size) == (count, columns):
+            real |= mask.movedim(axis, 1).reshape(count, columns, -1).any(-1).to(real.device)
+    needed = (real.flip(1) if left else real).mul(torch.arange(columns) + 1).amax(1)
     shorter = sorted((int(size), row) for row, size in enumerate(needed) if 0 < size < columns)
     if not shorter:
         return None
@@ -196,8 +199,14 @@ def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool)
 
     wide, new = selected(batch, rows, count), dict[Key, Any]()
     chosen = masks[0][rows]
-    for key, field, axes in _with_columns(wide, chosen, _mask_keys(paddings)):
-        part = cut(tensor_of(field).detach(), axes).clone()
+    mask_keys = _mask_keys(paddings)
+    known = mask_keys.keys() | {padding.key for padding in paddings}
+    for key, field, axes in _with_columns(wide, chosen, mask_keys):
+        tensor = tensor_of(field).detach()
+        gone = tensor.narrow(axes[0], 0 if left else few, columns - few)
+        if key not in known and tensor.dtype != torch.bool and not bool((gone == gone.flatten()[0]).all()):
+            return None  # of which nothing is known, and which may be real there
+        part = cut(tensor, axes).clone()
         if isinstance(field, MaskedTensor):
             new[key] = masked(part, cut(field.mask, axes[:1]))
         else:

@@ -197,3 +197,15 @@ def test_a_sample_alone_is_cut_to_its_own_positions() -> None:
     assert torch.equal(turned.narrow["x"], left["x"][2:, 4:])
     one = recognised(batch, {"x": MASK[:1].expand(3, 16)})
     assert narrowed(batch, one, 3, left=False) is None, "no sample is shorter"
+
+
+def test_a_sample_keeps_what_any_tensor_of_as_many_columns_needs() -> None:
+    """Letters and sounds of a word are padded each for themselves, and here to the same width."""
+    x, sounds = torch.randn(3, 16), torch.arange(16) < torch.tensor([14, 16, 13])[:, None]
+    batch = {"x": x, "mask": MASK, "sounds": torch.ones(3, 16), "sounds_mask": sounds}
+    made = narrowed(batch, recognised(batch, {"x": "mask", "sounds": "sounds_mask"}), 3, left=False)
+    assert made is not None
+    assert made.columns == 13
+    del batch["sounds_mask"]
+    batch["sounds"] = torch.randn(3, 16)
+    assert narrowed(batch, recognised(batch, {"x": "mask"}), 3, left=False) is None, "they may be real"
