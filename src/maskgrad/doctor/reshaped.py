@@ -183,25 +183,29 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 
 def padding_length(case: Examination) -> None:
     """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
-    any(
-        _is_wider_wrong(case, paddings) or _is_narrower_wrong(case, paddings)
-        for paddings in by_columns(case.paddings)
-    )
+    for paddings in by_columns(case.paddings):
+        wrong = _is_wider_wrong(case, paddings)
+        # where the program takes no other number of columns, they are no positions
+        if wrong or (wrong is False and _is_narrower_wrong(case, paddings)):
+            return
 
 
-def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool:
-    """Whether more columns of the first of some paddings change something; the line is added to the report."""
+def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
+    """Whether more columns of the first of some paddings change something; the line is added to the report.
+
+    None if that cannot be said.
+    """
     left, count = pads_left(paddings), 1
     while True:
         made = widened(case.trial.batch, paddings, left=left, count=count)
         if made is None:
-            return False
+            return None
         batch, shape = made
         columns = "one more column" if count == 1 else f"{count} more columns"
         words = f"with {columns} of padding on the {'left' if left else 'right'}"
         difference = changed(case, "padding-length", batch, words)
         if difference is None:
-            return False
+            return None
         if difference:
             break
         if 2 * count > shape[1] or (count == 1 and not _has_frames(case, shape[1])):
