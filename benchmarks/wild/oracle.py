@@ -181,7 +181,11 @@ def _with_other_padding(case: Case, batch: dict[str, Tensor], side: str) -> Iter
                 reads[key] = torch.where(real, held, drawn)
         with _garbage_from_the_tables(case.model, batch, reads, seed) as given:
             after = _loss_and_gradients(case, new)
-        yield after if given == reads.keys() else _loss_and_gradients(case, new | reads)
+        unread = {key: ids for key, ids in reads.items() if key not in given}
+        if unread:
+            with _garbage_from_the_tables(case.model, batch, {key: reads[key] for key in given}, seed):
+                after = _loss_and_gradients(case, new | unread)
+        yield after
 
 
 @contextlib.contextmanager
