@@ -176,8 +176,10 @@ def _with_other_padding(case: Case, batch: dict[str, Tensor], side: str) -> Iter
             if held.is_floating_point():
                 new[key] = torch.where(real, held, torch.randn(held.shape, generator=generator) * 3)
             else:
-                ids = held[real].unique()
-                drawn = ids[torch.randint(len(ids), held.shape, generator=generator)]
+                # whole entries, because the sides of a box belong together
+                places = real if held.ndim < 3 else real.flatten(2).all(-1)
+                ids = held[places].unique(dim=0)
+                drawn = ids[torch.randint(len(ids), places.shape, generator=generator)]
                 reads[key] = torch.where(real, held, drawn)
         with _garbage_from_the_tables(case.model, batch, reads, seed) as given:
             after = _loss_and_gradients(case, new)
