@@ -22,6 +22,7 @@ def run(
         Path, typer.Option(help="JSON lines; models that are there are not examined again.")
     ] = Path("wild.jsonl"),
     limit: Annotated[float, typer.Option(help="Seconds for one model.")] = 300,
+    processes: Annotated[int, typer.Option(help="How many models at once.")] = 2,
 ) -> None:
     """Examine models beside the oracle; one line for each model, side of the padding and mode."""
     from rich.progress import Progress
@@ -40,7 +41,9 @@ def run(
             file.write(json.dumps({"facts": facts()}) + "\n")
         task = progress.add_task("examining", total=len(wanted))
         preload()
-        for (package, name, model), rows, reason in in_processes(rows_of, wanted, limit=limit):
+        for (package, name, model), rows, reason in in_processes(
+            rows_of, wanted, limit=limit, at_once=processes
+        ):
             if reason:
                 rows.append({"package": package, "name": name, "model": model, "not_examined": reason})
             file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -53,7 +53,7 @@ class Samples:
         for key in self.rows[0]:
             held = [row[key] for row in self.rows]
             if key in self.padding:
-                own = side if key != "labels" or held[0].shape[0] == LENGTHS[0] else "right"
+                own = side if key != "labels" or self._has_a_label_for_each_position() else "right"
                 longest = max(tensor.shape[self.axis] for tensor in held)
                 more_here = (
                     more
@@ -67,6 +67,10 @@ class Samples:
         if self.mask is not None:
             made[self.mask] = self.real(side, more).long()
         return made
+
+    def _has_a_label_for_each_position(self) -> bool:
+        key = next(iter(self.padding))
+        return all(row["labels"].shape[:1] == row[key].shape[:1] for row in self.rows)
 
     def hidden(self, batch: dict[str, Tensor], side: str) -> dict[str, Tensor]:
         """Where each tensor that the model reads is real, in its shape; without those that are so everywhere."""
@@ -169,6 +173,8 @@ def _labelled(model: nn.Module, samples: Samples, generator: torch.Generator) ->
         for number, row in enumerate(rows):
             if name.endswith(("SequenceClassification", "AudioClassification")):
                 row["labels"] = torch.tensor(number % 2)
+                if config.is_encoder_decoder and first == "input_ids":  # the token whose state is read
+                    row[first] = torch.cat([row[first][:-1], torch.tensor([config.eos_token_id])])
             elif name.endswith("TokenClassification"):
                 row["labels"] = row[first] % 2
             elif first != "input_ids" or config.is_encoder_decoder:

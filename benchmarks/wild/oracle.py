@@ -41,7 +41,10 @@ class Case:
 
     def loss(self, batch: dict[str, Tensor]) -> Tensor:
         """The model's own loss, or else a weighed mean of what it gives at real positions."""
-        outputs = self.outputs(self.model, batch)
+        return self.loss_of(self.outputs(self.model, batch), batch)
+
+    def loss_of(self, outputs: dict[str, Tensor], batch: dict[str, Tensor]) -> Tensor:
+        """That of the outputs of a batch."""
         if "loss" in outputs:
             return outputs["loss"]
         mask = batch.get(self.samples.mask or "")
@@ -99,6 +102,7 @@ def _judged(case: Case, side: str, dtype: torch.dtype, *, training: bool) -> Ver
         before = _loss_and_gradients(case, batch)
         more = _in(dtype, case.samples.batch(side, case.samples.more()))
         longer = _apart(before, _loss_and_gradients(case, more))
+        longer = max(longer, _with_one_column(case, before, side), _without_padding(case, side))
         if "labels" in batch and batch["labels"].ndim == 2 and more["labels"].shape == batch["labels"].shape:
             beyond = torch.full_like(
                 batch["labels"][:, :3], -100
@@ -106,6 +110,30 @@ def _judged(case: Case, side: str, dtype: torch.dtype, *, training: bool) -> Ver
             wide = batch | {"labels": torch.cat([batch["labels"], beyond], 1)}
             longer = max(longer, _apart(before, _loss_and_gradients(case, wide)))
         return Verdict(rewritten, longer, None if training else _alone(case, batch, side), double)
+
+
+def _with_one_column(case: Case, before: dict[str, Tensor], side: str) -> float:
+    """How far one more column moves loss and gradients; 0 where the model takes no such size."""
+    try:
+        wide = _loss_and_gradients(case, _in(torch.get_default_dtype(), case.samples.batch(side, 1)))
+    except Exception:
+        return 0.0
+    return _apart(before, wide)
+
+
+def _without_padding(case: Case, side: str) -> float:
+    """How far loss and gradients of one sample alone are moved by the padding that it has in the batch."""
+    dtype, longest, worst = torch.get_default_dtype(), case.samples.real().shape[-1], 0.0
+    for row in range(len(case.samples.rows)):
+        single = case.samples.alone(row)
+        more = longest - single.real().shape[-1]
+        try:
+            batches = [_in(dtype, single.batch(side, columns)) for columns in (0, more)]
+            narrow, wide = (_loss_and_gradients(case, batch) for batch in batches)
+        except Exception:  # a normalisation that needs several samples, for instance
+            return worst
+        worst = max(worst, _apart(narrow, wide))
+    return worst
 
 
 @contextlib.contextmanager
@@ -148,12 +176,18 @@ def _with_other_padding(case: Case, batch: dict[str, Tensor], side: str) -> Iter
             if held.is_floating_point():
                 new[key] = torch.where(real, held, torch.randn(held.shape, generator=generator) * 3)
             else:
-                ids = held[real].unique()
-                drawn = ids[torch.randint(len(ids), held.shape, generator=generator)]
+                # whole entries, because the sides of a box belong together
+                places = real if held.ndim < 3 else real.flatten(2).all(-1)
+                ids = held[places].unique(dim=0)
+                drawn = ids[torch.randint(len(ids), places.shape, generator=generator)]
                 reads[key] = torch.where(real, held, drawn)
         with _garbage_from_the_tables(case.model, batch, reads, seed) as given:
             after = _loss_and_gradients(case, new)
-        yield after if given == reads.keys() else _loss_and_gradients(case, new | reads)
+        unread = {key: ids for key, ids in reads.items() if key not in given}
+        if unread:
+            with _garbage_from_the_tables(case.model, batch, {key: reads[key] for key in given}, seed):
+                after = _loss_and_gradients(case, new | unread)
+        yield after
 
 
 @contextlib.contextmanager
@@ -168,12 +202,13 @@ def _garbage_from_the_tables(
             return output
         first, *rest = output if isinstance(output, tuple) else (output,)
         for key, ids in other.items():
-            if torch.equal(args[0], batch[key]):
+            rewritten = _within(args[0], batch[key], ids != batch[key])
+            if rewritten is not None:
                 given.add(key)
                 noise = torch.randn(first.shape, generator=torch.Generator().manual_seed(seed)).to(
                     first.dtype
                 )
-                first = torch.where((ids == batch[key])[..., None], first, noise * first.detach().abs().max())
+                first = torch.where(rewritten[..., None], noise * first.detach().abs().max(), first)
         return (first, *rest) if isinstance(output, tuple) else first
 
     handles = [
@@ -186,6 +221,19 @@ def _garbage_from_the_tables(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _within(read: Tensor, ids: Tensor, marked: Tensor) -> Tensor | None:
+    """Where what a table reads is marked, if it reads these ids, maybe with tokens of the model's own at an end."""
+    more = (
+        read.shape[1] - ids.shape[1] if read.ndim == ids.ndim > 1 and read.shape[:1] == ids.shape[:1] else -1
+    )
+    for start in sorted({0, more}) if more >= 0 and read.shape[2:] == ids.shape[2:] else ():
+        if torch.equal(read.narrow(1, start, ids.shape[1]), ids):
+            found = torch.zeros_like(read, dtype=torch.bool)
+            found.narrow(1, start, ids.shape[1]).copy_(marked)
+            return found
+    return None
 
 
 def without_dropout(model: nn.Module) -> None:
@@ -205,29 +253,43 @@ def without_dropout(model: nn.Module) -> None:
 
 
 def _alone(case: Case, batch: dict[str, Tensor], side: str) -> float:
-    """How far outputs of the samples in the batch are from those of each sample without padding."""
+    """How far outputs of the samples in the batch are from those of each sample without padding, where they count."""
     worst, columns = 0.0, case.samples.real().shape[-1]
-    with torch.no_grad():
-        together = {key: out for key, out in case.outputs(case.model, batch).items() if key != "loss"}
-        for row in range(len(case.samples.rows)):
+    outputs = case.outputs(case.model, batch)
+    together = {
+        key: (out, _counts(out, case.loss_of(outputs, batch)))
+        for key, out in outputs.items()
+        if key != "loss"
+    }
+    for row in range(len(case.samples.rows)):
+        with torch.no_grad():
             alone = case.outputs(case.model, _in(torch.get_default_dtype(), case.samples.alone(row).batch()))
-            for key, output in together.items():
-                single = alone[key]
-                if (
-                    output.ndim == single.ndim
-                    and single.shape[0] == 1
-                    and output.shape[0] == len(case.samples.rows)
-                ):
-                    part = output[row]
-                    if part.ndim and part.shape != single[0].shape:
-                        size = single.shape[1]
-                        # what a decoder gives has the positions of the labels, which are padded on the right
-                        decoded = (
-                            "labels" in batch and output.shape[1] == batch["labels"].shape[-1] != columns
-                        )
-                        part = part[-size:] if side == "left" and not decoded else part[:size]
-                    worst = max(worst, _relative(part, single[0]))
+        for key, (output, counts) in together.items():
+            single = alone[key]
+            if (
+                output.ndim == single.ndim
+                and single.shape[0] == 1
+                and output.shape[0] == len(case.samples.rows)
+            ):
+                part, counted = output[row].detach(), counts[row]
+                if part.ndim and part.shape != single[0].shape:
+                    size = single.shape[1]
+                    # what a decoder gives has the positions of the labels, which are padded on the right
+                    decoded = "labels" in batch and output.shape[1] == batch["labels"].shape[-1] != columns
+                    cut = slice(-size, None) if side == "left" and not decoded else slice(size)
+                    part, counted = part[cut], counted[cut]
+                worst = max(worst, _relative(part, single[0], counted=counted))
     return worst
+
+
+def _counts(output: Tensor, loss: Tensor) -> Tensor:
+    """Where a loss depends on an output: no label follows the last token. Everywhere if the loss does not read it."""
+    gradient = None
+    if output.requires_grad:
+        (gradient,) = torch.autograd.grad(loss, output, retain_graph=True, allow_unused=True)
+    if gradient is None:
+        return torch.ones_like(output, dtype=torch.bool)
+    return (gradient != 0).any(-1, keepdim=True).expand_as(output) if output.ndim > 2 else gradient != 0
 
 
 def _apart(before: dict[str, Tensor], after: dict[str, Tensor]) -> float:
@@ -244,9 +306,11 @@ def _apart(before: dict[str, Tensor], after: dict[str, Tensor]) -> float:
     return worst
 
 
-def _relative(first: Tensor, second: Tensor, least: float = 0.0) -> float:
+def _relative(first: Tensor, second: Tensor, least: float = 0.0, counted: Tensor | None = None) -> float:
     if first.shape != second.shape:
         return float("inf")
+    if counted is not None:
+        first, second = first[counted], second[counted]
     if not first.numel() or torch.equal(first.nan_to_num(), second.nan_to_num()):
         return 0.0
     size = max(float(first.abs().max()), least)

@@ -14,12 +14,22 @@ from maskgrad.doctor.operations import dense, differing
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 
-__all__ = ["Difference", "compare_outcomes", "compare_tensors", "compare_twins", "furthest", "not_close"]
+__all__ = [
+    "Difference",
+    "compare_outcomes",
+    "compare_tensors",
+    "compare_twins",
+    "furthest",
+    "moved_alike",
+    "not_close",
+]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
 #: entries of a gradient that are this much smaller than the largest gradient of the step may be rounding
 _SMALL = 1e-1
+#: how far what a change does in float32 may be from what it does in float64, beside its size
+_ALIKE = 0.25
 
 
 @dataclass
@@ -124,6 +134,25 @@ def furthest(before: Outcome, after: Outcome) -> float:
             continue
         apart = _largest(dense(gradient) - dense(other))
         found = max(found, _relative(apart, max(_largest(gradient), _SMALL * largest)))
+    return found
+
+
+def moved_alike(first: tuple[Outcome, Outcome], second: tuple[Outcome, Outcome], count: int) -> Difference:
+    """What changed between two runs, and by the same between two others in float64: rounding would be another one."""
+    found = compare_outcomes(*second, count)
+    held = [outcome.tensors() for outcome in (*first, *second)]
+
+    def alike(name: str) -> bool:
+        if not all(name in tensors for tensors in held):
+            return False
+        a, b, c, d = (dense(tensors[name]).double() for tensors in held)
+        return float((b - a - (d - c)).norm()) <= _ALIKE * float((d - c).norm())
+
+    if not alike("the loss"):
+        found.loss = None
+    found.gradients = {
+        name: size for name, size in found.gradients.items() if alike(f"the gradient of {name}")
+    }
     return found
 
 

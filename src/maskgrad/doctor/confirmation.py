@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, fields, replaced
+from maskgrad.doctor.batches import Key, Padding, fields, replaced
 from maskgrad.doctor.case import Examination, Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
 from maskgrad.doctor.modes import Guarded
@@ -29,11 +29,11 @@ def as_a_whole(
     if mode.saw_markers or not (mode.not_followed or (difference and difference.relative >= DOUBTFUL)):
         return None
     batch = case.trial.batch if hidden.batch is None else hidden.batch
-    inside, new, complete = fields(batch), dict[Key, Any](), True
+    inside, new, rest = fields(batch), dict[Key, Any](), list[Padding]()
     for padding in hidden.paddings:
         held = inside[padding.key]
         if padding.source.startswith("labels") or padding.source == "NaN" or not isinstance(held, Tensor):
-            complete = False  # what stands there says that it is not to be counted
+            rest.append(padding)  # what stands there says that it is not to be counted
             continue
         other = other_contents(held.detach(), padding.entries(held), kind, seed)
         if other is not None:
@@ -42,7 +42,22 @@ def as_a_whole(
     if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
     whole = compare_outcomes(*outcomes, case.count)
-    return whole if whole or complete else None  # what was not rewritten may be what the twins saw
+    if whole or not rest:
+        return whole
+    # what was not rewritten may be what the twins saw
+    return whole if mode.not_followed and not _seen_by_twins(case, hidden, batch, rest, kind, seed) else None
+
+
+def _seen_by_twins(
+    case: Examination, hidden: Hidden, batch: Any, paddings: list[Padding], kind: str, seed: int
+) -> Difference:
+    """What differs with garbage in some of what is hidden alone."""
+    mode = Twins()
+    garble(mode, batch, paddings, kind, seed)
+    found: Difference = case.trial.run(
+        mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, paddings)
+    )
+    return found
 
 
 def _both(case: Examination, hidden: Hidden, batch: Any, other: Any) -> tuple[Outcome, Outcome] | None:

@@ -74,11 +74,11 @@ def examine(
     r"""Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
     The step runs several times, each time from the same state: with different values in the padding, with one more
-    column of padding, with its samples in another order. If only padding changed, loss and gradients must not change.
-    Otherwise the report names the first line where real entries depend on padding. Parameters, gradients, buffers, and
-    the states of optimizers and random number generators are restored. ``torch.compile`` is off inside. Under
-    DistributedDataParallel each rank examines its own batch, and only the findings are sent, at the end: all ranks
-    return one report.
+    column of padding, with a sample alone and without its padding, with its samples in another order. If only padding
+    changed, loss and gradients must not change. Otherwise the report names the first line where real entries depend on
+    padding. Parameters, gradients, buffers, and the states of optimizers and random number generators are restored.
+    ``torch.compile`` is off inside. Under DistributedDataParallel each rank examines its own batch, and only the
+    findings are sent, at the end: all ranks return one report.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls

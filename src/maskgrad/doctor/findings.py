@@ -14,7 +14,7 @@ __all__ = ["KINDS", "Finding", "Note"]
 KINDS = {
     "padding-leak": "the values of the padding change the loss or a gradient",
     "nan-under-mask": "NaN or infinity in the padding reaches the loss or a gradient",
-    "padding-length": "one more column of padding changes the loss or a gradient",
+    "padding-length": "more padding, or none, changes the loss or a gradient",
     "denominator": "the result depends on how the batch is split into parts",
     "empty-row": "a sample that is all padding gives NaN",
     "sample-coupling": "a sample changes the result of another one",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 __all__ = [
-    "COMPARISONS", "COPIES", "EMPTY", "SEES_NAN", "Operated", "OperationFacts", "any_key", "dense", "differing",
-    "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
+    "COMPARISONS", "COPIES", "EMPTY", "SEARCHES", "SEES_NAN", "Operated", "OperationFacts", "any_key", "dense",
+    "differing", "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
 ]  # fmt: skip
 
 #: what is often among arguments, and needs no question
@@ -156,6 +156,8 @@ COMPARISONS = {
     "eq", "ne", "lt", "le", "gt", "ge", "isin",
     "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
 }  # fmt: skip
+#: what looks for a special id among others, the largest or the smallest: the id of padding is there on purpose
+SEARCHES = {"argmax", "argmin"}
 #: what treats NaN as a marker
 SEES_NAN = {"isnan", "isfinite", "isinf", "nansum", "nanmedian", "eq", "ne"}
 
@@ -202,7 +204,7 @@ def facts_of(func: Any) -> OperationFacts:
         workspaces=_WORKSPACES.get(name, ()),
         pointwise=torch.Tag.pointwise in func.tags,
         collective=namespace in ("c10d", "_c10d_functional"),
-        looks=name in COMPARISONS or name in SEES_NAN,
+        looks=name in COMPARISONS or name in SEES_NAN or name in SEARCHES,
     )
 
 

@@ -12,14 +12,14 @@ from torch import Tensor
 
 from maskgrad.doctor.batches import Padding
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import Difference, compare_outcomes, furthest, not_close
+from maskgrad.doctor.comparison import Difference, compare_outcomes, furthest, moved_alike, not_close
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
-from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, batch_in_double, in_double
+from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double, in_double
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome
-from maskgrad.doctor.variants import by_columns, emptied, pads_left, selected, widened
+from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
@@ -129,8 +129,8 @@ def run_as_it_is(case: Examination) -> tuple[Outcome, WithoutDropout]:
 
 def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any = None) -> Difference | None:
     """Loss and gradients of a changed batch beside those of the batch, or another; None if that cannot be said."""
-    before, mode = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
     try:
+        before, mode = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
         after, other = run_without_dropout(case, batch)
     except ExaminationError:
         raise
@@ -141,25 +141,26 @@ def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any
         place = mode.draws[0][0] if mode.draws else None
         case.note(name, DRAWS, place)
         return None
-    difference = compare_outcomes(before, after, case.count)
-    if difference and _is_rounding(case, beside, batch, furthest(before, after)):
+    difference, apart = compare_outcomes(before, after, case.count), furthest(before, after)
+    wide = _in_double(case, beside, batch) if (LITTLE if not difference else 0.0) < apart < DOUBTFUL else None
+    if difference and wide is not None and furthest(*wide) <= SHRINKS * apart:
         case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
         difference = Difference()
+    elif not difference and wide is not None:
+        difference = moved_alike((before, after), wide, case.count)
     case.tried(name, words, difference.words("after") or "nothing changed")
     return difference
 
 
-def _is_rounding(case: Examination, before: Any, after: Any, apart: float) -> bool:
-    """Whether little differs, and next to nothing in float64; where a program cannot run in that, it counts."""
-    if apart >= DOUBTFUL:
-        return False
+def _in_double(case: Examination, before: Any, after: Any) -> tuple[Outcome, Outcome] | None:
+    """Both runs in float64; None where a program cannot run in that."""
     batches = (case.trial.batch if before is None else before, after)
     try:
         with in_double(case.trial.roots):
-            wide = [run_without_dropout(case, batch_in_double(batch))[0] for batch in batches]
+            first, second = (run_without_dropout(case, batch_in_double(batch))[0] for batch in batches)
     except Exception:
-        return False
-    return furthest(wide[0], wide[1]) <= SHRINKS * apart
+        return None
+    return first, second
 
 
 def _raised(error: Exception) -> str:
@@ -181,23 +182,30 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 
 
 def padding_length(case: Examination) -> None:
-    """One more column of padding on the side where the batch has it, or as many as add a frame."""
-    any(_is_wider_wrong(case, paddings) for paddings in by_columns(case.paddings))
+    """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
+    for paddings in by_columns(case.paddings):
+        wrong = _is_wider_wrong(case, paddings)
+        # where the program takes no other number of columns, they are no positions
+        if wrong or (wrong is False and _is_narrower_wrong(case, paddings)):
+            return
 
 
-def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool:
-    """Whether more columns of the first of some paddings change something; the line is added to the report."""
+def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
+    """Whether more columns of the first of some paddings change something; the line is added to the report.
+
+    None if that cannot be said.
+    """
     left, count = pads_left(paddings), 1
     while True:
         made = widened(case.trial.batch, paddings, left=left, count=count)
         if made is None:
-            return False
+            return None
         batch, shape = made
         columns = "one more column" if count == 1 else f"{count} more columns"
         words = f"with {columns} of padding on the {'left' if left else 'right'}"
         difference = changed(case, "padding-length", batch, words)
         if difference is None:
-            return False
+            return None
         if difference:
             break
         if 2 * count > shape[1] or (count == 1 and not _has_frames(case, shape[1])):
@@ -213,9 +221,29 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool:
     return True
 
 
+def _is_narrower_wrong(case: Examination, paddings: list[Padding]) -> bool:
+    """Whether a sample gives something else without padding: a program may ask if there is any, or drop a frame."""
+    left = pads_left(paddings)
+    made = narrowed(case.trial.batch, paddings, case.count, left=left)
+    if made is None:
+        return False
+    words = f"with a sample of {made.columns} positions alone, and without its padding"
+    difference = changed(case, "padding-length", made.narrow, words, beside=made.wide)
+    if not difference:
+        return False
+    if "padding-leak" not in case.report.kinds():
+        align = _cropped(made.columns, made.cut, [made.mask], left=left)
+        entry = first_difference(log(case, made.narrow), log(case, made.wide), align)
+        case.report.add([finding("padding-length", entry, words, difference)])
+    return True
+
+
 def _has_frames(case: Examination, columns: int) -> bool:
-    """Whether a convolution or a pooling of the program has fewer results than the batch has positions."""
-    frames = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft")
+    """Whether a convolution or a pooling of the program has fewer results than the batch has positions.
+
+    Or a choice of the largest: among equals it is another one for some numbers of columns, and not for all.
+    """
+    frames = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft", "topk")
     outputs = [
         output for entry in log(case) if entry.operation.startswith(frames) for output in entry.outputs
     ]

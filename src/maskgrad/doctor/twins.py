@@ -16,6 +16,7 @@ from maskgrad.doctor.operations import (
     COMPARISONS,
     COPIES,
     EMPTY,
+    SEARCHES,
     SEES_NAN,
     Operated,
     differing,
@@ -245,7 +246,7 @@ class Twins(Guarded):
         # a test compares with a number (or a label with the one that is ignored)
         operand = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
         number = not isinstance(operand, Tensor) or operand.numel() == 1
-        tests = compares and (is_loss or name == "isin" or number)
+        tests = name in SEARCHES or (compares and (is_loss or name == "isin" or number))
         itself = len(with_twin) == 2 and with_twin[0] is with_twin[1]
         # only a label that the loss ignores is a marker: any other is what the loss is about
         ignored = next((value for value in reversed(call.args) if type(value) is int), None)
@@ -257,6 +258,8 @@ class Twins(Guarded):
             if tests and key_of(tensor) in self._markers:
                 if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
+                if name in SEARCHES and not _has_one_id(tensor, twin):
+                    return twin
                 if name in _ORDERS and not _tells_padding(call, tensor, twin):
                     return twin
                 self.saw_markers = True
@@ -323,6 +326,12 @@ def _tells_padding(call: Operated, tensor: Tensor, twin: Tensor) -> bool:
     rewritten = differing(tensor, twin)
     inside, outside = result[rewritten], result[~rewritten]
     return not inside.numel() or bool((inside == inside[0]).all() and (outside != inside[0]).all())
+
+
+def _has_one_id(tensor: Tensor, twin: Tensor) -> bool:
+    """Whether all that was rewritten is one id, that of padding: the tokens of another document are several."""
+    rewritten = tensor[differing(tensor, twin)]
+    return not tensor.is_floating_point() and bool((rewritten == rewritten[:1]).all())
 
 
 def _is_number(tensor: Tensor) -> bool:

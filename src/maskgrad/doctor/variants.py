@@ -1,9 +1,10 @@
-"""The same batch with other contents in its padding, one more column of it, other rows, or empty rows."""
+"""The same batch with other contents in its padding, more columns of it or none, other rows, or empty rows."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 from maskgrad.doctor.batches import IGNORED, Key, Padding, fields, ragged, replaced, tensor_of
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["KINDS", "by_columns", "emptied", "other_contents", "pads_left", "rows_of", "selected", "widened"]
+__all__ = [
+    "KINDS", "Narrowed", "by_columns", "emptied", "narrowed", "other_contents", "pads_left", "rows_of", "selected",
+    "widened",
+]  # fmt: skip
 
 #: what is written over padding, and how a report calls it
 KINDS = {
@@ -150,25 +154,13 @@ def widened(
     masks = [padding.mask for padding in paddings if _columns(padding.mask)[1]]
     if not masks:
         return None
-    along, columns = _columns(masks[0])
+    columns = _columns(masks[0])[1]
     rows = masks[0].shape[0]
-    inside = fields(batch)
     by_key = {padding.key: padding for padding in paddings}
-    mask_keys = {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
+    mask_keys = _mask_keys(paddings)
     new: dict[Key, Any] = {}
-    for key, field in inside.items():
-        tensor = tensor_of(field).detach()
-        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != rows:
-            continue
-        # the mask of images has no channels
-        first = along - max(masks[0].ndim - tensor.ndim, 0) if key in mask_keys else along
-        axes = [axis for axis in (first, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
-        if not axes:
-            continue
-        square = key not in mask_keys and tensor.ndim > 2 and tensor.shape[2] == columns
-        if axes == [1] and square and tensor.dtype == torch.bool:  # who may look at whom
-            axes = [1, 2]
-        wide = tensor
+    for key, field, axes in _with_columns(batch, masks[0], mask_keys):
+        wide = tensor_of(field).detach()
         for axis in axes:
             column = _column(wide, axis, key, by_key, mask_keys, masks[0]).repeat_interleave(count, axis)
             wide = torch.cat([column, wide] if left else [wide, column], axis)
@@ -179,6 +171,84 @@ def widened(
         else:
             new[key] = _like(field, wide)
     return replaced(batch, new), (rows, columns)
+
+
+def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool) -> Narrowed | None:
+    """A shorter sample alone, as it is in the batch and without padding: neither of the longest nor of the shortest."""
+    masks = [padding.mask for padding in paddings if _columns(padding.mask)[1]]
+    if not masks or masks[0].shape[0] != count:
+        return None
+    along, columns = _columns(masks[0])
+    real = torch.zeros(count, columns, dtype=torch.bool)
+    for mask in masks:  # another tensor may have as many columns, and need more of them
+        axis, size = _columns(mask)
+        if (len(mask), size) == (count, columns):
+            real |= mask.movedim(axis, 1).reshape(count, columns, -1).any(-1).to(real.device)
+    needed = (real.flip(1) if left else real).mul(torch.arange(columns) + 1).amax(1)
+    shorter = sorted((int(size), row) for row, size in enumerate(needed) if 0 < size < columns)
+    if not shorter:
+        return None
+    few, row = shorter[len(shorter) // 2]
+    rows = torch.tensor([row])
+    start = columns - few if left else 0
+
+    def cut(tensor: Tensor, axes: Sequence[int]) -> Tensor:
+        for axis in axes:
+            tensor = tensor.narrow(axis, start, few)
+        return tensor
+
+    wide, new = selected(batch, rows, count), dict[Key, Any]()
+    chosen = masks[0][rows]
+    mask_keys = _mask_keys(paddings)
+    known = mask_keys.keys() | {padding.key for padding in paddings}
+    for key, field, axes in _with_columns(wide, chosen, mask_keys):
+        tensor = tensor_of(field).detach()
+        gone = tensor.narrow(axes[0], 0 if left else few, columns - few)
+        if key not in known and tensor.dtype != torch.bool and not bool((gone == gone.flatten()[0]).all()):
+            return None  # of which nothing is known, and which may be real there
+        part = cut(tensor, axes).clone()
+        if isinstance(field, MaskedTensor):
+            new[key] = masked(part, cut(field.mask, axes[:1]))
+        else:
+            new[key] = _like(field, part)
+    return Narrowed(wide, replaced(wide, new), columns - few, few, cut(chosen, [along]))
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """A sample with the padding that others made, and without it."""
+
+    wide: Any
+    narrow: Any
+    #: columns that were cut off, and those that are left
+    cut: int
+    columns: int
+    #: of the narrow batch
+    mask: Tensor
+
+
+def _mask_keys(paddings: Sequence[Padding]) -> dict[Key | None, bool]:
+    return {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
+
+
+def _with_columns(
+    batch: Any, mask: Tensor, mask_keys: Container[Key | None]
+) -> Iterator[tuple[Key, Tensor | MaskedTensor, list[int]]]:
+    """The tensors of a batch that have the rows and columns of a mask, and the axes along which they have columns."""
+    along, columns = _columns(mask)
+    for key, field in fields(batch).items():
+        tensor = tensor_of(field)
+        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != mask.shape[0]:
+            continue
+        # the mask of images has no channels
+        first = along - max(mask.ndim - tensor.ndim, 0) if key in mask_keys else along
+        axes = [axis for axis in (first, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
+        if not axes:
+            continue
+        square = key not in mask_keys and tensor.ndim > 2 and tensor.shape[2] == columns
+        if axes == [1] and square and tensor.dtype == torch.bool:  # who may look at whom
+            axes = [1, 2]
+        yield key, field, axes
 
 
 def _column(

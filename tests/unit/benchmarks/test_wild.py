@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from benchmarks.wild.architectures import NothingToPadError, architectures
 from benchmarks.wild.batches import Samples
 from benchmarks.wild.examined import case_of, row_of, sides_of
-from benchmarks.wild.oracle import Case, judge
+from benchmarks.wild.oracle import Case, _counts, _within, judge
 from benchmarks.wild.page import PAGE, RESULTS, read, tables, verdict
 from benchmarks.wild.processes import in_processes
 
@@ -30,7 +30,12 @@ class Pooled(nn.Module):
         real, hidden = mask.to(self.head.weight.dtype)[..., None], self.embed(ids)
         if self.how == "padding in the sum":
             return self.head(hidden.sum(1) / real.sum(1))
-        size = hidden.shape[1] if self.how == "padding in the count" else real.sum(1)
+        width = hidden.shape[1]
+        if self.how == "whole frames only":
+            hidden, real = hidden[:, : width - width % 2], real[:, : width - width % 2]
+        if self.how == "asks whether there is padding" and not bool(real.all()):
+            hidden = 2 * hidden
+        size = width if self.how == "padding in the count" else real.sum(1)
         return self.head((hidden * real).sum(1) / size)
 
 
@@ -47,6 +52,8 @@ def case(how: str) -> Case:
         ("right", []),
         ("padding in the sum", ["rewritten", "longer", "alone"]),
         ("padding in the count", ["longer", "alone"]),
+        ("whole frames only", ["longer", "alone"]),
+        ("asks whether there is padding", ["longer", "alone"]),
     ],
 )
 @pytest.mark.parametrize("side", ["right", "left"])
@@ -54,6 +61,29 @@ def test_the_oracle_sees_leaks_and_nothing_else(how: str, leaks: list[str], side
     assert judge(case(how), side, training=False).leaks() == leaks
     row = row_of(case(how), side, training=False)
     assert verdict(row) == ("found" if leaks else "clean")
+
+
+def test_the_oracle_asks_of_a_sample_without_padding_in_training_too() -> None:
+    assert judge(case("asks whether there is padding"), "right", training=True).leaks() == ["longer"]
+    assert judge(case("right"), "right", training=True).leaks() == []
+
+
+def test_tables_may_read_ids_beside_tokens_of_the_model() -> None:
+    ids, marked = torch.tensor([[1, 2], [3, 0]]), torch.tensor([[False, False], [False, True]])
+    prompt = torch.tensor([[7], [7]])
+    for given, places in ((ids, [3]), (torch.cat([prompt, ids], 1), [5]), (torch.cat([ids, prompt], 1), [4])):
+        found = _within(given, ids, marked)
+        assert found is not None
+        assert found.flatten().nonzero()[:, 0].tolist() == places
+    assert _within(ids + 1, ids, marked) is None
+    assert _within(torch.tensor(3), ids, marked) is None
+
+
+def test_outputs_count_where_the_loss_reads_them() -> None:
+    logits = torch.randn(2, 3, 4, requires_grad=True)
+    loss = logits[:, :-1].square().mean()  # no label follows the last token
+    assert _counts(logits, loss)[..., 0].tolist() == [[True, True, False]] * 2
+    assert _counts(torch.zeros(2, 3), loss).all(), "of what needs no gradient nothing is known"
 
 
 def test_architectures_are_built_from_their_configurations() -> None:

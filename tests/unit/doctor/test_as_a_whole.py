@@ -89,3 +89,22 @@ def test_what_was_not_rewritten_as_a_whole_is_not_cleared() -> None:
 
     report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
     assert report.kinds() == ["padding-leak"], str(report)
+
+
+def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:
+    """How many tokens each expert has is a Python list, which only the whole step has for the other padding."""
+    torch.manual_seed(0)
+    embed, router, head = nn.Embedding(30, 16), nn.Linear(16, 3), nn.Linear(16, 5)
+    layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        tokens = embed(b["input_ids"]).flatten(0, 1)
+        weight, chosen = router(tokens).softmax(-1).max(-1)
+        order, sizes = chosen.sort(stable=True).indices, F.one_hot(chosen, 3).sum(0).tolist()
+        parts = zip(layers, tokens[order].split(sizes), strict=True)
+        out = torch.zeros_like(tokens).index_add(0, order, torch.cat([layer(part) for layer, part in parts]))
+        return F.cross_entropy(head(out * weight[:, None]), b["labels"].flatten())
+
+    report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
+    assert report.ok, str(report)
+    assert any("only the twins saw" in note.message for note in report.notes)

@@ -162,3 +162,33 @@ def test_labels_that_are_shifted_into_a_buffer_are_still_labels_that_are_ignored
 
     report = mg.doctor.examine(step, {"labels": labels}, experiments=["padding-leak"])
     assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("pad", [0, 50])
+def test_the_largest_of_ids_is_searched_among_real_ones_and_the_id_of_padding(pad: int) -> None:
+    """Where a text ends at its largest id, only the id of padding can stand in the padding, and no other one."""
+    torch.manual_seed(0)
+    table, mask = nn.Embedding(60, 4), torch.arange(8) < torch.tensor([8, 5, 3])[:, None]
+    ends = torch.tensor([[49], [41], [45]])
+    ids = torch.randint(1, 40, (3, 8)).scatter(1, mask.sum(1, keepdim=True) - 1, ends).where(mask, pad)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        end = b["ids"].to(torch.int).argmax(-1)
+        return table(b["ids"])[torch.arange(3), end].square().mean()
+
+    report = mg.doctor.examine(step, {"ids": ids, "mask": mask}, experiments=["padding-leak"])
+    assert report.kinds() == (["padding-leak"] if pad else []), "the id of padding is the largest: it is read"
+
+
+def test_ids_of_another_document_are_searched_as_they_are() -> None:
+    torch.manual_seed(0)
+    head, x = nn.Linear(1, 1), torch.randn(1, 6, 1)
+    batch = {"ids": torch.tensor([[3, 7, 4, 5, 9, 6]]), "x": x, "seq_idx": torch.tensor([[0, 0, 0, 1, 1, 1]]),
+             "labels": torch.tensor([[1, 2, 3, 1, 2, 3]])}  # fmt: skip
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        counted = b["labels"] != -100
+        loss = (head(b["x"])[..., 0] - b["labels"] - b["ids"].argmax(-1)[:, None]).square()
+        return loss.where(counted, 0.0).sum() / counted.sum()
+
+    assert "document-leak" in mg.doctor.examine(step, batch, experiments=["document-leak"]).kinds()

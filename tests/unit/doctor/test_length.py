@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad import masked
 from maskgrad.doctor.batches import recognised
-from maskgrad.doctor.variants import widened
+from maskgrad.doctor.variants import narrowed, widened
 
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]
@@ -118,4 +119,93 @@ def test_dropout_that_is_drawn_in_cpp_is_left_out(layer: str) -> None:
         step, {"x": torch.randn(3, 16, 4), "mask": MASK}, experiments=["padding-length"]
     )
     assert report.ok, str(report)
-    assert [tried.name for tried in report.experiments] == ["padding-length"]
+    assert {tried.name for tried in report.experiments} == {"padding-length"}
+
+
+def test_a_batch_that_fills_its_frames_is_seen_from_a_sample_without_padding() -> None:
+    """What is left of the last frame is dropped: more columns make frames of padding alone, which change nothing."""
+    torch.manual_seed(0)
+    conv, lengths = nn.Conv1d(1, 8, 4, stride=4), torch.tensor([16, 9, 10])
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        frames = conv(b["x"].masked_fill(~b["mask"], 0.0)[:, None]).mT
+        real = b["mask"][:, : frames.shape[1] * 4 : 4, None]  # as its first sample is
+        return ((frames * real).sum(1) / real.sum(1)).square().mean()
+
+    batch = {"x": torch.randn(3, 16), "mask": torch.arange(16) < lengths[:, None]}
+    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
+    (finding,) = report.findings
+    assert "with a sample of 10 positions alone, and without its padding" in finding.message
+    assert len(report.experiments) == 6  # 1, 2, 4, 8 and 16 more columns before
+
+
+@pytest.mark.parametrize("lengths", [(16, 9, 10), (10, 16, 9)])
+def test_a_program_that_asks_whether_there_is_padding_is_found(lengths: tuple[int, ...]) -> None:
+    """Attention without a mask is quicker; here the one without is not causal any more."""
+    torch.manual_seed(0)
+    head = nn.Linear(4, 4)
+    mask = torch.arange(16) < torch.tensor(lengths)[:, None]
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        real, h = b["mask"], head(b["x"])
+        causal = None if real.all() else torch.ones(real.shape[1], real.shape[1], dtype=torch.bool).tril()
+        seen = causal if causal is None else (causal & real[:, None]) | ~real[:, :, None]
+        h = F.scaled_dot_product_attention(h, h, h, seen)
+        return (h * real[..., None]).sum((1, 2)).div(real.sum(1)).square().mean()
+
+    (finding,) = mg.doctor.examine(
+        step, {"x": torch.randn(3, 16, 4), "mask": mask}, experiments=["padding-length"]
+    ).findings
+    assert finding.kind == "padding-length"
+    assert "with a sample of 10 positions alone, and without its padding" in finding.message
+    assert "scaled_dot_product_attention" in finding.code
+
+
+def test_a_choice_of_the_largest_is_tried_with_several_lengths() -> None:
+    """Among equals another one may be chosen, at some lengths: here at whole multiples of four."""
+    torch.manual_seed(0)
+    head = nn.Linear(4, 1)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        scores = head(b["x"])[..., 0].masked_fill(~b["mask"], -9.0)
+        return (
+            scores.topk(1 + scores.shape[1] // 20, dim=1).values.square().mean()
+            + 0 * scores.topk(2).values.sum()
+        )
+
+    batch = {"x": torch.randn(3, 16, 4), "mask": MASK}
+    (finding,) = mg.doctor.examine(step, batch, experiments=["padding-length"]).findings
+    assert "with 4 more columns" in finding.message
+
+
+def test_a_sample_alone_is_cut_to_its_own_positions() -> None:
+    batch = {
+        "x": torch.arange(48.0).reshape(3, 16), "who": torch.ones(3, 16, 16, dtype=torch.bool), "mask": MASK,
+        "kind": torch.tensor([0, 1, 2]), "labels": masked(torch.ones(3, 16), MASK),
+    }  # fmt: skip
+    made = narrowed(batch, recognised(batch, {"x": "mask"}), 3, left=False)
+    assert made is not None
+    assert (made.columns, made.cut, made.mask.tolist()) == (12, 4, [[True] * 12])
+    assert torch.equal(made.narrow["x"], batch["x"][2:, :12])  # type: ignore[index]
+    assert made.narrow["who"].shape == (1, 12, 12)
+    assert made.narrow["labels"].mask.all()
+    assert made.wide["x"].shape == (1, 16)
+    assert made.narrow["kind"].tolist() == [2]
+    left = {key: batch[key].flip(1) for key in ("x", "mask")}  # type: ignore[attr-defined]
+    turned = narrowed(left, recognised(left, {"x": "mask"}), 3, left=True)
+    assert turned is not None
+    assert torch.equal(turned.narrow["x"], left["x"][2:, 4:])
+    one = recognised(batch, {"x": MASK[:1].expand(3, 16)})
+    assert narrowed(batch, one, 3, left=False) is None, "no sample is shorter"
+
+
+def test_a_sample_keeps_what_any_tensor_of_as_many_columns_needs() -> None:
+    """Letters and sounds of a word are padded each for themselves, and here to the same width."""
+    x, sounds = torch.randn(3, 16), torch.arange(16) < torch.tensor([14, 16, 13])[:, None]
+    batch = {"x": x, "mask": MASK, "sounds": torch.ones(3, 16), "sounds_mask": sounds}
+    made = narrowed(batch, recognised(batch, {"x": "mask", "sounds": "sounds_mask"}), 3, left=False)
+    assert made is not None
+    assert made.columns == 13
+    del batch["sounds_mask"]
+    batch["sounds"] = torch.randn(3, 16)
+    assert narrowed(batch, recognised(batch, {"x": "mask"}), 3, left=False) is None, "they may be real"

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.doctor.comparison import moved_alike
+from maskgrad.doctor.trial import Outcome
 
 
 def batch() -> dict[str, Tensor]:
@@ -70,3 +72,36 @@ def test_another_length_that_rounds_otherwise_is_no_finding() -> None:
 
     report = mg.doctor.examine(step, {"x": x, "mask": mask}, experiments=["padding-length", "order"])
     assert report.ok, str(report)
+
+
+def test_what_float32_hides_is_found_if_float64_moves_as_much() -> None:
+    """Positions that are counted from the first column of a batch that is padded on the left, with little weight."""
+    torch.manual_seed(0)
+    layer, mask = nn.Linear(8, 8), torch.arange(10) >= torch.tensor([0, 4, 7])[:, None]
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        places = torch.arange(b["x"].shape[1], dtype=b["x"].dtype)[:, None]
+        h = layer(b["x"] * (1 + 3e-5 * places)).masked_fill(~b["mask"][..., None], 0.0).sum(1)
+        return (h / b["mask"].sum(1, keepdim=True)).square().mean()
+
+    report = mg.doctor.examine(
+        step, {"x": torch.randn(3, 10, 8), "mask": mask}, experiments=["padding-length"]
+    )
+    (finding,) = report.findings
+    assert finding.kind == "padding-length"
+    assert set(finding.affected["gradients"]) == {"weight"} or finding.affected["loss"] is not None
+
+
+def test_noise_that_float32_adds_is_not_what_float64_moves() -> None:
+    torch.manual_seed(0)
+    before, rounded = torch.randn(50), 1e-4 * torch.randn(2, 50)
+    small = torch.randn(50) * 1e-4
+
+    def outcome(gradient: Tensor) -> Outcome:
+        return Outcome(torch.tensor(1.0, dtype=gradient.dtype), {"weight": gradient})
+
+    exact = outcome(before.double()), outcome((before + small).double())
+    assert moved_alike((outcome(before), outcome(before + small)), exact, 3).gradients.keys() == {"weight"}
+    assert not moved_alike((outcome(before + rounded[0]), outcome(before + rounded[1])), exact, 3)
+    same = outcome(before.double()), outcome(before.double())
+    assert not moved_alike((outcome(before), outcome(before + small)), same, 3)
