@@ -107,4 +107,4 @@ def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:
 
     report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
     assert report.ok, str(report)
-    assert any("only the twins saw" in note.message for note in report.notes)
+    assert any("not confirmed: the whole step" in note.message for note in report.notes)
