@@ -53,3 +53,10 @@ def test_coalescing() -> None:
     )
     mg.sparse.coalesce(t, "mean").to_dense().backward()
     assert t.grad.to_dense().item() == 0.5  # what each of the two entries receives
+
+
+def test_a_flipped_scalar_has_memory_of_its_own() -> None:
+    scalar = mg.masked(torch.tensor(2.0), torch.tensor(True)).to_sparse()
+    flipped = scalar.flip(0)
+    flipped.mul_(3)
+    assert (scalar.filled(0.0).item(), flipped.filled(0.0).item()) == (2, 6)

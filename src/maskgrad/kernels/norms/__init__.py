@@ -146,7 +146,7 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, 
     powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
     added = segment_sum.reference(powers, pointers, order)
     empty = per_segment(pointers, added) == 0
-    flat = (added == 0) | (added.isinf() & (ord < 0))
+    flat = added == 0 if ord > 0 else (added == 0) | added.isinf()
     plain = torch.where(empty, 0, added.detach() ** (1 / ord))
     return torch.where(flat, plain, torch.where(flat, 1, added) ** (1 / ord)).to(dtype)
 

@@ -94,8 +94,8 @@ def segment_softmax(
     shifted = wide - segment_expand.reference(best, pointers, order, len(values))
     powers = shifted.exp()
     added = segment_sum.reference(powers, pointers, order)
-    added = torch.where(added == 0, 1, added)  # an empty segment: the logarithm would have no derivative
     if logarithm:
+        added = torch.where(added == 0, 1, added)  # an empty segment: no derivative
         result = shifted - segment_expand.reference(added.log(), pointers, order, len(values))
     else:
         result = powers / segment_expand.reference(added, pointers, order, len(values))

@@ -176,7 +176,7 @@ def _winners(
 ) -> tuple[Tensor, Tensor, Groups, tuple[int, ...]]:
     """The first winner of each group: its value and its position; and the groups."""
     rank = len(input.shape)
-    if dim is not None and as_dim(dim, rank) == rank:  # a number has no dimension, which has two names
+    if dim is not None and as_dim(dim, rank) == rank:  # 0 and -1 of a scalar
         dim = None
     dims = tuple(range(rank)) if dim is None else (as_dim(dim, rank),)
     _check(input, dims)

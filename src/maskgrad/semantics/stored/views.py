@@ -178,8 +178,8 @@ def expand(x: StoredEntries, shape: Sequence[int]) -> StoredEntries:
 def _moved(x: StoredEntries, dims: Any, move: Callable[[Tensor, int, int], Tensor]) -> StoredEntries:
     """New coordinates along ``dims``: ``move`` of coordinates, the size, and the dimension."""
     along = [as_dim(d, len(x.shape)) for d in dims]
-    if not x.shape:
-        return x
+    if not x.shape:  # nothing moves, but the result has memory of its own
+        return StoredEntries(x.values.clone(), x.pattern)
     x = x if all(d < len(x.sizes) for d in along) else flat(x)
     coordinates = x.pattern.coordinates().clone()
     for number, d in enumerate(along):
