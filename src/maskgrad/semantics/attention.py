@@ -99,7 +99,8 @@ def attend(
     has_keys = any_of(taking_part, (-1,), keepdim=True)
     served = by_query & has_keys
     operands = (query, key, value)
-    if not all(_whole_rows(x) and is_finite(values_of(x)) for x in operands):
+    blank = not all(_whole_rows(x) and is_finite(values_of(x)) for x in operands)
+    if blank:
         query, key, value = _blank(operands, served, taking_part)
     added = None if bias.added is None else torch.where(served, bias.added, 0)
     mask = None
@@ -110,6 +111,11 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
     result = differentiable_attention(*parts, mask, dropout_p, scale)
+    if not blank and can_read_values(result) and not is_finite(result):
+        # products of finite numbers may be infinite under the mask: the same call, so that the bits are the same
+        query, key, value = _blank(operands, served, taking_part)
+        parts = (values_of(query), values_of(key), values_of(value))
+        result = differentiable_attention(*parts, mask, dropout_p, scale)
     if can_read_values(result) and not is_finite(result):
         query, key, value = _blank(operands, served, taking_part)
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)

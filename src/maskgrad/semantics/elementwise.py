@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from maskgrad.kernels.selection import can_read_values, is_transformed
 from maskgrad.semantics.dimensions import as_dim
@@ -28,6 +29,7 @@ from maskgrad.semantics.entries import (
     intersection,
     is_moderate,
     is_position_by_position,
+    keeps_strides,
     mask_of,
     specified,
     values_of,
@@ -43,7 +45,7 @@ def elementwise(
     filler: float | None,
     looks: bool = False,
     linear: tuple[int, ...] = (),
-    harmless: Callable[[tuple[Any, ...], dict[str, Any]], bool] | None = None,
+    harmless: Callable[[Tensor, tuple[Any, ...], dict[str, Any]], bool] | None = None,
 ) -> Callable[..., Any]:
     """The rule of the family: make the operands safe, apply the called function.
 
@@ -69,7 +71,7 @@ def elementwise(
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
             derivatives = _derivatives(operands)
-        if filler is None or derivatives == 0 or (harmless and derivatives and harmless(args, kwargs)):
+        if filler is None or derivatives == 0 or (harmless and derivatives and harmless(mask, args, kwargs)):
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:
                 kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
@@ -112,7 +114,7 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
     return number if number and torch.is_grad_enabled() else 0
 
 
-def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _are_moderate(mask: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return whether derivatives are finite at all masked values of the operands."""
     tensors = []
     for operand in (*args, *kwargs.values()) if kwargs else args:
@@ -120,15 +122,22 @@ def _are_moderate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
             tensors.append(values_of(operand))
         elif isinstance(operand, float) and operand and not 1e-9 < abs(operand) < 1e9:
             return False  # a slope of inf, a temperature of 1e-40
-    return is_moderate(*tensors)
+    return is_moderate(mask, *tensors)
 
 
-def _are_low(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _are_low(mask: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """The same for exponentials: whether all values are below a limit; False for NaN."""
     tensors = [values_of(operand) for operand in (*args, *kwargs.values())]
-    return can_read_values(*tensors) and all(
-        x.dtype in (torch.float32, torch.float64) and x.numel() > 0 and x.detach().amax().item() < LOW
-        for x in tensors
+    return (
+        can_read_values(*tensors)
+        and keeps_strides(mask)
+        and all(
+            x.is_contiguous()
+            and x.dtype in (torch.float32, torch.float64)
+            and x.numel() > 0
+            and x.detach().amax().item() < LOW
+            for x in tensors
+        )
     )
 
 
@@ -196,7 +205,7 @@ AT_ONE = """
 TAME = """
     arctan|atan asinh|arcsinh cos erf erfc sigmoid|special.expit sin square tanh
     celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid selu silu softplus softsign tanhshrink
-    addcmul lerp mul|multiply
+    mul|multiply
 """
 
 #: Exponentials: finite derivatives below LOW.

@@ -222,9 +222,20 @@ def adds_up_to_finite(values: Tensor) -> bool:
     return bool(cmath.isfinite(total.item()))
 
 
-def is_moderate(*tensors: Tensor) -> bool:
-    """Return whether values can be read without a copy and none is above 1e9."""
-    if not can_read_values(*tensors):
+def keeps_strides(mask: Tensor) -> bool:
+    """Return whether contiguous values that are filled under ``mask`` stay contiguous.
+
+    Else the bits of a vectorised function may depend on whether they were filled.
+    """
+    if mask.is_contiguous():
+        return True
+    steps = [step for size, step in zip(mask.shape, mask.stride(), strict=True) if size > 1 and step]
+    return steps == sorted(steps, reverse=True)
+
+
+def is_moderate(mask: Tensor, *tensors: Tensor) -> bool:
+    """Return whether values can be read without a copy and none is above 1e9, so nothing need be filled."""
+    if not can_read_values(*tensors) or not keeps_strides(mask):
         return False
     for values in tensors:
         if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():

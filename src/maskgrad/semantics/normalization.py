@@ -107,7 +107,7 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
 def _harmless(x: Entries, filler: float, *parameters: Tensor | None) -> Tensor:
     """Return values that affect no statistics, no parameter's gradient and no other row."""
     looked_at = (x.values, *[p for p in parameters if p is not None])
-    plain: Tensor = x.values if is_moderate(*looked_at) else fill(x, x.mask, filler)
+    plain: Tensor = x.values if is_moderate(x.mask, *looked_at) else fill(x, x.mask, filler)
     return plain
 
 

@@ -60,7 +60,7 @@ def each_position(
     For a ``tame`` function moderate values are safe.
     """
     mask = all_specified(*operands.values())
-    if tame and is_moderate(*map(values_of, operands.values())):
+    if tame and is_moderate(mask, *map(values_of, operands.values())):
         filled = {name: values_of(operand) for name, operand in operands.items()}
     else:
         filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
