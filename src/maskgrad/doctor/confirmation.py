@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, Padding, fields, replaced
 from maskgrad.doctor.case import Examination, Hidden, garble
@@ -24,9 +26,10 @@ def as_a_whole(
 ) -> Difference | None:
     """What the step as it is gives with the garbage in its batch; None where that would say nothing new.
 
-    It is asked where twins could not follow an operation, and where they saw a difference that is no rounding.
+    It is asked where twins could not follow an operation, and where they saw a difference that is no rounding. A
+    program that tests ids for padding keeps its ids, and its tables look up others.
     """
-    if mode.saw_markers or not (mode.not_followed or (difference and difference.relative >= DOUBTFUL)):
+    if not mode.not_followed and (mode.saw_markers or not (difference and difference.relative >= DOUBTFUL)):
         return None
     batch = case.trial.batch if hidden.batch is None else hidden.batch
     inside, new, rest = fields(batch), dict[Key, Any](), list[Padding]()
@@ -38,7 +41,15 @@ def as_a_whole(
         other = other_contents(held.detach(), padding.entries(held), kind, seed)
         if other is not None:
             new[padding.key] = other.requires_grad_(held.requires_grad)
-    outcomes = _both(case, hidden, batch, replaced(batch, new)) if new else None
+    if not new:
+        return None
+    if mode.saw_markers:
+        looked_up = [(inside[key], other) for key, other in new.items()]
+        if any(other.is_floating_point() for other in new.values()):
+            return None
+        outcomes = _both(case, hidden, batch, batch, looked_up)
+    else:
+        outcomes = _both(case, hidden, batch, replaced(batch, new))
     if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
     whole = compare_outcomes(*outcomes, case.count)
@@ -60,14 +71,48 @@ def _seen_by_twins(
     return found
 
 
-def _both(case: Examination, hidden: Hidden, batch: Any, other: Any) -> tuple[Outcome, Outcome] | None:
-    """The step as it is on two batches; None, with a note, where it fails on one of them."""
+def _both(
+    case: Examination, hidden: Hidden, batch: Any, other: Any, ids: list[tuple[Tensor, Tensor]] | None = None
+) -> tuple[Outcome, Outcome] | None:
+    """The step as it is on two batches; None, with a note, where it fails on one of them.
+
+    Args:
+        case: the examination.
+        hidden: what is rewritten.
+        batch: the batch of the first run.
+        other: the batch of the second.
+        ids: pairs of ids and those that tables look up instead in the second run; None if no table does.
+    """
     try:
-        before, after = (case.trial.run(Guarded(), given, after=Outcome.cloned) for given in (batch, other))
+        before = case.trial.run(Guarded(), batch, after=Outcome.cloned)
+        with _other_rows(case.trial.roots, ids or []) as served:
+            after = case.trial.run(Guarded(), other, after=Outcome.cloned)
     except Exception as error:  # a table does not know the garbage, for instance
         case.note(hidden.kind, f"the whole step fails on changed data: {error!r}")
         return None
-    return before, after
+    return (before, after) if ids is None or len(served) == len(ids) else None
+
+
+@contextlib.contextmanager
+def _other_rows(roots: Iterable[nn.Module], ids: list[tuple[Tensor, Tensor]]) -> Iterator[set[int]]:
+    """Let tables look up other ids for a while; yields which pairs of ids they met."""
+    served: set[int] = set()
+
+    def look_up(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args[0] if args else kwargs.get("input")
+        for number, (own, other) in enumerate(ids):
+            if isinstance(given, Tensor) and given.shape == own.shape and torch.equal(given, own):
+                served.add(number)
+                return ((other, *args[1:]), kwargs) if args else (args, {**kwargs, "input": other})
+        return None
+
+    tables = [module for root in roots for module in root.modules() if isinstance(module, nn.Embedding)]
+    hooks = [module.register_forward_pre_hook(look_up, with_kwargs=True) for module in tables if ids]
+    try:
+        yield served
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, error: Exception) -> bool:
