@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -30,6 +31,12 @@ def pytest_configure() -> None:
 # when it is imported, which PyTorch does before any test; nothing else is decided by it where nothing can be compiled.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Let Python's collector, and a doctor that looks for modules, pass over what was collected: millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
