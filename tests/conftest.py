@@ -34,7 +34,7 @@ if not torch.cuda.is_available():
 
 
 def pytest_collection_finish() -> None:
-    """Let Python's collector, and a doctor that looks for modules, pass over what was collected: millions of objects."""
+    """Let the garbage collector, and a doctor that looks for modules, pass over millions of collected objects."""
     gc.collect()
     gc.freeze()
 

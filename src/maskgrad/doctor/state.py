@@ -96,26 +96,33 @@ class ModuleState:
     """Whether modules train, which parameters require a gradient, and their hooks, as it is now."""
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        modules = list(modules)
-        self._training = [(module, module.training) for module in modules]
-        params = {
-            id(p): p for module in modules for p in vars(module)["_parameters"].values() if p is not None
-        }
-        self._requires_grad = [(param, param.requires_grad) for param in params.values()]
-        self._hooks = [
-            (table, dict(table)) for module in modules for name, table in vars(module).items()
+        self._training: dict[int, tuple[nn.Module, bool]] = {}
+        self._requires_grad: dict[int, tuple[nn.Parameter, bool]] = {}
+        self._hooks: list[tuple[Any, dict[Any, Any]]] = []
+        self._of_params: list[tuple[nn.Parameter, str, dict[Any, Any]]] = []
+        self.add(modules)
+
+    def add(self, modules: Iterable[nn.Module]) -> None:
+        """Modules that were not known."""
+        new = [module for module in modules if id(module) not in self._training]
+        self._training |= {id(module): (module, module.training) for module in new}
+        params = {id(p): p for module in new for p in vars(module)["_parameters"].values() if p is not None}
+        params = {key: p for key, p in params.items() if key not in self._requires_grad}
+        self._requires_grad |= {key: (param, param.requires_grad) for key, param in params.items()}
+        self._hooks += [
+            (table, dict(table)) for module in new for name, table in vars(module).items()
             if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(table, dict)
         ]  # fmt: skip
-        self._of_params = [
+        self._of_params += [
             (p, name, dict(getattr(p, name) or {})) for p in params.values() for name in _HOOKS
         ]
 
     def restore(self) -> None:
         """Put everything back that is not as it was."""
-        for module, training in self._training:
+        for module, training in self._training.values():
             if module.training is not training:
                 module.training = training
-        for param, requires_grad in self._requires_grad:
+        for param, requires_grad in self._requires_grad.values():
             if param.requires_grad is not requires_grad:
                 param.requires_grad_(requires_grad)
         tables = [(getattr(param, name), before) for param, name, before in self._of_params]
@@ -164,6 +171,12 @@ class RunState:
         """Leaves that the step made itself: they had no gradient before."""
         known = {id(leaf) for leaf in self.leaves()}
         self._gradients += [(leaf, None) for leaf in leaves if id(leaf) not in known]
+
+    def put_aside(self, leaves: list[Tensor]) -> None:
+        """Gradients of leaves that become known during a run, before it computes any."""
+        self._gradients += [(leaf, leaf.grad) for leaf in leaves]
+        for leaf in leaves:
+            leaf.grad = None
 
     def __enter__(self) -> None:
         for leaf, gradient in self._gradients:

@@ -73,6 +73,8 @@ class Trial:
         # all objects of the process are looked through once; what a run makes is taken up when it is reached
         self._leaves, self._counters, modules = objects_with_state()
         self._modules = ModuleState(modules)
+        if model is not None:
+            self._take_up(model)
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -94,7 +96,7 @@ class Trial:
                 state,
                 without_replication(),
                 torch.compiler.set_stance("force_eager"),
-                self._watch_modules(),
+                self._watch_modules(state),
                 mode,
                 torch.enable_grad(),
             ):
@@ -124,6 +126,14 @@ class Trial:
         own = frozenset(name for name, leaf in leaves.items() if id(leaf) not in before)
         return Outcome(loss.detach() if loss is not None else None, gradients, leaves, own)
 
+    def _take_up(self, root: nn.Module) -> list[Tensor]:
+        """Let what was not found among the objects of the process (``gc.freeze`` hides them) be restored, too."""
+        known = {id(leaf) for leaf in self._leaves}
+        new: list[Tensor] = [p for p in root.parameters() if p.requires_grad and id(p) not in known]
+        self._leaves += new
+        self._modules.add(root.modules())
+        return new
+
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters of the modules that the step calls."""
         for place, root in enumerate(self.roots):
@@ -145,7 +155,7 @@ class Trial:
         }
 
     @contextlib.contextmanager
-    def _watch_modules(self) -> Iterator[None]:
+    def _watch_modules(self, state: RunState) -> Iterator[None]:
         """In the first run: note which modules are called by nobody but the step."""
         if self._found_roots and self.rows:
             yield
@@ -157,6 +167,7 @@ class Trial:
                 if not self._found_roots and module not in self.roots:
                     self.roots.append(module)
                     check_examinable(module)
+                    state.put_aside(self._take_up(module))
                 self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
             inside.append(module)
 
