@@ -17,7 +17,7 @@ from tests.random_programs.runs import filled
 from tests.random_programs.steps import apply, started
 
 #: The same programs each time, a minute of them; `make fuzz` draws a million.
-CHUNK = 100 if is_light() else 500
+CHUNK = 60 if is_light() else 500
 
 
 @pytest.mark.parametrize("first", range(0, 3 * CHUNK, CHUNK))

@@ -12,6 +12,7 @@ from benchmarks import gpu
 from maskgrad.kernels import KERNELS
 
 
+@pytest.mark.interpreter(per="elsewhere")  # kernels have tests of their own
 def test_every_kernel_that_has_a_case_is_checked_and_measured(tmp_path: Path) -> None:
     out = tmp_path / "gpu.csv"
     gpu.main(device="cpu", size=48, compiled=False, out=out)

@@ -157,6 +157,7 @@ def test_a_script_that_fails_says_what_it_says_without_us_and_then_what_was_seen
     assert "h.square().mean().backward()" in ours.stdout
 
 
+@pytest.mark.processes(keep=2)
 @pytest.mark.parametrize(
     ("terminal", "arguments", "bar"),
     [(True, [], True), (True, ["--json"], False), (False, [], False)],

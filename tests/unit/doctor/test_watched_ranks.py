@@ -98,6 +98,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.ranks(keep=2)
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -173,7 +174,7 @@ for number in range(5):
 BUSY = "import time; until = time.monotonic() + 600\nwhile time.monotonic() < until: pass"
 
 
-@pytest.mark.ranks
+@pytest.mark.ranks(per="elsewhere")  # it keeps all cores busy
 def test_no_thread_of_gloo_waits_for_python_at_the_end(tmp_path: Path) -> None:
     """PyTorch without the doctor hangs here in the first groups, on a busy machine."""
     script = tmp_path / "train.py"

@@ -149,12 +149,12 @@ for path in {paths!r}:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks, which Windows cannot")
 def test_whatever_is_absent_the_import_succeeds_and_says_so() -> None:
-    paths = sorted({path for patch in PATCHES for path in patch.needs})[:: 4 if is_light() else 1]
+    paths = sorted({path for patch in PATCHES for path in patch.needs})[:: 8 if is_light() else 1]
     code = ABSENT.format(tests=str(ROOT), paths=paths)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "FAILED" not in done.stdout, done.stdout + done.stderr
-    assert len(paths) > (5 if is_light() else 20)
+    assert len(paths) > (2 if is_light() else 20)
 
 
 def test_a_function_apply_that_is_written_in_c() -> None:
