@@ -53,6 +53,7 @@ def samples() -> list[Sample]:
     return [*others(), *(call for suite in suites() for call in suite().calls())]
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
 @pytest.mark.parametrize("number", range(len(others())))
 def test_opcheck(number: int) -> None:
     name, args, kwargs = others()[number]
