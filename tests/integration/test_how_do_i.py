@@ -29,7 +29,7 @@ def test_a_program_prints_what_its_page_shows(program: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == _shown(program)
 
 
-@pytest.mark.ranks
+@pytest.mark.ranks(per="elsewhere")
 @pytest.mark.parametrize("program", sorted(WITH_RANKS), ids=lambda path: path.stem)
 def test_a_program_with_processes_prints_what_its_page_shows(program: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}

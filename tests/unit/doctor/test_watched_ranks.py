@@ -98,7 +98,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.ranks(keep=2)
+@pytest.mark.ranks
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
