@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -72,7 +72,7 @@ def _seen_by_twins(
 
 
 def _both(
-    case: Examination, hidden: Hidden, batch: Any, other: Any, ids: list[tuple[Tensor, Tensor]] | None = None
+    case: Examination, hidden: Hidden, batch: Any, other: Any, ids: Sequence[tuple[Tensor, Tensor]] = ()
 ) -> tuple[Outcome, Outcome] | None:
     """The step as it is on two batches; None, with a note, where it fails on one of them.
 
@@ -81,20 +81,20 @@ def _both(
         hidden: what is rewritten.
         batch: the batch of the first run.
         other: the batch of the second.
-        ids: pairs of ids and those that tables look up instead in the second run; None if no table does.
+        ids: pairs of ids and those that tables look up instead in the second run.
     """
     try:
         before = case.trial.run(Guarded(), batch, after=Outcome.cloned)
-        with _other_rows(case.trial.roots, ids or []) as served:
+        with _other_rows(case.trial.roots, ids) as served:
             after = case.trial.run(Guarded(), other, after=Outcome.cloned)
     except Exception as error:  # a table does not know the garbage, for instance
         case.note(hidden.kind, f"the whole step fails on changed data: {error!r}")
         return None
-    return (before, after) if ids is None or len(served) == len(ids) else None
+    return (before, after) if len(served) == len(ids) else None
 
 
 @contextlib.contextmanager
-def _other_rows(roots: Iterable[nn.Module], ids: list[tuple[Tensor, Tensor]]) -> Iterator[set[int]]:
+def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]) -> Iterator[set[int]]:
     """Let tables look up other ids for a while; yields which pairs of ids they met."""
     served: set[int] = set()
 

@@ -117,7 +117,6 @@ def attend(
         parts = (values_of(query), values_of(key), values_of(value))
         result = differentiable_attention(*parts, mask, dropout_p, scale)
     if can_read_values(result) and not is_finite(result):
-        query, key, value = _blank(operands, served, taking_part)
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
