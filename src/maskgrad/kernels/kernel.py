@@ -42,6 +42,8 @@ class Kernel(Generic[P, R]):
         schema: arguments and results, in PyTorch's schema language.
         dtypes: those that the compiled implementations support.
         min_numel: number of values from which the CPU implementation is faster than the reference; the same for CUDA.
+        recorded: the same where a gradient is recorded: a ``torch.autograd.Function`` costs some 40 µs more than the
+            nodes of PyTorch that the reference records.
         in_graphs: number of values from which graphs of torch.compile for the CPU call the operator, because it beats
             the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
         leading: which argument decides dtype and size, or a function of all arguments that returns a stand-in for it.
@@ -60,6 +62,7 @@ class Kernel(Generic[P, R]):
         schema: str,
         dtypes: frozenset[torch.dtype],
         min_numel: int,
+        recorded: int | None,
         in_graphs: int | None,
         leading: int | Callable[..., Tensor],
         check: Callable[..., None] | None,
@@ -71,6 +74,7 @@ class Kernel(Generic[P, R]):
         self.schema = schema
         self.dtypes = dtypes
         self.min_numel = min_numel
+        self.recorded = min_numel if recorded is None else recorded
         self.in_graphs = in_graphs
         self.leading = leading
         self.check = check
@@ -230,6 +234,7 @@ def kernel(
     dtypes: frozenset[torch.dtype],
     *,
     min_numel: int,
+    recorded: int | None = None,
     in_graphs: int | None = None,
     leading: int | Callable[..., Tensor] = 0,
     check: Callable[..., None] | None = None,
@@ -238,7 +243,7 @@ def kernel(
     """Make a kernel from its reference: see :class:`Kernel`."""
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
-        record = Kernel(reference, schema, dtypes, min_numel, in_graphs, leading, check, when)
+        record = Kernel(reference, schema, dtypes, min_numel, recorded, in_graphs, leading, check, when)
         KERNELS[record.name] = record
         return record
 

@@ -98,8 +98,13 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     record = KERNELS[kernel]
     on_cuda = values.is_cuda
     if forced is None:
-        if values.numel() < record.min_numel:
-            return f"{values.numel()} values are too few: compiled kernels start at {record.min_numel}"
+        number = values.numel()
+        if number < record.min_numel:
+            return f"{number} values are too few: compiled kernels start at {record.min_numel}"
+        if number < record.recorded and torch.is_grad_enabled() and _needs_gradient(values, *others):
+            return (
+                f"{number} values are too few: with a gradient, compiled kernels start at {record.recorded}"
+            )
     elif (forced == "cuda") != on_cuda:
         return f"the {forced} kernels are forced by use_kernels or by {VARIABLE}, but the tensors are on another device"
     if values.dtype not in record.dtypes:
@@ -112,6 +117,13 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
     if is_transformed():
         return _TRANSFORMED
     return "" if numba_works() else "numba cannot be used"
+
+
+def _needs_gradient(*tensors: Tensor | None) -> bool:
+    for x in tensors:  # noqa: SIM110 (a generator costs as much as the checks)
+        if x is not None and x.requires_grad:
+            return True
+    return False
 
 
 def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:

@@ -14,7 +14,6 @@ from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
-    LARGE,
     Entries,
     adds_up_to_finite,
     converted,
@@ -29,6 +28,8 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel.
+FEW = 49_152
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -61,10 +62,10 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
-    if can_read_values(values, mask) and values.numel() and values.ndim:
+    if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
         alike, records = mask.stride(dim) == 0, values.requires_grad and torch.is_grad_enabled()
         shortest, longest = LENGTHS
-        if shortest <= values.shape[dim] <= longest if alike else records and values.numel() < LARGE:
+        if shortest <= values.shape[dim] <= longest if alike else values.numel() < FEW:
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else torch.where(mask, values, -torch.inf)
             found = function(safe, dim)

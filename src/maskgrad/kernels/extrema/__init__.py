@@ -36,6 +36,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
     min_numel=8_192,
+    recorded=32_768,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool

@@ -17,7 +17,11 @@ from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
 
 
 @kernel(
-    "(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, min_numel=12_288, in_graphs=65_536
+    "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
+    REDUCIBLE,
+    min_numel=12_288,
+    recorded=40_960,
+    in_graphs=65_536,
 )
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """``torch.where(mask, values, filler)`` with a scalar of the category of ``values``; any order of derivatives."""

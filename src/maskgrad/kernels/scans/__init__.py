@@ -20,6 +20,7 @@ from maskgrad.kernels.kernel import FLOATS, kernel, like
     "(Tensor values, Tensor mask, int dim, bool reverse) -> Tensor",
     FLOATS,
     min_numel=16_384,
+    recorded=24_576,
     check=check_mask,
 )
 def masked_cumsum(values: Tensor, mask: Tensor, dim: int, reverse: bool = False) -> Tensor:

@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, as_entries
+from maskgrad.semantics.entries import HALVES, Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
@@ -162,7 +163,14 @@ def over_everything(call: Call) -> Any:
         return None
     if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
         return None
-    return call.operation.body(call.function, (as_entries(x.values), *rest), named)
+    values, name = x.values, call.operation.name
+    if name not in ("sum", "mean") or not values.numel():
+        return call.operation.body(call.function, (as_entries(values), *rest), named)
+    if name == "mean" and not (rest or named) and values.is_floating_point() and values.dtype not in HALVES:
+        found = values.sum() / values.numel()  # the gradient is a view; that of PyTorch's mean a tensor
+    else:
+        found = call.function(values, *rest, **named)
+    return Entries(found, torch.ones((), dtype=torch.bool, device=values.device))
 
 
 def pairs(call: Call) -> Any:

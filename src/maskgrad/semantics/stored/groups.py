@@ -67,14 +67,17 @@ class Groups:
 
     def total(self, entries: Tensor) -> Tensor:
         """:meth:`sum`, rounded once to the dtype of the entries."""
-        if self.is_one or entries.dtype in HALVES:
+        if self.is_one:  # PyTorch's own: its gradient is a view
+            return entries.sum(0, keepdim=True)
+        if entries.dtype in HALVES:
             return self.sum(entries).to(entries.dtype)
         return kernels.segment_sum(entries, self.pointers, self.order, entries.dtype)
 
     def mean(self, entries: Tensor) -> Tensor:
         """Mean of each group, (n, *dense) -> (g, *dense), in the dtype of the entries."""
-        if self.is_one:
-            return (self.sum(entries) / self.counts(entries)).to(entries.dtype)
+        if self.is_one:  # halves: the sum may overflow where the mean does not
+            added = self.sum(entries) if entries.dtype in HALVES else self.total(entries)
+            return (added / self.entries).to(entries.dtype)
         return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
 
     def expand(self, values: Tensor) -> Tensor:
