@@ -23,14 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.cpu.compiler import at, compiled, flat
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.threads import SERIAL
+from maskgrad.kernels.cpu.threads import LIGHT, SERIAL, run
 from maskgrad.kernels.layout import Axis, axes, nest
 
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
 MANY_ROWS = 8192  # from this number on, narrow rows are joined
 WIDE = 256  # maximum length of joined rows
+NARROW = 12  # maximum length of rows that are copied into columns
 KEPT = 1024  # cuts, of some 2 KiB each
 
 Strides = tuple[tuple[int, ...], ...]
@@ -142,6 +144,35 @@ def walkable(values: Tensor) -> Tensor:
         return values
     strides = [stride for size, stride in zip(values.shape, values.stride(), strict=True) if size > 1]
     return values if not strides or min(strides) == 1 else values.contiguous()
+
+
+def standing(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """``values`` (:func:`walkable`) and mask; rows of up to ``NARROW`` entries, reduced one by one, as columns.
+
+    A loop over four values fills no vector. Copied, they are four rows of 100,000 columns: variance of 100,000 x 4
+    along dim 1 5.1 ms, as columns 1.0, of which the copies take 0.2.
+    """
+    last = values.ndim - 1
+    few = last > 0 and 1 < values.shape[last] <= NARROW and len(dims) == 1 and dims[0] in (last, -1)
+    if few and values.is_contiguous() and mask.is_contiguous():
+        return _stood(values), _stood(mask)
+    return walkable(values), mask
+
+
+def _stood(x: Tensor) -> Tensor:
+    *left, width = x.shape
+    out, rows = empty((width, *left), x.dtype), math.prod(left)
+    run(_stand, flat(x), flat(out), rows, width, tasks=rows, elements=x.numel() // LIGHT)
+    return out.movedim(0, -1)
+
+
+@compiled
+def _stand(x: Any, out: Any, rows: int, width: int, lo: int, hi: int) -> None:
+    x, out = at(x), at(out)
+    for k in range(width):
+        column, given = out[k * rows + lo : k * rows + hi], x[lo * width + k : hi * width]
+        for r in range(hi - lo):
+            column[r] = given[r * width]
 
 
 def like(values: Tensor, dtype: torch.dtype) -> Tensor:

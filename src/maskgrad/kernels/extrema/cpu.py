@@ -18,12 +18,12 @@ from maskgrad.kernels import extrema as family
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
-from maskgrad.kernels.cpu.partition import Partition, partition, walkable
+from maskgrad.kernels.cpu.partition import Partition, partition, standing
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.layout import unrepeated
 
 BLOCK = 1024  # entries of a row processed together
-FEW = 8  # entries of a row that are compared one by one
+FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
 TILE = 1024  # columns processed together
 
 NARROW = (torch.int8, torch.int16)  # float16 is passed as int16
@@ -81,7 +81,7 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, repeats = unrepeated(values, mask, dim)
-    tensors, parts = partition((walkable(values), mask), dim, TILE, mask=1)
+    tensors, parts = partition(standing(values, mask, dim), dim, TILE, mask=1)
     best, number = parts.empty(values.dtype), parts.empty(torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
@@ -149,19 +149,11 @@ def _rows(
         best, last = start, begin
         ties: Any = 0
         where: Any = -1
-        if length <= FEW and steps[1] >= 0:
-            last, v0, few = stop, np.uint64(v_row), np.uint64(length)
-            if steps[1] > 0:
-                first_m = np.uint64(m_row)
-                for k in range(few):  # written out: as a function it takes twice the time
-                    specified, key = m[first_m + k], ordered(decode(v[v0 + k]), turn)
-                    best = max(best, key if specified else start)
-                for k in range(few):
-                    hit = np.int64(ordered(decode(v[v0 + k]), turn) == best) & np.int64(m[first_m + k] != 0)
-                    where += (np.int64(k) - where) * (hit & np.int64(ties == 0))
-                    ties += hit
-            elif m[m_row] != 0:
-                best, ties, where = _of_few(v, v0, few, start, turn)
+        is_short = length <= FEW and steps[1] == 0
+        if is_short:
+            last = stop
+            if m[m_row] != 0:
+                best, ties, where = _of_few(v, np.uint64(v_row), np.uint64(length), start, turn)
         while last < stop:
             first = last
             last, there, m_first = stretch(m, m_row, first, stop, steps[1])
@@ -180,7 +172,7 @@ def _rows(
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
                     where = r
         if (
-            position and where >= 0 and length > FEW
+            position and where >= 0 and not is_short
         ):  # so far, the block; one dimension is one row, never joined
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]

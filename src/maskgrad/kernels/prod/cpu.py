@@ -20,7 +20,7 @@ from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, walkable
+from maskgrad.kernels.cpu.partition import partition, standing
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
@@ -36,7 +36,7 @@ def masked_prod(
         values = values.to(torch.int64)
     else:
         dtype, wide = values.dtype, torch.float32 if values.dtype in HALVES else values.dtype
-    tensors, parts = partition((walkable(values), mask), dim, TILE)
+    tensors, parts = partition(standing(values, mask, dim), dim, TILE)
     rest, dull = (parts.empty(wide) for _ in range(2))
     zeros, count = (parts.empty(torch.int64) for _ in range(2))
     one = rest.numpy().dtype.type(1)

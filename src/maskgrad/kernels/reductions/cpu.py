@@ -20,14 +20,13 @@ from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.loops import cut, place, stretch
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, walkable
+from maskgrad.kernels.cpu.partition import partition, standing
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.filling.cpu import select
 from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
-FEW = 8  # entries of a row that fit into one vector register
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
 TILE = 16384  # bytes of the sums of columns summed together: they stay in the first-level cache
 
@@ -115,7 +114,7 @@ def _sums(
     values, mask, repeats = unrepeated(values, mask, dim)
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
-    tensors, part = partition((walkable(values), mask), dim, TILE // size, mask=1, light=LIGHT)
+    tensors, part = partition(standing(values, mask, dim), dim, TILE // size, mask=1, light=LIGHT)
     if total is not None and part.whole:
         stored = total
     out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)
@@ -175,13 +174,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                         s = join(s, block_s)
                         continue
                     block_n, b = zero, np.uint64(m_begin + r - begin)
-                    if size < FEW:
-                        # too few for a vector, so all are read: a conditional read is a branch
-                        for u in range(size):
-                            entry, specified = term(decode(v[a + u]), zero, one), m[b + u] != 0
-                            block_s = join(block_s, entry if specified else zero)
-                            n += specified
-                    elif apart:  # other combinations vectorise only separately
+                    if apart:  # other combinations vectorise only separately
                         for u in range(size):
                             entry = term(decode(v[a + u]), zero, one)
                             block_s = join(block_s, entry if m[b + u] != 0 else zero)

@@ -19,7 +19,7 @@ from maskgrad.kernels.cpu.floating import exponential, unordered
 from maskgrad.kernels.cpu.lines import sums_of_pairs
 from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import Partition, like, partition, walkable
+from maskgrad.kernels.cpu.partition import Partition, like, partition, standing, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
@@ -51,7 +51,7 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    parts = partition((walkable(values), mask), dim, loops.TILE)
+    parts = partition(standing(values, mask, dim), dim, loops.TILE)
     result, _, seen = statistics(*parts, loops.LOGSUMEXP, keepdim)
     return result.to(values.dtype), seen
 

@@ -28,7 +28,7 @@ from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, r
 from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.loops import cut, place, scalars, stretch, wide
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, walkable
+from maskgrad.kernels.cpu.partition import partition, standing
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cpu import SUM
@@ -46,7 +46,7 @@ def masked_variance(
 ) -> tuple[Tensor, Tensor, Tensor]:
     values = values.detach()
     number = wide(values)
-    tensors, part = partition((walkable(values), mask), dim, TILE, mask=1)
+    tensors, part = partition(standing(values, mask, dim), dim, TILE, mask=1)
     total = number if part.whole else torch.float64
     variance, mean = part.empty(total), part.empty(total)
     count = part.empty(torch.int64)
