@@ -19,7 +19,7 @@ __all__ = ["BackwardPasses", "Cotangents", "gradient_sizes", "joined", "nodes_be
 Cotangents = Callable[[int, int], Tensor]
 Gradients = list[Tensor | None]
 
-# Measured on two cores with networks of 5 to 30 nodes: from the first number of entries of a gradient on, the passes are
+# Measured on two cores with networks of 5 to 30 nodes: from the first number of entries of a gradient on, passes are
 # bound by memory, and several at once (whose gradients no longer fit the cache) take up to twice as long as in turn (16
 # outputs of 256 samples in layers of 256 units: 1.3 to 1.4 times, of 128 samples 0.9 to 1.1). Below they save the
 # overhead of each node, up to the second number of entries.

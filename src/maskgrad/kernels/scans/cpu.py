@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,15 @@ from maskgrad.kernels.cpu.partition import like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 
 TILE = 512  # columns summed together
+NARROW = 6  # columns summed one after the other
 
 
 def masked_cumsum(values: Tensor, mask: Tensor, dim: int, reverse: bool) -> Tensor:
     values = walkable(values.detach())
     out = like(values, values.dtype)
     tensors, parts = partition((values, mask, out), (dim,), TILE, light=None)
+    if parts.inner is not None and parts.width <= NARROW:  # one column after the other, in registers
+        parts = replace(parts, outer=[*parts.outer, parts.inner], inner=None)
     run(
         _rows if parts.inner is None else _columns, *[flat(x) for x in tensors], *parts.geometry, reverse,
         number(values, 0), tasks=parts.tasks, elements=values.numel(),
@@ -32,19 +36,21 @@ def _rows(
     v: Any, m: Any, out: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
     reverse: bool, zero: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """Task t writes row t. In reverse, unsigned indices wrap as signed ones would.
+    """Task t writes row t, or a column. In reverse, unsigned indices wrap as signed ones would.
 
     Two entries at a time: each depends on the sum of those before it.
     """
     v, m, out = at(v), at(m), at(out)
-    first, by = (length - 1, np.uint64(-1)) if reverse else (0, np.uint64(1))
-    m_by, stored = by * np.uint64(steps[1]), out[0]
+    first, sign = (length - 1, np.uint64(-1)) if reverse else (0, np.uint64(1))
+    by, m_by, o_by = sign * np.uint64(steps[0]), sign * np.uint64(steps[1]), sign * np.uint64(steps[2])
+    stored = out[0]
     for row in range(lo, hi):
-        v0, o0 = np.uint64(place(outer, row, 0) + first), np.uint64(place(outer, row, 2) + first)
-        m0, total = np.uint64(place(outer, row, 1) + first * steps[1]), 0.0
+        v0 = np.uint64(place(outer, row, 0) + first * steps[0])
+        m0 = np.uint64(place(outer, row, 1) + first * steps[1])
+        o0, total = np.uint64(place(outer, row, 2) + first * steps[2]), 0.0
         if steps[1] == 0 and m[m0] == 0:
             for k in range(np.uint64(length)):
-                out[o0 + k * by] = 0
+                out[o0 + k * o_by] = 0
             continue
         for _ in range(length // 2):
             first_there, second_there = m[m0] != 0, m[m0 + m_by] != 0
@@ -52,9 +58,9 @@ def _rows(
             one = np.float64(x if first_there else zero)
             two = one + (y if second_there else zero)
             out[o0] = encode(total + one if first_there else 0.0, stored)
-            out[o0 + by] = encode(total + two if second_there else 0.0, stored)
+            out[o0 + o_by] = encode(total + two if second_there else 0.0, stored)
             total += two
-            v0, m0, o0 = v0 + by + by, m0 + m_by + m_by, o0 + by + by
+            v0, m0, o0 = v0 + by + by, m0 + m_by + m_by, o0 + o_by + o_by
         if length % 2:
             x, there = decode(v[v0]), m[m0] != 0
             out[o0] = encode(total + x if there else 0.0, stored)

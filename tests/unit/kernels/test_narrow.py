@@ -1,0 +1,115 @@
+"""Narrow columns, whose rows are reduced as a wide one and merged in the end, and narrow rows, copied into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import maskgrad as mg
+from maskgrad.kernels.cpu.partition import NARROW, partition, standing
+
+
+@pytest.mark.parametrize("position", [0, 77, 9_983])
+def test_nan_is_the_extremum_wherever_it_stands(position: int) -> None:
+    values, mask = torch.randn(9_984, 3), torch.ones(9_984, 3, dtype=torch.bool)
+    values[position, 1] = float("nan")
+    values[-1, 0] = float("inf")
+    x = mg.masked(values, mask)
+    assert x.amax(0).isnan().filled(False).tolist() == [False, True, False]
+    assert x.argmax(0).filled(-1).tolist() == values.argmax(0).tolist()
+
+
+def test_which_rows_are_joined() -> None:
+    def joined(*shape: int, mask: Tensor | None = None) -> int:
+        values = torch.zeros(shape)
+        mask = torch.zeros(shape, dtype=torch.bool) if mask is None else mask.expand(shape)
+        return partition((values, mask), (len(shape) - 2,), 1024)[1].joined
+
+    assert joined(100_000, 4) == 50
+    assert joined(64, 200, 8) == 5
+    assert joined(9_973, 4) == 1  # a prime number
+    assert joined(100_000, 300) == 1  # wide
+    assert joined(100, 4) == 1  # few
+    assert joined(100_000, 4, mask=torch.zeros(100_000, 1, dtype=torch.bool)) == 1  # its rows do not follow
+    assert joined(100_000, 4, mask=torch.zeros((), dtype=torch.bool)) == 50
+
+
+def test_an_extremum_behind_equal_and_infinite_entries_of_padding() -> None:
+    shape = (4, 500, 8)
+    mask = (torch.arange(500) < torch.tensor([300, 0, 500, 33])[:, None])[..., None].expand(shape)
+    for value in (-float("inf"), float("nan"), 2.0):
+        values = torch.where(mask, value, float("inf"))
+        x = mg.masked(values, mask)
+        assert x.argmax().item() == 0
+        assert x.amax((1, 2)).mask.tolist() == [True, False, True, True]
+        late = values.clone()
+        late[2, 499, 7] = 3.0 if value == value else value
+        found = mg.masked(late, mask).argmax()
+        assert found.item() == (0 if value != value else ((2 * 500) + 499) * 8 + 7)
+
+
+REDUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x.sum(-1),
+    "mean": lambda x: x.mean(-1),
+    "var": lambda x: x.var(-1),
+    "amax": lambda x: x.amax(-1),
+    "argmin": lambda x: x.argmin(-1),
+    "prod": lambda x: x.prod(-1),
+    "logsumexp": lambda x: x.logsumexp(-1),
+}
+
+
+@pytest.mark.parametrize("name", list(REDUCTIONS))
+@pytest.mark.parametrize("width", [2, 3, NARROW, NARROW + 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_of_few_entries(name: str, width: int, dtype: torch.dtype) -> None:
+    shape = (3, 4_000, width)
+    mask, reduce = torch.rand(shape) < 0.6, REDUCTIONS[name]
+    values = torch.where(mask, torch.randint(-4, 5, shape) / 2, torch.nan).to(dtype)
+    leaves = [values.clone().requires_grad_() for _ in range(2)]
+    found, expected = (
+        _with_gradient(reduce, leaf, mask, body)
+        for leaf, body in zip(leaves, ("cpu", "reference"), strict=True)
+    )
+    assert found[0].equal(expected[0])
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    for one, other in zip(found[1:], expected[1:], strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
+
+
+def _with_gradient(reduce: Callable[[Any], Any], leaf: Tensor, mask: Tensor, body: str) -> list[Tensor]:
+    with mg.use_kernels(body):
+        y = reduce(mg.masked(leaf, mask))
+        result = [y.mask, y.filled(0)]
+        if y.is_floating_point():
+            y.filled(0.0).float().sum().backward()
+            result.append(leaf.grad)
+    return result
+
+
+def test_which_rows_become_columns() -> None:
+    values, mask = torch.zeros(5_000, 4), torch.zeros(5_000, 4, dtype=torch.bool)
+    assert standing(values, mask, (1,))[0].stride() == (1, 5_000)
+    assert standing(values, mask, (-1,))[1].stride() == (1, 5_000)
+    assert standing(values, mask, (0,))[0] is values
+    assert standing(values, mask, (0, 1))[0] is values  # everything is one row
+    assert (
+        standing(values, mask[:, :1].expand(5_000, 4), (1,))[0] is values
+    )  # a mask that repeats is read once
+    assert standing(values.t(), mask.t(), (0,))[0].stride() == (1, 4)  # columns of a transposed tensor
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 6, 7])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_running_sums_of_few_columns(width: int, reverse: bool) -> None:
+    shape = (2, 4_001, width)
+    mask = torch.rand(shape) < 0.6
+    values = torch.where(mask, torch.rand(shape), torch.nan)
+    found = mg.kernels.masked_cumsum(values, mask, 1, reverse)
+    known = torch.where(mask, values, 0.0)
+    sums = known.flip(1).cumsum(1).flip(1) if reverse else known.cumsum(1)
+    torch.testing.assert_close(found, torch.where(mask, sums, 0.0), rtol=1e-4, atol=1e-3)
