@@ -39,6 +39,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _left_by_other_files() -> None:
+    """The same for what the tests of other files have imported and kept: a second for each examination at the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU where there is none."""
     if item.get_closest_marker("gpu") and not torch.cuda.is_available():
