@@ -106,8 +106,6 @@ GOALS: tuple[Goal, ...] = (
     Goal("reductions", "logsumexp(1)", _MASKED, ">=", 8),
     Goal("reductions", "mean(1)", _MASKED, ">=", 3, work="forward + backward"),
     Goal("reductions", "MaskedTensor.mean(1)", _MASKED, ">=", 25),
-    Goal("reductions", "sum(*)", "memory-copy", ">=", 0.9),
-    Goal("reductions", "mean(*)", "memory-copy", ">=", 0.9, note=""),
     Goal("softmax", "softmax(1)", _MASKED, ">=", 4),
     Goal("softmax", "softmax(1)", _MASKED, ">=", 3, work="forward + backward"),
     Goal("overhead", "*", "dense", "<=", 5, "excess", shape="32x8"),
@@ -140,18 +138,6 @@ GOALS: tuple[Goal, ...] = (
         for name, bounds in _STEPS.items()
         for rows, bound in zip((64, 512, 4096, 65536, 262144), bounds, strict=True)
     ),
-    Goal(
-        "updates",
-        "*",
-        "rows-moved",
-        "<=",
-        1.5,
-        "cost",
-        work="step",
-        shape=_TABLE,
-        density=None,
-        note="262144 rows*",
-    ),
     *(
         Goal("steps", "*", f"torch.optim-{way}", ">=", 0.95, work="step", shape="*", density=None)
         for way in ("fused", "foreach", "single")
@@ -179,7 +165,6 @@ GOALS: tuple[Goal, ...] = (
         density=None,
         note="4096 rows*",
     ),
-    Goal("batched", "*", "double-loop", ">=", 100, work="*", shape="256x*", density=None, note="16 *"),
     Goal("batched", "*", "is-grads-batched", ">=", 1, work="*", shape="256x*", density=None, note="16 *"),
     Goal("batched", "*", "vmap-jacrev", ">=", 0.8, work="*", shape="256x*", density=None, note="16 *"),
     Goal("per_sample", "*", "vmap-grad", ">=", 1, work="*", shape="*", density=None),
@@ -194,7 +179,6 @@ GOALS: tuple[Goal, ...] = (
         )
     ),
     Goal("denominators", "8 micro-batches", "by-hand", ">=", 0.98, work="*", shape="*"),
-    Goal("denominators", "*", "bare-values", "<=", 1.2, "cost", shape="*"),
 )
 
 
