@@ -62,7 +62,8 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
 
 def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """``mask.any(dims, keepdim)``, or of no dimensions; a repeating mask is read and kept in its smallest shape."""
-    if dims and can_read_values(mask) and 0 < mask.numel() < SHORT and not repeats(mask):
+    # graphs must not depend on sizes
+    if dims and not torch.compiler.is_compiling() and 0 < mask.numel() < SHORT and 0 not in mask.stride():
         return mask.any(tuple(dims), keepdim)
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()

@@ -151,7 +151,9 @@ def kept_shape(shape: Sequence[int], dim: tuple[int, ...], keepdim: bool) -> lis
 
 
 def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:
-    return torch.sum(x, dim, keepdim, dtype=dtype) if dim else x.to(dtype).contiguous()
+    if not dim:
+        return x.to(dtype).contiguous()
+    return x.sum(dim, keepdim) if x.dtype is dtype else x.sum(dim, keepdim, dtype=dtype)
 
 
 def kept(x: Tensor, ndim: int, dim: list[int] | tuple[int, ...], keepdim: bool) -> Tensor:
