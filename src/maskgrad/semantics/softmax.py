@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.kernels.selection import can_read_values, is_small
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
@@ -65,7 +65,7 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
     if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
         alike, records = mask.stride(dim) == 0, values.requires_grad and torch.is_grad_enabled()
         shortest, longest = LENGTHS
-        if shortest <= values.shape[dim] <= longest if alike else values.numel() < FEW:
+        if shortest <= values.shape[dim] <= longest if alike else is_small(values, FEW):
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else torch.where(mask, values, -torch.inf)
             found = function(safe, dim)
