@@ -66,6 +66,7 @@ def measured(
     name: str, arguments: tuple[Any, ...], moved: int, device: str, with_compiled: bool
 ) -> dict[str, Any]:
     """Milliseconds of each way, after all of them have been found right."""
+    torch._dynamo.reset()
     kernel = KERNELS[name]
     ways: dict[str, Callable[..., Any]] = {
         "backend": kernel.backend(torch.device(device).type),
@@ -79,7 +80,7 @@ def measured(
     for way, function in ways.items():
         found = _first(function(*arguments))
         agree(found.double(), expected.double(), what=f"{name}, {way}")
-    source = torch.zeros(moved // 8, device=device)
+    source = torch.randn(moved // 8, device=device)
     ways["copy"] = torch.empty_like(source).copy_
     times = {}
     for way, function in ways.items():

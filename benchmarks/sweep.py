@@ -59,18 +59,19 @@ class Sample:
     mask: Tensor
 
 
-def samples(shape: tuple[int, ...]) -> Iterator[Sample]:
+def samples(shape: tuple[int, ...], device: str = "cpu") -> Iterator[Sample]:
     torch.manual_seed(0)
     values, holes = torch.randn(shape), torch.rand(shape) > 0.3
     # two are left of every slice, as a variance asks: without them, by hand is another line
     for dim in range(len(shape)):
         holes |= (torch.arange(shape[dim]) < 2).view(-1, *[1] * (len(shape) - 1 - dim))
-    yield Sample("holes", values, holes)
+    yield Sample("holes", values.to(device), holes.to(device))
     if len(shape) > 2:
         lengths = torch.randint(shape[1] // 6 + 1, shape[1] + 1, (shape[0],))
         lengths[0] = shape[1]
         padding = torch.arange(shape[1]) < lengths[:, None]
-        yield Sample("padded", values, padding.view(*shape[:2], *[1] * (len(shape) - 2)))
+        padding = padding.view(*shape[:2], *[1] * (len(shape) - 2))
+        yield Sample("padded", values.to(device), padding.to(device))
 
 
 def _count(mask: Tensor, shape: torch.Size, dims: tuple[int, ...]) -> Tensor:
@@ -103,7 +104,7 @@ ENTRYWISE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
-def lines(shape: tuple[int, ...]) -> Iterator[Line]:
+def lines(shape: tuple[int, ...], device: str = "cpu") -> Iterator[Line]:
     """What is measured: a name, the line with a MaskedTensor, the line by hand."""
     ndim = len(shape)
     chosen: list[Dims] = [(), *((dim,) for dim in (range(ndim) if ndim == 2 else (1, ndim - 1)))]
@@ -114,7 +115,7 @@ def lines(shape: tuple[int, ...]) -> Iterator[Line]:
         yield name, line, by_hand
     yield (
         "mse_loss",
-        partial(F.mse_loss, target=torch.zeros(shape)),
+        partial(F.mse_loss, target=torch.zeros(shape, device=device)),
         lambda v, m: (where(m, v, 0.0) ** 2).sum() / _count(m, v.shape, ()),
     )
 
@@ -157,6 +158,8 @@ def seconds(call: Callable[[], Any], number: int) -> float:
     start = time.perf_counter()
     for _ in range(number):
         call()
+    if torch.cuda.is_available():  # what it was given last has been done
+        torch.cuda.synchronize()
     return (time.perf_counter() - start) / number
 
 
@@ -171,13 +174,13 @@ def timed(ours: Callable[[], Any], hand: Callable[[], Any]) -> tuple[float, floa
     return statistics.median(y / x for x, y in pairs), statistics.median(a) * 1e6, statistics.median(b) * 1e6
 
 
-def measured(shape: tuple[int, ...], only: str, short: float) -> Iterator[dict[str, Any]]:
+def measured(shape: tuple[int, ...], only: str, short: float, device: str) -> Iterator[dict[str, Any]]:
     """One row for each line, mask and pass; ``short`` is the time of one small torch.where in microseconds."""
     size = "x".join(map(str, shape))
-    for sample in samples(shape):
+    for sample in samples(shape, device):
         values, mask, leaf = sample.values, sample.mask, sample.values.clone().requires_grad_()
         x, recorded = mg.masked(values, mask.expand(shape)), mg.masked(leaf, mask.expand(shape))
-        for name, ours, hand in lines(shape):
+        for name, ours, hand in lines(shape, device):
             if only not in f"{name} {size} {sample.kind}":
                 continue
             check(name, ours, hand, sample)
@@ -258,20 +261,27 @@ def main(
     out: Annotated[Path, typer.Option(help="Where the table and the picture go.")] = Path("benchmark-report"),
     worst: Annotated[int, typer.Option(help="How many lines are printed.")] = 20,
     largest: Annotated[int, typer.Option(help="Leave out shapes of more entries.")] = 10**9,
+    device: Annotated[str, typer.Option(help="Where the tensors are.")] = "cpu",
     keep: Annotated[
         bool, typer.Option("--keep", help="Write the table and the picture of the pages anew.")
     ] = False,
 ) -> None:
     """Measure everyday lines beside the safe line by hand."""
     torch.set_num_threads(1)
-    values, mask = torch.randn(8, 16), torch.rand(8, 16) > 0.3
+    values, mask = torch.randn(8, 16, device=device), torch.rand(8, 16, device=device) > 0.3
     short = min(seconds(lambda: where(mask, values, 0.0), 500) for _ in range(9)) * 1e6
     console = Console()
     shapes = [shape for shape in SHAPES if math.prod(shape) <= largest]
-    rows = [row for shape in track(shapes, "Shapes", console=console) for row in measured(shape, only, short)]
+    rows = [
+        row
+        for shape in track(shapes, "Shapes", console=console)
+        for row in measured(shape, only, short, device)
+    ]
     if not rows:
         raise SystemExit(f"no line contains {only!r}; leave it out to measure all lines")
     facts = provenance()
+    if device != "cpu":
+        facts["cpu"] = torch.cuda.get_device_name()
     rows = [{**row, **facts} for row in sorted(rows, key=lambda row: row["ratio"])]
     out = KEPT if keep else out
     out.mkdir(parents=True, exist_ok=True)

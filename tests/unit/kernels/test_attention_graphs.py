@@ -149,3 +149,42 @@ class TestVarlen:
     def twice(self, result: Tensor, rows: list[Tensor]) -> tuple[Tensor, ...]:
         first = torch.autograd.grad(result.square().sum(), rows, create_graph=True)
         return torch.autograd.grad(sum(x.sin().sum() for x in first), rows)
+
+
+@pytest.mark.gpu
+@pytest.mark.nondeterministic
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize("lengths", [[5, 9, 1, 130], [3, 0, 0, 6], [64]])
+def test_flash_attention_on_a_gpu(dtype: torch.dtype, is_causal: bool, lengths: list[int]) -> None:
+    offsets = offsets_of(lengths).cuda()
+    rows = torch.randn(int(offsets[-1]), 3, 4, 16, dtype=dtype, device="cuda", requires_grad=True)
+    query, key, value = rows.unbind(1)
+    assert varlen.fits_varlen(query, key, value, offsets, offsets, None)
+    found = ragged_scaled_dot_product_attention(
+        query, key, value, offsets, offsets, max(lengths), max(lengths), is_causal=is_causal
+    )
+    exact = rows.detach().cpu().double().requires_grad_()
+    whole = offsets.cpu()
+    expected = by_loop(*exact.unbind(1), whole, whole, None, is_causal, None)
+    close = {"rtol": 2e-2, "atol": 2e-2, "check_dtype": False}
+    torch.testing.assert_close(found.cpu(), expected, **close)
+    weight = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
+    (found * weight.to(found)).sum().backward()
+    (expected * weight).sum().backward()
+    torch.testing.assert_close(rows.grad.cpu(), exact.grad, **close)
+
+
+@pytest.mark.gpu
+@pytest.mark.nondeterministic
+def test_jagged_batches_on_a_gpu_are_as_each_sequence_alone() -> None:
+    import maskgrad as mg
+
+    sequences = [torch.randn(n, 2, 16, device="cuda", dtype=torch.bfloat16) for n in (7, 1, 40)]
+    x = mg.from_sequences(sequences, layout=torch.jagged).transpose(1, 2)
+    found = torch.nn.functional.scaled_dot_product_attention(x, x, x, is_causal=True)
+    for i, one in enumerate(sequences):
+        heads = one.transpose(0, 1)
+        alone = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads, is_causal=True)
+        part = found[i, :, : len(one)].filled(0.0)
+        torch.testing.assert_close(part, alone, rtol=2e-2, atol=2e-2)
