@@ -1,7 +1,7 @@
 """Each kernel on a GPU, beside its reference, what torch.compile makes of that, and a copy of as many bytes.
 
 ``make bench-gpu`` runs it: one command, no network, less than ten minutes. It checks results in double precision
-before any clock starts, writes ``benchmarks/gpu.csv`` and prints the table that stands on the page "GPU".
+before any clock starts, writes ``benchmark-report/gpu.csv`` and prints the table that stands on the page "GPU".
 """
 
 from __future__ import annotations
@@ -58,8 +58,6 @@ def cases(size: int, device: str) -> Iterator[tuple[str, tuple[Any, ...], int]]:
     indices = torch.randint(rows, (4 * size,), generator=generator).to(device)
     values = torch.randn(4 * size, 64, generator=generator).to(device)
     yield "merge_rows", (indices, values, rows, "sum"), 2 * values.nbytes
-    table = torch.randn(rows, 64, generator=generator).to(device)
-    yield "lookup_rows", (table, indices), 2 * values.nbytes
 
 
 def measured(
@@ -103,7 +101,7 @@ def main(
     compiled: Annotated[
         bool, typer.Option(help="measure what torch.compile makes of the references, too")
     ] = True,
-    out: Annotated[Path, typer.Option(help="CSV file for the numbers")] = ROOT / "benchmarks" / "gpu.csv",
+    out: Annotated[Path, typer.Option(help="CSV file for the numbers")] = ROOT / "benchmark-report" / "gpu.csv",
 ) -> None:
     """Measure each kernel on a device."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():

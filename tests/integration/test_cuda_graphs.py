@@ -48,6 +48,6 @@ def test_masks_are_copied_into_their_place(step: Callable[[Tensor, Tensor], Tens
             mask.copy_(new)
         graph.replay()
         expected = forward_and_backward()
-        torch.testing.assert_close(y, expected[0])
+        torch.testing.assert_close(y, expected[0], equal_nan=True)  # the mean of nothing
         torch.testing.assert_close(slope, expected[1])
         assert torch.equal(slope[~new], torch.zeros_like(slope[~new]))

@@ -190,9 +190,10 @@ class _Extremum(torch.autograd.Function):
         old, known, index, new, arriving, best = ctx.saved_tensors
         first = (known & (old == best)).to(grad.dtype)
         others = (arriving & (new == best.gather(ctx.dim, index))).to(grad.dtype)
-        nobody = ~(known | torch.zeros_like(known).scatter_reduce(ctx.dim, index, arriving, "amax"))
+        # as integers: PyTorch scatters no Booleans on a GPU
+        met = known.to(torch.uint8).scatter_reduce(ctx.dim, index, arriving.to(torch.uint8), "amax")
         # a specified NaN equals nothing: torch's gradient is then 0 / 0 at all entries there
-        share = grad / torch.where(nobody, 1, first.scatter_add(ctx.dim, index, others))
+        share = grad / torch.where(met > 0, first.scatter_add(ctx.dim, index, others), 1)
         to_old = torch.where(known, first * share, 0)
         to_new = torch.where(arriving, others * share.gather(ctx.dim, index), 0)
         return to_old, None, None, None, to_new, None, None

@@ -1,7 +1,7 @@
 """Attention over packed rows by ``torch.nn.attention.varlen``, FlashAttention for sequences of different lengths.
 
-Half precision on CUDA devices only, first derivatives only. Never run on a GPU by the tests: they replace the function
-and check the arguments that it is given.
+Half precision on CUDA devices only, first derivatives only. Where there is no GPU, the tests replace the function and
+check the arguments that it is given.
 """
 
 from __future__ import annotations

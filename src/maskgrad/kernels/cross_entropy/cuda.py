@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cross_entropy import class_dim
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import WRITES, Accumulator, reduce
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, power, reduce
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.reductions.cuda import masked_count
@@ -92,7 +92,7 @@ _LOSS = Accumulator(_start, _step, _finish)
 @compiled
 def _gradient(x: tl.tensor, at: tl.tensor, n: tl.tensor, SMOOTHED: tl.constexpr) -> tl.tensor:
     """Of the logit, the label, the gradient of the loss, the logsumexp, and the weight of the smoothing."""
-    slope = tl.exp(x[0] - x[3]) - tl.where(at == x[1], 1 - n[0], 0)
+    slope = power(x[0] - x[3]) - tl.where(at == x[1], 1 - n[0], 0)
     if SMOOTHED:
         slope = slope - x[4]
     return x[2] * slope

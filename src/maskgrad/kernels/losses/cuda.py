@@ -22,7 +22,7 @@ from torch import Tensor
 
 from maskgrad.kernels import losses as family
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import Accumulator, number_of, reduce, write
+from maskgrad.kernels.cuda.loops import Accumulator, number_of, power, reduce, write
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.losses import KINDS
 
@@ -90,7 +90,7 @@ def _loss(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.t
         a = tl.abs(x - t)
         loss = tl.where(a > n[1], n[2] * a - n[3], n[0] * a * a)
     elif KIND == _LOGITS:
-        log_sigmoid = tl.where(x < 0, x, 0) - logarithm_1p(tl.exp(-tl.abs(x)))
+        log_sigmoid = tl.where(x < 0, x, 0) - logarithm_1p(power(-tl.abs(x)))
         loss = (1 - t) * x - log_sigmoid
     else:
         yes = tl.log(x)
@@ -121,7 +121,7 @@ def _gradient(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> 
         slope = tl.where(double == 0, 0, double * d)  # infinite distances have the slope 0 there, not NaN
         slope = tl.where(d > n[1], n[2], tl.where(d < -n[1], -n[2], slope))
     elif KIND == _LOGITS:
-        e = tl.exp(-tl.abs(x))
+        e = power(-tl.abs(x))
         slope = tl.where(x < 0, e, 1) / (1 + e) - t
     else:
         least = number_of(1e-12, g.dtype)

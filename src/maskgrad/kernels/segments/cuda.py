@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maskgrad.kernels import segments as family
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, power
 from maskgrad.kernels.cuda.runs import name_outside
 from maskgrad.kernels.extrema.cuda import EXTREMUM, readable
 from maskgrad.kernels.kernel import HALVES
@@ -157,7 +157,7 @@ POWERS = Accumulator(start_powers, step_powers, finish_powers)
 def softmax_of(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
     """The softmax of an entry, from the results of :data:`POWERS`."""
     v, largest, total = x
-    return (v - largest) - tl.log(total) if LOGARITHM else tl.exp(v - largest) / total
+    return (v - largest) - tl.log(total) if LOGARITHM else power(v - largest) / total
 
 
 @compiled
@@ -188,4 +188,4 @@ PRODUCTS = Accumulator(_start_products, _step_products, _finish_products)
 @compiled
 def softmax_slope(x: tl.tensor, at: tl.tensor, n: tl.tensor, LOGARITHM: tl.constexpr) -> tl.tensor:
     grad, soft, added = x
-    return grad - tl.exp(soft) * added if LOGARITHM else soft * (grad - added)
+    return grad - power(soft) * added if LOGARITHM else soft * (grad - added)

@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from maskgrad.kernels.cuda.compiler import compiled
-from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, reduce, write
+from maskgrad.kernels.cuda.loops import WRITES, Accumulator, over_segments, power, reduce, write
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cuda import (
@@ -96,4 +96,4 @@ _LOGSUMEXP = Accumulator(_start, _step, _finish)
 @compiled
 def _share(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     """The gradient of an entry, from that of its row's logsumexp and its value."""
-    return tl.exp(x[0] - x[2]) * x[1]
+    return power(x[0] - x[2]) * x[1]

@@ -47,7 +47,7 @@ def emptied(tensor: torch.Tensor, size: int | None) -> torch.Tensor:
 def strided(tensor: torch.Tensor, size: int | None = None) -> torch.Tensor:
     """Every other entry of a larger tensor, the dimensions in reverse order."""
     backwards = tuple(reversed(range(tensor.ndim)))
-    room = torch.zeros(*(tensor.shape[d] for d in backwards), 2, dtype=tensor.dtype)
+    room = torch.zeros(*(tensor.shape[d] for d in backwards), 2, dtype=tensor.dtype, device=tensor.device)
     view = room[..., 0].permute(backwards)
     view.copy_(tensor)
     return view

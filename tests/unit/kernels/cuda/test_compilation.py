@@ -97,7 +97,6 @@ def test_every_kernel_compiles(tmp_path):
         "filling.cuda._select",
         "softmax.cuda._step",
         "softmax.cuda._share",
-        "lookup.cuda._copy",
         "updates.cuda._rowwise_adagrad",
         "cuda.loops._each",
         "cuda.loops._over_table",
