@@ -101,7 +101,9 @@ def main(
     compiled: Annotated[
         bool, typer.Option(help="measure what torch.compile makes of the references, too")
     ] = True,
-    out: Annotated[Path, typer.Option(help="CSV file for the numbers")] = ROOT / "benchmark-report" / "gpu.csv",
+    out: Annotated[Path, typer.Option(help="CSV file for the numbers")] = ROOT
+    / "benchmark-report"
+    / "gpu.csv",
 ) -> None:
     """Measure each kernel on a device."""
     if torch.device(device).type == "cuda" and not torch.cuda.is_available():
