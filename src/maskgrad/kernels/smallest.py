@@ -63,8 +63,10 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
 def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """``mask.any(dims, keepdim)``, or of no dimensions; a repeating mask is read and kept in its smallest shape."""
     # graphs must not depend on sizes
-    if dims and not torch.compiler.is_compiling() and 0 < mask.numel() < SHORT and 0 not in mask.stride():
-        return mask.any(tuple(dims), keepdim)
+    if dims and not torch.compiler.is_compiling() and 0 not in mask.stride() and mask.numel():
+        if mask.numel() < SHORT or not can_read_values(mask):
+            return mask.any(tuple(dims), keepdim)
+        return mask.view(torch.uint8).amax(tuple(dims), keepdim).view(torch.bool)
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()
     found = reduced(few, dims)

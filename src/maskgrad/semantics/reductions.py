@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reductions import some, total
+from maskgrad.kernels.reductions import averaged, total
 from maskgrad.kernels.selection import can_read_values, runs_compiled
-from maskgrad.kernels.smallest import any_of, smallest
+from maskgrad.kernels.smallest import SHORT, any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import (
     HALVES,
@@ -32,7 +32,7 @@ from maskgrad.semantics.entries import (
     values_of,
 )
 from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
-from maskgrad.semantics.numbers import REDUCED, Number, note
+from maskgrad.semantics.numbers import REDUCED, Number, is_noted, note
 
 
 def sum(
@@ -48,8 +48,7 @@ def mean(
 ) -> Entries:
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
-    result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, some(count, input.mask, dims, keepdim))
+    return Entries(*averaged(*input, dims, keepdim, dtype))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
@@ -63,6 +62,8 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
         return None
     if power is None and runs_compiled("masked_mean", values, mask):
         return None
+    if not average and power is None and mask.numel() < SHORT and not is_noted():
+        return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
     few = smallest(mask)
     count = few.sum().item() * (mask.numel() // max(few.numel(), 1))
     if not count:

@@ -87,6 +87,8 @@ def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
     implicit = getattr(F, name, None)  # only these choose a default dimension, with a warning
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 2 and not kwargs and args[1] is not None:
+            return rule(*args)
         named = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
         level = named.pop("_stacklevel", 3)
         named |= paired(("input", "dim"), args)

