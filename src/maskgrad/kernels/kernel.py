@@ -126,10 +126,15 @@ class Kernel(Generic[P, R]):
                 raise TypeError(f"{self.name}() is missing the argument {name!r}")
         return tuple(found), rest
 
+    def is_small(self, values: Tensor) -> bool:
+        """Return whether these are too few for a compiled implementation, by their number and gradient alone."""
+        recorded = values.requires_grad and torch.is_grad_enabled()
+        return is_small(values, self.recorded if recorded else self.min_numel)
+
     def is_compiled_for(self, *args: Any) -> bool:
         """Return whether a compiled implementation runs on these arguments."""
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
-        if is_small(leading, self.min_numel) or (self.when is not None and not self.when(*args)):
+        if self.is_small(leading) or (self.when is not None and not self.when(*args)):
             return False
         others = [x for x in args if isinstance(x, Tensor) and x is not leading]
         if explain(self.name, leading, *others) != "":

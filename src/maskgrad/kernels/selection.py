@@ -73,7 +73,7 @@ _STACKING = torch._C._dispatch_key_parse("VmapMode")
 
 def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     """Return whether a compiled implementation of ``kernel`` runs on ``values`` (for dtype and size) and ``others``."""
-    return not is_small(values, KERNELS[kernel].min_numel) and explain(kernel, values, *others) == ""
+    return not KERNELS[kernel].is_small(values) and explain(kernel, values, *others) == ""
 
 
 def is_small(values: Tensor, least: int) -> bool:

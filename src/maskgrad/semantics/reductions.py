@@ -65,7 +65,7 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     if not average and power is None and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
     few = smallest(mask)
-    count = few.sum().item() * (mask.numel() // max(few.numel(), 1))
+    count = int(few.count_nonzero()) * (mask.numel() // max(few.numel(), 1))
     if not count:
         return None
     note(None)

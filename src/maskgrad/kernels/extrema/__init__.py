@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.selection import can_read_values, is_small
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import any_of
 
 
@@ -35,7 +35,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=8_192,
+    min_numel=24_576,
     recorded=32_768,
 )
 def masked_extremum(
@@ -148,7 +148,7 @@ def extremum(
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
     check_mask(values, mask)
-    if not is_small(values, masked_extremum.min_numel) and masked_extremum.is_compiled_for(values, mask):
+    if not masked_extremum.is_small(values) and masked_extremum.is_compiled_for(values, mask):
         best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)
         return best, ties > 0
     return shared_extremum(values, mask, dim, keepdim, largest)

@@ -73,7 +73,8 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=8_192,
+    min_numel=2_048,
+    recorded=8_192,
     in_graphs=32_768,
     check=check_mask,
 )
