@@ -19,7 +19,6 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-
 from maskgrad.kernels.smallest import SHORT, any_of, repeats, smallest
 
 #: Floating-point types that are summed in their own.

@@ -13,7 +13,8 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
-from maskgrad.semantics.entries import HALVES, Entries, widened
+from maskgrad.semantics.entries import HALVES, Entries, in_a_graph, widened
+from maskgrad.semantics.jagged.operators import can_multiply, product_of_sequences
 from maskgrad.semantics.jagged.rows import Call, aligned, at_rows, from_padded, is_jagged, trailing
 from maskgrad.semantics.jagged.sequences import totals
 from maskgrad.semantics.products import Equation, einsum_call, written_out
@@ -71,6 +72,9 @@ def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
         if kept != frame:
             return None
         if not can_read_values(*pattern.tensors()):
+            values = _by_operator(parts, frame[-1] + rest, pattern)
+            if values is not None:
+                return _placed(values, meeting.result, frame, pattern)
             places = tuple([meeting.result.index(c) for c in frame])
             return from_padded(call.on_padded().values, pattern.moved(places))
         return _placed(_each(parts, frame[-1] + rest, pattern), meeting.result, frame, pattern)
@@ -132,6 +136,17 @@ def _sum(parts: list[_Part], result: str) -> Tensor:
         if len(left) == 2 and left[1:] == right[:1] and left[0] + right[1:] == result:
             return torch.matmul(a, b)
     return torch.einsum(f"{','.join([p.letters for p in parts])}->{result}", *[p.values for p in parts])
+
+
+def _by_operator(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor | None:
+    """The same in a graph, for real rows and one matrix per sequence."""
+    parts = sorted(parts, key=lambda part: part.of_sequences)
+    if not in_a_graph() or [part.of_sequences for part in parts] != [False, True]:
+        return None
+    (rows, one, _), (matrices, other, _) = parts
+    if one[:1] != result[0] or rows.is_complex() or not can_multiply(one, other[1:], result):
+        return None
+    return product_of_sequences(f"{one},{other[1:]}->{result}", rows, matrices, pattern.offsets)
 
 
 def _each(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import HALVES, Entries
+from maskgrad.semantics.entries import HALVES, Entries, in_a_graph
 from maskgrad.semantics.jagged.features import ALONG, _without
+from maskgrad.semantics.jagged.operators import sum_along_sequences
 from maskgrad.semantics.jagged.rows import Call, in_frame, is_jagged, out_of_frame
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 from maskgrad.semantics.stored.registry import BY_NAME
@@ -53,7 +55,21 @@ def over_sequences(call: Call) -> Any:
         dtype = given.get("dtype")
         values = x.values if dtype is None else x.values.to(dtype)
         result = totals(values, x.pattern, call.operation.name == "mean")
-    return _placed(result or _by_stored(call, x, given), x.pattern.at, keepdim)
+    result = _placed(result or _by_stored(call, x, given), x.pattern.at, keepdim)
+    if (
+        not keepdim
+        or type(result) is not Entries
+        or (call.operation.name in ("var", "std") and _degrees(given))
+    ):
+        return result
+    # a value for each sequence with a row: beside these rows it needs no mask
+    return StoredEntries(result.values, BooleanPattern(result.mask).of_sequences([x.pattern]))  # type: ignore[arg-type]
+
+
+def _degrees(given: dict[str, Any]) -> float:
+    """How many rows an estimate needs more than one."""
+    correction, unbiased = given.get("correction"), given.get("unbiased")
+    return float(correction) if correction is not None else float(unbiased is None or unbiased)
 
 
 #: Number of values from which the compiled loop, which adds in float64, is faster than PyTorch's ``index_add``.
@@ -105,9 +121,18 @@ def within_sequences(call: Call) -> Any:
 def each_sequence(call: Call) -> Any:
     """Apply PyTorch's function to the rows of each sequence in turn: running sums, sorting."""
     given = _asked(call)
-    if given is None or not can_read_values(given["input"].pattern.offsets):
+    if given is None:
         return None
     x, rest, named = call.first()
+    if not can_read_values(x.pattern.offsets):
+        adds = (
+            call.operation.name == "cumsum"
+            and set(given) == {"input", "dim"}
+            and x.values.is_floating_point()
+        )
+        if not (adds and in_a_graph()):
+            return None
+        return StoredEntries(sum_along_sequences(x.values, x.pattern.offsets), x.pattern)
     at = x.pattern.at
     lengths = x.pattern.lengths().tolist()
     parts = [part for part, n in zip(x.values.split(lengths), lengths, strict=True) if n] or [x.values]

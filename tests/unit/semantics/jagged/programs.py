@@ -58,7 +58,6 @@ PREFIX = "specified positions do not start each sequence"
 #: … and why not in a graph.
 COUNTED = "the number of long enough sequences is unknown in a graph"
 READ = "the lengths are unknown in a graph"
-LOOKED = "the mask of a statistic is unknown in a graph"
 
 PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Selection": (
@@ -81,10 +80,10 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Products": (
         Program("x @ weight"),
         Program("x @ vector"),
-        Program("x @ matrices", in_graph=READ),
-        Program("torch.bmm(x, matrices)", in_graph=READ),
+        Program("x @ matrices"),
+        Program("torch.bmm(x, matrices)"),
         Program("torch.einsum('btd,de->bte', x, weight)"),
-        Program("torch.einsum('btd,bde->bte', x, matrices)", in_graph=READ),
+        Program("torch.einsum('btd,bde->bte', x, matrices)"),
         Program("torch.einsum('btd,bd->bt', x, query)"),
         Program("torch.einsum('btd,btd->bt', x, y)"),
         Program("torch.einsum('btd,bt->bd', x, x.mean(-1))"),
@@ -97,20 +96,19 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("F.glu(x)"),
     ),
     "Per-sequence statistics": (
-        Program("x - x.mean(1, keepdim=True)", in_graph=LOOKED),
+        Program("x - x.mean(1, keepdim=True)"),
         Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=COUNTED),
         Program(
             "(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()",
-            in_graph=LOOKED,
         ),
         Program("x - x.mean()", meets=True),
         Program("x.softmax(1)"),
         Program("x.log_softmax(1)"),
-        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)", in_graph=LOOKED),
-        Program("(x - x.logsumexp(1, keepdim=True)).exp()", in_graph=LOOKED),
+        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)"),
+        Program("(x - x.logsumexp(1, keepdim=True)).exp()"),
         Program("x.max(1).values"),
         Program("F.normalize(x, dim=1)"),
-        Program("x.cumsum(1)", in_graph=READ),
+        Program("x.cumsum(1)"),
         Program("x.cumprod(1)", in_graph=READ),
         Program("x.cummax(1).values", in_graph=READ),
         Program("x.sort(1).values", in_graph=READ),

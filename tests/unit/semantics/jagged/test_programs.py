@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad.errors import MaskgradError
 from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.semantics.jagged import operators
 from tests.unit.semantics.jagged.programs import (
     LENGTHS,
     PROGRAMS,
@@ -207,3 +209,73 @@ def test_a_mask_of_a_statistic_that_was_written_since_says_what_it_says_now(comp
     assert not found.mask[0].any()
     assert torch.equal(found.mask, expected.mask)
     torch.testing.assert_close(found.filled(0), expected.filled(0))
+
+
+def _shown(statistic: Any) -> Any:
+    statistic.mask[0] = False
+    return statistic
+
+
+def _shown_after_a_result(statistic: Any) -> Any:
+    result = statistic * 1
+    statistic.mask[0] = False
+    return result
+
+
+def _written_through_a_view(statistic: Any) -> Any:
+    view = statistic[0]
+    view[...] = mg.unspecified
+    return statistic
+
+
+def _written(statistic: Any) -> Any:
+    statistic[0] = mg.unspecified
+    return statistic
+
+
+@pytest.mark.parametrize(
+    ("change", "compiled"),
+    [
+        *itertools.product((_shown, _shown_after_a_result, _written), (False, True)),
+        (_written_through_a_view, False),  # refused in a graph
+    ],
+)
+def test_a_statistic_whose_mask_others_can_write_to_is_looked_at_again(change: Any, compiled: bool) -> None:
+    """Beside its own sequences a statistic needs no mask, until somebody has it."""
+    data, lengths = torch.randn(3, 4, 1, dtype=torch.float64), torch.tensor([2, 0, 4])
+
+    def run(x: Any) -> Any:
+        return x - change(x.mean(1, keepdim=True))
+
+    x, boolean = (mg.from_lengths(data, lengths, layout=kind) for kind in (torch.jagged, torch.strided))
+    expected = run(boolean)
+    found = (torch.compile(run, backend="eager", fullgraph=True) if compiled else run)(x).to_dense()
+    assert torch.equal(found.mask, expected.mask)
+    torch.testing.assert_close(found.filled(0), expected.filled(0))
+
+
+def test_a_statistic_of_other_sequences_keeps_its_mask() -> None:
+    data = torch.randn(3, 4, 2, dtype=torch.float64)
+    few, many = (mg.from_lengths(data, torch.tensor(n), layout=torch.jagged) for n in ([2, 0, 4], [3, 1, 4]))
+    found = (many - few.mean(1, keepdim=True)).to_dense()
+    assert not found.mask[1].any()
+    assert found.mask[0].sum() == 3 * 2
+
+
+@pytest.mark.parametrize("lengths", [[2, 0, 3], [], [0, 0]])
+def test_operators_of_graphs_have_derivatives_of_both_orders(lengths: list[int]) -> None:
+    offsets = torch.tensor([0, *lengths]).cumsum(0)
+    rows = torch.randn(int(offsets[-1]), 2, dtype=torch.float64, requires_grad=True)
+    matrices = torch.randn(len(lengths), 2, 3, dtype=torch.float64, requires_grad=True)
+    cubes = torch.randn(len(lengths), 2, 3, 2, dtype=torch.float64, requires_grad=True)
+    for equation, factor in (("td,de->te", matrices), ("td,def->tfe", cubes)):
+
+        def product(a: Tensor, b: Tensor, equation: str = equation) -> Tensor:
+            return operators.product_of_sequences(equation, a, b, offsets)
+
+        assert torch.autograd.gradcheck(product, (rows, factor))
+        assert torch.autograd.gradgradcheck(product, (rows, factor))
+    assert torch.autograd.gradgradcheck(lambda a: operators.sum_along_sequences(a, offsets) ** 2, (rows,))
+    torch.library.opcheck(torch.ops.maskgrad.product_of_sequences, ("td,de->te", rows, matrices, offsets))
+    torch.library.opcheck(torch.ops.maskgrad.product_within_sequences, ("td,te->de", rows, rows, offsets))
+    torch.library.opcheck(torch.ops.maskgrad.sum_along_sequences, (rows, offsets, True))
