@@ -79,7 +79,10 @@ def _rows_of_known(
     """The rows of the specified indices alone, the only ones counted: ``scale_grad_by_freq``."""
     place = known.reshape(-1).nonzero().squeeze(-1)
     listed = indices.reshape(-1)[place]
-    rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
+    if sparse or torch.compiler.is_compiling() or len(place):
+        rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
+    else:  # on a GPU PyTorch's gradient for no index at all is "CUDA error: invalid argument"
+        rows = table[:0]
     zeros = rows.new_zeros(known.numel(), table.shape[-1])
     return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])
 
