@@ -119,24 +119,26 @@ _SUM = Accumulator(_start, _step, _finish)
 def start_powers(
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, KIND: tl.constexpr, ACC: tl.constexpr
 ) -> tl.tensor:
-    """The largest entry so far, and the sum of the powers of all less that one, in float64."""
-    return tl.full((ROWS, COLUMNS), float("-inf"), ACC), tl.zeros((ROWS, COLUMNS), tl.float64)
+    """The largest entry so far, and the sum of the powers of all less that one."""
+    return tl.full((ROWS, COLUMNS), float("-inf"), ACC), tl.zeros((ROWS, COLUMNS), ACC)
 
 
 @compiled
 def step_powers(
     state: tl.tensor, there: tl.tensor, x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr
 ) -> tl.tensor:
-    """A NaN is never the largest, and spoils the sum; so does inf, less itself, unless ``KIND`` is 2 (logsumexp)."""
+    """A NaN is never the largest, and spoils the sum; so does inf, less itself, unless ``KIND`` is 2 (logsumexp).
+
+    One power for each entry: of the new one less the largest, or of the largest less the new one.
+    """
     best, total = state
     v = tl.where(there, x[0], float("-inf"))
-    now = tl.where(v > best, v, best)
-    from_ = tl.where(now == float("-inf"), 0, now)
-    if KIND == 2:
-        from_ = tl.where(now == float("inf"), 0, from_)
-    # the factor is 1 if nothing was larger: inf - inf would be NaN
-    total = tl.where(now == best, total, total * tl.exp(best - from_).to(tl.float64))
-    return now, total + tl.where(there, tl.exp(v - from_).to(tl.float64), 0)
+    grows = v > best
+    e = tl.exp(tl.where(grows, best - v, v - best))
+    e = tl.where(v == float("-inf"), 0, e)  # less itself it would be NaN
+    one = tl.where(v == float("inf"), float("inf") if KIND == 2 else float("nan"), 1)
+    added = tl.where(v == float("inf"), one, e)
+    return tl.where(grows, v, best), tl.where(grows, total * e + one, total + added)
 
 
 @compiled
@@ -144,7 +146,7 @@ def finish_powers(state: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tens
     best, total = state
     largest = tl.max(best, axis=1)
     same = best == largest[:, None]
-    total = tl.where(same, total, total * tl.exp(best - largest[:, None]).to(tl.float64))
+    total = tl.where(same, total, total * tl.exp(best - largest[:, None])).to(tl.float64)
     if KIND == 2:
         largest = tl.where(tl.abs(largest) == float("inf"), 0, largest)
     return largest, tl.sum(total, axis=1)
