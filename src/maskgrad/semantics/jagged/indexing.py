@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, is_complete
+from maskgrad.semantics.entries import Entries, in_a_graph, is_complete
 from maskgrad.semantics.indexing import is_positions
 from maskgrad.semantics.jagged.features import ALONG, framed, several_dims
 from maskgrad.semantics.jagged.rows import (
@@ -199,7 +199,9 @@ def read(call: Call) -> Any:
     if masked or not is_jagged(x) or dim is None or isinstance(dim, Tensor) or several_dims(call):
         return None
     dims, pattern = as_dims(dim, len(x.shape)), x.pattern
-    if pattern.is_flat or len(pattern.at) != 2 or not can_read_values(x.values, *pattern.tensors()):
+    number = _number_of_rows(call.operation.name, given, x)
+    known = can_read_values(x.values, *pattern.tensors()) or (number is not None and in_a_graph())
+    if pattern.is_flat or len(pattern.at) != 2 or not known:
         return None
     if len(dims) != 1 or dims[0] not in pattern.at[: 2 if call.operation.name in DIVIDED else 1]:
         return None
@@ -215,9 +217,19 @@ def read(call: Call) -> Any:
     def one(line: Tensor) -> Any:
         if not line.ndim:
             return _one(x, along, int(line))
-        return of_sequences(x, line) if along == pattern.at[0] else _one(x, along, _between(line))
+        return of_sequences(x, line, number) if along == pattern.at[0] else _one(x, along, _between(line))
 
     return one(parts) if isinstance(parts, Tensor) else type(parts)([one(part) for part in parts])
+
+
+def _number_of_rows(name: str, given: dict[str, Any], x: Jagged) -> int | None:
+    """How many rows there are after sequences have changed places, or were repeated; None if it must be read."""
+    rows: int = x.values.shape[0]
+    if name in ("flip", "roll"):
+        return rows
+    return (
+        rows * given["repeats"] if name == "repeat_interleave" and isinstance(given["repeats"], int) else None
+    )
 
 
 def _between(line: Tensor) -> slice:

@@ -155,10 +155,12 @@ class Aligned(NamedTuple):
     operands: list[Any]
 
 
-def of_lengths(lengths: Tensor, sizes: tuple[int, ...], at: tuple[int, ...]) -> JaggedPattern:
-    """Sequences of these lengths in a frame of ``sizes``. Reads the number of rows."""
+def of_lengths(
+    lengths: Tensor, sizes: tuple[int, ...], at: tuple[int, ...], number: int | None = None
+) -> JaggedPattern:
+    """Sequences of these lengths in a frame of ``sizes``. Reads the ``number`` of rows unless it is known."""
     offsets = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-    return jagged_pattern(offsets, int(offsets[-1]), sizes, at)
+    return jagged_pattern(offsets, int(offsets[-1]) if number is None else number, sizes, at)
 
 
 def _shared(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
@@ -173,11 +175,11 @@ def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:
     return offsets.index_select(0, pattern.sequences()) + pattern.positions()
 
 
-def of_sequences(x: Jagged, which: Tensor) -> StoredEntries:
-    """Some of the sequences, in any order, perhaps repeated; one batch dimension."""
+def of_sequences(x: Jagged, which: Tensor, number: int | None = None) -> StoredEntries:
+    """Some of the sequences, in any order, perhaps repeated, with ``number`` rows; one batch dimension."""
     pattern = x.pattern
     sizes = (which.shape[0], pattern.longest)
-    chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at)
+    chosen = of_lengths(pattern.lengths().index_select(0, which), sizes, pattern.at, number)
     rows = rows_at(pattern.offsets[:-1].index_select(0, which), chosen)
     return StoredEntries(x.values.index_select(0, rows), chosen)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import jagged_pattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, in_a_graph
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
@@ -156,10 +156,10 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> St
     repeated = StoredEntries(values, x.pattern.moved(at))
     if times[at[0]] == 1:
         return repeated
-    if not can_read_values(x.values, *x.pattern.tensors()):
+    if not (in_a_graph() or can_read_values(x.values, *x.pattern.tensors())):
         return None
     which = torch.arange(x.pattern.frame.shape[0], device=x.values.device).repeat(times[at[0]])
-    return of_sequences(repeated, which)  # type: ignore[arg-type]
+    return of_sequences(repeated, which, x.values.shape[0] * times[at[0]])  # type: ignore[arg-type]
 
 
 def _together(parts: Any) -> bool:
@@ -195,11 +195,14 @@ def cat(call: Call) -> Any:
     fits = len(first.pattern.at) == 2 and dim == first.pattern.at[0]
     if not fits or any(p.at != first.pattern.at or p.longest != first.pattern.longest for p in patterns):
         return None
-    if not all(can_read_values(p.offsets) for p in patterns):
+    if not (in_a_graph() or all(can_read_values(p.offsets) for p in patterns)):
         return None
-    sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
-    whole = of_lengths(torch.cat([p.lengths() for p in patterns]), sizes, first.pattern.at)
-    return StoredEntries(torch.cat([part.values for part in parts]), whole)
+    sizes, values = (
+        (sum(p.frame.shape[0] for p in patterns), first.pattern.longest),
+        torch.cat([p.values for p in parts]),
+    )
+    lengths = torch.cat([p.lengths() for p in patterns])
+    return StoredEntries(values, of_lengths(lengths, sizes, first.pattern.at, values.shape[0]))
 
 
 def _in_front(plain: Tensor, x: Jagged, dim: int) -> StoredEntries | None:
