@@ -1,4 +1,4 @@
-"""Operators for graphs that read the lengths of sequences when they run: products with, and sums along, each sequence.
+"""Operators for graphs on CPUs that read the lengths of sequences when they run: products with each, sums along each.
 
 A graph does not know the lengths, so it cannot call a function for each sequence; an operator can. Eagerly, the
 rules call PyTorch's functions themselves. The cost is that of the rows, and one call for each sequence.

@@ -146,6 +146,8 @@ def _by_operator(parts: list[_Part], result: str, pattern: JaggedPattern) -> Ten
     (rows, one, _), (matrices, other, _) = parts
     if one[:1] != result[0] or rows.is_complex() or not can_multiply(one, other[1:], result):
         return None
+    if not rows.is_cpu:  # it would wait for the device, and CUDA graphs cannot
+        return None
     return product_of_sequences(f"{one},{other[1:]}->{result}", rows, matrices, pattern.offsets)
 
 
