@@ -10,8 +10,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a mean divides by the size, not by the number of specified entries",
         "kernels/reductions/__init__.py",
-        "(total / count.clamp(min=1)).to(out), count",
-        "(total / max(values.numel() // max(total.numel(), 1), 1)).to(out), count",
+        "mean = total / count.clamp_min(1)",
+        "mean = total / max(values.numel() // max(total.numel(), 1), 1)",
     ),
     Fault(
         "softmax fills with 0 where -inf is needed",
