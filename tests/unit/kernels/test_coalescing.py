@@ -137,3 +137,15 @@ def test_mistakes_are_named():
         kernels.merge_rows(indices.int(), values, 2)
     with pytest.raises(ValueError, match=r"values must have one row for each of 2 indices; got \(3,\)"):
         kernels.merge_rows(indices, torch.ones(3), 2)
+
+
+@pytest.mark.parametrize(("reduce", "other"), [("amax", -1.0), ("amin", 1.0)])
+def test_an_extremum_of_0_keeps_its_whole_gradient(reduce: str, other: float) -> None:
+    """The reference starts from a value that must not count among the ties."""
+    values = torch.tensor([[0.0], [other], [other]], requires_grad=True)
+    with use_kernels("reference"):
+        _, merged = kernels.merge_rows(torch.tensor([1, 1, 4]), values, 5, reduce)
+    assert merged.tolist() == [[0.0], [other]]
+    merged.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == [[1.0], [0.0], [1.0]]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad import kernels
 from maskgrad.kernels.softmax.cpu import _is_composed
 from tests.unit.kernels.bodies import cpu
 from tests.unit.kernels.masks import MaskedSuite
@@ -109,3 +110,8 @@ def test_the_extremes_of_the_exponential() -> None:
         assert ((result.double() - expected).abs() / expected)[normal].max() < 1.1 * unit
         subnormal = torch.finfo(dtype).tiny * unit
         assert (result.double() - expected).abs()[~normal].max() <= 1.5 * subnormal
+
+
+def test_the_softmax_is_no_logarithm_unless_asked_for() -> None:
+    values, mask = torch.tensor([0.0, 0.0, 5.0]), torch.tensor([True, True, False])
+    assert kernels.masked_softmax(values, mask, 0).tolist() == [0.5, 0.5, 0.0]
