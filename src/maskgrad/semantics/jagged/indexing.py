@@ -224,12 +224,10 @@ def read(call: Call) -> Any:
 
 def _number_of_rows(name: str, given: dict[str, Any], x: Jagged) -> int | None:
     """How many rows there are after sequences have changed places, or were repeated; None if it must be read."""
-    rows: int = x.values.shape[0]
+    rows, repeats = x.values.shape[0], given.get("repeats")
     if name in ("flip", "roll"):
         return rows
-    return (
-        rows * given["repeats"] if name == "repeat_interleave" and isinstance(given["repeats"], int) else None
-    )
+    return rows * repeats if name == "repeat_interleave" and isinstance(repeats, int) else None
 
 
 def _between(line: Tensor) -> slice:
