@@ -158,7 +158,7 @@ def seconds(call: Callable[[], Any], number: int) -> float:
     start = time.perf_counter()
     for _ in range(number):
         call()
-    if torch.cuda.is_available():  # what it was given last has been done
+    if torch.cuda.is_initialized():  # a GPU is measured: what it was given last is to be done, too
         torch.cuda.synchronize()
     return (time.perf_counter() - start) / number
 
@@ -267,6 +267,8 @@ def main(
     ] = False,
 ) -> None:
     """Measure everyday lines beside the safe line by hand."""
+    if keep and device != "cpu":
+        raise typer.BadParameter("the tables of the pages are those of a CPU; leave out --keep or --device")
     torch.set_num_threads(1)
     values, mask = torch.randn(8, 16, device=device), torch.rand(8, 16, device=device) > 0.3
     short = min(seconds(lambda: where(mask, values, 0.0), 500) for _ in range(9)) * 1e6

@@ -81,7 +81,7 @@ def _rows_of_known(
     listed = indices.reshape(-1)[place]
     if sparse or torch.compiler.is_compiling() or len(place):
         rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
-    else:  # on a GPU PyTorch's gradient for no index at all is "CUDA error: invalid argument"
+    else:  # on a GPU PyTorch's gradient seems to fail for no index at all: docs/gpu.md
         rows = table[:0]
     zeros = rows.new_zeros(known.numel(), table.shape[-1])
     return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reductions import averaged, total
+from maskgrad.kernels.reductions import some, total
 from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import SHORT, any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
@@ -48,7 +48,8 @@ def mean(
 ) -> Entries:
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
-    return Entries(*averaged(*input, dims, keepdim, dtype))
+    result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
+    return Entries(result, some(count, input.mask, dims, keepdim))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:

@@ -31,8 +31,7 @@ def named(rule: Callable[..., Any]) -> Callable[..., Any]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs:
             kwargs = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
-            return rule(function, *args, **kwargs) if asks else rule(*args, **kwargs)
-        return rule(function, *args) if asks else rule(*args)
+        return rule(function, *args, **kwargs) if asks else rule(*args, **kwargs)
 
     return body
 

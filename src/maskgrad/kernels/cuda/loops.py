@@ -152,9 +152,8 @@ def power(x: tl.tensor) -> tl.tensor:
     if x.dtype == tl.float64:
         return tl.exp(x)
     n = tl.floor(x * 1.4426950408889634 + 0.5)
-    rest = (
-        x - n * 0.693359375
-    ) + n * 2.1219444e-4  # less n log(2) in two parts, of which the first has few bits
+    # less n log(2) in two parts, of which the first has few bits
+    rest = (x - n * 0.693359375) + n * 2.1219444e-4
     return tl.where(x > -87, tl.exp(rest) * tl.exp2(n), tl.where(x == x, 0.0, x))
 
 

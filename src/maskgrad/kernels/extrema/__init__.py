@@ -148,7 +148,7 @@ def extremum(
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
     check_mask(values, mask)
-    if not masked_extremum.is_small(values) and masked_extremum.is_compiled_for(values, mask):
+    if masked_extremum.is_compiled_for(values, mask):
         best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)
         return best, ties > 0
     return shared_extremum(values, mask, dim, keepdim, largest)

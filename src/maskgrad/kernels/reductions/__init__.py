@@ -19,10 +19,8 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.smallest import SHORT, any_of, repeats, smallest
+from maskgrad.kernels.smallest import any_of, repeats, smallest
 
-#: Floating-point types that are summed in their own.
-FULL = (torch.float32, torch.float64)
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
 )
@@ -95,31 +93,11 @@ def total(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
 ) -> tuple[Tensor, Tensor]:
     """The sum, and whether there is any entry, which takes 2 µs for 128 entries; to count them, 5."""
-    if not masked_sum.is_small(values):
-        arguments = values, mask, dim, keepdim, dtype
-        if masked_sum.is_compiled_for(*arguments):
-            found, count = masked_sum.compiled(*arguments)
-            return found, some(count, mask, dim, keepdim)
-    elif dtype is None and dim and values.is_floating_point() and not repeats(mask):  # most calls: 1 µs less
-        found = torch.where(mask, values, 0).sum(dim, keepdim)
-        return found, mask.any(dim, keepdim) if mask.numel() < SHORT else any_of(mask, dim, keepdim)
-    return plain_sum(values, mask, dim, keepdim, dtype), any_of(mask, dim, keepdim)
-
-
-def averaged(
-    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None
-) -> tuple[Tensor, Tensor]:
-    """The mean, and whether there is any entry."""
     arguments = values, mask, dim, keepdim, dtype
-    if not masked_mean.is_small(values):
-        if masked_mean.is_compiled_for(*arguments):
-            found, count = masked_mean.compiled(*arguments)
-            return found, some(count, mask, dim, keepdim)
-    elif dtype is None and dim and values.dtype in FULL and not repeats(mask):  # most calls: 4 µs less
-        count = mask.sum(dim, keepdim)
-        return torch.where(mask, values, 0).sum(dim, keepdim) / count.clamp_min(1), count.bool()
-    found, count = masked_mean.reference(*arguments)
-    return found, some(count, mask, dim, keepdim)
+    if masked_sum.is_compiled_for(*arguments):
+        found, count = masked_sum.compiled(*arguments)
+        return found, some(count, mask, dim, keepdim)
+    return plain_sum(*arguments), any_of(mask, dim, keepdim)
 
 
 def some(count: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:

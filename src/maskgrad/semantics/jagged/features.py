@@ -29,7 +29,7 @@ from maskgrad.semantics.stored.entries import StoredEntries, attach, is_masked
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["ALONG", "RULES", "along", "framed", "over_everything", "several_dims"]
+__all__ = ["ALONG", "RULES", "along", "degrees_of", "framed", "over_everything", "several_dims"]
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
@@ -50,12 +50,16 @@ def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 ALONG_DIM = ("index", "indices_or_sections")
 
 
+def degrees_of(given: dict[str, Any]) -> float:
+    """Number of entries that give no variance: the degrees of freedom used."""
+    correction = given.get("correction", given.get("unbiased"))
+    return 1.0 if correction is None else float(correction)
+
+
 def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
     """Return whether a reduction has too few entries, or a quantile no row."""
-    correction: Any = 0  # number of entries without a result: for a variance the degrees of freedom used
-    if "unbiased" in signature.split():
-        correction = given.get("correction", given.get("unbiased"))
-    few = math.prod([x.shape[d] for d in dims]) <= (1 if correction is None else float(correction))
+    lost = degrees_of(given) if "unbiased" in signature.split() else 0
+    few = math.prod([x.shape[d] for d in dims]) <= lost
     return few or ("q" in signature.split() and not x.values.numel())
 
 

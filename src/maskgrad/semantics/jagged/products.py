@@ -13,8 +13,8 @@ from torch import Tensor
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
-from maskgrad.semantics.entries import HALVES, Entries, in_a_graph, widened
-from maskgrad.semantics.jagged.operators import can_multiply, product_of_sequences
+from maskgrad.semantics.entries import HALVES, Entries, widened
+from maskgrad.semantics.jagged.operators import are_wanted, can_multiply, product_of_sequences
 from maskgrad.semantics.jagged.rows import Call, aligned, at_rows, from_padded, is_jagged, trailing
 from maskgrad.semantics.jagged.sequences import totals
 from maskgrad.semantics.products import Equation, einsum_call, written_out
@@ -141,12 +141,10 @@ def _sum(parts: list[_Part], result: str) -> Tensor:
 def _by_operator(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor | None:
     """The same in a graph, for real rows and one matrix per sequence."""
     parts = sorted(parts, key=lambda part: part.of_sequences)
-    if not in_a_graph() or [part.of_sequences for part in parts] != [False, True]:
+    if [part.of_sequences for part in parts] != [False, True]:
         return None
     (rows, one, _), (matrices, other, _) = parts
-    if one[:1] != result[0] or rows.is_complex() or not can_multiply(one, other[1:], result):
-        return None
-    if not rows.is_cpu:  # it would wait for the device, and CUDA graphs cannot
+    if not are_wanted(rows) or one[:1] != result[0] or not can_multiply(one, other[1:], result):
         return None
     return product_of_sequences(f"{one},{other[1:]}->{result}", rows, matrices, pattern.offsets)
 

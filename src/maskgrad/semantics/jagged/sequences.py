@@ -11,9 +11,9 @@ from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import HALVES, Entries, in_a_graph
-from maskgrad.semantics.jagged.features import ALONG, _without
-from maskgrad.semantics.jagged.operators import sum_along_sequences
+from maskgrad.semantics.entries import HALVES, Entries
+from maskgrad.semantics.jagged.features import ALONG, _without, degrees_of
+from maskgrad.semantics.jagged.operators import are_wanted, sum_along_sequences
 from maskgrad.semantics.jagged.rows import Call, in_frame, is_jagged, out_of_frame
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 from maskgrad.semantics.stored.registry import BY_NAME
@@ -59,17 +59,11 @@ def over_sequences(call: Call) -> Any:
     if (
         not keepdim
         or type(result) is not Entries
-        or (call.operation.name in ("var", "std") and _degrees(given))
+        or (call.operation.name in ("var", "std") and degrees_of(given))
     ):
         return result
     # a value for each sequence with a row: beside these rows it needs no mask
     return StoredEntries(result.values, BooleanPattern(result.mask).of_sequences([x.pattern]))  # type: ignore[arg-type]
-
-
-def _degrees(given: dict[str, Any]) -> float:
-    """How many rows an estimate needs more than one."""
-    correction, unbiased = given.get("correction"), given.get("unbiased")
-    return float(correction) if correction is not None else float(unbiased is None or unbiased)
 
 
 #: Number of values from which the compiled loop, which adds in float64, is faster than PyTorch's ``index_add``.
@@ -125,12 +119,7 @@ def each_sequence(call: Call) -> Any:
         return None
     x, rest, named = call.first()
     if not can_read_values(x.pattern.offsets):
-        adds = (
-            call.operation.name == "cumsum"
-            and set(given) == {"input", "dim"}
-            and x.values.is_floating_point()
-        )
-        if not (adds and in_a_graph()):
+        if call.operation.name != "cumsum" or set(given) != {"input", "dim"} or not are_wanted(x.values):
             return None
         return StoredEntries(sum_along_sequences(x.values, x.pattern.offsets), x.pattern)
     at = x.pattern.at

@@ -197,10 +197,8 @@ def cat(call: Call) -> Any:
         return None
     if not (in_a_graph() or all(can_read_values(p.offsets) for p in patterns)):
         return None
-    sizes, values = (
-        (sum(p.frame.shape[0] for p in patterns), first.pattern.longest),
-        torch.cat([p.values for p in parts]),
-    )
+    sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
+    values = torch.cat([part.values for part in parts])
     lengths = torch.cat([p.lengths() for p in patterns])
     return StoredEntries(values, of_lengths(lengths, sizes, first.pattern.at, values.shape[0]))
 

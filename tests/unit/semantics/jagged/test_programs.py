@@ -262,9 +262,8 @@ def test_a_statistic_of_other_sequences_keeps_its_mask() -> None:
     assert found.mask[0].sum() == 3 * 2
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # of opcheck, PyTorch 2.14
+# of opcheck, in PyTorch 2.14
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("lengths", [[2, 0, 3], [], [0, 0]])
 def test_operators_of_graphs_have_derivatives_of_both_orders(lengths: list[int]) -> None:
     offsets = torch.tensor([0, *lengths]).cumsum(0)
@@ -282,3 +281,16 @@ def test_operators_of_graphs_have_derivatives_of_both_orders(lengths: list[int])
     torch.library.opcheck(torch.ops.maskgrad.product_of_sequences, ("td,de->te", rows, matrices, offsets))
     torch.library.opcheck(torch.ops.maskgrad.product_within_sequences, ("td,te->de", rows, rows, offsets))
     torch.library.opcheck(torch.ops.maskgrad.sum_along_sequences, (rows, offsets, True))
+
+
+def test_operators_are_for_graphs_on_cpus() -> None:
+    """A device would be waited for."""
+
+    def run(x: Tensor) -> Tensor:
+        return x.new_empty(1 if operators.are_wanted(x) else 2)
+
+    compiled = torch.compile(run, backend="eager", fullgraph=True)
+    assert len(compiled(torch.ones(3))) == 1
+    assert len(compiled(torch.ones(3, device="meta"))) == 2
+    assert len(compiled(torch.ones(3, dtype=torch.int64))) == 2
+    assert len(run(torch.ones(3))) == 2
