@@ -221,16 +221,15 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
 
 def _with_statistics(args: tuple[Any, ...], plain: tuple[Any, ...]) -> tuple[Any, ...]:
     """Statistics of the very sequences that they are used on, as plain values: each row has one."""
-    rows = [operand for operand in plain if type(operand) is StoredEntries]
     found = list(plain)
-    for i, (given, operand) in enumerate(zip(args, plain, strict=True)):
-        known = given._pattern.sequences if type(operand) is Entries else None
+    for i, operand in enumerate(plain):
+        known = args[i]._pattern.sequences if type(operand) is Entries else None
         if type(known) is JaggedPattern and all(
             type(x.pattern) is JaggedPattern
             and x.pattern.at == known.at
             and len(x.shape) == operand.values.ndim
             and same_lengths(x.pattern, known)
-            for x in rows
+            for x in _stored_in(plain)
         ):
             found[i] = operand.values
     return tuple(found)
