@@ -93,6 +93,8 @@ class Kernel(Generic[P, R]):
             p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
         ]
         self._names = tuple(p.name for p in parameters)
+        self._tensors = _places_of_tensors(schema)
+        self._others = tuple([i for i in self._tensors if i != leading])
         self._dim = self._names.index("dim") if "dim" in self._names else len(self._names)
         self._bodies: dict[str, Callable[..., Any]] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -136,7 +138,9 @@ class Kernel(Generic[P, R]):
         leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
         if self.is_small(leading) or (self.when is not None and not self.when(*args)):
             return False
-        others = [x for x in args if isinstance(x, Tensor) and x is not leading]
+        others = [args[i] for i in self._others if i < len(args)]
+        if len(args) > len(self._names):  # given by name
+            others += [x for x in args[len(self._names) :] if isinstance(x, Tensor)]
         if explain(self.name, leading, *others) != "":
             return False
         return torch.compiler.is_dynamo_compiling() or not self.is_trivial(args)
@@ -147,15 +151,13 @@ class Kernel(Generic[P, R]):
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
         gradients batched by ``is_grads_batched``.
         """
-        operator = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked()
-        records, recorded, device = not operator and torch.is_grad_enabled(), False, "cpu"
-        for x in args:
-            if isinstance(x, Tensor):
-                recorded = recorded or (records and x.requires_grad)
-                if x.is_cuda:
-                    device = "cuda"
+        operator, recorded = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked(), False
+        if not operator and torch.is_grad_enabled():
+            for i in self._tensors:
+                recorded = recorded or (args[i] is not None and args[i].requires_grad)
         if operator or (recorded and self.backward is None):  # it raises: no derivative
             return getattr(torch.ops.maskgrad, self.name)(*args, **kwargs)  # type: ignore[no-any-return]
+        device = "cuda" if args[self._tensors[0]].is_cuda else "cpu"
         body = self._recorded(device) if recorded else self.backend(device)
         return body(*args, **kwargs)  # type: ignore[no-any-return]
 
@@ -232,6 +234,12 @@ class Kernel(Generic[P, R]):
             return _without_base(result)
 
         return body
+
+
+def _places_of_tensors(schema: str) -> tuple[int, ...]:
+    """Return which of the positional arguments are tensors; found once, as a look at each argument takes 0.1 us."""
+    kinds = [str(a.type) for a in torch._C.parse_schema(f"kernel{schema}").arguments if not a.kwarg_only]
+    return tuple([i for i, kind in enumerate(kinds) if kind in ("Tensor", "Optional[Tensor]")])
 
 
 def kernel(

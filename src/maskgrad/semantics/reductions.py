@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reductions import some, total
+from maskgrad.kernels.reductions import as_repeated
 from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import SHORT, any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
@@ -40,7 +40,8 @@ def sum(
 ) -> Entries:
     """Add up the specified entries."""
     dims = as_dims(dim, input.values.ndim)
-    return Entries(*total(*input, dims, keepdim, dtype))
+    found, present = kernels.masked_sum(*input, dims, keepdim, dtype)
+    return Entries(found, as_repeated(present, input.mask, dims, keepdim))
 
 
 def mean(
@@ -49,7 +50,7 @@ def mean(
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, some(count, input.mask, dims, keepdim))
+    return Entries(result, as_repeated(count > 0, input.mask, dims, keepdim))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import encode
-from maskgrad.kernels.cpu.partition import like, walk, walkable
+from maskgrad.kernels.cpu.partition import copied_like, like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
@@ -140,16 +140,23 @@ def write(
     out = like(x, x.dtype)
     if not out.numel():
         return out
-    dtype = wide(x)
-    # They have one shape, so all of them vary along the inner axis, or none does.
-    shared = torch.broadcast_tensors(
-        *(torch.zeros((), dtype=dtype) if a is None else a.detach().to(dtype) for a in few)
-    )
-    tensors = [a.contiguous() for a in shared]
-    tensors += tensors[:1] * (4 - len(tensors))
-    all_tensors, way = walk(out, x, x if y is None else y.detach(), mask, *tensors, mask=3)
+    first, *rest = _alike([None if a is None else a.detach() for a in few], wide(x))
+    (*tensors, first), way = walk(out, x, x if y is None else y.detach(), mask, first, mask=3)
+    if way.copied[-1]:
+        rest = [copied_like(a, out) for a in rest]
+    rest += [first] * (3 - len(rest))
     run(
-        loop, *[flat(a) for a in all_tensors], *way.geometry, scalars(x, numbers), number(x, nothing),
+        loop, *[flat(a) for a in (*tensors, first, *rest)], *way.geometry, scalars(x, numbers), number(x, nothing),
         tasks=way.tasks, elements=out.numel() * (1 if y is None else 2),
     )  # fmt: skip
     return out
+
+
+def _alike(few: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
+    """Contiguous tensors of one shape and dtype; the loop then finds the same place in all of them."""
+    found = [a for a in few if a is not None]
+    shape = found[0].shape if found else torch.Size()
+    if any([a.shape != shape for a in found[1:]]):
+        shape = torch.broadcast_shapes(*[a.shape for a in found])
+    filled = [torch.zeros(shape, dtype=dtype) if a is None else a for a in few]
+    return [(a if a.shape == shape else a.expand(shape)).to(dtype).contiguous() for a in filled]

@@ -26,7 +26,7 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import at, compiled, flat
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import LIGHT, SERIAL, run
-from maskgrad.kernels.layout import Axis, axes, nest
+from maskgrad.kernels.layout import Axis, axes, nest, unrepeated
 
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
@@ -121,12 +121,13 @@ class Partition:
         return tuple([n for d, n in enumerate(every) if d not in self.dims]), every
 
     @cached_property
-    def _is_direct(self) -> bool:
+    def is_direct(self) -> bool:
+        """Return whether the results of the loops are those of the reduction, in its order."""
         return self.whole and self._back is None
 
     def empty(self, dtype: torch.dtype, keepdim: bool = False) -> Tensor:
         """Memory for the results of the loops, in the shape of the reduction if no results need merging."""
-        return empty(self._final[keepdim] if self._is_direct else self.results, dtype)
+        return empty(self._final[keepdim] if self.is_direct else self.results, dtype)
 
     def placed(self, merged: Tensor, keepdim: bool) -> Tensor:
         """The merged results as the reduction returns them: kept dimensions in their order."""
@@ -161,6 +162,8 @@ def standing(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor,
 
 def _stood(x: Tensor) -> Tensor:
     *left, width = x.shape
+    if x.is_meta:
+        return x.new_empty((width, *left)).movedim(0, -1)
     out, rows = empty((width, *left), x.dtype), math.prod(left)
     run(_stand, flat(x), flat(out), rows, width, tasks=rows, elements=x.numel() // LIGHT)
     return out.movedim(0, -1)
@@ -220,12 +223,47 @@ def partition(
     return _copied(tensors, cut.copied), cut
 
 
+def cut_of(
+    values: Tensor, mask: Tensor, dims: Sequence[int], tile: int, light: int | None = 1
+) -> tuple[Tensor, Tensor, Partition, int]:
+    """Cut the reduction of ``values`` under ``mask``, whatever their strides.
+
+    Returns:
+        Values and mask as the loops read them, the cut, and how often each entry is repeated (:func:`unrepeated`).
+    """
+    dims = tuple(dims)
+    part = _cut_as_they_are(values.shape, values.stride(), mask.stride(), dims, tile, light)
+    if part is not None:
+        return values, mask, part, 1
+    values, mask, repeats = unrepeated(values, mask, dims)
+    (values, mask), part = partition(standing(values, mask, dims), dims, tile, mask=1, light=light)
+    return values, mask, part, repeats
+
+
+@functools.lru_cache(KEPT)
+def _cut_as_they_are(
+    shape: torch.Size, steps: tuple[int, ...], mask_steps: tuple[int, ...], dims: tuple[int, ...], tile: int,
+    light: int | None,
+) -> Partition | None:  # fmt: skip
+    """Return the cut of tensors that the loops can read without a copy; None for others."""
+    given = [torch.empty_strided(shape, s, device="meta") for s in (steps, mask_steps)]
+    few, few_mask, _ = unrepeated(*given, dims)
+    read, known = standing(few, few_mask, dims)
+    if read is not given[0] or known is not given[1]:
+        return None
+    part = _partition(shape, (steps, mask_steps), dims, tile, 1, light)
+    return None if True in part.copied else part
+
+
 def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor, ...]:
     if True not in copied:
         return tuple(tensors)
-    return tuple(
-        like(tensors[0], x.dtype).copy_(x) if copy else x for x, copy in zip(tensors, copied, strict=True)
-    )
+    return tuple([copied_like(x, tensors[0]) if copy else x for x, copy in zip(tensors, copied, strict=True)])
+
+
+def copied_like(x: Tensor, first: Tensor) -> Tensor:
+    """A copy of ``x``, broadcast, in the shape and order of ``first``."""
+    return like(first, x.dtype).copy_(x.detach())
 
 
 @functools.lru_cache(KEPT)
@@ -302,22 +340,24 @@ class Walk:
 
 
 def walk(out: Tensor, *others: Tensor, mask: int | None = None) -> tuple[tuple[Tensor, ...], Walk]:
-    """Cut a pass that writes ``out`` (without gaps, not empty), reading ``others``, broadcast to its shape.
+    """Cut a pass that writes ``out`` (without gaps, not empty), reading ``others``, which broadcast to its shape.
 
     ``mask`` is the index of a mask among all of them, as in :func:`partition`.
 
     Returns:
         All tensors, copied where they could not be traversed with ``out``, and the cut.
     """
-    shape = out.shape
-    tensors = (out, *[x if x.shape == shape else x.expand(shape) for x in others])
-    way = _walk(*_shape_and_strides(tensors), mask)
-    return _copied(tensors, way.copied), way
+    way = _walk(out.shape, out.stride(), tuple([(x.shape, x.stride()) for x in others]), mask)
+    tensors = (out, *others)
+    return (_copied(tensors, way.copied) if True in way.copied else tensors), way
 
 
 @functools.lru_cache(KEPT)
-def _walk(shape: torch.Size, strides: Strides, mask: int | None) -> Walk:
-    strides, copied = _aligned(shape, strides)
+def _walk(
+    shape: torch.Size, steps: tuple[int, ...], others: tuple[tuple[torch.Size, tuple[int, ...]], ...], mask: int | None
+) -> Walk:  # fmt: skip
+    expanded = [torch.empty_strided(*other, device="meta").expand(shape).stride() for other in others]
+    strides, copied = _aligned(shape, (steps, *expanded))
     merged, _ = axes(shape, strides, ())
     inner = merged.pop() if merged else Axis(1, False, (1,) + (0,) * (len(strides) - 1))
     if mask is not None and merged:

@@ -27,8 +27,8 @@ def masked_cross_entropy(
     normalizer = torch.where(normalizer == torch.inf, torch.nan, normalizer)  # inf - inf, as in torch
     loss = normalizer - picked
     if smoothing:
-        total, count = reductions.masked_sum(input, mask, (dim,), False, picked.dtype)
-        loss = normalizer - (1 - smoothing) * picked - smoothing * total / count.clamp(min=1)
+        average, _ = reductions.masked_mean(input, mask, (dim,), False, picked.dtype)
+        loss = normalizer - (1 - smoothing) * picked - smoothing * average
     return torch.where(present, loss, 0), torch.where(present, normalizer, 0)
 
 

@@ -18,9 +18,8 @@ from maskgrad.kernels import extrema as family
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
-from maskgrad.kernels.cpu.partition import Partition, partition, standing
+from maskgrad.kernels.cpu.partition import Partition, cut_of
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.layout import unrepeated
 
 BLOCK = 1024  # entries of a row processed together
 FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
@@ -80,15 +79,14 @@ def _reduce(
     lowest = family.lowest(values.dtype, largest)
     if values.dtype in NARROW:
         values = values.to(torch.int32)
-    values, mask, repeats = unrepeated(values, mask, dim)
-    tensors, parts = partition(standing(values, mask, dim), dim, TILE, mask=1)
+    values, mask, parts, repeats = cut_of(values, mask, dim, TILE)
     best, number = parts.empty(values.dtype), parts.empty(torch.int64)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
     start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer that never wins
     run(
-        _columns if parts.inner else _rows, *[flat(x) for x in tensors], *parts.geometry, wide(start),
+        _columns if parts.inner else _rows, flat(values), flat(mask), *parts.geometry, wide(start),
         wide(turn), position, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return best, number if position else number * repeats, parts

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
+from maskgrad.kernels.selection import runs_compiled
 
 
 @kernel(
@@ -34,7 +35,7 @@ def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
     PyTorch branches at each entry, which at a random mask takes six times as long.
     """
     if (
-        masked_filling.is_compiled_for(target, mask, values)
+        runs_compiled("masked_filling", target, mask, values)
         and not target.is_cuda
         and backend_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
     ):

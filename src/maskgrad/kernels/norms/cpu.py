@@ -78,12 +78,12 @@ def masked_norm(
     if ord not in family.ORDERS:
         return family.masked_norm.reference(values, mask, tuple(dim), keepdim, ord)
     if ord == math.inf:  # the bits of absolute values are integers of the same order
-        norm, count = largest_key(_KEYS, values.detach(), mask, dim, keepdim)
+        norm, present = largest_key(_KEYS, values.detach(), mask, dim, keepdim)
         dtype = wide(values)
         bits = norm.to(torch.int64 if dtype == torch.float64 else torch.int32)
-        return bits.view(dtype).to(values.dtype), count > 0
-    norm, count = sum_of(_TERMS[int(ord)], values.detach(), mask, dim, keepdim)
-    return (norm.sqrt() if ord == 2 else norm).to(values.dtype), count > 0
+        return bits.view(dtype).to(values.dtype), present
+    norm, present = sum_of(_TERMS[int(ord)], values.detach(), mask, dim, keepdim)
+    return (norm.sqrt() if ord == 2 else norm).to(values.dtype), present
 
 
 def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:

@@ -20,10 +20,9 @@ from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.loops import cut, place, stretch
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, standing
+from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.filling.cpu import select
-from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import mean_dtype, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
@@ -60,6 +59,7 @@ _NUMBERS: dict[tuple[bool, bool], tuple[int, Any, Any, Any, torch.dtype]] = {
     (False, True): (4, np.int32(0), np.int32(1), np.int64(0), torch.int64),
     (False, False): (8, np.int64(0), np.int64(1), np.int64(0), torch.int64),
 }
+_ANY = 2**62  # counts are not cut off
 Loops = tuple[Callable[..., None], Callable[..., None]]
 
 
@@ -72,6 +72,7 @@ def _reduce(
     dtype: torch.dtype,
     mean: bool = False,
 ) -> tuple[Tensor, Tensor]:
+    """Sums, and whether there is an entry; or means, and counts."""
     if dtype.is_complex:
         body = family.masked_mean.reference if mean else family.masked_sum.reference
         return body(values, mask, tuple(dim), keepdim, dtype)
@@ -88,14 +89,14 @@ def _reduce(
 def sum_of(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """Run loops made by :func:`summing` on floats: the sums, not rounded (float64), and the counts."""
+    """Run loops made by :func:`summing` on floats: the sums, not rounded (float64), and whether there is an entry."""
     return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None)
 
 
 def largest_key(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """The largest of integers that are terms of floats and as wide (0 if empty), and the counts."""
+    """The largest of integers that are terms of floats and as wide (0 if empty), and whether there is an entry."""
     return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None, keys=True)
 
 
@@ -110,19 +111,24 @@ def _sums(
     total: torch.dtype | None,
     keys: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Sums or means, and counts. ``narrow``: blocks are added in float32. ``total`` is the type of the final result."""
-    values, mask, repeats = unrepeated(values, mask, dim)
+    """Sums and whether there is an entry, or means and counts.
+
+    ``narrow``: blocks are added in float32. ``total`` is the type of the final result.
+    """
     floats = values.is_floating_point() and not keys
     size, zero, one, more, stored = _NUMBERS[floats, narrow and (floats or keys)]
-    tensors, part = partition(standing(values, mask, dim), dim, TILE // size, mask=1, light=LIGHT)
+    values, mask, part, repeats = cut_of(values, mask, dim, TILE // size, LIGHT)
     if total is not None and part.whole:
         stored = total
-    out, count = part.empty(stored, keepdim), part.empty(torch.int64, keepdim)
+    counts = mean or not part.is_direct
+    out, count = part.empty(stored, keepdim), part.empty(torch.int64 if counts else torch.bool, keepdim)
     run(
-        loops[part.inner is not None], *[flat(x) for x in tensors], *part.geometry, min(part.tile, part.width),
-        zero, one, more, mean and part.whole, flat(out), flat(count), tasks=part.tasks,
+        loops[part.inner is not None], flat(values), flat(mask), *part.geometry, min(part.tile, part.width),
+        zero, one, more, mean and part.whole, flat(out), flat(count), _ANY if counts else 1, tasks=part.tasks,
         elements=values.numel() // LIGHT,
     )  # fmt: skip
+    if part.is_direct and repeats == 1:
+        return out, count
     if not part.whole:
         (out, extra), (count, _) = part.split(out), part.split(count)
         if extra:
@@ -130,7 +136,9 @@ def _sums(
         if mean:
             out = out / count.clamp(min=1)
     if repeats > 1:
-        out, count = out if mean or keys else out * repeats, count * repeats
+        out, count = out if mean or keys else out * repeats, count * repeats if mean else count
+    if not (mean or part.is_direct):
+        count = count > 0
     return part.placed(out, keepdim), part.placed(count, keepdim)
 
 
@@ -149,7 +157,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
     @reordered
     def rows(
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
-        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
+        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, most: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, for the mask see :func:`stretch`."""
         v, m, out, count = at(v), at(m), at(out), at(count)
@@ -192,7 +200,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                 out[task] = s / max(n, 1)
             else:
                 out[task] = s
-            count[task] = n
+            count[task] = min(n, most)
 
     @reordered
     def addcolumns(v: Any, m: Any, s: Any, n: Any, zero: Any, one: Any) -> None:
@@ -218,7 +226,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
     @reordered
     def columns(
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
-        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, lo: int, hi: int,
+        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, most: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t sums tile t % tiles of the columns, over one piece of the rows.
 
@@ -268,7 +276,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                     out[base + k] = s[k] / max(n[k], 1)
                 else:
                     out[base + k] = s[k]
-                count[base + k] = n[k]
+                count[base + k] = min(n[k], most)
 
     return rows, columns
 

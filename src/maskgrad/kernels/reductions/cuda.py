@@ -38,7 +38,8 @@ def masked_sum(
     result = sum_dtype(values.dtype, dtype)
     if result.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
-    return _reduce(_readable(values, result), mask, dim, keepdim, result, mean=False)
+    total, count = _reduce(_readable(values, result), mask, dim, keepdim, result, mean=False)
+    return total, count > 0
 
 
 def masked_mean(

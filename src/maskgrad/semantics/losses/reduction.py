@@ -51,7 +51,8 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
         return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
     wide = torch.float32 if values.dtype in HALVES else None
-    return summed(*kernels.masked_sum(values, loss.mask, dims, False, wide), values.dtype, reduction)
+    total, _ = kernels.masked_sum(values, loss.mask, dims, False, wide)
+    return summed(total, kernels.masked_count(loss.mask, dims, False), values.dtype, reduction)
 
 
 def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
