@@ -46,7 +46,8 @@ class Kernel(Generic[P, R]):
             nodes of PyTorch that the reference records.
         in_graphs: number of values from which graphs of torch.compile for the CPU call the operator, because it beats
             the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
-        leading: which argument decides dtype and size, or a function of all arguments that returns a stand-in for it.
+        leading: which argument decides dtype and size.
+        numbers: a function of all arguments that returns the number of values instead.
         check: raises an error unless the arguments fit together.
         when: returns whether the compiled implementations support the arguments; None: always.
         writes: whether arguments are written to; no gradient is recorded then.
@@ -64,7 +65,8 @@ class Kernel(Generic[P, R]):
         min_numel: int,
         recorded: int | None,
         in_graphs: int | None,
-        leading: int | Callable[..., Tensor],
+        leading: int,
+        numbers: Callable[..., int] | None,
         check: Callable[..., None] | None,
         when: Callable[..., bool] | None,
     ) -> None:
@@ -77,6 +79,7 @@ class Kernel(Generic[P, R]):
         self.recorded = min_numel if recorded is None else recorded
         self.in_graphs = in_graphs
         self.leading = leading
+        self.numbers = numbers
         self.check = check
         self.when = when
         self.writes = "!)" in schema
@@ -128,22 +131,22 @@ class Kernel(Generic[P, R]):
                 raise TypeError(f"{self.name}() is missing the argument {name!r}")
         return tuple(found), rest
 
-    def is_small(self, values: Tensor) -> bool:
+    def is_small(self, values: Tensor, number: int | None = None) -> bool:
         """Return whether these are too few for a compiled implementation, by their number and gradient alone."""
         recorded = values.requires_grad and torch.is_grad_enabled()
-        return is_small(values, self.recorded if recorded else self.min_numel)
+        return is_small(values, self.recorded if recorded else self.min_numel, number)
 
     def is_compiled_for(self, *args: Any) -> bool:
         """Return whether a compiled implementation runs on these arguments."""
-        leading = args[self.leading] if isinstance(self.leading, int) else self.leading(*args)
-        if self.is_small(leading) or (self.when is not None and not self.when(*args)):
+        leading, number = args[self.leading], None if self.numbers is None else self.numbers(*args)
+        if self.is_small(leading, number) or (self.when is not None and not self.when(*args)):
             return False
         others = [args[i] for i in self._others if i < len(args)]
         if len(args) > len(self._names):  # given by name
             others += [x for x in args[len(self._names) :] if isinstance(x, Tensor)]
-        if explain(self.name, leading, *others) != "":
+        if explain(self.name, leading, *others, number=number) != "":
             return False
-        return torch.compiler.is_dynamo_compiling() or not self.is_trivial(args)
+        return not self.is_trivial(args) or torch.compiler.is_dynamo_compiling()
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled implementation for the tensors' device.
@@ -188,9 +191,8 @@ class Kernel(Generic[P, R]):
 
     def is_trivial(self, args: tuple[Any, ...]) -> bool:
         """Return whether there is no value, a scalar, or no dimension to reduce: only the reference handles these."""
-        first = args[self.leading if isinstance(self.leading, int) else 0]
-        dim = args[self._dim] if self._dim < len(args) else None
-        return not first.numel() or not first.ndim or (isinstance(dim, tuple | list) and not dim)
+        first = args[self.leading]
+        return not first.numel() or not first.ndim or (self._dim < len(args) and args[self._dim] in ((), []))
 
     def derive(self, save: Callable[..., None], backward: Callable[..., Any]) -> None:
         """Set the functions ``save`` and ``backward`` of the derivative."""
@@ -217,10 +219,9 @@ class Kernel(Generic[P, R]):
         """The compiled implementation as PyTorch calls it, perhaps directly, with unsupported arguments."""
         arguments = torch._C.parse_schema(f"{self.name}{self.schema}").arguments
         written = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
-        first = self.leading if isinstance(self.leading, int) else 0
 
         def body(*args: Any, **kwargs: Any) -> Any:
-            unknown = args[first].dtype not in self.dtypes or (device == "cuda" and not triton_works())
+            unknown = args[self.leading].dtype not in self.dtypes or (device == "cuda" and not triton_works())
             if unknown or self.is_trivial(args):
                 return _without_base(self.reference(*args, **kwargs))
             result = self.backend(device)(*args, **kwargs)
@@ -249,14 +250,15 @@ def kernel(
     min_numel: int,
     recorded: int | None = None,
     in_graphs: int | None = None,
-    leading: int | Callable[..., Tensor] = 0,
+    leading: int = 0,
+    numbers: Callable[..., int] | None = None,
     check: Callable[..., None] | None = None,
     when: Callable[..., bool] | None = None,
 ) -> Callable[[Callable[P, R]], Kernel[P, R]]:
     """Make a kernel from its reference: see :class:`Kernel`."""
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
-        record = Kernel(reference, schema, dtypes, min_numel, recorded, in_graphs, leading, check, when)
+        record = Kernel(reference, schema, dtypes, min_numel, recorded, in_graphs, leading, numbers, check, when)
         KERNELS[record.name] = record
         return record
 

@@ -76,10 +76,11 @@ def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
     return not KERNELS[kernel].is_small(values) and explain(kernel, values, *others) == ""
 
 
-def is_small(values: Tensor, least: int) -> bool:
+def is_small(values: Tensor, least: int, number: int | None = None) -> bool:
     """Whether there are fewer than ``least`` values and nothing is forced; not distinguished for small tensors."""
-    # first: graphs must not depend on sizes
-    return not torch.compiler.is_compiling() and values.numel() < least and _forced() is None
+    if torch.compiler.is_compiling():  # graphs must not depend on sizes
+        return False
+    return (values.numel() if number is None else number) < least and _forced() is None
 
 
 def gradients_are_stacked() -> bool:
@@ -87,18 +88,21 @@ def gradients_are_stacked() -> bool:
     return _is_in_dispatch(_STACKING)
 
 
-def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
-    """Return why ``kernel`` would run its reference on these tensors; empty if the compiled implementation runs."""
+def explain(kernel: str, values: Tensor, *others: Tensor | None, number: int | None = None) -> str:
+    """Return why ``kernel`` would run its reference on these tensors; empty if the compiled implementation runs.
+
+    ``number`` is that of the values which decide, if not of ``values``.
+    """
     # First, because the rest cannot be traced.
     if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
-        return _why_not_in_a_graph(kernel, values, *others)
+        return _why_not_in_a_graph(kernel, number, values, *others)
     forced = _block_choice.get() or _environment()
     if forced == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
     record = KERNELS[kernel]
     on_cuda = values.is_cuda
     if forced is None:
-        number = values.numel()
+        number = values.numel() if number is None else number
         if number < record.min_numel:
             return f"{number} values are too few: compiled kernels start at {record.min_numel}"
         if number < record.recorded and torch.is_grad_enabled() and _needs_gradient(values, *others):
@@ -111,8 +115,10 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None) -> str:
         return f"there is no compiled kernel for {values.dtype}"
     if on_cuda:
         return _why_not_on_cuda(record, values, *others)
-    for tensor in (values, *others):
-        if tensor is not None and not is_plain(tensor):
+    for x in (values, *others):  # is_plain, whose call would take as long
+        if x is not None and not (
+            type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not x.is_conj() and not x.is_neg()
+        ):
             return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
     if is_transformed():
         return _TRANSFORMED
@@ -126,7 +132,7 @@ def _needs_gradient(*tensors: Tensor | None) -> bool:
     return False
 
 
-def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> str:
+def _why_not_in_a_graph(kernel: str, number: int | None, values: Tensor, *others: Tensor | None) -> str:
     """Export needs ordinary PyTorch; torch.compile takes an operator where it is faster: large float tensors."""
     record = KERNELS[kernel]
     least = record.in_graphs
@@ -140,10 +146,10 @@ def _why_not_in_a_graph(kernel: str, values: Tensor, *others: Tensor | None) -> 
         return _TRANSFORMED
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    if not statically_known_true(values.numel() >= least):  # sizes are not read: one graph for all sizes
+    if not statically_known_true((values.numel() if number is None else number) >= least):  # sizes are not read: one graph for all sizes
         return f"a graph is being traced, and there may be fewer than {least} values"
-    # If a stand-in decides the size, a gradient is expanded, whatever its strides, to that of the last operand.
-    for tensor in others[-1:] if callable(record.leading) else (values, *others):
+    # If another size decides, a gradient is expanded, whatever its strides, to that of the last operand.
+    for tensor in others[-1:] if number is not None else (values, *others):
         if tensor is not None and not tensor.is_contiguous():
             return "a graph is being traced, and an operand is not contiguous"
     return ""

@@ -23,8 +23,7 @@ PATTERN = "along a dimension: specified where more entries than the correction w
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
     variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
     enough = count > max(correction, 0)
-    # no estimate from too few entries: no 0 / 0, and no gradient
-    return Entries(torch.where(enough, variance, 0), enough)
+    return Entries(variance, enough)  # no estimate from too few entries
 
 
 def var(

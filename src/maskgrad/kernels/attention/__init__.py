@@ -171,14 +171,14 @@ def fits_fused(
 def _spared(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
-) -> Tensor:  # fmt: skip
-    """A view with as many values as a sequence of mean size has products, for the size check of the kernel.
+) -> int:  # fmt: skip
+    """The number of products of a sequence of mean size, for the size check of the kernel.
 
     The products must amortise one call per sequence. Only the mean of the lengths is known; if it equals the longest,
     all are equal, and there is one call.
     """
     if torch.compiler.is_compiling():
-        return query  # sizes are not read
+        return query.numel()  # sizes are not read
     sequences = query_offsets.shape[0] - 1
     products = longest_query * longest_key * query.shape[1] * query.shape[2]
     queries, keys = sequences * longest_query, sequences * longest_key
@@ -188,7 +188,7 @@ def _spared(
         number = int(products * max(1 - query.shape[0] / queries * key.shape[0] / keys, 0))
     else:
         number = 0
-    return query.detach().new_empty(()).expand(number)
+    return number
 
 
 @kernel(
@@ -196,7 +196,7 @@ def _spared(
     FLOATS,
     min_numel=196_608,
     in_graphs=0,
-    leading=_spared,
+    numbers=_spared,
     check=_check,
     when=fits_fused,
 )

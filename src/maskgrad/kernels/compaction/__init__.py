@@ -26,11 +26,12 @@ def masked_select(values: Tensor, mask: Tensor) -> Tensor:
     return values.masked_select(mask)
 
 
-def _scattered(source: Tensor, mask: Tensor) -> Tensor:
-    return source.detach().new_empty(()).expand(mask.shape)
-
-
-@kernel("(Tensor source, Tensor mask) -> Tensor", REDUCIBLE, min_numel=4096, leading=_scattered)
+@kernel(
+    "(Tensor source, Tensor mask) -> Tensor",
+    REDUCIBLE,
+    min_numel=4096,
+    numbers=lambda source, mask: mask.numel(),
+)
 def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
     """Return zeros with ``source``, (K,), at the K positions where ``mask`` is True, in row-major order."""
     return source.new_zeros(mask.shape).masked_scatter(mask, source)

@@ -224,26 +224,30 @@ def partition(
 
 
 def cut_of(
-    values: Tensor, mask: Tensor, dims: Sequence[int], tile: int, light: int | None = 1
-) -> tuple[Tensor, Tensor, Partition, int]:
+    values: Tensor, mask: Tensor, dims: Sequence[int], tile: int, light: int = 1, counts: bool = True,
+    joins: bool = True,
+) -> tuple[Tensor, Tensor, Partition, int]:  # fmt: skip
     """Cut the reduction of ``values`` under ``mask``, whatever their strides.
+
+    ``counts``: the caller multiplies by the number of repetitions, so that each entry is read once. ``joins``: the loop
+    takes rows that share one entry of the mask as one, see :func:`partition`, also for ``light``.
 
     Returns:
         Values and mask as the loops read them, the cut, and how often each entry is repeated (:func:`unrepeated`).
     """
-    dims = tuple(dims)
-    part = _cut_as_they_are(values.shape, values.stride(), mask.stride(), dims, tile, light)
+    dims, place = tuple(dims), 1 if joins else None
+    part = _cut_as_they_are(values.shape, values.stride(), mask.stride(), dims, tile, light, place)
     if part is not None:
         return values, mask, part, 1
-    values, mask, repeats = unrepeated(values, mask, dims)
-    (values, mask), part = partition(standing(values, mask, dims), dims, tile, mask=1, light=light)
+    values, mask, repeats = unrepeated(values, mask, dims) if counts else (values, mask, 1)
+    (values, mask), part = partition(standing(values, mask, dims), dims, tile, place, light)
     return values, mask, part, repeats
 
 
 @functools.lru_cache(KEPT)
 def _cut_as_they_are(
     shape: torch.Size, steps: tuple[int, ...], mask_steps: tuple[int, ...], dims: tuple[int, ...], tile: int,
-    light: int | None,
+    light: int, place: int | None,
 ) -> Partition | None:  # fmt: skip
     """Return the cut of tensors that the loops can read without a copy; None for others."""
     given = [torch.empty_strided(shape, s, device="meta") for s in (steps, mask_steps)]
@@ -251,7 +255,7 @@ def _cut_as_they_are(
     read, known = standing(few, few_mask, dims)
     if read is not given[0] or known is not given[1]:
         return None
-    part = _partition(shape, (steps, mask_steps), dims, tile, 1, light)
+    part = _partition(shape, (steps, mask_steps), dims, tile, place, light)
     return None if True in part.copied else part
 
 

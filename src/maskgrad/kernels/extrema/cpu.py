@@ -33,7 +33,9 @@ def masked_extremum(
 ) -> tuple[Tensor, Tensor]:
     if values.ndim > 64:  # torch's bitmask of dimensions has 64 bits
         return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest)
-    best, ties, parts = _reduce(values, mask, dim, largest, False)
+    best, ties, parts = _reduce(values, mask, dim, keepdim, largest, False)
+    if parts.is_direct:
+        return best if best.dtype is values.dtype else best.to(values.dtype), ties
     if not parts.whole:
         split, merge = parts.split(best)
         best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
@@ -45,7 +47,7 @@ def masked_extremum(
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    best, index, parts = _reduce(values, mask, (dim,), largest, True)
+    best, index, parts = _reduce(values, mask, (dim,), keepdim, largest, True)
     if not parts.whole:
         split, merge = parts.split(best)
         best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
@@ -73,14 +75,14 @@ _SPREAD = entrywise(_attains)
 
 
 def _reduce(
-    values: Tensor, mask: Tensor, dim: Sequence[int], largest: bool, position: bool
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool, position: bool
 ) -> tuple[Tensor, Tensor, Partition]:
     """The extremum of each piece, and either the number of ties in it or the position of the first (-1: none)."""
     lowest = family.lowest(values.dtype, largest)
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, parts, repeats = cut_of(values, mask, dim, TILE)
-    best, number = parts.empty(values.dtype), parts.empty(torch.int64)
+    best, number = parts.empty(values.dtype, keepdim), parts.empty(torch.int64, keepdim)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
@@ -89,7 +91,7 @@ def _reduce(
         _columns if parts.inner else _rows, flat(values), flat(mask), *parts.geometry, wide(start),
         wide(turn), position, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
-    return best, number if position else number * repeats, parts
+    return best, number if position or repeats == 1 else number * repeats, parts
 
 
 @compiled

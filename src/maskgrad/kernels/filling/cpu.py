@@ -38,7 +38,7 @@ def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
 
 
 def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
-    """Write ``values`` where ``mask`` holds, else ``filler``, to ``out``, which has no gaps; of one shape."""
+    """Write ``values``, broadcast, where ``mask`` holds, else ``filler``, to ``out``, which has no gaps."""
     if out.numel():
         is_zero = filler == 0 and math.copysign(1, filler) > 0
         _walk(out, values, mask, 0 if is_zero else _bits(filler, out.dtype))
@@ -67,33 +67,39 @@ def _bits(filler: float, dtype: torch.dtype) -> int:
 
 
 def _walk(out: Tensor, values: Tensor, mask: Tensor, constant: int | None) -> None:
-    """Run a loop over three tensors, along the memory of the first."""
-    merged = _merged(out.shape, (out.stride(), values.stride(), mask.stride()))
-    if len(merged) > AXES:
+    """Run a loop over three tensors, along the memory of the first; ``values`` broadcast to its shape."""
+    way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
+    if way is None:
         values, mask = (torch.empty_like(out, dtype=x.dtype).copy_(x) for x in (values.detach(), mask))
-        merged = _merged(out.shape, (out.stride(), values.stride(), mask.stride()))
-        if len(merged) > AXES:  # ``out`` has gaps: part after part
-            short = min((d for d in range(out.ndim) if out.shape[d] > 1), key=lambda d: out.shape[d])
-            for part in range(out.shape[short]):
-                one, its, known = (x.select(short, part) for x in (out, values, mask))
-                _walk(one, its, known, constant)
-            return
-    slow, fast, inner = merged
-    pieces = -(-inner.size // PIECE)
+        way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
+    if way is None:  # ``out`` has gaps: part after part
+        short = min((d for d in range(out.ndim) if out.shape[d] > 1), key=lambda d: out.shape[d])
+        for part in range(out.shape[short]):
+            one, its, known = (x.select(short, part) for x in (out, values, mask))
+            _walk(one, its, known, constant)
+        return
+    geometry, tasks = way
     number = _NUMBERS[out.element_size()]
-    places = [(x.data_ptr(), number(0)) for x in (out, values)]
     run(
-        _write if constant is None else _fill, *places, flat(mask), number(constant or 0),
-        slow.strides, fast.size, fast.strides, inner.size, inner.strides, pieces,
-        tasks=slow.size * fast.size * pieces, elements=out.numel() // LIGHT,
+        _write if constant is None else _fill, (out.data_ptr(), number(0)), (values.data_ptr(), number(0)),
+        flat(mask), number(constant or 0), *geometry, tasks=tasks, elements=out.numel() // LIGHT,
     )  # fmt: skip
 
 
 @functools.lru_cache(KEPT)
-def _merged(shape: torch.Size, strides: tuple[tuple[int, ...], ...]) -> tuple[Axis, ...]:
-    """Return the axes of three tensors, slowest first, padded to the number of a loop; finding them takes 6 us."""
-    found = axes(shape, strides, ())[0] or [Axis(1, False, (1, 1, 1))]
-    return (*[Axis(1, False, (0, 0, 0))] * (AXES - len(found)), *found)
+def _way(
+    shape: torch.Size, steps: tuple[int, ...], values_shape: torch.Size, values_steps: tuple[int, ...],
+    mask_steps: tuple[int, ...],
+) -> tuple[tuple[Any, ...], int] | None:  # fmt: skip
+    """Return the arguments ``slow_by, …, pieces`` of a loop, and the number of its tasks; None if it has more axes."""
+    read = torch.empty_strided(values_shape, values_steps, device="meta").expand(shape).stride()
+    found = axes(shape, (steps, read, mask_steps), ())[0] or [Axis(1, False, (1, 1, 1))]
+    if len(found) > AXES:
+        return None
+    slow, fast, inner = (*[Axis(1, False, (0, 0, 0))] * (AXES - len(found)), *found)
+    pieces = -(-inner.size // PIECE)
+    geometry = (slow.strides, fast.size, fast.strides, inner.size, inner.strides, pieces)
+    return geometry, slow.size * fast.size * pieces
 
 
 def _loop(keeps: bool) -> Any:

@@ -2,14 +2,16 @@ r"""Looking up rows of a table, in ordinary PyTorch: :math:`y_i = W_{x_i}`."""
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, kernel
 
 
-def _looked_up(table: Tensor, indices: Tensor) -> Tensor:
-    return table.detach().new_empty(()).expand(indices.numel(), *table.shape[1:])
+def _looked_up(table: Tensor, indices: Tensor) -> int:
+    return indices.numel() * math.prod(table.shape[1:])
 
 
 def _is_ordinary(table: Tensor, indices: Tensor) -> bool:
@@ -20,7 +22,7 @@ def _is_ordinary(table: Tensor, indices: Tensor) -> bool:
     "(Tensor table, Tensor indices) -> Tensor",
     FLOATS,
     min_numel=8_388_608,
-    leading=_looked_up,
+    numbers=_looked_up,
     when=_is_ordinary,
 )
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:

@@ -117,16 +117,12 @@ def masked_mean(
     return mean if wide is out else mean.to(out), count
 
 
-def _spread_out(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
-    return mask.new_empty((), dtype=dtype).expand(mask.shape)
-
-
 @kernel(
     "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
     FLOATS,
     min_numel=8_192,
     in_graphs=65_536,
-    leading=_spread_out,
+    numbers=lambda grad, mask, dtype: mask.numel(),
 )
 def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     """``grad``, broadcast to the shape of ``mask``, where it holds, else exactly 0: the adjoint of the masked sum.
@@ -161,6 +157,7 @@ def _save_reduction(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.dtype = values.dtype
     ctx.save_for_backward(mask, output[1])
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for the second result
 
 
 def _spread(ctx: Any, grad: Tensor, mask: Tensor) -> tuple[Tensor | None, ...]:

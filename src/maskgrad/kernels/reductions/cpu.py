@@ -48,7 +48,7 @@ def masked_mean(
 
 def masked_expand(grad: Tensor, mask: Tensor, dtype: torch.dtype) -> Tensor:
     out = empty(mask.shape, dtype)
-    select(out, grad.to(dtype).expand(mask.shape), mask, 0)
+    select(out, grad if grad.dtype is dtype else grad.to(dtype), mask, 0)
     return out
 
 

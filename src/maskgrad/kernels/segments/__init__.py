@@ -63,12 +63,11 @@ def segment_sum(
     return _merged(values.to(dtype), pointers, order, "sum")
 
 
-def _spread_out(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
-    return values.new_empty(()).expand(number)  # the size of the result decides whether the kernel pays
-
-
 @kernel(
-    f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor", _MERGEABLE, min_numel=8_192, leading=_spread_out
+    f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor",
+    _MERGEABLE,
+    min_numel=8_192,
+    numbers=lambda values, pointers, order, number: number,
 )
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """Return the value of its segment for each of ``number`` entries, (g, *dense) -> (n, *dense)."""

@@ -19,7 +19,7 @@ from maskgrad.kernels.cpu.floating import exponential, unordered
 from maskgrad.kernels.cpu.lines import sums_of_pairs
 from maskgrad.kernels.cpu.loops import number, wide, write
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import Partition, like, partition, standing, walkable
+from maskgrad.kernels.cpu.partition import Partition, cut_of, like, partition, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
@@ -51,9 +51,9 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> T
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    parts = partition(standing(values, mask, dim), dim, loops.TILE)
-    result, _, seen = statistics(*parts, loops.LOGSUMEXP, keepdim)
-    return result.to(values.dtype), seen
+    values, mask, parts, _ = cut_of(values, mask, dim, loops.TILE, counts=False, joins=False)
+    result, _, seen = statistics((values, mask), parts, loops.LOGSUMEXP, keepdim)
+    return result if result.dtype is values.dtype else result.to(values.dtype), seen
 
 
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
@@ -128,15 +128,16 @@ def _alike(grad: Tensor, output: Tensor) -> Tensor:
 
 
 def _rows(
-    tensors: Sequence[Tensor], parts: Partition, mode: int, out: Tensor
+    tensors: Sequence[Tensor], parts: Partition, mode: int, out: Tensor, keepdim: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     values, mask, *_ = tensors
-    first, second = (parts.empty(wide(values)) for _ in range(2))
-    seen = parts.empty(torch.bool)
+    first, second, seen = (parts.empty(t, keepdim) for t in (*[wide(values)] * 2, torch.bool))
     nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
+    outer, steps, *lengths, inners = parts.geometry
+    steps, inners = (*steps, 1)[:3], (*inners, 0)[:3]  # statistics have no third tensor; one loop is compiled for both
     run(
-        loops.rows, flat(values), flat(mask), flat(out), *parts.geometry, mode, number(values, 0), _least(values),
-        nothing, flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),
+        loops.rows, flat(values), flat(mask), flat(out), outer, steps, *lengths, inners, mode, number(values, 0),
+        _least(values), nothing, flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
     return first, second, seen
 
@@ -149,17 +150,17 @@ def statistics(
     wanted = mode if parts.whole else loops.PARTS
     if parts.inner is None:
         # Rows must be whole only to be written by ``rows``; here only statistics are needed, and ``out`` is unused.
-        tensors, parts = partition((values, mask, values), parts.dims, parts.tile)
         first, second, seen = _rows(
-            tensors, parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values
+            tensors, parts, loops.PARTS if wanted < loops.LOGSUMEXP else wanted, values, keepdim
         )
     else:
-        first, second = (parts.empty(wide(values)) for _ in range(2))
-        seen = parts.empty(torch.bool)
+        first, second, seen = (parts.empty(t, keepdim) for t in (*[wide(values)] * 2, torch.bool))
         run(
             loops.columns, flat(values), flat(mask), *parts.geometry, wanted, number(values, 0), _least(values),
             flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),
         )  # fmt: skip
+    if parts.is_direct:
+        return first, second, seen
     if not parts.whole:
         first, second, seen = _merge(parts, mode, first, second, seen)
     return parts.placed(first, keepdim), parts.placed(second, keepdim), parts.placed(seen, keepdim)

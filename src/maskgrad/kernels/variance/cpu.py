@@ -28,7 +28,7 @@ from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, r
 from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.loops import cut, place, scalars, stretch, wide
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.partition import partition, standing
+from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments.cpu import SUM
@@ -44,18 +44,18 @@ BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 def masked_variance(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, correction: float = 1.0
 ) -> tuple[Tensor, Tensor, Tensor]:
-    values = values.detach()
     number = wide(values)
-    tensors, part = partition(standing(values, mask, dim), dim, TILE, mask=1)
+    values, mask, part, _ = cut_of(values, mask, dim, TILE, counts=False)
     total = number if part.whole else torch.float64
-    variance, mean = part.empty(total), part.empty(total)
-    count = part.empty(torch.int64)
+    variance, mean, count = (part.empty(t, keepdim) for t in (total, total, torch.int64))
     zero, one = scalars(values)
     run(
-        _columns if part.inner else _rows, *[flat(t) for t in tensors], *part.geometry, zero, one,
+        _columns if part.inner else _rows, flat(values), flat(mask), *part.geometry, zero, one,
         *BOUNDS[number], part.whole, float(correction), flat(variance), flat(mean), flat(count),
         tasks=part.tasks, elements=values.numel(),
     )  # fmt: skip
+    if part.is_direct:
+        return variance, mean, count
     if not part.whole:
         (variance, extra), (mean, _), (count, _) = (part.split(x) for x in (variance, mean, count))
         variance, mean, count = _merged(variance, mean, count, extra, correction)
