@@ -175,9 +175,16 @@ class Kernel(Generic[P, R]):
             def forward(ctx: Any, *args: Any) -> Any:
                 output = _without_base(body(*args))
                 save(ctx, args, output)
+                ctx.set_materialize_grads(False)  # no zeros for results that have none
                 return output
 
-            members = {"forward": staticmethod(forward), "backward": staticmethod(derivative)}
+            def backward(ctx: Any, *grads: Tensor | None) -> Any:
+                for grad in grads:
+                    if grad is not None:
+                        return derivative(ctx, *grads)
+                return (None,) * len(self._names)
+
+            members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
             function = type(self.name, (torch.autograd.Function,), members)
             # in C: the method of torch.autograd.Function checks the arguments for transforms first
             found = self._functions[device] = vars(torch._C._FunctionBase)["apply"].__get__(None, function)

@@ -49,8 +49,11 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
     if operation.name == "__getitem__":
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)
-    copies = operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name
-    return operation.name in VIEWS_OF_NUMBERS or (operation.family == "views" and not copies)
+    if operation.family != "views":
+        return operation.name in VIEWS_OF_NUMBERS
+    return not (
+        operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name
+    )
 
 
 def pattern_of_result(

@@ -136,12 +136,12 @@ def write(
     ``few`` are one to four tensors that broadcast to ``x``, None for zeros; missing ones are not used. The formula
     gets 0, 1 and ``numbers`` in the type of its results.
     """
-    x = walkable(x.detach())
+    x = walkable(x)
     out = like(x, x.dtype)
     if not out.numel():
         return out
-    first, *rest = _alike([None if a is None else a.detach() for a in few], wide(x))
-    (*tensors, first), way = walk(out, x, x if y is None else y.detach(), mask, first, mask=3)
+    first, *rest = _alike(few, wide(x))
+    (*tensors, first), way = walk(out, x, x if y is None else y, mask, first, mask=3)
     if way.copied[-1]:
         rest = [copied_like(a, out) for a in rest]
     rest += [first] * (3 - len(rest))
@@ -154,9 +154,13 @@ def write(
 
 def _alike(few: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
     """Contiguous tensors of one shape and dtype; the loop then finds the same place in all of them."""
-    found = [a for a in few if a is not None]
-    shape = found[0].shape if found else torch.Size()
-    if any([a.shape != shape for a in found[1:]]):
-        shape = torch.broadcast_shapes(*[a.shape for a in found])
-    filled = [torch.zeros(shape, dtype=dtype) if a is None else a for a in few]
-    return [(a if a.shape == shape else a.expand(shape)).to(dtype).contiguous() for a in filled]
+    given = [a for a in few if a is not None]
+    shape = given[0].shape if given else torch.Size()
+    for a in given:
+        if a.shape != shape:
+            shape = torch.broadcast_shapes(*[a.shape for a in given])
+    found = []
+    for a in few:
+        part = torch.zeros(shape, dtype=dtype) if a is None else a if a.shape == shape else a.expand(shape)
+        found.append((part if part.dtype is dtype else part.to(dtype)).contiguous())
+    return found

@@ -53,9 +53,12 @@ def masked_extremum(
     "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, min_numel=8_192, leading=1
 )
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
-    """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values."""
-    hit = mask & ((values == best) | (best != best))
-    return torch.where(hit, share.to(values.dtype), 0)
+    """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values.
+
+    A specified NaN equals nothing: all entries beside it get NaN, as torch divides by their number 0.
+    """
+    hit = torch.where(values == best, share.to(values.dtype), 0)
+    return torch.where(mask, torch.where(best != best, torch.nan, hit), 0)
 
 
 @kernel(
@@ -162,10 +165,8 @@ def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _extremum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     values, mask, best, ties = ctx.saved_tensors
-    values, best = values.detach(), best.detach()
     wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
-    # A specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry.
-    share = torch.where(best != best, torch.nan, wide / ties.clamp(min=1)).to(grad.dtype)
+    share = (wide / ties.clamp(min=1)).to(grad.dtype)
     share, best = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (share, best))
     return masked_extremum_spread(share, values, best, mask), None, None, None, None
 

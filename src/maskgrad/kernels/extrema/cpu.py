@@ -68,7 +68,7 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
 
 @formula
 def _attains(x: Any, y: Any, best: Any, share: Any, c: Any, d: Any, n: Any) -> Any:
-    return share if (x == best) | (best != best) else n[0]
+    return (share if best == best else best) if (x == best) | (best != best) else n[0]
 
 
 _SPREAD = entrywise(_attains)

@@ -55,7 +55,7 @@ def readable(values: Tensor, largest: bool) -> tuple[Tensor, float]:
 @compiled
 def _spread(x: tl.tensor, at: tl.tensor, n: tl.tensor, KIND: tl.constexpr) -> tl.tensor:
     v, share, best = x
-    return tl.where((v == best) | (best != best), share, 0)
+    return tl.where(best != best, best, tl.where(v == best, share, 0))
 
 
 @compiled

@@ -157,7 +157,6 @@ def _save_reduction(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Ten
     ctx.dtype = values.dtype
     ctx.save_for_backward(mask, output[1])
     ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)  # no zeros for the second result
 
 
 def _spread(ctx: Any, grad: Tensor, mask: Tensor) -> tuple[Tensor | None, ...]:

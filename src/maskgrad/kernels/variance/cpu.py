@@ -25,8 +25,7 @@ from torch import Tensor
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.lines import line
-from maskgrad.kernels.cpu.loops import cut, place, scalars, stretch, wide
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import run
@@ -75,10 +74,16 @@ def masked_variance_backward(
     dim: Sequence[int],
     correction: float,
 ) -> Tensor:
-    enough = count > max(correction, 0)
-    factor = 2 / torch.where(enough, count.to(grad.dtype) - correction, 1)
-    found = line(values, mask, mean, grad * factor)
-    return family.without_estimates_of_few(found, enough)
+    return write(_SLOPE, values, None, mask, mean, grad, count, numbers=(2, correction))
+
+
+@formula
+def _slope(x: Any, y: Any, mean: Any, grad: Any, count: Any, d: Any, n: Any) -> Any:
+    zero, _, two, correction = n
+    return (x - mean) * (grad * two / (count - correction)) if count > max(correction, zero) else zero
+
+
+_SLOPE = entrywise(_slope)
 
 
 def _merged(
