@@ -40,8 +40,7 @@ def sum(
 ) -> Entries:
     """Add up the specified entries."""
     dims = as_dims(dim, input.values.ndim)
-    found, present = kernels.masked_sum(*input, dims, keepdim, dtype)
-    return Entries(found, as_repeated(present, input.mask, dims, keepdim))
+    return Entries(*kernels.masked_sum(*input, dims, keepdim, dtype))
 
 
 def mean(
@@ -62,7 +61,7 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
-    if power is None and runs_compiled("masked_mean", values, mask):
+    if power is None and runs_compiled("masked_mean" if average else "masked_sum", values, mask):
         return None
     if not average and power is None and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be

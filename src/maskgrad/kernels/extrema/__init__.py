@@ -35,8 +35,8 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=24_576,
-    recorded=32_768,
+    min_numel=2_048,
+    recorded=12_288,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool

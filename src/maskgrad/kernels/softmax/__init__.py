@@ -31,11 +31,16 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     Selected in both directions, no NaN of such a slice spreads anyway. Eager gradients are kept free of NaN for
     ``torch.autograd.detect_anomaly``; graphs skip this second read of the mask.
     """
-    recorded = values.requires_grad and torch.is_grad_enabled()
-    if values.is_floating_point() and (torch.compiler.is_compiling() or (is_eager() and not recorded)):
+    if torch.compiler.is_compiling() and values.is_floating_point() or _records_nothing(values):
         return torch.where(mask, values, -torch.inf)
     present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
+
+
+def _records_nothing(values: Tensor) -> bool:
+    """Return whether floats are computed eagerly, without a gradient."""
+    recorded = values.requires_grad and torch.is_grad_enabled()
+    return not recorded and values.is_floating_point() and is_eager()
 
 
 @kernel(
@@ -73,8 +78,8 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=2_048,
-    recorded=8_192,
+    min_numel=1_024,
+    recorded=4_096,
     in_graphs=32_768,
     check=check_mask,
 )
@@ -87,13 +92,15 @@ def masked_logsumexp(
     wide = safe.float() if values.dtype in HALVES else safe
     # torch.logsumexp takes an empty dim as all dimensions.
     result = torch.logsumexp(wide, dim, keepdim=keepdim) if dim else wide
+    if result.dtype is values.dtype and _records_nothing(values):  # the sum of nothing is -inf
+        return result, present
     return torch.where(present, result, -torch.inf).to(values.dtype), present
 
 
 @kernel(
     "(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor",
     FLOATS,
-    min_numel=8_192,
+    min_numel=4_096,
     in_graphs=32_768,
     leading=1,
 )
