@@ -16,6 +16,7 @@ from maskgrad.kernels.selection import (
     KERNELS,
     explain,
     gradients_are_stacked,
+    is_ordinary,
     is_small,
     triton_works,
     uninterrupted,
@@ -26,6 +27,9 @@ HALVES = (torch.float16, torch.bfloat16)
 FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 REDUCIBLE = FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool}
 
+
+#: Number of calls of one kernel that are remembered, of some 2 KiB each.
+KEPT = 1024
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +53,7 @@ class Kernel(Generic[P, R]):
         leading: which argument decides dtype and size.
         numbers: a function of all arguments that returns the number of values instead.
         check: raises an error unless the arguments fit together.
+        repeats: whether calls of the CPU implementation are repeated (``cpu/repeated.py``).
         when: returns whether the compiled implementations support the arguments; None: always.
         writes: whether arguments are written to; no gradient is recorded then.
         fake: the implementation for tensors without data, if the reference would return other strides.
@@ -69,6 +74,7 @@ class Kernel(Generic[P, R]):
         numbers: Callable[..., int] | None,
         check: Callable[..., None] | None,
         when: Callable[..., bool] | None,
+        repeats: bool,
     ) -> None:
         functools.update_wrapper(self, reference)
         self.name = reference.__name__
@@ -82,6 +88,7 @@ class Kernel(Generic[P, R]):
         self.numbers = numbers
         self.check = check
         self.when = when
+        self.repeats = repeats
         self.writes = "!)" in schema
         self.fake: Callable[..., Any] | None = None
         self.save: Callable[..., None] | None = None
@@ -100,6 +107,7 @@ class Kernel(Generic[P, R]):
         self._others = tuple([i for i in self._tensors if i != leading])
         self._dim = self._names.index("dim") if "dim" in self._names else len(self._names)
         self._bodies: dict[str, Callable[..., Any]] = {}
+        self._repeated: dict[tuple[Any, ...], Any] = {}
         self._functions: dict[str, Callable[..., Any]] = {}
         self._defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
 
@@ -109,6 +117,10 @@ class Kernel(Generic[P, R]):
         options: dict[str, Any] = kwargs
         if len(given) < len(self._names):
             given, options = self._in_order(given, options)
+        if self.repeats:
+            repeated = self.repeated(*given)
+            if repeated is not None:
+                return repeated  # type: ignore[no-any-return]
         if self.check is not None:
             self.check(*given)
         if self.writes and torch.is_grad_enabled():
@@ -130,6 +142,49 @@ class Kernel(Generic[P, R]):
             else:
                 raise TypeError(f"{self.name}() is missing the argument {name!r}")
         return tuple(found), rest
+
+    def repeated(self, *args: Any) -> Any:
+        """Return the result of a call that can be repeated; None for others."""
+        if torch.compiler.is_compiling():
+            return None
+        number = None if self.numbers is None else self.numbers(*args)
+        if self.is_small(args[self.leading], number):
+            return None
+        tensors = [args[i] for i in self._tensors]
+        if not is_ordinary(tensors):
+            return None
+        known = self._repeated.get(self._key(args))
+        return known.again(tensors) if known else None
+
+    def _key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what decides how a compiled implementation runs its loop."""
+        found = list(args)
+        for i, x in enumerate(args):
+            if i in self._tensors:
+                if x is not None:
+                    found[i] = (x.shape, x.stride(), x.dtype)
+            elif type(x) is float:
+                found[i] = x.hex()  # 0 and -0 are equal
+        return tuple(found)
+
+    def _on_cpu(self, *args: Any) -> Any:
+        """Run the implementation for CPUs, or repeat its loop."""
+        key = self._key(args)
+        tensors = [args[i] for i in self._tensors]
+        repeated = self._repeated.get(key)
+        if repeated:
+            return repeated.again(tensors)
+        body = backend_of(self.backends["cpu"], self.name)
+        if repeated is not None:
+            return body(*args)
+        if len(self._repeated) >= KEPT:
+            self._repeated.clear()
+        result, self._repeated[key] = backend_of("maskgrad.kernels.cpu.repeated", "recorded")(
+            body, args, tensors
+        )
+        if self._repeated[key] is None:
+            self._repeated[key] = False
+        return result
 
     def is_small(self, values: Tensor, number: int | None = None) -> bool:
         """Return whether these are too few for a compiled implementation, by their number and gradient alone."""
@@ -154,7 +209,10 @@ class Kernel(Generic[P, R]):
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
         gradients batched by ``is_grads_batched``.
         """
-        operator, recorded = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked(), False
+        operator, recorded = (
+            self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked(),
+            False,
+        )
         if not operator and torch.is_grad_enabled():
             for i in self._tensors:
                 recorded = recorded or (args[i] is not None and args[i].requires_grad)
@@ -193,7 +251,8 @@ class Kernel(Generic[P, R]):
     def backend(self, device: str) -> Callable[..., Any]:
         """The compiled implementation for a device; imports its compiler."""
         if device not in self._bodies:
-            self._bodies[device] = backend_of(self.backends[device], self.name)
+            repeats = self.repeats and device == "cpu"
+            self._bodies[device] = self._on_cpu if repeats else backend_of(self.backends[device], self.name)
         return self._bodies[device]
 
     def is_trivial(self, args: tuple[Any, ...]) -> bool:
@@ -231,7 +290,7 @@ class Kernel(Generic[P, R]):
             unknown = args[self.leading].dtype not in self.dtypes or (device == "cuda" and not triton_works())
             if unknown or self.is_trivial(args):
                 return _without_base(self.reference(*args, **kwargs))
-            result = self.backend(device)(*args, **kwargs)
+            result = backend_of(self.backends[device], self.name)(*args, **kwargs)
             # PyTorch does not see writes through numpy arrays or Triton, and must, as saved tensors may be written.
             for i, name in written:
                 tensors = args[i] if i < len(args) else kwargs.get(name)
@@ -261,11 +320,14 @@ def kernel(
     numbers: Callable[..., int] | None = None,
     check: Callable[..., None] | None = None,
     when: Callable[..., bool] | None = None,
+    repeats: bool = False,
 ) -> Callable[[Callable[P, R]], Kernel[P, R]]:
     """Make a kernel from its reference: see :class:`Kernel`."""
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
-        record = Kernel(reference, schema, dtypes, min_numel, recorded, in_graphs, leading, numbers, check, when)
+        record = Kernel(
+            reference, schema, dtypes, min_numel, recorded, in_graphs, leading, numbers, check, when, repeats
+        )
         KERNELS[record.name] = record
         return record
 

@@ -25,7 +25,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ __all__ = [
     "explain",
     "gradients_are_stacked",
     "is_eager",
+    "is_ordinary",
     "is_plain",
     "is_small",
     "is_transformed",
@@ -146,7 +147,9 @@ def _why_not_in_a_graph(kernel: str, number: int | None, values: Tensor, *others
         return _TRANSFORMED
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    if not statically_known_true((values.numel() if number is None else number) >= least):  # sizes are not read: one graph for all sizes
+    if not statically_known_true(
+        (values.numel() if number is None else number) >= least
+    ):  # sizes are not read: one graph for all sizes
         return f"a graph is being traced, and there may be fewer than {least} values"
     # If another size decides, a gradient is expanded, whatever its strides, to that of the last operand.
     for tensor in others[-1:] if number is not None else (values, *others):
@@ -192,6 +195,19 @@ def can_read_values(*tensors: Tensor) -> bool:
         if not is_plain(x):
             return False
     return True
+
+
+def is_ordinary(tensors: Iterable[Tensor | None]) -> bool:
+    """Return whether plain CPU tensors are used eagerly, without a gradient, and no other kernels are forced."""
+    records = torch.is_grad_enabled()
+    for x in tensors:
+        if x is not None and not (
+            type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not x.is_conj() and not x.is_neg()
+        ):
+            return False
+        if records and x is not None and x.requires_grad:
+            return False
+    return not is_transformed() and not gradients_are_stacked() and _forced() in (None, "cpu")
 
 
 def is_eager() -> bool:

@@ -51,9 +51,7 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
         return not any(isinstance(part, (Tensor, list, Entries)) for part in index)
     if operation.family != "views":
         return operation.name in VIEWS_OF_NUMBERS
-    return not (
-        operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name
-    )
+    return not (operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name)
 
 
 def pattern_of_result(

@@ -61,10 +61,10 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
-    if power is None and runs_compiled("masked_mean" if average else "masked_sum", values, mask):
-        return None
     if not average and power is None and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
+    if power is None and runs_compiled("masked_mean" if average else "masked_sum", values, mask):
+        return None
     few = smallest(mask)
     count = int(few.count_nonzero()) * (mask.numel() // max(few.numel(), 1))
     if not count:

@@ -30,7 +30,7 @@ def masked_select(values: Tensor, mask: Tensor) -> Tensor:
     "(Tensor source, Tensor mask) -> Tensor",
     REDUCIBLE,
     min_numel=4096,
-    numbers=lambda source, mask: mask.numel(),
+    numbers=lambda *args: args[1].numel(),
 )
 def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
     """Return zeros with ``source``, (K,), at the K positions where ``mask`` is True, in row-major order."""

@@ -153,14 +153,12 @@ def write(
 
 
 def _alike(few: Sequence[Tensor | None], dtype: torch.dtype) -> list[Tensor]:
-    """Contiguous tensors of one shape and dtype; the loop then finds the same place in all of them."""
+    """Contiguous tensors of one shape, floats of one dtype; the loop then finds the same place in all of them."""
     given = [a for a in few if a is not None]
-    shape = given[0].shape if given else torch.Size()
-    for a in given:
-        if a.shape != shape:
-            shape = torch.broadcast_shapes(*[a.shape for a in given])
+    shapes = {a.shape for a in given}
+    shape = shapes.pop() if len(shapes) == 1 else torch.broadcast_shapes(*shapes)
     found = []
     for a in few:
         part = torch.zeros(shape, dtype=dtype) if a is None else a if a.shape == shape else a.expand(shape)
-        found.append((part if part.dtype is dtype else part.to(dtype)).contiguous())
+        found.append((part if part.dtype in (dtype, torch.int64) else part.to(dtype)).contiguous())
     return found

@@ -14,20 +14,22 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-_LARGE = 1 << 22  # bytes; as in numpy
+LARGE = 1 << 22  # bytes; as in numpy
 _CPU = torch.device("cpu")
 
 
 def empty(size: int | Sequence[int], dtype: torch.dtype) -> Tensor:
     """As ``torch.empty`` on the CPU; large tensors request huge pages."""
-    if not isinstance(size, int) and len(size) > 0:  # one by one: read from a torch.Size, sizes take 1 us of 2
+    if (
+        not isinstance(size, int) and len(size) > 0
+    ):  # one by one: read from a torch.Size, sizes take 1 us of 2
         return advised(torch.empty(*size, dtype=dtype, device=_CPU))
     return advised(torch.empty(size, dtype=dtype, device=_CPU))
 
 
 def advised(out: Tensor) -> Tensor:
     """Return new memory, with huge pages requested if it is large."""
-    if out.nbytes >= _LARGE and (advise := _madvise()) is not None:
+    if out.nbytes >= LARGE and (advise := _madvise()) is not None:
         start = -(-out.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         stop = (out.data_ptr() + out.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         advise(start, stop - start, mmap.MADV_HUGEPAGE)  # a hint: without it only the time changes

@@ -162,8 +162,6 @@ def standing(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor,
 
 def _stood(x: Tensor) -> Tensor:
     *left, width = x.shape
-    if x.is_meta:
-        return x.new_empty((width, *left)).movedim(0, -1)
     out, rows = empty((width, *left), x.dtype), math.prod(left)
     run(_stand, flat(x), flat(out), rows, width, tasks=rows, elements=x.numel() // LIGHT)
     return out.movedim(0, -1)
@@ -235,28 +233,9 @@ def cut_of(
     Returns:
         Values and mask as the loops read them, the cut, and how often each entry is repeated (:func:`unrepeated`).
     """
-    dims, place = tuple(dims), 1 if joins else None
-    part = _cut_as_they_are(values.shape, values.stride(), mask.stride(), dims, tile, light, place)
-    if part is not None:
-        return values, mask, part, 1
     values, mask, repeats = unrepeated(values, mask, dims) if counts else (values, mask, 1)
-    (values, mask), part = partition(standing(values, mask, dims), dims, tile, place, light)
+    (values, mask), part = partition(standing(values, mask, dims), dims, tile, 1 if joins else None, light)
     return values, mask, part, repeats
-
-
-@functools.lru_cache(KEPT)
-def _cut_as_they_are(
-    shape: torch.Size, steps: tuple[int, ...], mask_steps: tuple[int, ...], dims: tuple[int, ...], tile: int,
-    light: int, place: int | None,
-) -> Partition | None:  # fmt: skip
-    """Return the cut of tensors that the loops can read without a copy; None for others."""
-    given = [torch.empty_strided(shape, s, device="meta") for s in (steps, mask_steps)]
-    few, few_mask, _ = unrepeated(*given, dims)
-    read, known = standing(few, few_mask, dims)
-    if read is not given[0] or known is not given[1]:
-        return None
-    part = _partition(shape, (steps, mask_steps), dims, tile, place, light)
-    return None if True in part.copied else part
 
 
 def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor, ...]:

@@ -35,8 +35,9 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=2_048,
-    recorded=12_288,
+    min_numel=128,
+    recorded=4_096,
+    repeats=True,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
@@ -50,7 +51,11 @@ def masked_extremum(
 
 
 @kernel(
-    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor", FLOATS, min_numel=8_192, leading=1
+    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor",
+    FLOATS,
+    min_numel=4_096,
+    leading=1,
+    repeats=True,
 )
 def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
     """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values.
@@ -66,6 +71,7 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
     REDUCIBLE,
     min_numel=8_192,
     check=check_mask,
+    repeats=True,
 )
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
@@ -150,9 +156,14 @@ def extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
-    check_mask(values, mask)
-    if masked_extremum.is_compiled_for(values, mask):
-        best, ties = masked_extremum.compiled(values, mask, dim, keepdim, largest)
+    arguments = values, mask, dim, keepdim, largest
+    found = masked_extremum.repeated(*arguments)
+    if found is None:
+        check_mask(values, mask)
+        if masked_extremum.is_compiled_for(*arguments):
+            found = masked_extremum.compiled(*arguments)
+    if found is not None:
+        best, ties = found
         return best, ties > 0
     return shared_extremum(values, mask, dim, keepdim, largest)
 

@@ -96,7 +96,7 @@ def _way(
     found = axes(shape, (steps, read, mask_steps), ())[0] or [Axis(1, False, (1, 1, 1))]
     if len(found) > AXES:
         return None
-    slow, fast, inner = (*[Axis(1, False, (0, 0, 0))] * (AXES - len(found)), *found)
+    slow, fast, inner = [Axis(1, False, (0, 0, 0))] * (AXES - len(found)) + found
     pieces = -(-inner.size // PIECE)
     geometry = (slow.strides, fast.size, fast.strides, inner.size, inner.strides, pieces)
     return geometry, slow.size * fast.size * pieces

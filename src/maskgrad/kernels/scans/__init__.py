@@ -19,8 +19,9 @@ from maskgrad.kernels.kernel import FLOATS, kernel, like
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool reverse) -> Tensor",
     FLOATS,
-    min_numel=16_384,
-    recorded=24_576,
+    min_numel=8_192,
+    recorded=12_288,
+    repeats=True,
     check=check_mask,
 )
 def masked_cumsum(values: Tensor, mask: Tensor, dim: int, reverse: bool = False) -> Tensor:

@@ -67,7 +67,7 @@ def segment_sum(
     f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor",
     _MERGEABLE,
     min_numel=8_192,
-    numbers=lambda values, pointers, order, number: number,
+    numbers=lambda *args: args[3],
 )
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """Return the value of its segment for each of ``number`` entries, (g, *dense) -> (n, *dense)."""

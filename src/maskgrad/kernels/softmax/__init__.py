@@ -31,7 +31,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     Selected in both directions, no NaN of such a slice spreads anyway. Eager gradients are kept free of NaN for
     ``torch.autograd.detect_anomaly``; graphs skip this second read of the mask.
     """
-    if torch.compiler.is_compiling() and values.is_floating_point() or _records_nothing(values):
+    if (torch.compiler.is_compiling() and values.is_floating_point()) or _records_nothing(values):
         return torch.where(mask, values, -torch.inf)
     present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
@@ -78,10 +78,10 @@ def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=1_024,
-    recorded=4_096,
+    min_numel=128,
     in_graphs=32_768,
     check=check_mask,
+    repeats=True,
 )
 def masked_logsumexp(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
@@ -100,9 +100,10 @@ def masked_logsumexp(
 @kernel(
     "(Tensor grad, Tensor values, Tensor result, Tensor mask) -> Tensor",
     FLOATS,
-    min_numel=4_096,
+    min_numel=128,
     in_graphs=32_768,
     leading=1,
+    repeats=True,
 )
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
     """``exp(values - result) * grad`` where ``mask`` holds, else 0; ``result`` and ``grad`` broadcast to the values."""
