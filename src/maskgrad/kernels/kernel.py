@@ -165,6 +165,8 @@ class Kernel(Generic[P, R]):
                     found[i] = (x.shape, x.stride(), x.dtype)
             elif type(x) is float:
                 found[i] = x.hex()  # 0 and -0 are equal
+            elif type(x) is list:
+                found[i] = tuple(x)
         return tuple(found)
 
     def _on_cpu(self, *args: Any) -> Any:

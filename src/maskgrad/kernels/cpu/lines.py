@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
+from maskgrad.kernels.cpu.loops import cut, entrywise, place, same_everywhere, scalars, stretch, write
 from maskgrad.kernels.cpu.partition import partition, walkable
 from maskgrad.kernels.cpu.threads import run
 
@@ -84,19 +84,22 @@ def sums_of_pairs(
     center: Tensor | None,
     dim: Sequence[int],
     numbers: Sequence[float] = (),
+    keepdim: bool = True,
+    dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
 ) -> tuple[Tensor, Tensor]:
-    """The two sums of a formula of :func:`pair_loops` over ``dim``, which are kept, in float64."""
-    center = torch.zeros((), dtype=wide(x)) if center is None else center.detach().contiguous()
-    tensors, part = partition(
-        (walkable(x.detach()), y.detach(), mask, center.expand(x.shape)), dim, TILE, mask=2
-    )
-    sums = [part.empty(torch.float64) for _ in range(2)]
+    """The two sums of a formula of :func:`pair_loops` over ``dim``; without a ``center`` it must not use it."""
+    x = walkable(x.detach())
+    center = same_everywhere(x) if center is None else center.detach().contiguous().expand(x.shape)
+    tensors, part = partition((x, y.detach(), mask, center), dim, TILE, mask=2)
+    sums = [part.empty(dtype if part.is_direct else torch.float64, keepdim) for dtype in dtypes]
     run(
         loops[part.inner is not None], *[flat(t) for t in tensors], *part.geometry, scalars(x, numbers),
         *(flat(s) for s in sums), tasks=part.tasks, elements=x.numel() * 2,
     )  # fmt: skip
-    found = [part.placed(parts.sum(extra), True) for parts, extra in map(part.split, sums)]
-    return found[0], found[1]
+    if not part.is_direct:
+        merged = [part.placed(parts.sum(extra), keepdim) for parts, extra in map(part.split, sums)]
+        sums = [found.to(dtype) for found, dtype in zip(merged, dtypes, strict=True)]
+    return sums[0], sums[1]
 
 
 def pair_loops(of: Any) -> tuple[Any, Any]:

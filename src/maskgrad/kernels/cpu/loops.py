@@ -64,6 +64,11 @@ def number(x: Tensor, value: float) -> Any:
     return np.float64(value) if x.dtype == torch.float64 else np.float32(value)
 
 
+def same_everywhere(x: Tensor) -> Tensor:
+    """Return one entry of ``x`` for all: the memory of an operand that a formula does not use."""
+    return x.as_strided(x.shape, (0,) * x.ndim)
+
+
 def scalars(x: Tensor, numbers: Sequence[float] = ()) -> tuple[Any, ...]:
     """Return 0, 1 and ``numbers`` in the type that the entries of ``x`` are computed in."""
     return tuple(number(x, value) for value in (0, 1, *numbers))
@@ -133,14 +138,14 @@ def write(
 ) -> Tensor:
     """Run a loop of :func:`entrywise`: returns a tensor of the type of ``x``, dense in memory in its order.
 
-    ``few`` are one to four tensors that broadcast to ``x``, None for zeros; missing ones are not used. The formula
+    ``few`` are up to four tensors that broadcast to ``x``, None for zeros; the formula must not use missing ones. It
     gets 0, 1 and ``numbers`` in the type of its results.
     """
     x = walkable(x)
     out = like(x, x.dtype)
     if not out.numel():
         return out
-    first, *rest = _alike(few, wide(x))
+    first, *rest = _alike(few, wide(x)) if few else [same_everywhere(x)]
     (*tensors, first), way = walk(out, x, x if y is None else y, mask, first, mask=3)
     if way.copied[-1]:
         rest = [copied_like(a, out) for a in rest]

@@ -100,6 +100,11 @@ def recorded(
     )
 
 
+def _is_table(x: Any) -> bool:
+    """Return whether an array has memory of its own, not that of a tensor."""
+    return x.base is None or (isinstance(x.base, np.ndarray) and _is_table(x.base))
+
+
 def _repeated(
     loop: Callable[..., None], arguments: tuple[Any, ...], elements: int, tensors: Sequence[Tensor | None],
     made: Sequence[Tensor], result: Any,
@@ -113,6 +118,8 @@ def _repeated(
     read, memory = [], []
     at: dict[int, int] = {}
     for place, argument in enumerate(arguments):
+        if isinstance(argument, np.ndarray) and not _is_table(argument):
+            return None
         if not (type(argument) is tuple and len(argument) == 2 and type(argument[0]) is int):
             continue
         address, kind = argument

@@ -71,7 +71,6 @@ def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Te
     REDUCIBLE,
     min_numel=8_192,
     check=check_mask,
-    repeats=True,
 )
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool

@@ -29,7 +29,7 @@ _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbe
 KINDS = ("distance", "logits", "probabilities")
 
 
-@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=49_152, in_graphs=65_536)
+@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=49_152, in_graphs=65_536, repeats=True)
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
     """The loss of each entry where the mask holds, else 0; three tensors of one shape, the first two of one dtype."""
     x, t = _safe(input, mask, kind), _safe(target, mask, kind)
@@ -44,7 +44,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     return torch.where(mask, loss, 0).to(input.dtype)
 
 
-@kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, min_numel=49_152, in_graphs=65_536)
+@kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, min_numel=49_152, in_graphs=65_536, repeats=True)
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
@@ -59,6 +59,7 @@ def masked_loss_sum(
     min_numel=49_152,
     in_graphs=65_536,
     leading=1,
+    repeats=True,
 )
 def masked_loss_gradient(
     grad: Tensor, input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]

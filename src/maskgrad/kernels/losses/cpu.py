@@ -30,7 +30,7 @@ _NONE = (0.0, 0.0, 0.0, 0.0)
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss.reference(input, target, mask, kind, numbers)
-    out = write(_LOSSES[kind], input, target, mask, None, numbers=numbers or _NONE)
+    out = write(_LOSSES[kind], input, target, mask, numbers=numbers or _NONE)
     if kind == "probabilities" and bool(out.sum().isnan()):  # the reference raises the error
         return family.masked_loss.reference(input, target, mask, kind, numbers)
     return out
@@ -41,11 +41,13 @@ def masked_loss_sum(
 ) -> tuple[Tensor, Tensor]:
     if not input.numel() or input.dtype != target.dtype:
         return family.masked_loss_sum.reference(input, target, mask, kind, numbers)
-    every = range(input.ndim)
-    total, count = sums_of_pairs(_SUMS[kind], input, target, mask, None, every, numbers or _NONE)
+    every, dtypes = range(input.ndim), (wide(input), torch.int64)
+    total, count = sums_of_pairs(
+        _SUMS[kind], input, target, mask, None, every, numbers or _NONE, False, dtypes
+    )
     if kind == "probabilities" and bool(total.isnan()):
         return family.masked_loss_sum.reference(input, target, mask, kind, numbers)
-    return total.to(wide(input)).view(()), count.to(torch.int64).view(())
+    return total, count
 
 
 def masked_loss_gradient(

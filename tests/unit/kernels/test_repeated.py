@@ -1,0 +1,147 @@
+"""Calls of loops that are repeated: other memory, the same results as a first call."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import maskgrad as mg
+from maskgrad import kernels
+from maskgrad.kernels import use_kernels
+from maskgrad.kernels.cpu.repeated import recorded
+from maskgrad.kernels.cpu.threads import noted_runs
+from maskgrad.kernels.selection import KERNELS
+from tests.unit.kernels.masks import soiled
+
+KNOWN = {
+    "masked_sum": ((1,), False, None),
+    "masked_mean": ((0,), True, None),
+    "masked_extremum": ((1,), False, True),
+    "masked_variance": ((1,), False, 1.0),
+    "masked_logsumexp": ((0,), False),
+    "masked_cumsum": (1, False),
+    "masked_filling": (0.0,),
+}
+
+
+@pytest.fixture(autouse=True)
+def _forgotten():
+    for kernel in KERNELS.values():
+        kernel._repeated.clear()
+
+
+def _sample(shape=(30, 40), dtype=torch.float32):
+    mask = torch.rand(shape) < 0.6
+    return soiled(torch.randn(shape).to(dtype), mask, float("nan")), mask
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_repeated_call_is_like_a_first_one(name):
+    kernel, options = KERNELS[name], KNOWN[name]
+    with use_kernels("cpu"):
+        kernel(*_sample(), *options)
+        assert [bool(call) for call in kernel._repeated.values()] == [True]
+        for _ in range(3):
+            values, mask = _sample()
+            found = kernel(values, mask, *options)
+            kernel._repeated.clear()
+            expected = kernel(values, mask, *options)
+            pairs = zip(found, expected, strict=True) if isinstance(found, tuple) else [(found, expected)]
+            for x, y in pairs:
+                assert x.dtype == y.dtype
+                assert x.stride() == y.stride()
+                assert torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_another_dtype_or_stride_is_another_call(dtype):
+    with use_kernels("cpu"):
+        for values, mask in (_sample(), _sample(dtype=dtype), [x.t() for x in _sample((40, 30))]):
+            found, present = kernels.masked_sum(values, mask, (1,), False)
+            torch.testing.assert_close(found, torch.where(mask, values, 0).sum(1), rtol=1e-2, atol=1e-2)
+            assert torch.equal(present, mask.any(1))
+
+
+def test_signs_of_zeros_differ():
+    values, mask = _sample()
+    with use_kernels("cpu"):
+        for _ in range(2):
+            for filler in (0.0, -0.0):
+                found = kernels.masked_filling(values, mask, filler)
+                assert torch.equal(found.signbit()[~mask], torch.full(((~mask).sum(),), filler.hex()[0] == "-"))
+
+
+def test_few_values_run_the_reference_although_a_call_is_known():
+    values, mask = _sample((4, 20))
+    with use_kernels("cpu"):
+        kernels.masked_mean(values, mask, (1,), False)
+    assert any(KERNELS["masked_mean"]._repeated.values())
+    assert KERNELS["masked_mean"].repeated(values, mask, (1,), False, None) is None
+    with use_kernels("reference"):
+        assert KERNELS["masked_mean"].repeated(*_sample(), (1,), False, None) is None
+
+
+def test_a_mistake_after_a_known_call_is_found():
+    values, mask = _sample()
+    with use_kernels("cpu"):
+        kernels.masked_sum(values, mask, (1,), False)
+        with pytest.raises(ValueError, match="mask must have the shape of values"):
+            kernels.masked_sum(values, mask[:, :1], (1,), False)
+        with pytest.raises(TypeError, match="mask must be a Boolean tensor"):
+            kernels.masked_sum(values, mask.float(), (1,), False)
+
+
+def test_what_reads_results_is_not_repeated():
+    p, mask = torch.rand(30, 40), torch.rand(30, 40) < 0.6
+    wrong = p.clone()
+    wrong[mask.nonzero()[0].tolist()[0], mask.nonzero()[0].tolist()[1]] = 2.0
+    with use_kernels("cpu"):
+        for _ in range(2):
+            F.binary_cross_entropy(mg.masked(p, mask), torch.ones_like(p), reduction="none")
+            with pytest.raises(RuntimeError, match="between 0 and 1"):
+                F.binary_cross_entropy(mg.masked(wrong, mask), torch.ones_like(p), reduction="none")
+
+
+def test_two_names_for_one_memory_are_not_repeated():
+    x, mask = torch.randn(30, 40), torch.rand(30, 40) < 0.6
+    with use_kernels("cpu"):
+        best = x.amax(1, keepdim=True)
+        spread = KERNELS["masked_extremum_spread"]
+        assert torch.equal(spread(best, x, best, mask), torch.where(mask & (x == best), best, 0))
+        share = torch.randn(30, 1)
+        assert torch.equal(spread(share, x, best, mask), torch.where(mask & (x == best), share, 0))
+
+
+def test_loops_of_other_threads_are_not_noted():
+    values, mask = _sample()
+    with use_kernels("cpu"), noted_runs() as runs:
+        thread = threading.Thread(target=lambda: kernels.masked_sum(values, mask, (1,), False))
+        thread.start()
+        thread.join()
+    assert runs == []
+
+
+def test_a_body_that_computes_runs_again():
+    x = torch.randn(30)
+    result, call = recorded(lambda t: t + 1, (x,), [x])
+    assert torch.equal(result, x + 1)
+    assert call is None
+
+
+def test_gradients_of_repeated_calls():
+    with use_kernels("cpu"):
+        for _ in range(3):
+            values, mask = _sample(dtype=torch.float64)
+            leaf = values.clone().requires_grad_()
+            x = mg.masked(leaf, mask)
+            (x.var(1) + x.amax(1) + x.mean(1) + x.logsumexp(1)).filled(0.0).sum().backward()
+            alone = torch.zeros_like(values)
+            for r in range(30):
+                row = values[r][mask[r]].requires_grad_()
+                if len(row) > 1:
+                    (row.var() + row.amax() + row.mean() + row.logsumexp(0)).backward()
+                    alone[r][mask[r]] = row.grad
+            torch.testing.assert_close(leaf.grad, alone)
