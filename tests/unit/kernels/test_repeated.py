@@ -71,7 +71,9 @@ def test_signs_of_zeros_differ():
         for _ in range(2):
             for filler in (0.0, -0.0):
                 found = kernels.masked_filling(values, mask, filler)
-                assert torch.equal(found.signbit()[~mask], torch.full(((~mask).sum(),), filler.hex()[0] == "-"))
+                assert torch.equal(
+                    found.signbit()[~mask], torch.full(((~mask).sum(),), filler.hex()[0] == "-")
+                )
 
 
 def test_few_values_run_the_reference_although_a_call_is_known():
@@ -106,13 +108,12 @@ def test_what_reads_results_is_not_repeated():
 
 
 def test_two_names_for_one_memory_are_not_repeated():
-    x, mask = torch.randn(30, 40), torch.rand(30, 40) < 0.6
+    x, y, mask = torch.randn(30, 40), torch.randn(30, 40), torch.rand(30, 40) < 0.6
     with use_kernels("cpu"):
-        best = x.amax(1, keepdim=True)
-        spread = KERNELS["masked_extremum_spread"]
-        assert torch.equal(spread(best, x, best, mask), torch.where(mask & (x == best), best, 0))
-        share = torch.randn(30, 1)
-        assert torch.equal(spread(share, x, best, mask), torch.where(mask & (x == best), share, 0))
+        loss = KERNELS["masked_loss"]
+        for target in (x, y, x):
+            found = loss(x, target, mask, "distance", (1.0, 9.0, 0.0, 0.0))
+            torch.testing.assert_close(found, torch.where(mask, (x - target) ** 2, 0))
 
 
 def test_loops_of_other_threads_are_not_noted():

@@ -16,6 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.segments import widened
 from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import any_of
 
@@ -51,18 +52,21 @@ def masked_extremum(
 
 
 @kernel(
-    "(Tensor share, Tensor values, Tensor best, Tensor mask) -> Tensor",
+    "(Tensor grad, Tensor values, Tensor best, Tensor ties, Tensor mask) -> Tensor",
     FLOATS,
     min_numel=4_096,
     leading=1,
     repeats=True,
 )
-def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
-    """``share`` where a specified entry attains ``best``, 0 elsewhere; both broadcast to the values.
+def masked_extremum_backward(
+    grad: Tensor, values: Tensor, best: Tensor, ties: Tensor, mask: Tensor
+) -> Tensor:
+    """``grad``, shared among the ``ties``, where a specified entry attains ``best``, else 0; they broadcast to values.
 
     A specified NaN equals nothing: all entries beside it get NaN, as torch divides by their number 0.
     """
-    hit = torch.where(values == best, share.to(values.dtype), 0)
+    share = (widened(grad) / ties.clamp(min=1)).to(values.dtype)
+    hit = torch.where(values == best, share, 0)
     return torch.where(mask, torch.where(best != best, torch.nan, hit), 0)
 
 
@@ -175,11 +179,9 @@ def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _extremum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     values, mask, best, ties = ctx.saved_tensors
-    wide = grad.to(torch.float32) if grad.dtype in HALVES else grad
-    share = (wide / ties.clamp(min=1)).to(grad.dtype)
-    share, best = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (share, best))
-    return masked_extremum_spread(share, values, best, mask), None, None, None, None
+    grad, best, ties = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, best, ties))
+    return masked_extremum_backward(grad, values, best, ties, mask), None, None, None, None
 
 
 masked_extremum.derive(_save_extremum, _extremum_backward)
-masked_extremum_spread.derive_through_reference()
+masked_extremum_backward.derive_through_reference()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import extrema as family
-from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
+from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
 from maskgrad.kernels.cpu.partition import Partition, cut_of
@@ -62,16 +62,19 @@ def masked_position(
     return index.clamp(min=0), index >= 0
 
 
-def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
-    return write(_SPREAD, values, None, mask, best, share)
+def masked_extremum_backward(
+    grad: Tensor, values: Tensor, best: Tensor, ties: Tensor, mask: Tensor
+) -> Tensor:
+    return write(_SHARE, values, None, mask, best, grad, ties)
 
 
 @formula
-def _attains(x: Any, y: Any, best: Any, share: Any, c: Any, d: Any, n: Any) -> Any:
+def _share(x: Any, y: Any, best: Any, grad: Any, ties: Any, d: Any, n: Any) -> Any:
+    share = grad / cast(max(ties, 1), grad)
     return (share if best == best else best) if (x == best) | (best != best) else n[0]
 
 
-_SPREAD = entrywise(_attains)
+_SHARE = entrywise(_share)
 
 
 def _reduce(

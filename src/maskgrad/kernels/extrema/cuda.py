@@ -17,6 +17,7 @@ from maskgrad.kernels.cuda.compiler import compiled
 from maskgrad.kernels.cuda.loops import Accumulator, reduce, write
 from maskgrad.kernels.cuda.tiles import restored
 from maskgrad.kernels.extrema import lowest
+from maskgrad.kernels.segments import widened
 
 
 def masked_extremum(
@@ -29,8 +30,11 @@ def masked_extremum(
     return restored(best.to(values.dtype), view, keepdim), restored(count, view, keepdim)
 
 
-def masked_extremum_spread(share: Tensor, values: Tensor, best: Tensor, mask: Tensor) -> Tensor:
+def masked_extremum_backward(
+    grad: Tensor, values: Tensor, best: Tensor, ties: Tensor, mask: Tensor
+) -> Tensor:
     out = torch.empty_like(values, requires_grad=False)
+    share = widened(grad) / ties.clamp(min=1)
     return write(_spread, out, mask, values, *(x.to(values.dtype) for x in (share, best)))
 
 

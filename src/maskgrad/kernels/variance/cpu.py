@@ -24,7 +24,7 @@ from torch import Tensor
 
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
-from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
@@ -80,7 +80,8 @@ def masked_variance_backward(
 @formula
 def _slope(x: Any, y: Any, mean: Any, grad: Any, count: Any, d: Any, n: Any) -> Any:
     zero, _, two, correction = n
-    return (x - mean) * (grad * two / (count - correction)) if count > max(correction, zero) else zero
+    number = cast(count, grad)
+    return (x - mean) * (grad * two / (number - correction)) if number > max(correction, zero) else zero
 
 
 _SLOPE = entrywise(_slope)
