@@ -347,7 +347,7 @@ def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
         ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
         ctx.save_for_backward(*[inputs[i] for i in ctx.places])
 
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         again = torch.is_grad_enabled()
         inputs, wanted = list(ctx.inputs), []
         with torch.enable_grad():
@@ -359,7 +359,7 @@ def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
                     wanted.append(i)
             results = reference(*inputs)
             pairs = zip(results if isinstance(results, tuple) else (results,), grads, strict=True)
-            differentiable = [(y, g) for y, g in pairs if y.requires_grad]
+            differentiable = [(y, g) for y, g in pairs if y.requires_grad and g is not None]
             found = torch.autograd.grad(
                 [y for y, _ in differentiable], [inputs[i] for i in wanted], [g for _, g in differentiable],
                 create_graph=again, allow_unused=True,

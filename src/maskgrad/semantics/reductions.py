@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.reductions import as_repeated
+from maskgrad.kernels.reductions import some
 from maskgrad.kernels.selection import can_read_values, runs_compiled
 from maskgrad.kernels.smallest import SHORT, any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
@@ -49,7 +49,7 @@ def mean(
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, as_repeated(count > 0, input.mask, dims, keepdim))
+    return Entries(result, some(count > 0, input.mask, dims, keepdim))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:

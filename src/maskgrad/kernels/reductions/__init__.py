@@ -92,17 +92,9 @@ def plain_sum(
     return _sum(kept, dim, keepdim, out)
 
 
-def as_repeated(found: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """The mask of slices in its smallest shape along kept dimensions in which ``mask`` repeats."""
-    if not repeats(mask):
-        return found
-    few = found
-    left = [d for d in range(mask.ndim) if keepdim or d not in dims]
-    for place, d in enumerate(left):
-        size, stride = found.shape[place], mask.stride(d)
-        if type(size) is int and type(stride) is int and stride == 0 and size > 1:
-            few = few.narrow(place, 0, 1)
-    return few.expand(found.shape)
+def some(present: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """``present``, whether slices have an entry; if the mask repeats, from the mask, in its smallest shape."""
+    return any_of(mask, dims, keepdim) if repeats(mask) else present
 
 
 @kernel(

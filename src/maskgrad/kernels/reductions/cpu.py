@@ -23,7 +23,7 @@ from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import LIGHT, run
 from maskgrad.kernels.filling.cpu import select
-from maskgrad.kernels.reductions import as_repeated, mean_dtype, storable, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, some, storable, sum_dtype
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
@@ -38,7 +38,7 @@ def masked_sum(
     values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, dtype: torch.dtype | None = None
 ) -> tuple[Tensor, Tensor]:
     found, present = _reduce(_SUM, values, mask, dim, keepdim, sum_dtype(values.dtype, dtype))
-    return found, as_repeated(present, mask, dim, keepdim)
+    return found, some(present, mask, dim, keepdim)
 
 
 def masked_mean(

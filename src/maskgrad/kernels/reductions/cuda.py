@@ -22,7 +22,7 @@ from maskgrad.kernels import reductions as family
 from maskgrad.kernels.cuda.compiler import compiled, precision
 from maskgrad.kernels.cuda.tiles import place, reduction, restored, table
 from maskgrad.kernels.filling.cuda import select
-from maskgrad.kernels.reductions import as_repeated, mean_dtype, storable, sum_dtype
+from maskgrad.kernels.reductions import mean_dtype, some, storable, sum_dtype
 
 # Dtypes that a kernel writes; results are converted to others afterwards.
 _WRITABLE = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int32, torch.int64)
@@ -39,7 +39,7 @@ def masked_sum(
     if result.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
     total, count = _reduce(_readable(values, result), mask, dim, keepdim, result, mean=False)
-    return total, as_repeated(count > 0, mask, dim, keepdim)
+    return total, some(count > 0, mask, dim, keepdim)
 
 
 def masked_mean(
