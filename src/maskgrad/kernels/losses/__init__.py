@@ -29,7 +29,7 @@ _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbe
 KINDS = ("distance", "logits", "probabilities")
 
 
-@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=49_152, in_graphs=65_536, repeats=True)
+@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=8_192, recorded=16_384, in_graphs=65_536, repeats=True)
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
     """The loss of each entry where the mask holds, else 0; three tensors of one shape, the first two of one dtype."""
     x, t = _safe(input, mask, kind), _safe(target, mask, kind)
@@ -44,7 +44,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     return torch.where(mask, loss, 0).to(input.dtype)
 
 
-@kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, min_numel=49_152, in_graphs=65_536, repeats=True)
+@kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, min_numel=8_192, recorded=16_384, in_graphs=65_536, repeats=True)
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
@@ -56,7 +56,7 @@ def masked_loss_sum(
 @kernel(
     "(Tensor grad, Tensor input, Tensor target, Tensor mask, str kind, float[] numbers) -> Tensor",
     FLOATS,
-    min_numel=49_152,
+    min_numel=8_192,
     in_graphs=65_536,
     leading=1,
     repeats=True,

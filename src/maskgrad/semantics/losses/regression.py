@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.reductions import masked_count
-from maskgrad.kernels.selection import KERNELS, is_small
+from maskgrad.kernels.selection import KERNELS
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.callbacks import as_entries
@@ -112,7 +112,7 @@ def of_difference(
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
         input, target = _broadcast(input, target)
         distance, found = numbers(**options), None
-        if not is_small(values_of(input), KERNELS["masked_loss"].min_numel):
+        if not KERNELS["masked_loss"].is_small(values_of(input)):
             found = fused("distance", input, target, reduction, distance)
         elif reduction != "none" and distance in POWERS and not adds_up():  # in the fewest calls
             difference = Entries(values_of(input) - values_of(target), all_specified(input, target))
