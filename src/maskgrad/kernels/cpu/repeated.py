@@ -13,18 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from maskgrad.kernels.cpu.memory import LARGE, empty
 from maskgrad.kernels.cpu.threads import SERIAL, noted_runs
 
-_OPERATORS = torch.ops.aten
-_MAKERS = {_OPERATORS.empty.memory_format, _OPERATORS.empty_like.default, _OPERATORS.empty_strided.default}
-#: They read no memory; if one moves to another address, the call is not repeated.
-_VIEWS = {
-    _OPERATORS.detach.default, _OPERATORS.alias.default, _OPERATORS.expand.default, _OPERATORS.unsqueeze.default,
-    _OPERATORS.view.default, _OPERATORS.as_strided.default, _OPERATORS.squeeze.dims, _OPERATORS.permute.default,
-}  # fmt: skip
+_MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
+#: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
+_HARMLESS = {"__get__"} | {
+    name.strip()
+    for name in ["data_ptr", " detach", " dim", " element_size", " expand", " as_strided", " is_complex", " is_contiguous", " is_floating_point", " numel", " size", " squeeze", " stride", " unsqueeze", " view", " _is_view"]
+}
 
 
 class Made(NamedTuple):
@@ -69,22 +68,22 @@ class RepeatedCall(NamedTuple):
         return tuple([made[i] for i in self.results]) if self.is_tuple else made[self.results[0]]
 
 
-class _Watch(TorchDispatchMode):
-    """Note new memory, and whether any operator reads or writes values."""
+class _Watch(TorchFunctionMode):
+    """Note new memory, and whether any function of PyTorch reads or writes values."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.made: list[Tensor] = []
         self.computes = False
 
-    def __torch_dispatch__(
+    def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if func in _MAKERS:
-            if result.device.type == "cpu":  # else strides only
+            if result.is_cpu:  # else strides only
                 self.made.append(result)
-        elif func not in _VIEWS:
+        elif getattr(func, "__name__", "") not in _HARMLESS and not any(result is x for x in args):
             self.computes = True
         return result
 

@@ -44,7 +44,14 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     return torch.where(mask, loss, 0).to(input.dtype)
 
 
-@kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, min_numel=8_192, recorded=16_384, in_graphs=65_536, repeats=True)
+@kernel(
+    f"{_SIGNATURE} -> (Tensor, Tensor)",
+    FLOATS,
+    min_numel=8_192,
+    recorded=16_384,
+    in_graphs=65_536,
+    repeats=True,
+)
 def masked_loss_sum(
     input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]
 ) -> tuple[Tensor, Tensor]:
