@@ -20,10 +20,10 @@ from maskgrad.kernels.cpu.threads import SERIAL, noted_runs
 
 _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 #: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
-_HARMLESS = {"__get__"} | {
-    name.strip()
-    for name in ["data_ptr", " detach", " dim", " element_size", " expand", " as_strided", " is_complex", " is_contiguous", " is_floating_point", " numel", " size", " squeeze", " stride", " unsqueeze", " view", " _is_view"]
-}
+_HARMLESS = {
+    "__get__", "_is_view", "as_strided", "data_ptr", "detach", "dim", "element_size", "expand", "is_complex",
+    "is_contiguous", "is_floating_point", "numel", "size", "squeeze", "stride", "unsqueeze", "view",
+}  # fmt: skip
 
 
 class Made(NamedTuple):
