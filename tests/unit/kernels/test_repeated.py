@@ -13,6 +13,7 @@ from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from maskgrad.kernels.cpu.repeated import recorded
 from maskgrad.kernels.cpu.threads import noted_runs
+from maskgrad.kernels.filling import cpu
 from maskgrad.kernels.selection import KERNELS
 from tests.unit.kernels.masks import soiled
 
@@ -130,6 +131,31 @@ def test_a_body_that_computes_runs_again():
     result, call = recorded(lambda t: t + 1, (x,), [x])
     assert torch.equal(result, x + 1)
     assert call is None
+
+
+def test_a_copy_is_made_again():
+    backward = KERNELS["masked_logsumexp_backward"]
+    with use_kernels("cpu"):
+        for _ in range(3):  # the mask lies in memory in another order than the values
+            arguments = (
+                torch.randn(30, 1),
+                torch.randn(40, 30).t(),
+                torch.randn(30, 1),
+                torch.rand(30, 40) < 0.6,
+            )
+            torch.testing.assert_close(backward(*arguments), backward.reference(*arguments))
+
+
+@pytest.mark.parametrize("write", [torch.Tensor.copy_, torch.Tensor.add_, torch.Tensor.fill_])
+def test_a_body_that_writes_runs_again(write):
+    values, mask = _sample()
+
+    def body(values, mask):
+        operand = values if write is torch.Tensor.copy_ else 1.0
+        return cpu.masked_filling(write(torch.empty_like(values), operand), mask, 0.0)
+
+    assert recorded(cpu.masked_filling, (values, mask, 0.0), [values, mask])[1] is not None
+    assert recorded(body, (values, mask), [values, mask])[1] is None
 
 
 def test_gradients_of_repeated_calls():

@@ -24,6 +24,8 @@ _HARMLESS = {
     "__get__", "_is_view", "as_strided", "data_ptr", "detach", "dim", "element_size", "expand", "is_complex",
     "is_contiguous", "is_floating_point", "numel", "size", "squeeze", "stride", "unsqueeze", "view",
 }  # fmt: skip
+#: They read values unless they return their operand.
+_CONVERSIONS = {"contiguous", "to"}
 
 
 class Made(NamedTuple):
@@ -83,8 +85,10 @@ class _Watch(TorchFunctionMode):
         if func in _MAKERS:
             if result.is_cpu:  # else strides only
                 self.made.append(result)
-        elif getattr(func, "__name__", "") not in _HARMLESS and not any(result is x for x in args):
-            self.computes = True
+            return result
+        name = getattr(func, "__name__", "")
+        copies_nothing = name in _CONVERSIONS and result is args[0]
+        self.computes = self.computes or not (name in _HARMLESS or copies_nothing)
         return result
 
 
@@ -108,10 +112,9 @@ def _repeated(
     loop: Callable[..., None], arguments: tuple[Any, ...], elements: int, tensors: Sequence[Tensor | None],
     made: Sequence[Tensor], result: Any,
 ) -> RepeatedCall | None:  # fmt: skip
-    given = {x.data_ptr(): i for i, x in enumerate(tensors) if x is not None}
-    if elements >= SERIAL or len(given) < sum(
-        x is not None for x in tensors
-    ):  # threads, or two names for one memory
+    present = [i for i, x in enumerate(tensors) if x is not None]
+    given = {tensors[i].data_ptr(): i for i in present}  # type: ignore[union-attr]
+    if elements >= SERIAL or len(given) < len(present):  # threads, or two names for one memory
         return None
     places = {x.data_ptr(): x for x in made}
     read, memory = [], []
