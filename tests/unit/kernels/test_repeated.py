@@ -77,6 +77,14 @@ def test_signs_of_zeros_differ():
                 )
 
 
+def test_large_integers_differ():
+    values, mask = torch.arange(1200).view(30, 40), torch.rand(30, 40) < 0.6
+    with use_kernels("cpu"):
+        for filler in (2**53, 2**53 + 1, -(2**63)):
+            found = kernels.masked_filling(values, mask, filler)
+            assert torch.equal(found, torch.where(mask, values, filler))
+
+
 def test_few_values_run_the_reference_although_a_call_is_known():
     values, mask = _sample((4, 20))
     with use_kernels("cpu"):

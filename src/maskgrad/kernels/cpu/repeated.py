@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from maskgrad.kernels.cpu.memory import LARGE, empty
+from maskgrad.kernels.cpu.memory import LARGE
 from maskgrad.kernels.cpu.threads import SERIAL, noted_runs
 
+_CPU = torch.device("cpu")
 _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 #: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
 _HARMLESS = {
@@ -63,7 +64,11 @@ class RepeatedCall(NamedTuple):
             arguments[place] = (tensors[index].data_ptr(), kind)
         made = []
         for place, kind, size, dtype in self.made:
-            out = empty(size, dtype)
+            out = (
+                torch.empty(*size, dtype=dtype, device=_CPU)
+                if size
+                else torch.empty((), dtype=dtype, device=_CPU)
+            )
             arguments[place] = (out.data_ptr(), kind)
             made.append(out)
         self.loop(*arguments)
