@@ -12,6 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.derivatives import through
 from maskgrad.kernels.selection import (
     KERNELS,
     explain,
@@ -30,6 +31,8 @@ REDUCIBLE = FLOATS | {torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 
 #: Number of calls of one kernel that are remembered, of some 2 KiB each.
 KEPT = 1024
+#: Calls that came never, once, or cannot be repeated; all of them are false.
+_NEW, _SEEN, _NEVER = None, 0, ()
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -176,19 +179,18 @@ class Kernel(Generic[P, R]):
         """Run the implementation for CPUs, or repeat its loop."""
         key = self._key(args)
         tensors = [args[i] for i in self._tensors]
-        repeated = self._repeated.get(key)
-        if repeated:
-            return repeated.again(tensors)
+        known = self._repeated.get(key, _NEW)
+        if known:
+            return known.again(tensors)
         body = backend_of(self.backends["cpu"], self.name)
-        if repeated is not None:
+        if known is not _SEEN:
+            if known is _NEW:  # recording takes longer than a call, and some shapes come once
+                if len(self._repeated) >= KEPT:
+                    self._repeated.clear()
+                self._repeated[key] = _SEEN
             return body(*args)
-        if len(self._repeated) >= KEPT:
-            self._repeated.clear()
-        result, self._repeated[key] = backend_of("maskgrad.kernels.cpu.repeated", "recorded")(
-            body, args, tensors
-        )
-        if self._repeated[key] is None:
-            self._repeated[key] = False
+        result, found = backend_of("maskgrad.kernels.cpu.repeated", "recorded")(body, args, tensors)
+        self._repeated[key] = found or _NEVER
         return result
 
     def is_small(self, values: Tensor, number: int | None = None) -> bool:
@@ -214,10 +216,8 @@ class Kernel(Generic[P, R]):
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
         gradients batched by ``is_grads_batched``.
         """
-        operator, recorded = (
-            self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked(),
-            False,
-        )
+        operator = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked()
+        recorded = False
         if not operator and torch.is_grad_enabled():
             for i in self._tensors:
                 recorded = recorded or (args[i] is not None and args[i].requires_grad)
@@ -337,42 +337,6 @@ def kernel(
         return record
 
     return made
-
-
-def through(reference: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
-    """``save`` and ``backward`` of a :class:`Kernel`: differentiate the reference, which runs again.
-
-    Derivatives of any order exist, because the reference is ordinary PyTorch.
-    """
-
-    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.inputs = [None if isinstance(x, Tensor) else x for x in inputs]
-        ctx.places = [i for i, x in enumerate(inputs) if isinstance(x, Tensor)]
-        ctx.save_for_backward(*[inputs[i] for i in ctx.places])
-
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        again = torch.is_grad_enabled()
-        inputs, wanted = list(ctx.inputs), []
-        with torch.enable_grad():
-            for i, x in zip(ctx.places, ctx.saved_tensors, strict=True):
-                inputs[i] = x
-                if ctx.needs_input_grad[i]:
-                    # an alias: its history belongs to the outer graph
-                    inputs[i] = x.view_as(x) if again else x.detach().requires_grad_()
-                    wanted.append(i)
-            results = reference(*inputs)
-            pairs = zip(results if isinstance(results, tuple) else (results,), grads, strict=True)
-            differentiable = [(y, g) for y, g in pairs if y.requires_grad and g is not None]
-            found = torch.autograd.grad(
-                [y for y, _ in differentiable], [inputs[i] for i in wanted], [g for _, g in differentiable],
-                create_graph=again, allow_unused=True,
-            )  # fmt: skip
-        result: list[Tensor | None] = [None] * len(inputs)
-        for i, part in zip(wanted, found, strict=True):
-            result[i] = part
-        return tuple(result)
-
-    return {"save": save, "backward": backward}
 
 
 @functools.cache

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.reductions import some
-from maskgrad.kernels.selection import can_read_values, runs_compiled
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import SHORT, any_of, smallest
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import (
@@ -63,7 +63,8 @@ def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | 
         return None
     if not average and power is None and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
-    if power is None and runs_compiled("masked_mean" if average else "masked_sum", values, mask):
+    kernel = kernels.masked_mean if average else kernels.masked_sum
+    if power is None and not kernel.is_small(values):
         return None
     few = smallest(mask)
     count = int(few.count_nonzero()) * (mask.numel() // max(few.numel(), 1))
