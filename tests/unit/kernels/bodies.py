@@ -40,9 +40,12 @@ class Bodies:
         kernel, device = KERNELS[name], self._device
         if device is None:
             return kernel.reference
-        return lambda *args, **options: (
-            kernel.reference if kernel.is_trivial(args) else kernel.backend(device)
-        )(*args, **options)
+
+        def body(*args: Any, **options: Any) -> Any:
+            given, rest = kernel._in_order(args, options)
+            return (kernel.reference if kernel.is_trivial(given) else kernel.backend(device))(*given, **rest)
+
+        return body
 
 
 cpu, cuda, reference = Bodies("cpu"), Bodies("cuda"), Bodies(None)
