@@ -17,6 +17,7 @@ from maskgrad.semantics.entries import (
     Entries,
     adds_up_to_finite,
     converted,
+    fill,
     in_a_graph,
     with_gradient_at,
 )
@@ -67,7 +68,7 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         shortest, longest = LENGTHS
         if shortest <= values.shape[dim] <= longest if alike else is_small(values, FEW):
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
-            safe = values if alike else kernels.masked_filling(values, mask, -torch.inf)
+            safe = values if alike else fill(input, mask, -torch.inf)
             found = function(safe, dim)
             if not records or (adds_up_to_finite(found) if alike else not math.isnan(found.sum().item())):
                 return Entries(found, mask)

@@ -37,7 +37,6 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
     min_numel=128,
-    recorded=4_096,
     repeats=True,
 )
 def masked_extremum(
@@ -54,7 +53,7 @@ def masked_extremum(
 @kernel(
     "(Tensor grad, Tensor values, Tensor best, Tensor ties, Tensor mask) -> Tensor",
     FLOATS,
-    min_numel=4_096,
+    min_numel=128,
     leading=1,
     repeats=True,
 )
