@@ -66,14 +66,8 @@ def masked_variance(
 
 
 def masked_variance_backward(
-    grad: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    mean: Tensor,
-    count: Tensor,
-    dim: Sequence[int],
-    correction: float,
-) -> Tensor:
+    grad: Tensor, values: Tensor, mask: Tensor, mean: Tensor, count: Tensor, dim: Sequence[int], correction: float
+) -> Tensor:  # fmt: skip
     return write(_SLOPE, values, None, mask, mean, grad, count, numbers=(2, correction))
 
 
