@@ -20,8 +20,10 @@ from maskgrad.kernels.cpu.floating import ordered, restored
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
 from maskgrad.kernels.cpu.partition import Partition, cut_of
 from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.segments import widened
 
 BLOCK = 1024  # entries of a row processed together
+MANY = 65_536  # values from which a share for each group takes less time than a division for each entry
 FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
 TILE = 1024  # columns processed together
 
@@ -65,16 +67,22 @@ def masked_position(
 def masked_extremum_backward(
     grad: Tensor, values: Tensor, best: Tensor, ties: Tensor, mask: Tensor
 ) -> Tensor:
-    return write(_SHARE, values, None, mask, best, grad, ties)
+    if values.numel() < MANY:
+        return write(_SHARE, values, None, mask, best, grad, ties)
+    return write(_SPREAD, values, None, mask, best, widened(grad) / ties.clamp(min=1))
+
+
+@formula
+def _spread(x: Any, y: Any, best: Any, share: Any, c: Any, d: Any, n: Any) -> Any:
+    return (share if best == best else best) if (x == best) | (best != best) else n[0]
 
 
 @formula
 def _share(x: Any, y: Any, best: Any, grad: Any, ties: Any, d: Any, n: Any) -> Any:
-    share = grad / cast(max(ties, 1), grad)
-    return (share if best == best else best) if (x == best) | (best != best) else n[0]
+    return _spread(x, y, best, grad / cast(max(ties, 1), grad), ties, d, n)
 
 
-_SHARE = entrywise(_share)
+_SPREAD, _SHARE = entrywise(_spread), entrywise(_share)
 
 
 def _reduce(

@@ -78,7 +78,7 @@ def masked_variance_backward(
     else:
         deviation = wide - mean
     enough = count > max(correction, 0)
-    factor = 2 / _degrees(count, correction, grad.dtype)
+    factor = 2 / degrees(count, correction, grad.dtype)
     return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)
 
 
@@ -111,10 +111,10 @@ def _variance(
     deviation, mean, count = _deviation(values, mask, dim)
     squares = deviation * deviation
     total = squares.sum(dim, keepdim=True) if dim else squares
-    return total / _degrees(count, correction, total.dtype), mean.detach(), count
+    return total / degrees(count, correction, total.dtype), mean.detach(), count
 
 
-def _degrees(count: Tensor, correction: float, dtype: torch.dtype) -> Tensor:
+def degrees(count: Tensor, correction: float, dtype: torch.dtype) -> Tensor:
     """Divisor of the squares: 1 for too few entries, whose result the caller masks."""
     if correction >= 0 and float(correction).is_integer():  # in the fewest calls
         return (count - int(correction)).clamp(min=1).to(dtype)

@@ -25,6 +25,7 @@ from torch import Tensor
 from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula, reordered
+from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
@@ -36,6 +37,7 @@ BLOCK = 1024  # entries of a row added in their own type
 TILE = 1024  # columns reduced together
 FEW = 64  # entries of a row that give a first center
 ROWS = 64  # rows of a block of columns (their number must fit into uint8)
+MANY = 65_536  # values from which a factor for each group takes less time than a division for each entry
 #: Squares outside these bounds are near the limits of a type: they are added in float64.
 BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 
@@ -47,9 +49,8 @@ def masked_variance(
     values, mask, part, _ = cut_of(values, mask, dim, TILE, counts=False)
     total = number if part.whole else torch.float64
     variance, mean, count = (part.empty(t, keepdim) for t in (total, total, torch.int64))
-    zero, one = scalars(values)
     run(
-        _columns if part.inner else _rows, flat(values), flat(mask), *part.geometry, zero, one,
+        _columns if part.inner else _rows, flat(values), flat(mask), *part.geometry, *scalars(values),
         *BOUNDS[number], part.whole, float(correction), flat(variance), flat(mean), flat(count),
         tasks=part.tasks, elements=values.numel(),
     )  # fmt: skip
@@ -58,24 +59,23 @@ def masked_variance(
     if not part.whole:
         (variance, extra), (mean, _), (count, _) = (part.split(x) for x in (variance, mean, count))
         variance, mean, count = _merged(variance, mean, count, extra, correction)
-    return (
-        part.placed(variance, keepdim).to(number),
-        part.placed(mean, keepdim).to(number),
-        part.placed(count, keepdim),
-    )
+    variance, mean = (part.placed(x, keepdim).to(number) for x in (variance, mean))
+    return variance, mean, part.placed(count, keepdim)
 
 
 def masked_variance_backward(
     grad: Tensor, values: Tensor, mask: Tensor, mean: Tensor, count: Tensor, dim: Sequence[int], correction: float
 ) -> Tensor:  # fmt: skip
-    return write(_SLOPE, values, None, mask, mean, grad, count, numbers=(2, correction))
+    if values.numel() < MANY:
+        return write(_SLOPE, values, None, mask, mean, grad, count, numbers=(2, correction))
+    found = line(values, mask, mean, grad * 2 / family.degrees(count, correction, grad.dtype))
+    return family.without_estimates_of_few(found, count > max(correction, 0))
 
 
 @formula
 def _slope(x: Any, y: Any, mean: Any, grad: Any, count: Any, d: Any, n: Any) -> Any:
-    zero, _, two, correction = n
-    number = cast(count, grad)
-    return (x - mean) * (grad * two / (number - correction)) if number > max(correction, zero) else zero
+    enough = count > max(n[3], n[0])
+    return (x - mean) * (grad * n[2] / (cast(count, grad) - n[3])) if enough else n[0]
 
 
 _SLOPE = entrywise(_slope)
