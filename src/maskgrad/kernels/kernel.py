@@ -172,7 +172,7 @@ class Kernel(Generic[P, R]):
             found[i] = tuple(args[i])
         for i in self._numbers:
             x = args[i]
-            found[i] = x.hex() if type(x) is float else x  # 0 and -0 are equal
+            found[i] = x.hex() if isinstance(x, float) else x  # 0 and -0 are equal
         return tuple(found)
 
     def _on_cpu(self, *args: Any) -> Any:

@@ -116,10 +116,8 @@ def explain(kernel: str, values: Tensor, *others: Tensor | None, number: int | N
         return f"there is no compiled kernel for {values.dtype}"
     if on_cuda:
         return _why_not_on_cuda(record, values, *others)
-    for x in (values, *others):  # is_plain, whose call would take as long
-        if x is not None and not (
-            type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not x.is_conj() and not x.is_neg()
-        ):
+    for x in (values, *others):
+        if x is not None and not is_plain(x):
             return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
     if is_transformed():
         return _TRANSFORMED
@@ -201,11 +199,7 @@ def is_ordinary(tensors: Iterable[Tensor | None]) -> bool:
     """Return whether plain CPU tensors are used eagerly, without a gradient, and no other kernels are forced."""
     records = torch.is_grad_enabled()
     for x in tensors:
-        if x is not None and not (
-            type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not x.is_conj() and not x.is_neg()
-        ):
-            return False
-        if records and x is not None and x.requires_grad:
+        if x is not None and (not is_plain(x) or (records and x.requires_grad)):
             return False
     return not is_transformed() and not gradients_are_stacked() and _forced() in (None, "cpu")
 

@@ -23,7 +23,8 @@ PATTERN = "along a dimension: specified where more entries than the correction w
 def _real_variance(input: Entries, dims: tuple[int, ...], keepdim: bool, correction: float) -> Entries:
     variance, _, count = kernels.masked_variance(*input, dims, keepdim, correction)
     enough = count > max(correction, 0)
-    return Entries(variance, enough)  # no estimate from too few entries
+    # no estimate from too few entries: no 0 / 0, and no gradient, of any order
+    return Entries(torch.where(enough, variance, 0), enough)
 
 
 def var(

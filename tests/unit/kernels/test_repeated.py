@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,7 +72,7 @@ def test_signs_of_zeros_differ():
     values, mask = _sample()
     with use_kernels("cpu"):
         for _ in range(4):
-            for filler in (0.0, -0.0):
+            for filler in (0.0, -0.0, np.float64(0.0), np.float64(-0.0)):
                 found = kernels.masked_filling(values, mask, filler)
                 assert torch.equal(
                     found.signbit()[~mask], torch.full(((~mask).sum(),), filler.hex()[0] == "-")

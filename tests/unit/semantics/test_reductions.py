@@ -143,6 +143,23 @@ def test_variance_of_one_entry_is_what_torch_says() -> None:
     assert gradient(x.std(), x).tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("length", [4, 60])
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_no_estimate_from_one_infinity_has_no_second_derivative(name: str, length: int) -> None:
+    values = torch.randn(3, length, dtype=torch.float64)
+    values[1, 2] = torch.inf
+    mask = torch.ones(3, length, dtype=torch.bool)
+    mask[1] = torch.arange(length) == 2
+    leaf = values.requires_grad_()
+    (first,) = torch.autograd.grad(
+        getattr(mg.masked(leaf, mask), name)(1).filled(0.0).sum(), leaf, create_graph=True
+    )
+    (second,) = torch.autograd.grad((first * first).sum(), leaf)
+    assert torch.equal(first[1], torch.zeros_like(first[1]))
+    assert torch.equal(second[1], torch.zeros_like(second[1]))
+    assert second.isfinite().all()
+
+
 def test_variance_far_from_zero_is_stable() -> None:
     assert_entries(poisoned([1e6 + 1, None, 1e6 + 3], torch.float32).var(), 2.0)
 

@@ -18,6 +18,9 @@ from maskgrad.kernels.cpu.partition import copied_like, like, walk, walkable
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
+#: Values from which a factor for each group, computed by PyTorch, takes less time than a division for each entry.
+MANY = 65_536
+
 
 @formula
 def place(outer: Any, row: int, tensor: int) -> int:

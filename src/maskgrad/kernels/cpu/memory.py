@@ -20,9 +20,7 @@ _CPU = torch.device("cpu")
 
 def empty(size: int | Sequence[int], dtype: torch.dtype) -> Tensor:
     """As ``torch.empty`` on the CPU; large tensors request huge pages."""
-    if (
-        not isinstance(size, int) and len(size) > 0
-    ):  # one by one: read from a torch.Size, sizes take 1 us of 2
+    if not isinstance(size, int) and len(size) > 0:  # a torch.Size takes 1 us of 2
         return advised(torch.empty(*size, dtype=dtype, device=_CPU))
     return advised(torch.empty(size, dtype=dtype, device=_CPU))
 

@@ -17,13 +17,12 @@ from torch import Tensor
 from maskgrad.kernels import extrema as family
 from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import ordered, restored
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, stretch, write
+from maskgrad.kernels.cpu.loops import MANY, cut, entrywise, place, stretch, write
 from maskgrad.kernels.cpu.partition import Partition, cut_of
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.segments import widened
 
 BLOCK = 1024  # entries of a row processed together
-MANY = 65_536  # values from which a share for each group takes less time than a division for each entry
 FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
 TILE = 1024  # columns processed together
 

@@ -55,7 +55,7 @@ def masked_prod(
 
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
     single = torch.where(zeros > 1, 0, rest)  # with two or more zeros all derivatives are 0
-    return write(_BACKWARD, values, None, mask, single, grad, zeros.clamp(max=1))
+    return write(_BACKWARD, values, None, mask, single, grad, zeros.clamp(max=1).to(single.dtype))
 
 
 @formula

@@ -134,10 +134,8 @@ def _rows(
     first, second, seen = (parts.empty(t, keepdim) for t in (*[wide(values)] * 2, torch.bool))
     nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
     outer, steps, *lengths, inners = parts.geometry
-    steps, inners = (
-        (*steps, 1)[:3],
-        (*inners, 0)[:3],
-    )  # statistics have no third tensor; one loop is compiled for both
+    # Statistics have no third tensor; one loop is compiled for both.
+    steps, inners = (*steps, 1)[:3], (*inners, 0)[:3]
     run(
         loops.rows, flat(values), flat(mask), flat(out), outer, steps, *lengths, inners, mode, number(values, 0),
         _least(values), nothing, flat(first), flat(second), flat(seen), tasks=parts.tasks, elements=values.numel(),

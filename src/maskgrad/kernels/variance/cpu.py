@@ -26,7 +26,7 @@ from maskgrad.kernels import variance as family
 from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.lines import line
-from maskgrad.kernels.cpu.loops import cut, entrywise, place, scalars, stretch, wide, write
+from maskgrad.kernels.cpu.loops import MANY, cut, entrywise, place, scalars, stretch, wide, write
 from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import run
@@ -37,7 +37,6 @@ BLOCK = 1024  # entries of a row added in their own type
 TILE = 1024  # columns reduced together
 FEW = 64  # entries of a row that give a first center
 ROWS = 64  # rows of a block of columns (their number must fit into uint8)
-MANY = 65_536  # values from which a factor for each group takes less time than a division for each entry
 #: Squares outside these bounds are near the limits of a type: they are added in float64.
 BOUNDS = {torch.float32: (1e-30, 1e36), torch.float64: (1e-290, 1e305)}
 
