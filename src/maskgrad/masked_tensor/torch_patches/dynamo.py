@@ -230,6 +230,10 @@ def guard_without_ours(add: Any, self: Any, guard: Any, **options: Any) -> None:
         add(self, guard, **options)
 
 
+#: Modules and functions of torch that return its state, and do not compute.
+_STATE = (torch.compiler, torch._C, torch.is_grad_enabled)
+
+
 def _is_fixed(source: Any) -> bool:
     """Return whether a source is a module of ours, or a constant in it."""
     path: list[Any] = []
@@ -242,7 +246,10 @@ def _is_fixed(source: Any) -> bool:
     module = sys.modules.get(alias.removeprefix("__import_").replace("_dot_", "."))
     value = getattr(module, getattr(path[-1], "member", ""), None)
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != _NAME:
-        return len(path) == 1  # torch itself is fixed, its contents may be replaced
+        # Functions of torch that compute may be replaced; its modules, types and questions about the state are not.
+        part = getattr(value, getattr(path[-2], "member", ""), value) if len(path) > 1 else value
+        is_fixed = len(path) <= 2 and isinstance(part, (ModuleType, type, torch.dtype, torch.layout))
+        return is_fixed or part in _STATE
     return not isinstance(value, (list, set, torch.Tensor))  # lists determine the contexts of tracing
 
 
