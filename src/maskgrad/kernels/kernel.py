@@ -17,8 +17,9 @@ from maskgrad.kernels.selection import (
     KERNELS,
     explain,
     gradients_are_stacked,
-    is_ordinary,
+    is_plain,
     is_small,
+    repeats_calls,
     triton_works,
     uninterrupted,
 )
@@ -152,12 +153,13 @@ class Kernel(Generic[P, R]):
         """Return the result of a call that can be repeated; None for others."""
         if torch.compiler.is_compiling():
             return None
-        number = None if self.numbers is None else self.numbers(*args)
-        if self.is_small(args[self.leading], number):
+        number = args[self.leading].numel() if self.numbers is None else self.numbers(*args)
+        if not repeats_calls(number < self.min_numel):
             return None
-        tensors = [args[i] for i in self._tensors]
-        if not is_ordinary(tensors):
-            return None
+        tensors, records = [args[i] for i in self._tensors], torch.is_grad_enabled()
+        for x in tensors:
+            if x is not None and (not is_plain(x) or (records and x.requires_grad)):
+                return None
         known = self._repeated.get(self._key(args))
         return known.again(tensors) if known else None
 

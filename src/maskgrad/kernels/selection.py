@@ -44,12 +44,12 @@ __all__ = [
     "explain",
     "gradients_are_stacked",
     "is_eager",
-    "is_ordinary",
     "is_plain",
     "is_small",
     "is_transformed",
     "kernels_in_use",
     "reference_is_forced",
+    "repeats_calls",
     "runs_compiled",
     "use_kernels",
 ]
@@ -195,13 +195,18 @@ def can_read_values(*tensors: Tensor) -> bool:
     return True
 
 
-def is_ordinary(tensors: Iterable[Tensor | None]) -> bool:
-    """Return whether plain CPU tensors are used eagerly, without a gradient, and no other kernels are forced."""
-    records = torch.is_grad_enabled()
-    for x in tensors:
-        if x is not None and (not is_plain(x) or (records and x.requires_grad)):
-            return False
-    return not is_transformed() and not gradients_are_stacked() and _forced() in (None, "cpu")
+def repeats_calls(is_small: bool) -> bool:
+    """Return whether a call on plain CPU tensors without a gradient may be one that is repeated."""
+    forced = _block_choice.get() or _environment()
+    if forced != "cpu" and (is_small or forced is not None):
+        return False
+    return not (
+        _transforms_are_active()
+        or _forward_ad._current_level >= 0
+        or _number_of_dispatch_modes() > 0
+        or _tracing_state() is not None
+        or _is_in_dispatch(_STACKING)
+    )
 
 
 def is_eager() -> bool:

@@ -18,7 +18,8 @@ from torch.overrides import TorchFunctionMode
 from maskgrad.kernels.cpu.memory import LARGE
 from maskgrad.kernels.cpu.threads import SERIAL, noted_runs
 
-_CPU = torch.device("cpu")
+#: Memory for a tensor on the CPU; graphs of Inductor call it, too. torch.empty takes 1.0 us, this 0.4.
+new = torch._C._dynamo.guards._empty_strided_cpu
 _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 #: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
 _HARMLESS = {
@@ -30,11 +31,12 @@ _CONVERSIONS = {"contiguous", "to"}
 
 
 class Made(NamedTuple):
-    """Memory for a result: its place among the arguments of the loop, the type of its numbers, and its size."""
+    """Memory for a result: its place among the arguments of the loop, the type of its numbers, and its sizes."""
 
     place: int
     kind: Any
     size: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: torch.dtype
 
 
@@ -63,12 +65,8 @@ class RepeatedCall(NamedTuple):
         for place, kind, index in self.read:
             arguments[place] = (tensors[index].data_ptr(), kind)
         made = []
-        for place, kind, size, dtype in self.made:
-            out = (
-                torch.empty(*size, dtype=dtype, device=_CPU)
-                if size
-                else torch.empty((), dtype=dtype, device=_CPU)
-            )
+        for place, kind, size, strides, dtype in self.made:
+            out = new(size, strides, dtype)
             arguments[place] = (out.data_ptr(), kind)
             made.append(out)
         self.loop(*arguments)
@@ -138,14 +136,14 @@ def _repeated(
             out = places[address]
             if not out.is_contiguous() or out.nbytes >= LARGE:
                 return None
-            memory.append(Made(place, kind, tuple(out.shape), out.dtype))
+            memory.append(Made(place, kind, tuple(out.shape), out.stride(), out.dtype))
             at[address] = len(memory) - 1
         else:
             return None
     found = []
     for x in result if isinstance(result, tuple) else (result,):
         index = at.get(x.data_ptr(), -1)
-        if index < 0 or (tuple(x.shape), x.dtype) != memory[index][2:] or not x.is_contiguous():
+        if index < 0 or (tuple(x.shape), x.stride(), x.dtype) != memory[index][2:] or not x.is_contiguous():
             return None
         found.append(index)
     if len(at) < len(memory):  # one memory for two arguments

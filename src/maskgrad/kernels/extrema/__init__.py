@@ -34,18 +34,24 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 
 
 @kernel(
-    "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
+    "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest, bool counts=True) -> (Tensor, Tensor)",
     REDUCIBLE,
     min_numel=128,
     repeats=True,
 )
 def masked_extremum(
-    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool, counts: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The largest, or smallest, specified entry, and the number of ties (int64; 0 for an empty slice)."""
+    """The largest, or smallest, specified entry, and the number of ties (int64; 0 for an empty slice).
+
+    Without ``counts``, which a gradient needs, whether there is an entry.
+    """
     if not dim:
-        return torch.where(mask, values, lowest(values.dtype, largest)), mask.to(torch.int64)
+        best = torch.where(mask, values, lowest(values.dtype, largest))
+        return best, mask.to(torch.int64) if counts else mask.clone()
     best = _extremum(values, mask, dim, largest)
+    if not counts:
+        return best if keepdim else best.squeeze(dim), any_of(mask, dim, keepdim)
     winners = mask & ((values == best) | ((values != values) & (best != best)))
     return best if keepdim else best.squeeze(dim), winners.sum(dim, keepdim)
 
@@ -158,7 +164,8 @@ def extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
-    arguments = values, mask, dim, keepdim, largest
+    counts = values.requires_grad and torch.is_grad_enabled()
+    arguments = values, mask, dim, keepdim, largest, counts
     found = masked_extremum.repeated(*arguments)
     if found is None:
         check_mask(values, mask)
@@ -166,12 +173,12 @@ def extremum(
             found = masked_extremum.compiled(*arguments)
     if found is not None:
         best, ties = found
-        return best, ties > 0
+        return best, ties > 0 if counts else ties
     return shared_extremum(values, mask, dim, keepdim, largest)
 
 
 def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    values, mask, ctx.dim, ctx.keepdim, _ = inputs
+    values, mask, ctx.dim, ctx.keepdim, *_ = inputs
     ctx.save_for_backward(values, mask, *output)
     ctx.mark_non_differentiable(output[1])
 
@@ -179,7 +186,7 @@ def _save_extremum(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 def _extremum_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
     values, mask, best, ties = ctx.saved_tensors
     grad, best, ties = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, best, ties))
-    return masked_extremum_backward(grad, values, best, ties, mask), None, None, None, None
+    return masked_extremum_backward(grad, values, best, ties, mask), None, None, None, None, None
 
 
 masked_extremum.derive(_save_extremum, _extremum_backward)

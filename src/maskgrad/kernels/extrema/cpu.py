@@ -26,29 +26,33 @@ BLOCK = 1024  # entries of a row processed together
 FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
 TILE = 1024  # columns processed together
 
+#: The second result of a loop.
+TIES, PLACE, PRESENCE = 0, 1, 2
 NARROW = (torch.int8, torch.int16)  # float16 is passed as int16
 
 
 def masked_extremum(
-    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool, counts: bool = True
 ) -> tuple[Tensor, Tensor]:
     if values.ndim > 64:  # torch's bitmask of dimensions has 64 bits
-        return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest)
-    best, ties, parts = _reduce(values, mask, dim, keepdim, largest, False)
+        return family.masked_extremum.reference(values, mask, tuple(dim), keepdim, largest, counts)
+    best, ties, parts = _reduce(values, mask, dim, keepdim, largest, TIES if counts else PRESENCE)
     if parts.is_direct:
         return best if best.dtype is values.dtype else best.to(values.dtype), ties
     if not parts.whole:
         split, merge = parts.split(best)
         best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
         same = (split == best) | ((split != split) & (best != best))
-        best, ties = best.squeeze(tuple(merge)), torch.where(same, parts.split(ties)[0], 0).sum(merge)
+        number = parts.split(ties)[0]
+        ties = torch.where(same, number, 0).sum(merge) if counts else number.any(tuple(merge))
+        best = best.squeeze(tuple(merge))
     return parts.placed(best, keepdim).to(values.dtype), parts.placed(ties, keepdim)
 
 
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
-    best, index, parts = _reduce(values, mask, (dim,), keepdim, largest, True)
+    best, index, parts = _reduce(values, mask, (dim,), keepdim, largest, PLACE)
     if not parts.whole:
         split, merge = parts.split(best)
         best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
@@ -85,23 +89,23 @@ _SPREAD, _SHARE = entrywise(_spread), entrywise(_share)
 
 
 def _reduce(
-    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool, position: bool
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool, kind: int
 ) -> tuple[Tensor, Tensor, Partition]:
-    """The extremum of each piece, and either the number of ties in it or the position of the first (-1: none)."""
+    """The extremum of each piece, and the number of ties, the position of the first (-1: none), or if there is any."""
     lowest = family.lowest(values.dtype, largest)
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, parts, repeats = cut_of(values, mask, dim, TILE)
-    best, number = parts.empty(values.dtype, keepdim), parts.empty(torch.int64, keepdim)
+    best, number = parts.empty(values.dtype, keepdim), parts.empty(torch.bool if kind == PRESENCE else torch.int64, keepdim)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
     start = floats if values.is_floating_point() else int(lowest) ^ turn  # the integer that never wins
     run(
         _columns if parts.inner else _rows, flat(values), flat(mask), *parts.geometry, wide(start),
-        wide(turn), position, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
+        wide(turn), kind, flat(best), flat(number), tasks=parts.tasks, elements=values.numel(),
     )  # fmt: skip
-    return best, number if position or repeats == 1 else number * repeats, parts
+    return best, number * repeats if kind == TIES and repeats > 1 else number, parts
 
 
 @compiled
@@ -119,6 +123,14 @@ def _ties(v: Any, m: Any, best: Any, turn: Any) -> int:
     for r in range(v.size):
         number += m[r] != 0 and ordered(decode(v[r]), turn) == best
     return number
+
+
+@compiled
+def _there(m: Any) -> int:
+    found = np.uint8(0)
+    for r in range(m.size):
+        found |= np.uint8(m[r] != 0)
+    return int(found)
 
 
 @compiled
@@ -147,7 +159,7 @@ def _of_few(v: Any, v0: Any, length: Any, start: Any, turn: Any) -> Any:
 @compiled
 def _rows(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
-    turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
+    turn: Any, kind: int, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t handles piece t % pieces of row t // pieces; for the steps of the mask see :func:`stretch`."""
     v, m, out, number = at(v), at(m), at(out), at(number)
@@ -177,18 +189,19 @@ def _rows(
                 key = _best(block, mask, start, turn)
                 if key > best:
                     best, ties, where = key, 0, r
-                if key == best and not position:
-                    ties += _ties(block, mask, best, turn)
+                if kind == TIES:
+                    if key == best:
+                        ties += _ties(block, mask, best, turn)
+                elif kind == PRESENCE:
+                    ties = max(ties, _there(mask))
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
                     where = r
-        if (
-            position and where >= 0 and not is_short
-        ):  # so far, the block; one dimension is one row, never joined
+        if kind == PLACE and where >= 0 and not is_short:  # so far, the block; one dimension is one row, never joined
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
             where += _first(v[v_row + where : v_row + end], mask, best, turn)
         out[task] = restored(best, turn, out[0])
-        number[task] = where if position else ties
+        number[task] = where if kind == PLACE else min(ties, 1) if kind == PRESENCE else ties
 
 
 @formula
@@ -198,6 +211,14 @@ def _tie_columns(v: Any, m: Any, v0: Any, m0: Any, w: Any, best: Any, ties: Any,
         new = 1 if key > best[k] else ties[k] + (key == best[k])
         ties[k] = new if specified else ties[k]
         best[k] = max(key, best[k]) if specified else best[k]
+
+
+@formula
+def _there_columns(v: Any, m: Any, v0: Any, m0: Any, w: Any, best: Any, there: Any, turn: Any) -> None:
+    for k in range(w):
+        specified = m[m0 + k] != 0
+        there[k] |= specified
+        best[k] = max(ordered(decode(v[v0 + k]), turn), best[k]) if specified else best[k]
 
 
 @formula
@@ -214,7 +235,7 @@ def _first_columns(
 @compiled
 def _columns(
     v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any, start: Any,
-    turn: Any, position: bool, out: Any, number: Any, lo: int, hi: int,
+    turn: Any, kind: int, out: Any, number: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t handles tile t % tiles of the columns, over one piece of the rows."""
     v, m, out, number = at(v), at(m), at(out), at(number)
@@ -229,13 +250,15 @@ def _columns(
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         for k in range(w):
             best[k] = start
-            numbers[k] = -1 if position else 0
+            numbers[k] = -1 if kind == PLACE else 0
         for r in range(begin, min(begin + piece, length)):
             v0, m_place = np.uint64(v_row + r * steps[0]), m_row + r * steps[1]
             if inners[1] or m[m_place] != 0:
                 m0 = np.uint64(m_place if inners[1] else 0)
-                if position:
+                if kind == PLACE:
                     _first_columns(v, mask, v0, m0, w, best, numbers, turn, r)
+                elif kind == PRESENCE:
+                    _there_columns(v, mask, v0, m0, w, best, numbers, turn)
                 else:
                     _tie_columns(v, mask, v0, m0, w, best, numbers, turn)
         base = np.uint64(task // tiles * width + column)

@@ -21,13 +21,14 @@ from maskgrad.kernels.segments import widened
 
 
 def masked_extremum(
-    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool
+    values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, largest: bool, counts: bool = True
 ) -> tuple[Tensor, Tensor]:
     source, neutral = readable(values, largest)
-    (parts, counts), view = reduce(EXTREMUM, mask, (source,), dim, (source.dtype, torch.int64), kind=neutral)
+    (parts, ties), view = reduce(EXTREMUM, mask, (source,), dim, (source.dtype, torch.int64), kind=neutral)
     best = parts.amax(1, keepdim=True) if largest else parts.amin(1, keepdim=True)
-    count = torch.where((parts == best) | ((parts != parts) & (best != best)), counts, 0).sum(1)
-    return restored(best.to(values.dtype), view, keepdim), restored(count, view, keepdim)
+    count = torch.where((parts == best) | ((parts != parts) & (best != best)), ties, 0).sum(1)
+    found = count if counts else count > 0
+    return restored(best.to(values.dtype), view, keepdim), restored(found, view, keepdim)
 
 
 def masked_extremum_backward(
