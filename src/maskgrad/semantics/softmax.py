@@ -29,8 +29,9 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel.
-FEW = 49_152
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel, except for rows of other lengths than
+#: these from ``ROWS`` values on, without a gradient (us, fill and softmax / kernel: 64 x 200 25 / 23, 1600 x 8 249 / 106).
+FEW, ROWS, SHORT = 49_152, 2_048, range(16, 128)
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -63,10 +64,17 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
+    records = values.requires_grad and torch.is_grad_enabled()
+    in_rows = values.ndim > 0 and values.stride(dim) == 1 and values.shape[dim] not in SHORT
+    if not records and in_rows and values.numel() >= ROWS:
+        known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
+        if known is not None:
+            return Entries(known, mask)
     if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
-        alike, records = mask.stride(dim) == 0, values.requires_grad and torch.is_grad_enabled()
+        alike = mask.stride(dim) == 0
         shortest, longest = LENGTHS
-        if shortest <= values.shape[dim] <= longest if alike else is_small(values, FEW):
+        least = ROWS if in_rows and not records else FEW
+        if shortest <= values.shape[dim] <= longest if alike else is_small(values, least):
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else fill(input, mask, -torch.inf)
             found = function(safe, dim)

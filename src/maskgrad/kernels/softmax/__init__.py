@@ -49,6 +49,7 @@ def _records_nothing(values: Tensor) -> bool:
     min_numel=2_048,
     in_graphs=32_768,
     check=check_mask,
+    repeats=True,
 )
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = False) -> Tensor:
     """Softmax of the specified entries along ``dim``, or its logarithm; 0, or -inf, at unspecified entries."""

@@ -26,9 +26,9 @@ from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.smallest import any_of
 from maskgrad.kernels.softmax import cpu_loops as loops
 
-#: Number of values from which one pass is faster for long and for short rows, and for columns; columns in which
-#: PyTorch's sums lose visible precision; rows that PyTorch handles well and the loops do not.
-FEW, MANY, LONG, SHORT = 32_768, 524_288, 4096, range(16, 128)
+#: Number of values from which one pass is faster for short rows and for columns; columns in which PyTorch's sums lose
+#: visible precision; rows that PyTorch handles well and the loops do not.
+MANY, LONG, SHORT = 524_288, 4096, range(16, 128)
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
@@ -97,8 +97,6 @@ def _is_composed(values: Tensor, dim: int) -> bool:
     64 x 200 x 8 along dim 1 1144 / 1652; the rows of 1024 x 64 159 / 191, of 8192 x 32 739 / 1042, of 256 x 256
     137 / 128, of 12,800 x 8 2990 / 1580.
     """
-    if values.numel() < FEW:
-        return True
     length = values.shape[dim]
     return values.numel() <= MANY and (length in SHORT if values.stride(dim) == 1 else length <= LONG)
 
