@@ -24,12 +24,14 @@ from torch import Tensor
 
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel, like
 
+# Measured on one core, in microseconds, reference / compiled: mse_loss of 8 x 16 values 32 / 26, of 40 x 100 39 / 26,
+# smooth_l1_loss of 8 x 16 56 / 36, without reduction 35 / 20.
 _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbers)"
 
 KINDS = ("distance", "logits", "probabilities")
 
 
-@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=8_192, recorded=16_384, in_graphs=65_536, repeats=True)
+@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=128, recorded=16_384, in_graphs=65_536, repeats=True)
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
     """The loss of each entry where the mask holds, else 0; three tensors of one shape, the first two of one dtype."""
     x, t = _safe(input, mask, kind), _safe(target, mask, kind)
@@ -47,7 +49,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
 @kernel(
     f"{_SIGNATURE} -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=8_192,
+    min_numel=128,
     recorded=16_384,
     in_graphs=65_536,
     repeats=True,

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import runs_compiled
+from maskgrad.kernels.selection import can_read_values, is_small, runs_compiled
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.losses.adding_up import added_up, adds_up
-from maskgrad.semantics.numbers import number
+from maskgrad.semantics.numbers import note, number
 from maskgrad.semantics.reductions import mean, over_all, sum
 from maskgrad.semantics.signatures import paired
 
@@ -58,6 +58,10 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
 def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
     """The mean or the sum, of this process or of several."""
     total, count = added_up(total, count)
+    if can_read_values(count) and count.item():
+        note(None)
+        total = total / count if reduction == "mean" else total
+        return total if total.dtype is dtype else total.to(dtype)
     if reduction == "mean":
         return number(Entries((total / count.clamp(min=1)).to(dtype), count.to(torch.bool)), nan)
     return number(Entries(total.to(dtype), count.to(torch.bool)), 0)
@@ -105,13 +109,18 @@ def fused(
     if torch.compiler.is_compiling() or numbers is None:
         return None
     x, t = values_of(input), values_of(target)
-    masks = [operand.mask for operand in (input, target) if isinstance(operand, Entries)]
-    if x.shape != t.shape or x.dtype != t.dtype or not runs_compiled("masked_loss", x, t, *masks):
+    if x.shape != t.shape or x.dtype != t.dtype:
+        return None
+    if kind == "probabilities" and is_small(x, 1_024):  # its calls read the result, and are not repeated
         return None
     mask = all_specified(input, target)
-    if reduction == "none":
-        return Entries(kernels.masked_loss(x, t, mask, kind, numbers), mask)
-    return summed(*kernels.masked_loss_sum(x, t, mask, kind, numbers), x.dtype, reduction)
+    kernel: Any = kernels.masked_loss if reduction == "none" else kernels.masked_loss_sum
+    found = kernel.repeated(x, t, mask, kind, numbers)
+    if found is None:
+        if not runs_compiled(kernel.name, x, t, mask):
+            return None
+        found = kernel(x, t, mask, kind, numbers)
+    return Entries(found, mask) if reduction == "none" else summed(*found, x.dtype, reduction)
 
 
 def fused_cross_entropy(

@@ -110,12 +110,15 @@ def of_difference(
     ) -> Operand:
         if weight is not None:
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
-        input, target = _broadcast(input, target)
+        x, t = values_of(input), values_of(target)
+        if x.shape != t.shape:
+            input, target = _broadcast(input, target)
+            x, t = values_of(input), values_of(target)
         distance, found = numbers(**options), None
-        if not KERNELS["masked_loss"].is_small(values_of(input)):
+        if not KERNELS["masked_loss"].is_small(x):
             found = fused("distance", input, target, reduction, distance)
         elif reduction != "none" and distance in POWERS and not adds_up():  # in the fewest calls
-            difference = Entries(values_of(input) - values_of(target), all_specified(input, target))
+            difference = Entries(x - t, all_specified(input, target))
             found = over_all(difference, reduction == "mean", POWERS[distance])
         if found is None and distance is not None and torch.compiler.is_compiling():
             found = _of_one_difference(function, input, target, reduction, **options)

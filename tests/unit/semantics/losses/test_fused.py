@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 import maskgrad as mg
-from maskgrad import kernels
+from maskgrad.kernels.kernel import Kernel
 from tests.poison import assert_nothing, gradient, nan
 
 SIZE = 50_001  # enough for the compiled bodies
@@ -30,14 +30,18 @@ PAIRS: dict[str, Callable[..., Any]] = {
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the fused kernels that were called."""
     found: list[str] = []
-    for name in ("masked_loss", "masked_loss_sum", "masked_cross_entropy"):
-        kernel = getattr(kernels, name)
+    fused = ("masked_loss", "masked_loss_sum", "masked_cross_entropy")
+    for method in ("__call__", "repeated"):  # another call is repeated, if there was one with these shapes
 
-        def noted(*args: Any, kernel: Any = kernel, name: str = name) -> Any:
-            found.append(name)
-            return kernel(*args)
+        def noted(
+            kernel: Any, *args: Any, method: Callable[..., Any] = getattr(Kernel, method), **kwargs: Any
+        ) -> Any:
+            result = method(kernel, *args, **kwargs)
+            if kernel.name in fused and result is not None:
+                found.append(kernel.name)
+            return result
 
-        monkeypatch.setattr(kernels, name, noted)
+        monkeypatch.setattr(Kernel, method, noted)
     return found
 
 
