@@ -29,8 +29,8 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel, except for rows of other lengths than
-#: these from ``ROWS`` values on, without a gradient (us, fill and softmax / kernel: 64 x 200 25 / 23, 1600 x 8 249 / 106).
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel. Without a gradient the kernel wins
+#: from ``ROWS`` values on, in rows of other lengths than these (us: 64 x 200 25 / 23, 1600 x 8 249 / 106).
 FEW, ROWS, SHORT = 49_152, 2_048, range(16, 128)
 
 

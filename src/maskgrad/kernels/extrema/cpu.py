@@ -96,7 +96,8 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, parts, repeats = cut_of(values, mask, dim, TILE)
-    best, number = parts.empty(values.dtype, keepdim), parts.empty(torch.bool if kind == PRESENCE else torch.int64, keepdim)
+    best = parts.empty(values.dtype, keepdim)
+    number = parts.empty(torch.bool if kind == PRESENCE else torch.int64, keepdim)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
     floats = -0x7FF0000000000001 if values.dtype == torch.float64 else -0x7F800001
@@ -196,7 +197,9 @@ def _rows(
                     ties = max(ties, _there(mask))
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
                     where = r
-        if kind == PLACE and where >= 0 and not is_short:  # so far, the block; one dimension is one row, never joined
+        if (
+            kind == PLACE and where >= 0 and not is_short
+        ):  # so far, the block; one dimension is one row, never joined
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
             where += _first(v[v_row + where : v_row + end], mask, best, turn)

@@ -85,7 +85,12 @@ def test_functions_of_ours_are_not_guarded() -> None:
     ours = {name for name in names if name.startswith("G['__import_maskgrad")}
     assert {name.rpartition(".")[2] for name in ours if ".torch" not in name} == {"_ADDERS", "_NOTED"}
     assert len(ours) < 12  # of torch only functions that compute
-    assert not {name.rpartition(".")[2] for name in ours} & {"bool", "strided", "is_compiling", "is_grad_enabled"}
+    assert not {name.rpartition(".")[2] for name in ours} & {
+        "bool",
+        "strided",
+        "is_compiling",
+        "is_grad_enabled",
+    }
 
 
 @pytest.mark.usefixtures("fresh")

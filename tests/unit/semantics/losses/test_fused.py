@@ -31,17 +31,18 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the fused kernels that were called."""
     found: list[str] = []
     fused = ("masked_loss", "masked_loss_sum", "masked_cross_entropy")
-    for method in ("__call__", "repeated"):  # another call is repeated, if there was one with these shapes
 
-        def noted(
-            kernel: Any, *args: Any, method: Callable[..., Any] = getattr(Kernel, method), **kwargs: Any
-        ) -> Any:
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(kernel: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(kernel, *args, **kwargs)
             if kernel.name in fused and result is not None:
                 found.append(kernel.name)
             return result
 
-        monkeypatch.setattr(Kernel, method, noted)
+        return noted
+
+    for method in (Kernel.__call__, Kernel.repeated):  # which repeats a call with the same shapes
+        monkeypatch.setattr(Kernel, method.__name__, noting(method))
     return found
 
 
@@ -248,7 +249,7 @@ def test_halves_are_rounded_once_whichever_body_runs(name: str, reduction: str, 
     loss = getattr(F, name)
     exact = loss(data[mask].double(), target[mask].double(), reduction=reduction)
     for body in ("reference", "cpu"):
-        with kernels.use_kernels(body):
+        with mg.use_kernels(body):
             leaf = data.clone().requires_grad_()
             found = loss(mg.masked(leaf, mask), target, reduction=reduction)
             assert found.dtype == dtype
