@@ -150,18 +150,23 @@ class Kernel(Generic[P, R]):
         return tuple(found), rest
 
     def repeated(self, *args: Any) -> Any:
-        """Return the result of a call that can be repeated; None for others."""
+        """Return the result of a call that can be repeated, as it was checked before; None for others."""
         if torch.compiler.is_compiling():
             return None
-        number = args[self.leading].numel() if self.numbers is None else self.numbers(*args)
-        if not repeats_calls(number < self.min_numel):
-            return None
-        tensors, records = [args[i] for i in self._tensors], torch.is_grad_enabled()
+        tensors, records = [args[i] for i in self._tensors], False
+        grad_enabled = torch.is_grad_enabled()
         for x in tensors:
-            if x is not None and (not is_plain(x) or (records and x.requires_grad)):
-                return None
+            if x is not None:
+                if not is_plain(x):
+                    return None
+                records = records or (grad_enabled and x.requires_grad)
+        number = args[self.leading].numel() if self.numbers is None else self.numbers(*args)
+        if not repeats_calls(number < (self.recorded if records else self.min_numel)):
+            return None
         known = self._repeated.get(self._key(args))
-        return known.again(tensors) if known else None
+        if not known or (records and self.backward is None):
+            return None
+        return self._recorded("cpu")(*args) if records else known.again(tensors)
 
     def _key(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what decides how a compiled implementation runs its loop."""
