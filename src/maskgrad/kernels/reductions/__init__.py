@@ -70,7 +70,7 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 @kernel(
-    _REDUCTION, REDUCIBLE, min_numel=128, recorded=16_384, in_graphs=65_536, check=check_mask, repeats=True
+    _REDUCTION, REDUCIBLE, min_numel=128, recorded=8_192, in_graphs=65_536, check=check_mask, repeats=True
 )
 def masked_sum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
@@ -98,7 +98,7 @@ def some(present: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> T
 
 
 @kernel(
-    _REDUCTION, REDUCIBLE, min_numel=128, recorded=16_384, in_graphs=65_536, check=check_mask, repeats=True
+    _REDUCTION, REDUCIBLE, min_numel=128, recorded=8_192, in_graphs=65_536, check=check_mask, repeats=True
 )
 def masked_mean(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
@@ -174,9 +174,9 @@ def _mean_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     return _spread(ctx, wide / count.clamp(min=1), mask)
 
 
-# Measured on one core, in microseconds, reference / compiled: x.sum(1) of 128 values 17 / 15, of 8,192 30 / 16, with
-# the gradient of 12,800 119 / 124, of 25,600 157 / 131; x.mean(1) of 128 27 / 18, of 25,600 with it 171 / 155. Below,
-# importing the compiler does not pay.
+# Measured on one core, in microseconds, reference / compiled: x.sum(1) of 128 values 17 / 12, of 8,192 30 / 13, with
+# the gradient of 8,192 107 / 113, of 12,800 131 / 122, of 30,000 195 / 130; x.mean(1) of 128 27 / 16, with it of 8,192
+# 140 / 139, of 30,000 203 / 149. Below, importing the compiler does not pay.
 masked_sum.derive(_save_reduction, _sum_backward)
 masked_mean.derive(_save_reduction, _mean_backward)
 masked_expand.derive_through_reference()

@@ -20,7 +20,6 @@ from maskgrad.kernels.kernel import FLOATS, kernel, like
     "(Tensor values, Tensor mask, int dim, bool reverse) -> Tensor",
     FLOATS,
     min_numel=8_192,
-    recorded=12_288,
     repeats=True,
     check=check_mask,
 )
