@@ -66,7 +66,7 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
     in_rows = values.ndim > 0 and values.stride(dim) == 1 and values.shape[dim] not in SHORT
-    if not records and in_rows and values.numel() >= ROWS:
+    if not records and in_rows and mask.stride(dim) and values.numel() >= ROWS:
         known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
         if known is not None:
             return Entries(known, mask)

@@ -24,7 +24,7 @@ _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 #: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
 _HARMLESS = {
     "__get__", "_is_view", "as_strided", "data_ptr", "detach", "dim", "element_size", "expand", "is_complex",
-    "is_contiguous", "is_floating_point", "numel", "size", "squeeze", "stride", "unsqueeze", "view",
+    "is_contiguous", "is_floating_point", "numel", "reshape", "size", "squeeze", "stride", "unsqueeze", "view",
 }  # fmt: skip
 #: They read values unless they return their operand.
 _CONVERSIONS = {"contiguous", "to"}

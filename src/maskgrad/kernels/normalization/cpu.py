@@ -5,8 +5,8 @@ r"""Standardizing the specified entries of each row: values and mask are read fr
 
 A row is read three times, for its mean, its squares, and its result, but stays in the cache. Sums of a block
 are those of the type of the values (half precision in float32), sums of blocks are float64. In the backward pass the
-gradients of weight and bias are added over at most ``ROWS`` rows, and these sums over all, so that no thread writes
-what is another's.
+gradients of weight and bias are added over at most ``ROWS`` rows, and these sums over all, in float64; where several
+threads are worth it, in pieces, so that no thread writes what is another's.
 
 Legend: v values, m mask, g gradient; w weight, b bias; s scale; n number.
 """
@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import normalization as family
-from maskgrad.kernels.cpu.compiler import array, compiled, decode, reordered
+from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, reordered
 from maskgrad.kernels.cpu.floating import encode
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.threads import run
+from maskgrad.kernels.cpu.threads import SERIAL, run
 
 BLOCK = 1024  # entries of a row added in their own type
 ROWS = 64  # rows whose gradients of weight and bias are added together
@@ -44,16 +44,17 @@ def masked_layer_norm(
         return family.masked_layer_norm.reference(values, mask, dims, weight, bias, eps, centered)
     shape, wide = values.shape, _wide(values)
     values, mask, rows, length = _rows_of(values, mask, dims)
-    out = empty((rows, length), values.dtype)
-    mean, scale, count = (empty(rows, dtype) for dtype in (wide, wide, torch.int64))
-    zero = np.zeros((), _NUMPY[wide])[()]
-    run(
-        _forward, array(values), array(mask), _parameter(weight, length, wide, 1), _parameter(bias, length, wide, 0),
-        mask.stride(1) if length > 1 else 1, float(eps), centered, zero, zero + zero.dtype.type(1), array(out),
-        mean.numpy(), scale.numpy(), count.numpy(), tasks=rows, elements=values.numel(),
-    )  # fmt: skip
     kept = (*shape[: len(shape) - dims], *(1,) * dims)
-    return out.view(shape), mean.view(kept), scale.view(kept), count.view(kept)
+    out, mean, scale = empty(shape, values.dtype), empty(kept, wide), empty(kept, wide)
+    count, zero = empty(kept, torch.int64), np.zeros((), _NUMPY[wide])[()]
+    parameters = [_parameter(values, p, wide) for p in (weight, bias)]
+    run(
+        _forward, flat(values), flat(mask), *[flat(p) for p in parameters], weight is not None, bias is not None,
+        length, mask.stride(0), mask.stride(1) if length > 1 else 1, float(eps), centered, zero,
+        zero + zero.dtype.type(1), flat(out), flat(mean), flat(scale), flat(count), tasks=rows,
+        elements=values.numel(),
+    )  # fmt: skip
+    return out, mean, scale, count
 
 
 def masked_layer_norm_backward(
@@ -75,20 +76,21 @@ def masked_layer_norm_backward(
     shape, wide = values.shape, _wide(values)
     values, mask, rows, length = _rows_of(values, mask, dims)
     grad = grad.detach().to(values.dtype).reshape(rows, length).contiguous()
-    out = empty((rows, length), values.dtype)
-    piece = min(ROWS, max(1, rows // MIN_TASKS))
-    pieces = -(-rows // piece)
-    of_weight, of_bias = empty((pieces, length), wide), empty((pieces, length), wide)
-    zero = np.zeros((), _NUMPY[wide])[()]
-    statistics = (x.detach().reshape(-1).contiguous() for x in (mean, scale, count))
+    serial = values.numel() < SERIAL  # one thread: nothing is left to add up
+    piece = rows if serial else min(ROWS, max(1, rows // MIN_TASKS))
+    pieces, row = -(-rows // piece), shape[len(shape) - dims :]
+    out, one = empty(shape, values.dtype), np.ones((), _NUMPY[wide])[()]
+    sums = [empty(row if serial else (pieces, length), wide) for _ in range(2)]
+    factors = _parameter(values, weight, wide)
+    statistics = [x.detach().reshape(-1).contiguous() for x in (mean, scale, count)]
     run(
-        _backward, array(grad), array(values), array(mask), _parameter(weight, length, wide, 1),
-        mask.stride(1) if length > 1 else 1, *(array(x) for x in statistics), piece, centered, zero, array(out),
-        of_weight.numpy(), of_bias.numpy(), tasks=pieces, elements=values.numel(),
+        _backward, flat(grad), flat(values), flat(mask), flat(factors), weight is not None,
+        rows, length, mask.stride(0), mask.stride(1) if length > 1 else 1, *[flat(x) for x in statistics], piece,
+        centered, one - one, one, flat(out), *[flat(x) for x in sums], tasks=pieces, elements=values.numel(),
     )  # fmt: skip
-    row = shape[len(shape) - dims :]
-    of_weight, of_bias = (x.sum(0, dtype=torch.float64).to(wide).view(row) for x in (of_weight, of_bias))
-    return out.view(shape), of_weight, of_bias
+    if not serial:
+        sums = [x.sum(0, dtype=torch.float64).to(wide).view(row) for x in sums]
+    return out, sums[0], sums[1]
 
 
 _NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
@@ -106,10 +108,9 @@ def _rows_of(values: Tensor, mask: Tensor, dims: int) -> tuple[Tensor, Tensor, i
     return values, mask if mask.stride(1) <= 1 else mask.contiguous(), values.shape[0], length
 
 
-def _parameter(x: Tensor | None, length: int, dtype: torch.dtype, constant: float) -> Any:
-    """A weight or bias as a vector."""
-    x = torch.full((length,), constant, dtype=dtype) if x is None else x.detach().to(dtype)
-    return array(x.reshape(-1).contiguous())
+def _parameter(values: Tensor, parameter: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """A weight or bias as a vector; if there is none the values, which are not used for it."""
+    return values if parameter is None else parameter.detach().to(dtype).reshape(-1).contiguous()
 
 
 @reordered
@@ -133,38 +134,45 @@ def _square_block(v: Any, m: Any, c: Any, zero: Any) -> Any:
 
 
 @compiled
-def _apply(v: Any, m: Any, w: Any, b: Any, c: Any, s: Any, zero: Any, out: Any) -> None:
+def _apply(
+    v: Any, m: Any, w: Any, b: Any, has_weight: bool, has_bias: bool, c: Any, s: Any, zero: Any, one: Any, out: Any
+) -> None:  # fmt: skip
     for k in range(v.size):
-        y = (decode(v[k]) - c) * s * w[k] + b[k]
+        y = (decode(v[k]) - c) * s
+        y = y * (decode(w[k]) if has_weight else one) + (decode(b[k]) if has_bias else zero)
         out[k] = encode(y if m[k] != 0 else zero, v[k])
 
 
 @compiled
 def _forward(
-    v_all: Any, m_all: Any, w: Any, b: Any, m_step: int, eps: float, centered: bool, zero: Any, one: Any, out: Any,
-    mean: Any, scale: Any, count: Any, lo: int, hi: int,
+    v_all: Any, m_all: Any, w: Any, b: Any, has_weight: bool, has_bias: bool, length: int, m_row: int, m_step: int,
+    eps: float, centered: bool, zero: Any, one: Any, out: Any, mean: Any, scale: Any, count: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t standardizes row t."""
-    length = w.size
-    complete = np.ones(length, np.uint8)
+    v_all, m_all, w, b, out = at(v_all), at(m_all), at(w), at(b), at(out)
+    mean, scale, count = at(mean), at(scale), at(count)
+    complete = np.ones(0 if m_step else length, np.uint8)
     cast = np.full(2, zero)  # values of the type of the statistics
     for row in range(lo, hi):
-        v = v_all[row]
-        if m_step == 0 and m_all[row, 0] == 0:
-            out[row, :] = encode(zero, v[0])
+        start = row * length
+        v, found = v_all[start : start + length], out[start : start + length]
+        if m_step == 0 and m_all[row * m_row] == 0:
+            found[:] = encode(zero, v[0])
             mean[row], scale[row], count[row] = zero, one, 0
             continue
-        m = m_all[row] if m_step else complete
+        m = m_all[row * m_row : row * m_row + length] if m_step else complete
         total, number = 0.0, 0
         for k in range(0, length, BLOCK):
-            block_s, block_n = _sum_block(v[k : k + BLOCK], m[k : k + BLOCK], zero, one)
+            stop = min(k + BLOCK, length)
+            block_s, block_n = _sum_block(v[k:stop], m[k:stop], zero, one)
             total += block_s
             number += int(block_n)
         middle = total / max(number, 1) if centered else 0.0
         cast[0] = middle
         shift, rest, squares = cast[0], 0.0, 0.0
         for k in range(0, length, BLOCK):
-            block_s, block_q = _square_block(v[k : k + BLOCK], m[k : k + BLOCK], shift, zero)
+            stop = min(k + BLOCK, length)
+            block_s, block_q = _square_block(v[k:stop], m[k:stop], shift, zero)
             rest += block_s
             squares += block_q
         if centered and number and rest == rest:  # the center was rounded, unless it is infinite
@@ -175,15 +183,15 @@ def _forward(
         else:
             cast[1] = 1
         mean[row], scale[row], count[row] = cast[0], cast[1], number
-        _apply(v, m, w, b, cast[0], cast[1], zero, out[row])
+        _apply(v, m, w[:length], b[:length], has_weight, has_bias, cast[0], cast[1], zero, one, found)
 
 
 @reordered
-def _gradient_block(g: Any, v: Any, m: Any, w: Any, c: Any, zero: Any) -> Any:
+def _gradient_block(g: Any, v: Any, m: Any, w: Any, has_weight: bool, c: Any, zero: Any, one: Any) -> Any:
     a, b = zero, zero
     for k in range(v.size):
         specified = m[k] != 0
-        h = decode(g[k]) * w[k] if specified else zero
+        h = decode(g[k]) * (decode(w[k]) if has_weight else one) if specified else zero
         d = decode(v[k]) - c if specified else zero
         a += h
         b += h * d
@@ -192,8 +200,8 @@ def _gradient_block(g: Any, v: Any, m: Any, w: Any, c: Any, zero: Any) -> Any:
 
 @compiled
 def _gradient_row(
-    g: Any, v: Any, m: Any, w: Any, c: Any, s: Any, slope: Any, offset: Any, zero: Any, of_weight: Any, of_bias: Any,
-    out: Any,
+    g: Any, v: Any, m: Any, w: Any, has_weight: bool, c: Any, s: Any, slope: Any, offset: Any, zero: Any, one: Any,
+    of_weight: Any, of_bias: Any, out: Any,
 ) -> None:  # fmt: skip
     for k in range(v.size):
         specified = m[k] != 0
@@ -202,50 +210,55 @@ def _gradient_row(
         product = y * (x * s)
         of_weight[k] += product if specified else zero
         of_bias[k] += y if specified else zero
-        r = y * w[k] * s - x * slope - offset
+        r = y * (decode(w[k]) if has_weight else one) * s - x * slope - offset
         out[k] = encode(r if specified else zero, v[k])
 
 
 @compiled
 def _backward(
-    g_all: Any, v_all: Any, m_all: Any, w: Any, m_step: int, mean: Any, scale: Any, count: Any, piece: int,
-    centered: bool, zero: Any, out: Any, of_weight: Any, of_bias: Any, lo: int, hi: int,
+    g_all: Any, v_all: Any, m_all: Any, w_all: Any, has_weight: bool, rows: int, length: int, m_row: int, m_step: int,
+    mean: Any, scale: Any, count: Any, piece: int, centered: bool, zero: Any, one: Any, out: Any, of_weight: Any,
+    of_bias: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Task t computes the gradients of rows t * piece to (t + 1) * piece, and their sums for the parameters."""
-    length = w.size
-    complete = np.ones(length, np.uint8)
+    g_all, v_all, m_all, w_all, out = at(g_all), at(v_all), at(m_all), at(w_all), at(out)
+    mean, scale, count, of_weight, of_bias = at(mean), at(scale), at(count), at(of_weight), at(of_bias)
+    complete = np.ones(0 if m_step else length, np.uint8)
     cast = np.full(2, zero)
+    w = w_all[:length]
     for task in range(lo, hi):
-        of_weight[task, :] = zero
-        of_bias[task, :] = zero
-        for row in range(task * piece, min((task + 1) * piece, v_all.shape[0])):
-            g, v = g_all[row], v_all[row]
-            if m_step == 0 and m_all[row, 0] == 0:
-                out[row, :] = encode(zero, v[0])
-                continue
-            m = m_all[row] if m_step else complete
-            a, b = 0.0, 0.0
-            for k in range(0, length, BLOCK):
-                stop = k + BLOCK
-                block_a, block_b = _gradient_block(
-                    g[k:stop], v[k:stop], m[k:stop], w[k:stop], mean[row], zero
-                )
-                a += block_a
-                b += block_b
-            s, number = float(scale[row]), max(count[row], 1)
-            cast[0] = s * s * s * b / number
-            cast[1] = s * a / number if centered else 0.0
-            _gradient_row(
-                g,
-                v,
-                m,
-                w,
-                mean[row],
-                scale[row],
-                cast[0],
-                cast[1],
-                zero,
-                of_weight[task],
-                of_bias[task],
-                out[row],
+        sums, parts = np.zeros((2, length)), np.full((2, length), zero)
+        begin, end = task * piece, min((task + 1) * piece, rows)
+        for row in range(begin, end):
+            start = row * length
+            g, v, found = (
+                g_all[start : start + length],
+                v_all[start : start + length],
+                out[start : start + length],
             )
+            if m_step == 0 and m_all[row * m_row] == 0:
+                found[:] = encode(zero, v[0])
+            else:
+                m = m_all[row * m_row : row * m_row + length] if m_step else complete
+                a, b = 0.0, 0.0
+                for k in range(0, length, BLOCK):
+                    stop = min(k + BLOCK, length)
+                    block_a, block_b = _gradient_block(
+                        g[k:stop], v[k:stop], m[k:stop], w[k:stop], has_weight, mean[row], zero, one
+                    )
+                    a += block_a
+                    b += block_b
+                s, number = float(scale[row]), max(count[row], 1)
+                cast[0] = s * s * s * b / number
+                cast[1] = s * a / number if centered else 0.0
+                _gradient_row(
+                    g, v, m, w, has_weight, mean[row], scale[row], cast[0], cast[1], zero, one, parts[0], parts[1],
+                    found,
+                )  # fmt: skip
+            if (row - begin) % ROWS == ROWS - 1 or row == end - 1:
+                for k in range(length):
+                    sums[0, k] += parts[0, k]
+                    sums[1, k] += parts[1, k]
+                    parts[0, k] = parts[1, k] = zero
+        for k in range(length):
+            of_weight[task * length + k], of_bias[task * length + k] = sums[0, k], sums[1, k]
