@@ -20,6 +20,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.extrema import lowest
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.semantics.dimensions import as_dim, positions_along, size_along, specified_first
 from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
@@ -35,6 +36,11 @@ def read(input: Entries, dim: int, index: Tensor) -> Tensor:
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
     """The permutation that sorts, stably: specified entries by value, then the others."""
     values, mask = input
+    if can_read_values(values, mask):  # one sort, unless a specified entry equals the filler
+        last = torch.where(mask, values.detach(), extreme(values.dtype, not descending))
+        order = torch.sort(last, dim=dim, descending=descending, stable=True).indices
+        if torch.equal(mask.gather(dim, order), leading(mask, dim)):
+            return order
     safe = torch.where(mask, values.detach(), filler_as(values.dtype, 0))
     by_value = torch.sort(safe, dim=dim, descending=descending, stable=True).indices
     # stable too: among the specified entries the order of the values is kept
@@ -106,10 +112,11 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
     worst = extreme(values.dtype, not largest)
     filled = torch.where(mask, values.detach(), worst)
     index = torch.topk(filled, k, dim, largest, sorted).indices
-    if values.ndim and k:
+    known = mask.gather(dim, index)
+    if values.ndim and k and not (can_read_values(known) and known.all()):
         index = _with_missed(index, input, filled, worst, dim)
         index = index.gather(dim, specified_first(mask.gather(dim, index), dim))
-    known = mask.gather(dim, index)
+        known = mask.gather(dim, index)
     kind: Any = torch.return_types.topk
     return kind([Entries(read(input, dim, index), known), Entries(index, known)])
 
