@@ -93,8 +93,17 @@ def plain_sum(
 
 
 def some(present: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """``present``, whether slices have an entry; if the mask repeats, from the mask, in its smallest shape."""
-    return any_of(mask, dims, keepdim) if repeats(mask) else present
+    """``present``, whether slices have an entry, in its smallest shape if the mask repeats."""
+    if not repeats(mask) or not dims:
+        return present
+    few, place, gone = present, 0, {d % mask.ndim for d in dims}
+    for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
+        if dim not in gone or keepdim:
+            known = dim not in gone and type(size) is int and type(stride) is int
+            if known and stride == 0 and size > 1:
+                few = few.narrow(place, 0, 1)
+            place += 1
+    return present if few is present else few.expand(present.shape)
 
 
 @kernel(

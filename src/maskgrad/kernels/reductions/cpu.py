@@ -225,6 +225,15 @@ def summing(term: Any, join: Any = _plus) -> Loops:
             counts[k] += np.uint8(m[k] != 0) + np.uint8(n[k] != 0) + np.uint8(o[k] != 0) + np.uint8(p[k] != 0)
 
     @reordered
+    def add_whole(v: Any, v0: Any, step: Any, w: Any, sums: Any, zero: Any, one: Any) -> None:
+        """Four complete rows."""
+        a, b, c = v0 + step, v0 + step + step, v0 + step + step + step
+        for u in range(w):
+            two = join(term(decode(v[v0 + u]), zero, one), term(decode(v[a + u]), zero, one))
+            more = join(term(decode(v[b + u]), zero, one), term(decode(v[c + u]), zero, one))
+            sums[u] = join(sums[u], join(two, more))
+
+    @reordered
     def columns(
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
         tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, most: int, lo: int, hi: int,
@@ -259,15 +268,21 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                         v[a : a + w], v[c : c + w], v[d : d + w], v[e : e + w],
                         m[b : b + w], m[f : f + w], m[g : g + w], m[h : h + w], block_s, block_n, zero, one,
                     )  # fmt: skip
-                for r in range(block + 4 * fours, end):
+                r = block + 4 * fours
+                while r < end:
                     v0, m0 = v_row + r * v_step, m_row + r * m_step
                     if m_inner:
                         addcolumns(v[v0 : v0 + w], m[m0 : m0 + w], block_s, block_n, zero, one)
+                    elif r + 3 < end and m[m0] & m[m0 + m_step] & m[m0 + 2 * m_step] & m[m0 + 3 * m_step]:
+                        whole += 4
+                        add_whole(v, np.uint64(v0), np.uint64(v_step), np.uint64(w), block_s, zero, one)
+                        r += 3
                     elif m[m0] != 0:
                         whole += 1  # a complete row: unsigned indices vectorise it
                         first_value = np.uint64(v0)
                         for u in range(np.uint64(w)):
                             block_s[u] = join(block_s[u], term(decode(v[first_value + u]), zero, one))
+                    r += 1
                 for k in range(w):
                     s[k] = join(s[k], block_s[k])
                     n[k] += block_n[k] + whole
