@@ -23,6 +23,7 @@ KNOWN = {
     "masked_mean": ((0,), True, None),
     "masked_extremum": ((1,), False, True),
     "masked_variance": ((1,), False, 1.0),
+    "masked_layer_norm": (1, None, None, 1e-5, True),
     "masked_logsumexp": ((0,), False),
     "masked_cumsum": (1, False),
     "masked_filling": (0.0,),
@@ -57,6 +58,45 @@ def test_a_repeated_call_is_like_a_first_one(name):
                 assert x.dtype == y.dtype
                 assert x.stride() == y.stride()
                 assert torch.equal(x.nan_to_num(7.0), y.nan_to_num(7.0))
+
+
+def test_softmax_of_long_rows_is_repeated():
+    softmax = KERNELS["masked_softmax"]
+    for _ in range(4):
+        values, mask = _sample((30, 200))
+        found = mg.masked(values, mask).softmax(1)
+        torch.testing.assert_close(found.filled(0.0), torch.where(mask, values, -torch.inf).softmax(1))
+        with pytest.raises(IndexError):
+            mg.masked(values, mask).softmax(2)
+    assert [bool(call) for call in softmax._repeated.values()] == [True]
+
+
+def test_layer_norm_with_weights_is_repeated():
+    backward = KERNELS["masked_layer_norm_backward"]
+    for _ in range(4):
+        values, mask = _sample()
+        leaf, weight, bias = (x.requires_grad_() for x in (values.clone(), torch.randn(40), torch.randn(40)))
+        grad = torch.randn(30, 40)
+        F.layer_norm(mg.masked(leaf, mask), (40,), weight, bias).filled(0.0).backward(grad)
+        with use_kernels("reference"):
+            again = [x.detach().clone().requires_grad_() for x in (leaf, weight, bias)]
+            F.layer_norm(mg.masked(again[0], mask), (40,), *again[1:]).filled(0.0).backward(grad)
+        for x, y in zip((leaf, weight, bias), again, strict=True):
+            torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-5)
+    assert [bool(call) for call in backward._repeated.values()] == [True]
+
+
+def test_a_known_call_with_a_gradient_is_recorded():
+    mean = KERNELS["masked_mean"]
+    with use_kernels("cpu"):
+        for _ in range(3):
+            values, mask = _sample()
+            found, count = mean(values.requires_grad_(), mask, (1,), False, None)
+            assert found.requires_grad
+            assert not count.requires_grad
+        with torch.no_grad():
+            assert not mean(values, mask, (1,), False, None)[0].requires_grad
+        assert mean.repeated(values, mask, (1,), False, None)[0].requires_grad
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
