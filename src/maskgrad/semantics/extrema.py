@@ -10,7 +10,7 @@ import torch
 from maskgrad import kernels
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, all_specified, filler_as, rearranged, specified
+from maskgrad.semantics.entries import Entries, all_specified, filler_as, specified
 from maskgrad.semantics.entries import fill as fill_operand
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import SYNONYMS, paired
@@ -42,13 +42,13 @@ def aminmax(input: Entries, *, dim: int | None = None, keepdim: bool = False) ->
 def _position(input: Entries, dim: int | None, keepdim: bool, largest: bool) -> Entries:
     if dim is None:
         flat = Entries(input.values.reshape(-1), input.mask.reshape(-1))
-        index, present = kernels.masked_position(flat.values, flat.mask, 0, False, largest)
+        index, present = kernels.masked_position(flat.values.detach(), flat.mask, 0, False, largest)
         shape = (1,) * input.values.ndim if keepdim else ()
         return Entries(index.reshape(shape), present.reshape(shape))
     if input.values.ndim == 0:
         as_dim(dim, 0)
         return Entries(torch.zeros_like(input.values, dtype=torch.int64), input.mask)
-    return Entries(*kernels.masked_position(input.values, input.mask, dim, keepdim, largest))
+    return Entries(*kernels.masked_position(input.values.detach(), input.mask, dim, keepdim, largest))
 
 
 def argmax(input: Entries, dim: int | None = None, keepdim: bool = False) -> Entries:
@@ -92,11 +92,11 @@ def _extremum_or_pair(
     kind: Any = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:
         return kind([input, _position(input, dim, keepdim, largest)])
-    index, mask = kernels.masked_position(input.values, input.mask, dim, True, largest)
+    index, mask = kernels.masked_position(input.values.detach(), input.mask, dim, keepdim, largest)
+    found = input.values.gather(dim, index if keepdim else index.unsqueeze(dim))
     # Without entries, position 0 is read, but its value and gradient are masked.
-    values = torch.where(mask, input.values.gather(dim, index), filler_as(input.values.dtype, 0))
-    pair = Entries(values, mask), Entries(index, mask)
-    return kind(pair if keepdim else [rearranged(part, lambda x: x.squeeze(dim)) for part in pair])
+    values = torch.where(mask, found if keepdim else found.squeeze(dim), filler_as(found.dtype, 0))
+    return kind([Entries(values, mask), Entries(index, mask)])
 
 
 def max(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import can_read_values, is_small
+from maskgrad.kernels.selection import can_read_values, is_eager, is_small
 from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
@@ -65,7 +65,7 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
-    in_rows = values.ndim > 0 and values.stride(dim) == 1 and values.shape[dim] not in SHORT
+    in_rows = is_eager() and values.ndim > 0 and values.stride(dim) == 1 and values.shape[dim] not in SHORT
     if not records and in_rows and mask.stride(dim) and values.numel() >= ROWS:
         known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
         if known is not None:

@@ -78,8 +78,9 @@ def masked_extremum_backward(
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=8_192,
+    min_numel=128,
     check=check_mask,
+    repeats=True,
 )
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool

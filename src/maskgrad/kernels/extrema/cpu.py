@@ -26,8 +26,9 @@ BLOCK = 1024  # entries of a row processed together
 FEW = 8  # entries of a row, specified or not as a whole, that are compared one by one
 TILE = 1024  # columns processed together
 
-#: The second result of a loop.
-TIES, PLACE, PRESENCE = 0, 1, 2
+#: The second result of a loop: number of ties, presence of an entry, or position (-1: none). The fourth kind are the
+#: position (0 if there is none) and, instead of the extremum, the presence.
+TIES, PRESENCE, PLACE, PLACES = 0, 1, 2, 3
 NARROW = (torch.int8, torch.int16)  # float16 is passed as int16
 
 
@@ -53,16 +54,19 @@ def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
 ) -> tuple[Tensor, Tensor]:
     best, index, parts = _reduce(values, mask, (dim,), keepdim, largest, PLACE)
-    if not parts.whole:
-        split, merge = parts.split(best)
-        best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
-        index, nowhere = parts.split(index)[0], torch.iinfo(torch.int64).max
-        if parts.joined > 1:
-            place = torch.arange(parts.joined)[:, None]
-            index = torch.where(index >= 0, index * parts.joined + place, -1)
-        first = (index >= 0) & ((split == best) | (split != split))
-        index = torch.where(first, index, nowhere).amin(merge)
-        index = torch.where(index == nowhere, -1, index)
+    if parts.is_direct:
+        return index, best
+    if parts.whole:
+        return parts.placed(index, keepdim), parts.placed(best, keepdim)
+    split, merge = parts.split(best)
+    best = split.amax(merge, keepdim=True) if largest else split.amin(merge, keepdim=True)
+    index, nowhere = parts.split(index)[0], torch.iinfo(torch.int64).max
+    if parts.joined > 1:
+        place = torch.arange(parts.joined)[:, None]
+        index = torch.where(index >= 0, index * parts.joined + place, -1)
+    first = (index >= 0) & ((split == best) | (split != split))
+    index = torch.where(first, index, nowhere).amin(merge)
+    index = torch.where(index == nowhere, -1, index)
     index = parts.placed(index, keepdim)
     return index.clamp(min=0), index >= 0
 
@@ -96,7 +100,8 @@ def _reduce(
     if values.dtype in NARROW:
         values = values.to(torch.int32)
     values, mask, parts, repeats = cut_of(values, mask, dim, TILE)
-    best = parts.empty(values.dtype, keepdim)
+    kind = PLACES if kind == PLACE and parts.whole else kind
+    best = parts.empty(torch.bool if kind == PLACES else values.dtype, keepdim)
     number = parts.empty(torch.bool if kind == PRESENCE else torch.int64, keepdim)
     wide: Any = np.int64 if values.dtype in (torch.float64, torch.int64) else np.int32
     turn = 0 if largest else -1
@@ -203,8 +208,11 @@ def _rows(
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]
             where += _first(v[v_row + where : v_row + end], mask, best, turn)
-        out[task] = restored(best, turn, out[0])
-        number[task] = where if kind == PLACE else min(ties, 1) if kind == PRESENCE else ties
+        if kind == PLACES:
+            out[task], number[task] = where >= 0, max(where, 0)
+        else:
+            out[task] = restored(best, turn, out[0])
+            number[task] = where if kind == PLACE else min(ties, 1) if kind == PRESENCE else ties
 
 
 @formula
@@ -253,12 +261,12 @@ def _columns(
         v_row, m_row = place(outer, row, 0) + column, place(outer, row, 1) + column * inners[1]
         for k in range(w):
             best[k] = start
-            numbers[k] = -1 if kind == PLACE else 0
+            numbers[k] = -1 if kind >= PLACE else 0
         for r in range(begin, min(begin + piece, length)):
             v0, m_place = np.uint64(v_row + r * steps[0]), m_row + r * steps[1]
             if inners[1] or m[m_place] != 0:
                 m0 = np.uint64(m_place if inners[1] else 0)
-                if kind == PLACE:
+                if kind >= PLACE:
                     _first_columns(v, mask, v0, m0, w, best, numbers, turn, r)
                 elif kind == PRESENCE:
                     _there_columns(v, mask, v0, m0, w, best, numbers, turn)
@@ -266,5 +274,8 @@ def _columns(
                     _tie_columns(v, mask, v0, m0, w, best, numbers, turn)
         base = np.uint64(task // tiles * width + column)
         for k in range(w):
-            out[base + k] = restored(best[k], turn, out[0])
-            number[base + k] = numbers[k]
+            if kind == PLACES:
+                out[base + k], number[base + k] = numbers[k] >= 0, max(numbers[k], 0)
+            else:
+                out[base + k] = restored(best[k], turn, out[0])
+                number[base + k] = numbers[k]

@@ -109,8 +109,14 @@ def _rows_of(values: Tensor, mask: Tensor, dims: int) -> tuple[Tensor, Tensor, i
 
 
 def _parameter(values: Tensor, parameter: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """A weight or bias as a vector; if there is none the values, which are not used for it."""
-    return values if parameter is None else parameter.detach().to(dtype).reshape(-1).contiguous()
+    """A weight or bias as a vector; if there is none the values, of which nothing is used."""
+    if parameter is None:
+        return values
+    if parameter.numel() != values.shape[1]:
+        raise ValueError(
+            f"weight and bias must have {values.shape[1]} entries, as many as a row, found {parameter.numel()}"
+        )
+    return parameter.detach().to(dtype).reshape(-1).contiguous()
 
 
 @reordered
