@@ -203,7 +203,7 @@ def _rows(
                 elif key == start and where < 0 and _first(block, mask, best, turn) < BLOCK:
                     where = r
         if (
-            kind == PLACE and where >= 0 and not is_short
+            kind >= PLACE and where >= 0 and not is_short
         ):  # so far, the block; one dimension is one row, never joined
             end = min(where + BLOCK, stop)
             mask = m[m_row + where : m_row + end] if steps[1] else ones[: end - where]

@@ -44,9 +44,11 @@ ORDERS = (0.0, 1.0, 2.0, math.inf)
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=32_768,
+    min_numel=128,
+    recorded=32_768,
     in_graphs=32_768,
     check=check_mask,
+    repeats=True,
     when=lambda *args: args[4] in ORDERS,
 )
 def masked_norm(

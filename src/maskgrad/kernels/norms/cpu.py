@@ -20,7 +20,7 @@ from maskgrad.kernels.cpu.compiler import formula
 from maskgrad.kernels.cpu.floating import ordered
 from maskgrad.kernels.cpu.lines import line, pair_loops, sums_of_pairs
 from maskgrad.kernels.cpu.loops import entrywise, wide, write
-from maskgrad.kernels.reductions.cpu import largest_key, sum_of, summing
+from maskgrad.kernels.reductions.cpu import ROOT, SUM, largest_key, sum_of, summing
 from maskgrad.kernels.segments.cpu import segment_expand
 
 
@@ -82,8 +82,9 @@ def masked_norm(
         dtype = wide(values)
         bits = norm.to(torch.int64 if dtype == torch.float64 else torch.int32)
         return bits.view(dtype).to(values.dtype), present
-    norm, present = sum_of(_TERMS[int(ord)], values.detach(), mask, dim, keepdim)
-    return (norm.sqrt() if ord == 2 else norm).to(values.dtype), present
+    last = ROOT if ord == 2 else SUM
+    norm, present = sum_of(_TERMS[int(ord)], values.detach(), mask, dim, keepdim, last)
+    return norm.to(values.dtype), present
 
 
 def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:

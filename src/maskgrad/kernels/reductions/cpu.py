@@ -29,6 +29,9 @@ BLOCK = 1024  # entries of a row added in their own type
 ROWS = 16  # rows of a block of columns, as in torch.sum (their number must fit into uint8)
 TILE = 16384  # bytes of the sums of columns summed together: they stay in the first-level cache
 
+#: The last step of a reduction.
+SUM, MEAN, ROOT = 0, 1, 2
+
 
 def masked_count(mask: Tensor, dim: Sequence[int], keepdim: bool) -> Tensor:
     return _reduce(_SUM, mask, mask, dim, keepdim, torch.int64)[0]
@@ -83,22 +86,24 @@ def _reduce(
         values = values.to(torch.int32)  # float16 is passed as int16
     if values.dtype is not dtype:
         values = storable(values, dtype)
-    out, count = _sums(loops, values, mask, dim, keepdim, mean, narrow, total)
+    out, count = _sums(loops, values, mask, dim, keepdim, MEAN if mean else SUM, narrow, total)
     return out if out.dtype is dtype else out.to(dtype), count
 
 
 def sum_of(
-    loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
+    loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, last: int = SUM
 ) -> tuple[Tensor, Tensor]:
-    """Run loops made by :func:`summing` on floats: the sums, not rounded (float64), and whether there is an entry."""
-    return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None)
+    """Run loops made by :func:`summing` on floats: sums or roots, rounded once, and whether there is an entry."""
+    narrow = values.dtype != torch.float64
+    total = torch.float32 if narrow else None
+    return _sums(loops, values, mask, dim, keepdim, last, narrow, total)
 
 
 def largest_key(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool
 ) -> tuple[Tensor, Tensor]:
     """The largest of integers that are terms of floats and as wide (0 if empty), and whether there is an entry."""
-    return _sums(loops, values, mask, dim, keepdim, False, values.dtype != torch.float64, None, keys=True)
+    return _sums(loops, values, mask, dim, keepdim, SUM, values.dtype != torch.float64, None, keys=True)
 
 
 def _sums(
@@ -107,12 +112,12 @@ def _sums(
     mask: Tensor,
     dim: Sequence[int],
     keepdim: bool,
-    mean: bool,
+    last: int,
     narrow: bool,
     total: torch.dtype | None,
     keys: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Sums and whether there is an entry, or means and counts.
+    """Sums or roots and whether there is an entry, or means and counts.
 
     ``narrow``: blocks are added in float32. ``total`` is the type of the final result.
     """
@@ -121,11 +126,12 @@ def _sums(
     values, mask, part, repeats = cut_of(values, mask, dim, TILE // size, LIGHT)
     if total is not None and part.whole:
         stored = total
-    counts = mean or not part.is_direct
+    mean, root = last == MEAN, last == ROOT
+    counts, at_once = mean or not part.is_direct, part.whole and (mean or repeats == 1)
     out, count = part.empty(stored, keepdim), part.empty(torch.int64 if counts else torch.bool, keepdim)
     run(
         loops[part.inner is not None], flat(values), flat(mask), *part.geometry, min(part.tile, part.width),
-        zero, one, more, mean and part.whole, flat(out), flat(count), _ANY if counts else 1, tasks=part.tasks,
+        zero, one, more, last if at_once else SUM, flat(out), flat(count), _ANY if counts else 1, tasks=part.tasks,
         elements=values.numel() // LIGHT,
     )  # fmt: skip
     if part.is_direct and repeats == 1:
@@ -138,6 +144,8 @@ def _sums(
             out = out / count.clamp(min=1)
     if repeats > 1:
         out, count = out if mean or keys else out * repeats, count * repeats if mean else count
+    if root and not at_once:
+        out = out.sqrt()
     if not (mean or part.is_direct):
         count = count > 0
     return part.placed(out, keepdim), part.placed(count, keepdim)
@@ -158,7 +166,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
     @reordered
     def rows(
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
-        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, most: int, lo: int, hi: int,
+        tile: int, zero: Any, one: Any, wide: Any, last: int, out: Any, count: Any, most: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t sums piece t % pieces of row t // pieces. Steps are 1 for values, for the mask see :func:`stretch`."""
         v, m, out, count = at(v), at(m), at(out), at(count)
@@ -197,8 +205,10 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                             block_n += one if specified else zero
                     s = join(s, block_s)
                     n += int(block_n)
-            if mean:
+            if last == MEAN:
                 out[task] = s / max(n, 1)
+            elif last == ROOT:
+                out[task] = np.sqrt(s)
             else:
                 out[task] = s
             count[task] = min(n, most)
@@ -236,7 +246,7 @@ def summing(term: Any, join: Any = _plus) -> Loops:
     @reordered
     def columns(
         v: Any, m: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int, inners: Any,
-        tile: int, zero: Any, one: Any, wide: Any, mean: bool, out: Any, count: Any, most: int, lo: int, hi: int,
+        tile: int, zero: Any, one: Any, wide: Any, last: int, out: Any, count: Any, most: int, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task t sums tile t % tiles of the columns, over one piece of the rows.
 
@@ -288,8 +298,10 @@ def summing(term: Any, join: Any = _plus) -> Loops:
                     n[k] += block_n[k] + whole
             base = task // tiles * width + first
             for k in range(w):
-                if mean:
+                if last == MEAN:
                     out[base + k] = s[k] / max(n[k], 1)
+                elif last == ROOT:
+                    out[base + k] = np.sqrt(s[k])
                 else:
                     out[base + k] = s[k]
                 count[base + k] = min(n[k], most)
