@@ -87,12 +87,17 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "variances", both(*along("var", "std"))
     yield "extrema", both(*along("amax", "amin"))
     yield "compaction of entries", both(methodcaller("compressed"))
-    yield "positions", lambda: [operand().argmax(dim) for dim in (0, 1)]
+    yield "positions", lambda: [operand().detach().argmax(dim) for dim in (0, 1)]
+    yield "extrema without a gradient", lambda: [operand().detach().amax(dim) for dim in (0, 1)]
     yield "products", both(*along("prod", dims=(0, 1)))
     yield "norms", both(*norms(0, 1, (0, 1)))
     yield "softmax", both(*along("softmax", "log_softmax", "logsumexp", dims=(0, 1)))
     yield "running sums", both(*along("cumsum", dims=(0, 1)))
-    yield "layer normalisation", both(lambda x: F.layer_norm(x, (11,)))
+    ones = torch.ones(11, dtype=dtype)
+    yield (
+        "layer normalisation",
+        both(*(partial(_layer_norm, *found) for found in ((None, None), (ones, ones)))),
+    )
     yield "batch normalisation", both(lambda x: F.batch_norm(x, None, None, training=True))
     yield "losses", both(*(partial(loss, function, each) for function in losses for each in how))
     yield "cross-entropy", both(*(partial(F.cross_entropy, target=labels, reduction=each) for each in how))
@@ -101,6 +106,12 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         yield f"layout {layout}", both(*along_rows, *norms(1), layout=layout)
     yield "attention of sequences", partial(_attention, dtype)
     yield "rows of tables", partial(_tables, dtype)
+
+
+def _layer_norm(weight: torch.Tensor | None, bias: torch.Tensor | None, x: Any) -> Any:
+    import torch.nn.functional as F
+
+    return F.layer_norm(x, (11,), weight, bias)
 
 
 def _attention(dtype: torch.dtype) -> None:

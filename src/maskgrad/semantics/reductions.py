@@ -49,7 +49,7 @@ def mean(
     """Average the specified entries."""
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
-    return Entries(result, some(count > 0, input.mask, dims, keepdim))
+    return Entries(result, some(count, input.mask, dims, keepdim))
 
 
 def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:

@@ -92,18 +92,19 @@ def plain_sum(
     return _sum(kept, dim, keepdim, out)
 
 
-def some(present: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
-    """``present``, whether slices have an entry, in its smallest shape if the mask repeats."""
-    if not repeats(mask) or not dims:
-        return present
-    few, place, gone = present, 0, {d % mask.ndim for d in dims}
-    for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
-        if dim not in gone or keepdim:
-            known = dim not in gone and type(size) is int and type(stride) is int
-            if known and stride == 0 and size > 1:
-                few = few.narrow(place, 0, 1)
-            place += 1
-    return present if few is present else few.expand(present.shape)
+def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+    """Whether slices have an entry, from their number (or presence); in the smallest shape if the mask repeats."""
+    few = number
+    if repeats(mask) and dims:
+        place, gone = 0, {d % mask.ndim for d in dims}
+        for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
+            if dim not in gone or keepdim:
+                known = dim not in gone and type(size) is int and type(stride) is int
+                if known and stride == 0 and size > 1:
+                    few = few.narrow(place, 0, 1)
+                place += 1
+    present = few if few.dtype is torch.bool else few > 0
+    return present if few is number else present.expand(number.shape)
 
 
 @kernel(

@@ -39,7 +39,7 @@ def masked_sum(
     if result.is_complex:
         return family.masked_sum.reference(values, mask, tuple(dim), keepdim, dtype)
     total, count = _reduce(_readable(values, result), mask, dim, keepdim, result, mean=False)
-    return total, some(count > 0, mask, dim, keepdim)
+    return total, some(count, mask, dim, keepdim)
 
 
 def masked_mean(
