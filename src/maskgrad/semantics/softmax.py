@@ -65,16 +65,16 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
-    in_rows = is_eager() and values.ndim > 0 and values.stride(dim) == 1 and values.shape[dim] not in SHORT
-    if not records and in_rows and mask.stride(dim) and values.numel() >= ROWS:
+    in_rows = not records and is_eager() and values.numel() >= ROWS and values.stride(dim) == 1
+    in_rows = in_rows and values.shape[dim] not in SHORT
+    if in_rows and mask.stride(dim):
         known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
         if known is not None:
             return Entries(known, mask)
     if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
         alike = mask.stride(dim) == 0
         shortest, longest = LENGTHS
-        least = ROWS if in_rows and not records else FEW
-        if shortest <= values.shape[dim] <= longest if alike else is_small(values, least):
+        if shortest <= values.shape[dim] <= longest if alike else not in_rows and is_small(values, FEW):
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else fill(input, mask, -torch.inf)
             found = function(safe, dim)

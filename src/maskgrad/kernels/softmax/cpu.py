@@ -129,7 +129,9 @@ def _rows(
     tensors: Sequence[Tensor], parts: Partition, mode: int, out: Tensor, keepdim: bool = True
 ) -> tuple[Tensor, Tensor, Tensor]:
     values, mask, *_ = tensors
-    first, second, seen = (parts.empty(t, keepdim) for t in (*[wide(values)] * 2, torch.bool))
+    first, second, seen = values, values, mask  # not written
+    if mode not in (loops.SOFTMAX, loops.LOGARITHM):
+        first, second, seen = (parts.empty(t, keepdim) for t in (*[wide(values)] * 2, torch.bool))
     nothing = number(values, -np.inf if mode == loops.LOGARITHM else 0)
     outer, steps, *lengths, inners = parts.geometry
     # Statistics have no third tensor; one loop is compiled for both.

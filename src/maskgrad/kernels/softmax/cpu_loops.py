@@ -121,7 +121,7 @@ def rows(
 ) -> None:  # fmt: skip
     """Task t handles piece t % pieces of row t // pieces; depending on ``mode`` a whole row is written at once."""
     v, m, out, first, second, seen = at(v), at(m), at(out), at(first), at(second), at(seen)
-    ones, powers = np.ones(BLOCK, np.uint8), np.full(BLOCK, zero)
+    ones, powers, cast = np.ones(BLOCK, np.uint8), np.full(BLOCK, zero), np.full(2, zero)
     for task in range(lo, hi):
         row, start = cut(task, pieces, piece)
         stop = min(start + piece, length)
@@ -141,11 +141,12 @@ def rows(
                         total *= math.exp(np.float64(before) - np.float64(shift))
                 if best > least:
                     total += _add_powers(block, mask, shift, zero, powers)
-        seen[task] = best > least
         top = unordered(best) if best > least else np.float64(-np.inf)
-        first[task], second[task] = _finish(mode, top, total)
-        if mode in (SOFTMAX, LOGARITHM):
-            o_row, a, b = place(outer, row, 2), first[task], second[task]
+        cast[0], cast[1] = _finish(mode, top, total)
+        if mode not in (SOFTMAX, LOGARITHM):
+            first[task], second[task], seen[task] = cast[0], cast[1], best > least
+        else:
+            o_row, a, b = place(outer, row, 2), cast[0], cast[1]
             for r in range(start, stop, BLOCK):
                 end = min(r + BLOCK, stop)
                 written = out[o_row + r : o_row + end]
