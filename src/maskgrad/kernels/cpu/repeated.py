@@ -19,7 +19,7 @@ from maskgrad.kernels.cpu.memory import LARGE
 from maskgrad.kernels.cpu.threads import SERIAL, noted_runs
 
 #: Memory for a tensor on the CPU; graphs of Inductor call it, too. torch.empty takes 1.0 us, this 0.4.
-new = torch._C._dynamo.guards._empty_strided_cpu
+new = torch._C._dynamo.guards._empty_strided_cpu  # type: ignore[attr-defined]
 _MAKERS = {torch.empty, torch.empty_like, torch.empty_strided, Tensor.new_empty}
 #: They read no values; if a view begins at another address, the call is not repeated. Properties are ``__get__``.
 _HARMLESS = {

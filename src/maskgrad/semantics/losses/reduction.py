@@ -120,7 +120,10 @@ def fused(
         if not runs_compiled(kernel.name, x, t, mask):
             return None
         found = kernel(x, t, mask, kind, numbers)
-    return Entries(found, mask) if reduction == "none" else summed(*found, x.dtype, reduction)
+    if reduction == "none":
+        return Entries(found, mask)
+    total, count = found
+    return summed(total, count, x.dtype, reduction)
 
 
 def fused_cross_entropy(
