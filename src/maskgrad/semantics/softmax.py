@@ -29,9 +29,10 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel. Without a gradient the kernel wins
-#: from ``ROWS`` values on, in rows of other lengths than these (us: 64 x 200 25 / 23, 1600 x 8 249 / 106).
-FEW, ROWS, SHORT = 49_152, 2_048, range(16, 128)
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel. In rows of other lengths than ``SHORT``
+#: it wins from ``ROWS`` values on, with a gradient from ``RECORDED``, if they are longer. In us, fill and softmax / kernel:
+#: 64 x 200 25 / 23, 1600 x 8 249 / 106, with a gradient 128 x 200 189 / 174, 1600 x 8 453 / 270.
+FEW, RECORDED, ROWS, SHORT = 49_152, 16_384, 2_048, range(16, 128)
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -65,8 +66,10 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
-    in_rows = not records and is_eager() and values.numel() >= ROWS and values.stride(dim) == 1
-    in_rows = in_rows and values.shape[dim] not in SHORT
+    in_rows = is_eager() and values.numel() >= ROWS and values.stride(dim) == 1
+    if in_rows:
+        length = values.shape[dim]
+        in_rows = length not in SHORT and (length < SHORT.start or not records or values.numel() >= RECORDED)
     if in_rows and mask.stride(dim):
         known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
         if known is not None:

@@ -65,6 +65,7 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = Fal
     min_numel=2_048,
     in_graphs=32_768,
     leading=1,
+    repeats=True,
 )
 def masked_softmax_backward(grad: Tensor, output: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
     """The gradient of the values from that of their (logarithmic) softmax ``output``; exactly 0 where unspecified."""
