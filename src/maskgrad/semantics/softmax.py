@@ -29,9 +29,10 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel. In rows of other lengths than ``SHORT``
-#: it wins from ``ROWS`` values on, with a gradient from ``RECORDED``, if they are longer. In us, fill and softmax / kernel:
-#: 64 x 200 25 / 23, 1600 x 8 249 / 106, with a gradient 128 x 200 189 / 174, 1600 x 8 453 / 270.
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel. In rows whose length is not in
+#: ``SHORT`` the kernel wins from ``ROWS`` values on, with a gradient from ``RECORDED``, unless they are shorter. In us,
+#: fill and softmax / kernel: 64 x 200 25 / 23, 1600 x 8 249 / 106, with a gradient 128 x 200 189 / 174, 1600 x 8
+#: 453 / 270.
 FEW, RECORDED, ROWS, SHORT = 49_152, 16_384, 2_048, range(16, 128)
 
 
