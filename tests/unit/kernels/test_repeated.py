@@ -134,6 +134,13 @@ def test_few_values_run_the_reference_although_a_call_is_known():
             kernels.masked_mean(values, mask, (1,), False)
     assert any(KERNELS["masked_mean"]._repeated.values())
     assert KERNELS["masked_mean"].repeated(values, mask, (1,), False, None) is None
+    more = _sample()
+    with use_kernels("cpu"):
+        for _ in range(2):
+            kernels.masked_mean(*more, (1,), False)
+    assert KERNELS["masked_mean"].repeated(*more, (1,), False, None) is not None
+    leaf = more[0].requires_grad_()  # then kernels start at more values
+    assert KERNELS["masked_mean"].repeated(leaf, more[1], (1,), False, None) is None
     with use_kernels("reference"):
         assert KERNELS["masked_mean"].repeated(*_sample(), (1,), False, None) is None
 

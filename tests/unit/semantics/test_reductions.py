@@ -195,3 +195,26 @@ def test_second_derivatives(mask: tuple[int, ...]) -> None:
     (first,) = torch.autograd.grad(once(data), data, create_graph=True)
     second = gradient(first * torch.tensor([1.0, 0.0, 0.0]).double(), data)
     assert second.tolist() == ([1.0, -1.0, 0.0] if any(mask) else [0.0] * 3)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (40, 60)])
+def test_any_and_all_of_booleans_by_deletion(shape: tuple[int, int]) -> None:
+    for garbage in (True, False):
+        for chance in (0.1, 0.9):
+            mask, values = torch.rand(shape) < 0.3, torch.rand(shape) < chance
+            mask[0] = False
+            values[~mask] = garbage
+            x = mg.masked(values, mask)
+            for dim in (0, 1):
+                slices = [
+                    (v[m], bool(m.any()))
+                    for v, m in zip(values.movedim(dim, 1), mask.movedim(dim, 1), strict=True)
+                ]
+                present = torch.tensor([known for _, known in slices])
+                for name in ("any", "all"):
+                    found = getattr(x, name)(dim)
+                    expected = torch.tensor([bool(getattr(v, name)()) for v, _ in slices])
+                    assert torch.equal(found.mask, present)
+                    assert torch.equal(found.filled(False), expected & present)
+                    kept = getattr(x, name)(dim, keepdim=True)
+                    assert torch.equal(kept.mask.squeeze(dim), present)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import maskgrad as mg
 from maskgrad.kernels.kernel import Kernel
+from maskgrad.semantics.numbers import noting
 from tests.poison import assert_nothing, gradient, nan
 
 SIZE = 50_001  # enough for the compiled bodies
@@ -111,6 +112,16 @@ def test_nothing_is_specified(calls: list[str], name: str) -> None:
         else:
             assert_nothing(result, number, leaf)
     assert len(calls) == 3
+
+
+@pytest.mark.parametrize("size", [200, SIZE])
+def test_a_loss_of_nothing_is_noted(size: int) -> None:
+    for known, expected in ((0, False), (1, True)):
+        mask = torch.zeros(size, dtype=torch.bool)
+        mask[:known] = True
+        with noting() as noted:
+            F.mse_loss(mg.masked(torch.rand(size), mask), torch.rand(size))
+        assert [bool(flag) for flag in noted] == [expected]
 
 
 def test_what_must_go_step_by_step(calls: list[str]) -> None:
