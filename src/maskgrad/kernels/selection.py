@@ -196,17 +196,11 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 
 def repeats_calls(is_small: bool) -> bool:
-    """Return whether a call on plain CPU tensors without a gradient may be one that is repeated."""
-    forced = _block_choice.get() or _environment()
+    """Return whether a call on plain CPU tensors may be one that is repeated."""
+    forced = _forced()
     if forced != "cpu" and (is_small or forced is not None):
         return False
-    return not (
-        _transforms_are_active()
-        or _forward_ad._current_level >= 0
-        or _number_of_dispatch_modes() > 0
-        or _tracing_state() is not None
-        or _is_in_dispatch(_STACKING)
-    )
+    return not (is_transformed() or gradients_are_stacked())
 
 
 def is_eager() -> bool:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from maskgrad import kernels
 from maskgrad.kernels.selection import can_read_values, is_eager, is_small
-from maskgrad.kernels.softmax import absent
+from maskgrad.kernels.softmax import SHORT, absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
     Entries,
@@ -33,7 +33,7 @@ LENGTHS = 16, 512
 #: ``SHORT`` the kernel wins from ``ROWS`` values on, with a gradient from ``RECORDED``, unless they are shorter. In us,
 #: fill and softmax / kernel: 64 x 200 25 / 23, 1600 x 8 249 / 106, with a gradient 128 x 200 189 / 174, 1600 x 8
 #: 453 / 270.
-FEW, RECORDED, ROWS, SHORT = 49_152, 16_384, 2_048, range(16, 128)
+FEW, RECORDED, ROWS = 49_152, 16_384, 2_048
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:

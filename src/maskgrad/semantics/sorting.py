@@ -36,7 +36,8 @@ def read(input: Entries, dim: int, index: Tensor) -> Tensor:
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
     """The permutation that sorts, stably: specified entries by value, then the others."""
     values, mask = input
-    if can_read_values(values, mask):  # one sort, unless a specified entry equals the filler
+    # one sort, unless a specified entry equals the filler, as one of few Booleans or bytes probably does
+    if values.dtype not in (torch.bool, torch.uint8, torch.int8) and can_read_values(values, mask):
         last = torch.where(mask, values.detach(), extreme(values.dtype, not descending))
         order = torch.sort(last, dim=dim, descending=descending, stable=True).indices
         if torch.equal(mask.gather(dim, order), leading(mask, dim)):

@@ -93,7 +93,7 @@ def _reduce(
 def sum_of(
     loops: Loops, values: Tensor, mask: Tensor, dim: Sequence[int], keepdim: bool, last: int = SUM
 ) -> tuple[Tensor, Tensor]:
-    """Run loops made by :func:`summing` on floats: sums or roots, rounded once, and whether there is an entry."""
+    """Run loops made by :func:`summing` on floats: sums or roots (float32, or float64 of it), and presence."""
     narrow = values.dtype != torch.float64
     total = torch.float32 if narrow else None
     return _sums(loops, values, mask, dim, keepdim, last, narrow, total)

@@ -24,6 +24,9 @@ from maskgrad.kernels.segments import derive_segments, segment_expand, segment_e
 from maskgrad.kernels.selection import is_eager
 from maskgrad.kernels.smallest import any_of
 
+#: Lengths of rows that PyTorch handles well and the loops do not.
+SHORT = range(16, 128)
+
 
 def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     """Fill unspecified entries with -inf, and slices without entries with zeros, to avoid NaN gradients.

@@ -24,11 +24,12 @@ from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.filling import masked_filling
 from maskgrad.kernels.segments.cpu import best
 from maskgrad.kernels.smallest import any_of
+from maskgrad.kernels.softmax import SHORT
 from maskgrad.kernels.softmax import cpu_loops as loops
 
 #: Number of values from which one pass is faster for short rows and for columns; columns in which PyTorch's sums lose
-#: visible precision; rows that PyTorch handles well and the loops do not.
-MANY, LONG, SHORT = 524_288, 4096, range(16, 128)
+#: visible precision.
+MANY, LONG = 524_288, 4096
 
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
@@ -91,7 +92,7 @@ _DERIVATIVES = (torch._softmax_backward_data, torch._log_softmax_backward_data)
 
 
 def _is_composed(values: Tensor, dim: int) -> bool:
-    """Return whether PyTorch's softmax, with a fill, takes less time than the loops: for few values, and along columns.
+    """Return whether PyTorch's softmax, with a fill, takes less time than the loops: in short rows, and along columns.
 
     Measured on one core, in microseconds, with the gradient, composed / loops: 256 x 256 along dim 0 351 / 611,
     64 x 200 x 8 along dim 1 1144 / 1652; the rows of 1024 x 64 159 / 191, of 8192 x 32 739 / 1042, of 256 x 256

@@ -247,7 +247,7 @@ def _is_fixed(source: Any) -> bool:
     value = getattr(module, getattr(path[-1], "member", ""), None)
     if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != _NAME:
         # Functions of torch that compute may be replaced; its modules, types and questions about the state are not.
-        part = getattr(value, getattr(path[-2], "member", ""), value) if len(path) > 1 else value
+        part = getattr(value, getattr(path[-2], "member", ""), None) if len(path) > 1 else value
         is_fixed = len(path) <= 2 and isinstance(part, (ModuleType, type, torch.dtype, torch.layout))
         return is_fixed or part in _STATE
     return not isinstance(value, (list, set, torch.Tensor))  # lists determine the contexts of tracing

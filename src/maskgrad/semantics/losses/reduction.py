@@ -26,6 +26,8 @@ from maskgrad.semantics.signatures import paired
 
 PATTERN = "intersection; reduced: a plain scalar"
 
+#: Losses of fewer values in half precision are converted, and of probabilities computed step by step.
+FEW = 1_024
 #: PyTorch's integers for the reductions, in order.
 REDUCTIONS = ("none", "mean", "sum")
 LEGACY = ("size_average", "reduce")
@@ -111,7 +113,7 @@ def fused(
     x, t = values_of(input), values_of(target)
     if x.shape != t.shape or x.dtype != t.dtype:
         return None
-    if kind == "probabilities" and is_small(x, 1_024):  # its calls read the result, and are not repeated
+    if kind == "probabilities" and is_small(x, FEW):  # its calls read the result, and are not repeated
         return None
     mask = all_specified(input, target)
     kernel: Any = kernels.masked_loss if reduction == "none" else kernels.masked_loss_sum
@@ -227,6 +229,7 @@ def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torc
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):
         return None
     has_body = has_body and len(values) == 2 and values[0].shape == values[1].shape
-    if has_body and not torch.compiler.is_compiling() and runs_compiled("masked_loss", *values):
+    has_body = has_body and not torch.compiler.is_compiling() and not is_small(values[0], FEW)
+    if has_body and runs_compiled("masked_loss", *values):
         return None
     return dtypes.pop()
