@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Ranks", "doctor"]
 
-#: exit status if something was found, and if there is no result
-FOUND, UNABLE = 1, 2
+#: exit status by verdict; the last also without a result
+STATUS = {"ok": 0, "found": 1, "incomplete": 2}
+UNABLE = STATUS["incomplete"]
 #: how long rank 0 waits for the reports of other ranks, which have run the same steps
 PATIENCE_S = 60.0
 #: the same after torchrun ends all ranks because one has failed: their reports come soon
@@ -65,7 +66,7 @@ def doctor(
     json: Annotated[Path | None, typer.Option(help="Write the report to this file as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
 ) -> None:
-    """Run a script and examine its first training steps; exit status 1 if padding affects results."""
+    """Run a script and examine its first training steps; exit status 1 if padding affects results, 2 if it is unknown."""
     given, ranks = _given(padding), Ranks()
     if blame not in ("program", "package"):
         raise typer.BadParameter(f"expected program or package, found {blame!r}", param_hint="'--blame'")
@@ -126,10 +127,7 @@ def doctor(
                     "--padding input_ids=attention_mask"
                 )
             typer.echo(f"Error: {message}", err=True)
-        if incomplete or report.unexamined:
-            raise typer.Exit(UNABLE)
-        if not report.ok:
-            raise typer.Exit(FOUND)
+        raise typer.Exit(UNABLE if incomplete else STATUS[report.verdict])
 
 
 @contextlib.contextmanager

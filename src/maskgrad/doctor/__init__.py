@@ -2,6 +2,7 @@
 
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trainers import huggingface_callback, lightning_callback
 from maskgrad.doctor.watching import Watch, watch
@@ -10,7 +11,9 @@ __all__ = [
     "Experiment",
     "Finding",
     "Note",
+    "Part",
     "Report",
+    "Skipped",
     "Watch",
     "examine",
     "huggingface_callback",

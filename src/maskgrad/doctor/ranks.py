@@ -139,6 +139,8 @@ def united(reports: Mapping[int, Report]) -> Report:
     whole.findings = _shared(reports, "findings", "message", identity)
     whole.notes = _shared(reports, "notes", "message")
     whole.experiments = _shared(reports, "experiments", "changed")
+    whole.skipped = _shared(reports, "skipped", "why")
+    whole.inventory = next((report.inventory for report in reports.values() if report.inventory), [])
     for report in reports.values():
         whole.padding = {**report.padding, **whole.padding}
         for file, lines in report.trail.items():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.errors import ExaminationError
 
 __all__ = ["Experiment", "Report", "check_blame", "identity"]
@@ -33,9 +34,11 @@ def check_blame(whom: str) -> None:
 
 @dataclass
 class Report:
-    """The result of :func:`examine`; true if something was examined and nothing was found.
+    """The result of :func:`examine`; true if all that was recognised or asked for was examined, and nothing was found.
 
     Attributes:
+        inventory: every tensor, array and list of the batch: its role, its axes, and the experiments that changed it.
+        skipped: the experiments that were asked for, or that the batch asks for, and were not made, with the reason.
         findings: the mistakes, each with its line.
         notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.
         experiments: the experiments, with the change and the result of each.
@@ -48,6 +51,8 @@ class Report:
     experiments: list[Experiment] = field(default_factory=list)
     padding: dict[str, str] = field(default_factory=dict)
     trail: dict[str, dict[int, str]] = field(default_factory=dict)
+    inventory: list[Part] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
     @property
     def unexamined(self) -> str:
@@ -57,9 +62,17 @@ class Report:
         return "; ".join(map(str, self.notes)) or "no experiment applies to the batch"
 
     @property
+    def verdict(self) -> str:
+        """``"found"``, ``"incomplete"`` (something that may be wrong was not examined) or ``"ok"``."""
+        if self.findings:
+            return "found"
+        left = self.skipped or any(part.option and not part.examined for part in self.inventory)
+        return "incomplete" if left or not self.experiments else "ok"
+
+    @property
     def ok(self) -> bool:
-        """Whether something was examined, and nothing found."""
-        return not self.findings and not self.unexamined
+        """Whether the verdict is ``"ok"``."""
+        return self.verdict == "ok"
 
     def __bool__(self) -> bool:
         return self.ok
@@ -92,6 +105,8 @@ class Report:
         for note in other.notes:
             self.note(note)
         self.experiments += other.experiments
+        self.inventory += other.inventory
+        self.skipped += [skipped for skipped in other.skipped if skipped not in self.skipped]
         self.padding |= other.padding
         for file, lines in other.trail.items():
             self.add_lines({(file, line): what for line, what in lines.items()})
@@ -116,7 +131,7 @@ class Report:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"ok": self.ok, "unexamined": self.unexamined, **asdict(self)}
+        return {"verdict": self.verdict, "ok": self.ok, "unexamined": self.unexamined, **asdict(self)}
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Report:
@@ -127,6 +142,8 @@ class Report:
             [Experiment(**tried) for tried in plain["experiments"]],
             dict(plain["padding"]),
             {file: {int(n): what for n, what in lines.items()} for file, lines in plain["trail"].items()},
+            [Part.from_dict(part) for part in plain["inventory"]],
+            [Skipped(**skipped) for skipped in plain["skipped"]],
         )
 
     def to_json(self, path: str | Path | None = None) -> str:
