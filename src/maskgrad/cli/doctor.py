@@ -66,7 +66,7 @@ def doctor(
     json: Annotated[Path | None, typer.Option(help="Write the report to this file as JSON.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
 ) -> None:
-    """Run a script and examine its first training steps; exit status 1 if padding affects results, 2 if it is unknown."""
+    """Run a script and examine its first training steps; exit status 1 on findings, 2 if not all was examined."""
     given, ranks = _given(padding), Ranks()
     if blame not in ("program", "package"):
         raise typer.BadParameter(f"expected program or package, found {blame!r}", param_hint="'--blame'")
