@@ -249,10 +249,10 @@ class Recorder(Twins):
     def _add(self, event: Event, outputs: list[Tensor], *, keep: bool) -> None:
         number = len(self.events)
         self.events.append(event)
-        if event.place is not None:
+        if event.place is not None and not event.backward:  # gradients reach all lines before a fault
             line = (event.place.file, event.place.line)
             if event.bad or line not in self.lines:
-                self.lines[line] = "mixed" if event.mixes else "real" if event.bad else "padding"
+                self.lines[line] = "real" if event.bad else "padding"
         for output in outputs:
             if not keep:
                 self._writers.pop(any_key(output), None)

@@ -112,10 +112,10 @@ class Report:
             self.add_lines({(file, line): what for line, what in lines.items()})
 
     def add_lines(self, lines: Mapping[tuple[str, int], str]) -> None:
-        """Take up what differed at lines (file and number); a line that mixes stays one."""
+        """Take up what differed at lines (file and number): real entries, or padding only."""
         for (file, line), what in lines.items():
             known = self.trail.setdefault(file, {})
-            if known.get(line) != "mixed":
+            if known.get(line) != "real":
                 known[line] = what
 
     def __str__(self) -> str:
@@ -185,11 +185,11 @@ table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; }
 table.code td { padding: 0 .6em; white-space: pre; }
 .code td:first-child { color: #888; text-align: right; }
 tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
-tr.mixed { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
+tr.fault { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
 """
 _MEANING = {
     "padding": "padding differs here",
-    "mixed": "padding is mixed into real entries",
+    "fault": "a finding",
     "real": "real entries differ",
 }
 
@@ -207,7 +207,11 @@ def _page(report: Report) -> str:
     if report.notes:
         notes = "".join(f"<li>{escape(str(note))}</li>" for note in report.notes)
         parts.append(f"<h2>Notes</h2><ul>{notes}</ul>")
-    parts += [_listing(file, lines) for file, lines in report.trail.items()]
+    marked = {file: dict(lines) for file, lines in report.trail.items()}
+    for finding in report.findings:
+        if finding.file:
+            marked.setdefault(finding.file, {})[finding.line] = "fault"
+    parts += [_listing(file, lines) for file, lines in marked.items()]
     if report.experiments:
         rows = "".join(
             _row(escape(tried.name), escape(tried.changed), escape(tried.result))

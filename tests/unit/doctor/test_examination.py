@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.doctor import Report
+from maskgrad.doctor import Finding, Report
 from maskgrad.errors import ExaminationError
 from tests.unit.doctor.programs import batch, line_of, step_with
 
@@ -149,8 +151,37 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
     html = report.to_html(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == html
     assert "<h2>padding-leak</h2>" in html
-    assert 'class="mixed"' in html
     assert "pooled = h.mean(1)" in html
+
+
+def _marked(html: str) -> dict[int, str]:
+    """The lines of the listing and their marks."""
+    return {int(n): kind for kind, n in re.findall(r'<tr class="(\w*)"><td>(\d+)</td>', html)}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_html_marks_the_lines_of_the_findings_and_no_line_before_them(name: str) -> None:
+    report = mg.doctor.examine(step_with(name), batch())
+    marked = _marked(report.to_html())
+    lines = {finding.line for finding in report.findings if finding.line}
+    assert line_of(name) in lines
+    assert {line for line, kind in marked.items() if kind == "fault"} == lines
+    before = {kind for line, kind in marked.items() if line < min(lines)}
+    assert before <= {"", "padding"}, "real entries are right before the fault"
+
+
+def test_html_lists_a_finding_without_a_trail(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\ny = 2\n", encoding="utf-8")
+    report = Report([Finding("denominator", "…", str(script), 2, "y = 2")])
+    assert _marked(report.to_html()) == {1: "", 2: "fault"}
+
+
+def test_reports_of_ranks_keep_the_worst_mark() -> None:
+    report = Report()
+    for what in ("padding", "real", "padding"):
+        report.add_lines({("train.py", 3): what})
+    assert report.trail == {"train.py": {3: "real"}}
 
 
 @pytest.mark.parametrize(
