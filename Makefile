@@ -6,16 +6,16 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 # What to install for which target: the extras of pyproject.toml.
-demo_extras := cli,plot,examples
-dev_extras  := dev,cli,plot,examples,interop,onnx
+demo_extras := plot,examples
+dev_extras  := dev,plot,examples,interop,onnx
 docs_extras := docs,dev,plot,interop,onnx
 bench_extras := bench
 dist_extras := dist
 # Other versions of PyTorch, each in an environment of its own.
 xla_extras := dev
 xla_packages := torch-xla
-ecosystem_extras := dev,cli,plot,examples,interop,ecosystem
-wild_extras := dev,cli,wild
+ecosystem_extras := dev,plot,examples,interop,ecosystem
+wild_extras := dev,wild
 minors := 2.12 2.13 2.14 2.15
 
 one_process_per_core := --numprocesses auto --maxprocesses 8 --dist worksteal
@@ -37,7 +37,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.stamp-demo  ## measure what masks and sparse gradients change: one screen, a minute; ARGS=--all is the long way
-	$(BIN)/maskgrad demo tour $(ARGS)
+	$(BIN)/python -m examples.tour $(ARGS)
 
 test: $(VENV)/.stamp-dev  ## run what a change may break: every operation and law, few samples; all examples of the docs
 	$(BIN)/python $(light_run)

@@ -9,8 +9,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from maskgrad.cli.options import writable_directory
-from maskgrad.errors import MissingDependencyError
-from maskgrad.optional_packages import require
 
 __all__ = ["app", "bench"]
 
@@ -53,12 +51,6 @@ def bench(
 
     # torch and rich take a second to load; `--help` need not wait for them.
     import torch
-
-    try:
-        require("rich", "the benchmark", "bench")
-    except MissingDependencyError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(1) from None
     from rich.console import Console
 
     from benchmarks import report

@@ -100,7 +100,7 @@ def read_rows(path: Path) -> list[Row]:
         reader = csv.DictReader(file)
         absent = [name for name in _COLUMNS if name not in {*(reader.fieldnames or ()), *_LATER}]
         if absent:
-            raise ValueError(f"{path} is no file of `maskgrad bench`: the column {absent[0]!r} is missing")
+            raise ValueError(f"{path} is no file of `make bench`: the column {absent[0]!r} is missing")
         return [_row(line, f"{path}, line {number}") for number, line in enumerate(reader, start=2)]
 
 

@@ -29,7 +29,6 @@ def finetune(
     """Learn which syllable is stressed, with a Hugging Face encoder and accumulated gradients."""
     writable_directory(out)
     try:
-        require("rich", "the example", "cli")
         require("transformers", "the example", "ecosystem")
         if importlib.util.find_spec("accelerate") is None:  # or the Trainer says so after the training
             raise MissingDependencyError("accelerate", "ecosystem", "the Trainer of Hugging Face")

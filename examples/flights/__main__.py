@@ -37,7 +37,6 @@ def flights(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a step is small: a second thread waits more than it works
     try:
-        require("rich", "the flights program", "cli")
         require("matplotlib", "the flights program", "plot")
         require("sklearn", "the flights program", "examples")
         from .ranks import joined

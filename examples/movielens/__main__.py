@@ -9,7 +9,6 @@ import typer
 
 from maskgrad.cli.options import usable_device, writable_directory
 from maskgrad.errors import MissingDependencyError
-from maskgrad.optional_packages import require
 
 __all__ = ["app"]
 
@@ -44,7 +43,6 @@ def movielens(
 
     # torch's optimizers, rich and matplotlib take a second to load; `--help` need not wait for them.
     try:
-        require("rich", "the demonstration", "cli")
         from .run import Settings, run
 
         complete = run(Settings(epochs=epochs, seed=seed, device=where, out=out, processes=nproc))

@@ -10,7 +10,6 @@ import typer
 
 from maskgrad.cli.options import writable_directory
 from maskgrad.errors import MissingDependencyError
-from maskgrad.optional_packages import require
 
 __all__ = ["app"]
 
@@ -32,7 +31,6 @@ def phonemes(
     """Learn to say words from their spelling, on jagged batches and on padded ones."""
     writable_directory(out)
     try:
-        require("rich", "the example", "cli")
         from .run import QUICK, Settings, run
 
         settings = QUICK if quick else Settings()

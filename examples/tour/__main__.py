@@ -43,7 +43,6 @@ def tour(
     writable_directory(out)
     threads = torch.get_num_threads()
     try:
-        require("rich", "the tour", "cli")
         require("matplotlib", "the tour", "plot")
         # said, or PyTorch's Adagrad warns that nobody said it
         torch.sparse.check_sparse_tensor_invariants.disable()

@@ -15,8 +15,10 @@ __all__ = [
     "OPTIONAL",
     "PACKAGING",
     "PYTHONS",
+    "RICH",
     "TORCH_MINORS",
     "TORCH_OF_XLA",
+    "TYPER",
     "Package",
     "is_before",
     "newest_torch",
@@ -36,6 +38,9 @@ NUMPY = "2.0"
 #: The first that has builds for all of PYTHONS.
 NUMBA = "0.63"
 PACKAGING = "23"
+#: What the command `maskgrad` needs.
+TYPER = "0.20"
+RICH = "13"
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,6 @@ class Package:
 #: By the name that is imported. An extra of pyproject.toml asks for the same versions.
 OPTIONAL = {
     "matplotlib": Package(("plot", "bench"), "3.9"),
-    "typer": Package(("cli", "bench", "laws"), "0.20"),
-    "rich": Package(("cli", "bench", "laws"), "13"),
     "expecttest": Package(("laws", "dev"), "0.3", note="torch.testing._internal imports it"),
     "onnx": Package(("onnx",), "1.17"),
     "onnxscript": Package(("onnx",), "0.7.2"),

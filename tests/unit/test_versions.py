@@ -69,6 +69,8 @@ def test_what_is_always_installed() -> None:
         f"numpy>={versions.NUMPY}",
         f"numba>={versions.NUMBA}",
         f"packaging>={versions.PACKAGING}",
+        f"typer>={versions.TYPER}",
+        f"rich>={versions.RICH}",
     ]
 
 
@@ -126,7 +128,7 @@ def test_the_page_has_what_is_always_needed() -> None:
     said = [
         (package, versions_)
         for package, versions_, _ in _rows("versions.md")
-        if package in {"PyTorch", "Python", "NumPy", "Numba", "packaging"}
+        if package in {"PyTorch", "Python", "NumPy", "Numba", "packaging", "typer", "rich"}
     ]
     assert said == [
         ("PyTorch", f"{', '.join(versions.TORCH_MINORS)}: in full"),
@@ -135,6 +137,8 @@ def test_the_page_has_what_is_always_needed() -> None:
         ("NumPy", f"{versions.NUMPY} or newer"),
         ("packaging", f"{versions.PACKAGING} or newer"),
         ("Numba", f"{versions.NUMBA} or newer"),
+        ("typer", f"{versions.TYPER} or newer"),
+        ("rich", f"{versions.RICH} or newer"),
     ]
     short = f"on {versions.PYTHONS[0]} the newest is {versions.newest_torch(versions.PYTHONS[0])}"
     assert any(short in row[2] for row in _rows("versions.md"))

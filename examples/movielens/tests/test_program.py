@@ -1,4 +1,4 @@
-"""`maskgrad demo movielens` from the command line to the files it writes."""
+"""`python -m examples.movielens` from the command line to the files it writes."""
 
 from __future__ import annotations
 

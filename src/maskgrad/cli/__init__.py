@@ -1,1 +1,1 @@
-"""The command ``maskgrad``: one small file per subcommand, and one folder per demonstration."""
+"""The command ``maskgrad``: one file per subcommand."""

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from maskgrad.errors import ExaminationError, MissingDependencyError
-from maskgrad.optional_packages import require
+from maskgrad.errors import ExaminationError
 
 if TYPE_CHECKING:
     from maskgrad.doctor import Report
@@ -74,11 +73,6 @@ def doctor(
     if not ranks.rank:  # the one that writes
         for option, path in (("--json", json), ("--html", html)):
             _check_report(option, path)
-    try:
-        require("rich", "maskgrad doctor", "cli")
-    except MissingDependencyError as error:
-        typer.echo(f"Error: {error}", err=True)
-        raise typer.Exit(UNABLE) from None
     from maskgrad.doctor import Watch, watch
 
     watched: Watch | None = None

