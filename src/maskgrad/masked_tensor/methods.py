@@ -32,6 +32,11 @@ COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
 #: Packages with operators of their own for tables and columns, and how ours convert them.
 TABLES = {"pandas": "pandas", "polars": "polars", "pyarrow": "arrow", "scipy": "scipy"}
+#: Properties of torch.Tensor that are those of the values; read directly, as many are read for one operation.
+OF_VALUES = """
+    dtype device is_cuda is_cpu is_meta is_quantized is_leaf grad_fn itemsize nbytes output_nr is_mps is_xla is_nested
+    retains_grad
+"""
 #: The kinds of operands that need no second look.
 USUAL = frozenset({MaskedTensor, Tensor, torch.nn.Parameter, bool, int, float, complex})
 
@@ -167,6 +172,13 @@ def _torch_function(
     return dispatch(func, args, kwargs or {})
 
 
+def _of_values(name: str) -> property:
+    def read(self: MaskedTensor) -> Any:  # torch.compile cannot trace operator.attrgetter
+        return getattr(self._values, name)
+
+    return property(read)
+
+
 def _property(getter: Callable[..., Any]) -> property:
     def read(self: MaskedTensor) -> Any:
         return dispatch(getter, (self,), {})
@@ -189,6 +201,8 @@ def install() -> None:
     by_hand = storage.methods() | {m.__name__: m for m in by_name}
     for name, written in (by_hand | autograd.PROPERTIES).items():
         setattr(MaskedTensor, name, written)
+    for name in OF_VALUES.split():
+        setattr(MaskedTensor, name, _of_values(name))
     for operation in OPERATIONS:
         for name in operation.methods:
             if name in MaskedTensor.__dict__:

@@ -113,6 +113,28 @@ class MaskedTensor(Base):
         """Storage of the entries."""
         return self._pattern.layout
 
+    @property
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        """Whether the layout is ``torch.sparse_coo``."""
+        return self._pattern.layout is torch.sparse_coo
+
+    @property
+    def is_sparse_csr(self) -> bool:  # type: ignore[override]
+        """Whether the layout is ``torch.sparse_csr``."""
+        return self._pattern.layout is torch.sparse_csr
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        """Sizes, of all entries."""
+        pattern = self._pattern
+        # not isinstance, which calls the metaclass of abstract classes
+        return self._values.shape if type(pattern) is BooleanPattern else pattern.shape(self._values)  # type: ignore[attr-defined]
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """Number of dimensions."""
+        return len(self.shape)
+
     def filled(self, value: float | Tensor = 0) -> Tensor:
         """Return a plain tensor with ``value`` at the unspecified entries.
 

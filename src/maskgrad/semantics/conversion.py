@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, values_of
-from maskgrad.semantics.facts import Operation, as_property, record
+from maskgrad.semantics.facts import Operation, record
 
 
 def convert(function: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -52,7 +52,7 @@ OPERATIONS = (
 
 
 def ask(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return properties such as shape, dtype and storage of the values."""
+    """Return properties such as size and storage of the values."""
     return function(*map(values_of, args), **{k: values_of(a) for k, a in kwargs.items()})
 
 
@@ -61,13 +61,4 @@ QUESTIONS = """
     is_floating_point is_complex is_signed is_conj is_neg is_inference is_same_size can_cast is_pinned is_shared
 """
 
-#: Properties taken from the values.
-PROPERTIES = """
-    shape dtype device ndim is_cuda is_cpu is_meta is_quantized is_leaf requires_grad grad_fn itemsize nbytes output_nr
-    is_mps is_xla is_sparse is_sparse_csr is_nested retains_grad
-"""
-
-METADATA = (
-    *(record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")),
-    *(record(name, "metadata", ask, "none", in_place=(), **as_property(name)) for name in PROPERTIES.split()),
-)
+METADATA = tuple([record(name, "metadata", ask, "none") for name in (*QUESTIONS.split(), "result_type")])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
+from maskgrad.masked_tensor import methods
 from maskgrad.semantics.registry import OPERATIONS
 from tests.poison import assert_entries, gradient, inf, poisoned
 
@@ -102,6 +103,37 @@ def test_every_record_put_its_methods_on_the_class() -> None:
                 operation.is_property or name in {"layout", "real", "imag"}
             )
             assert hasattr(Tensor, name)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.jagged])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_properties_are_those_of_a_tensor(layout: torch.layout, is_compiled: bool) -> None:
+    dense = torch.arange(6.0).reshape(2, 3).double()
+    x = mg.from_lengths(dense, torch.tensor([1, 3]))
+    x = x if layout is torch.strided else x.to_sparse(layout=layout)
+    wanted = {name: getattr(dense, name) for name in (*methods.OF_VALUES.split(), "shape", "ndim")}
+    wanted |= {"is_sparse": layout is torch.sparse_coo, "is_sparse_csr": layout is torch.sparse_csr}
+    wanted["nbytes"] = x._values.nbytes  # of what is stored
+    if is_compiled:
+        del wanted["retains_grad"], wanted["grad_fn"]  # not known to torch.compile
+
+    def read(x: Any) -> dict[str, Any]:
+        return {name: getattr(x, name) for name in wanted}
+
+    read = torch.compile(read, backend="eager", fullgraph=True) if is_compiled else read
+    assert read(x) == wanted
+    assert torch.sum(x).dtype is x.dtype
+    x.requires_grad_()
+    assert (x * 2).grad_fn is not None
+    assert x.is_leaf
+    assert not (x * 2).is_leaf
+
+
+def test_properties_are_read_without_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = poisoned([[1.0, None], [3.0, 4.0]])
+    monkeypatch.setattr(methods, "dispatch", None)
+    assert (x.shape, x.ndim, x.dtype, x.device.type) == ((2, 2), 2, torch.float64, "cpu")
+    assert not x.requires_grad
 
 
 def test_methods_say_what_they_are() -> None:

@@ -97,12 +97,9 @@ def _size(shape: torch.Size, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 #: Properties known without the values: of the entries and the arguments.
 ANSWERS: dict[str, Callable[[StoredEntries, tuple[Any, ...], dict[str, Any]], Any]] = {
-    "shape": lambda x, *_: x.shape,
     "size": lambda x, args, kwargs: _size(x.shape, args, kwargs),
-    **dict.fromkeys(("ndim", "dim", "ndimension"), lambda x, *_: len(x.shape)),
+    **dict.fromkeys(("dim", "ndimension"), lambda x, *_: len(x.shape)),
     **dict.fromkeys(("numel", "nelement"), lambda x, *_: x.shape.numel()),
-    "is_sparse": lambda x, *_: x.pattern.layout == torch.sparse_coo,
-    "is_sparse_csr": lambda x, *_: x.pattern.layout == torch.sparse_csr,
     "is_contiguous": lambda *_: True,
 }
 
