@@ -121,6 +121,7 @@ class Report:
     def __str__(self) -> str:
         lines = [_headline(self), *(f"\n{finding}" for finding in self.findings)]
         parts: dict[str, Sequence[Any]] = {
+            "skipped": self.skipped,
             "notes": self.notes,
             "padding": [f"{key}: {source}" for key, source in self.padding.items()],
             "experiments": [f"{tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments],

@@ -20,6 +20,7 @@ from maskgrad.doctor.case import Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import padded_ids
+from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.ranks import end_group_last, is_sharded
@@ -54,6 +55,8 @@ class Watch:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
+        #: backward passes, of whatever
+        self.passes = 0
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
         check_blame(blame)
@@ -70,8 +73,23 @@ class Watch:
 
     @property
     def done(self) -> bool:
-        """Whether as many steps were watched as were wanted, or something was found."""
-        return self.steps >= self._wanted or bool(self.report.findings)
+        """Whether as many steps were watched as were wanted, or something was found, or nothing more is to be expected.
+
+        Where no padding was recognised, later batches may have some, but not where something may be padding already.
+        """
+        asks = any(part.option for part in self.report.inventory)
+        expects = self._wanted if asks else self._patience
+        return self.steps >= self._wanted or bool(self.report.findings) or self.passes >= expects
+
+    @property
+    def ends(self) -> bool:
+        """Whether the program is to be stopped: ranks after the same backward pass, or one would wait for another."""
+        alone = not dist.is_initialized() or dist.get_world_size() == 1
+        return self.stops and (self.done if alone else self.passes >= self._patience)
+
+    @property
+    def _patience(self) -> int:
+        return max(8, 4 * self._wanted)
 
     def batch(self, batch: Any) -> None:
         """A batch came from a data loader, or to a model: from here on its padding has twins."""
@@ -170,6 +188,7 @@ class Watch:
 
     def differentiated(self, losses: Any) -> None:
         """A backward pass is over: loss and gradients are compared with their twins."""
+        self.passes += 1
         recorder = self._recorder
         if recorder is None:
             self._look_at_influence()
@@ -210,9 +229,16 @@ class Watch:
             recorder, self._recorder = self._recorder, None
             recorder.__exit__(None, None, None)
 
-    def close(self) -> None:
-        """The program is over, perhaps in the middle of a step."""
+    def close(self, how: str = "") -> None:
+        """The program is over, perhaps in the middle of a step; ``how`` it ended if not at its last line."""
         self._leave()
+        if how:
+            ended = f"the program {how}"
+            if self.done:
+                self.report.note(Note("end", f"{ended}, after the examined steps"))
+            else:
+                why = f"{ended} after {self.steps} of {self._wanted} steps"
+                self.report.skipped.append(Skipped("padding-leak", why))
         self.report.blame(self._blame)
         if self._seen and not self.report.padding:
             self.report.note(
@@ -296,7 +322,7 @@ def watch(
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         backward(tensors, *args, **kwargs)
         watched.differentiated(tensors)
-        if watched.stops and watched.done:
+        if watched.ends:
             raise _Stopped
 
     def called(module: nn.Module, args: Any) -> None:

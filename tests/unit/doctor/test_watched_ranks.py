@@ -19,8 +19,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
-from maskgrad.cli.doctor import Ranks
-from maskgrad.doctor import Finding, Report
+from maskgrad.cli.ranks import Ranks
+from maskgrad.doctor import Finding, Report, Skipped
 from tests.ranks import run_on_ranks
 
 MASK = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
@@ -200,19 +200,19 @@ def test_no_thread_of_gloo_waits_for_python_at_the_end(tmp_path: Path) -> None:
     assert done.stdout.count("padding-leak (") == 3, done.stdout
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_a_failure_of_another_rank_is_one_of_the_run(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, failed: bool
+def test_what_another_rank_skipped_is_skipped_by_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("RANK", "1")
-    Ranks().hand_over(Report([Finding("padding-leak", "seen")]), failed=failed)
+    skipped = Skipped("padding-leak", "the program failed")
+    Ranks().hand_over(Report([Finding("padding-leak", "seen")], skipped=[skipped]))
     monkeypatch.setenv("RANK", "0")
-    report, incomplete = Ranks().collected(Report(), failed=False)
+    report = Ranks().collected(Report(), failed=False)
     assert [finding.message for finding in report.findings] == ["on rank 1: seen"]
     assert report.notes == []
-    assert incomplete is failed
+    assert [found.why for found in report.skipped] == ["on rank 1: the program failed"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -242,14 +242,13 @@ def test_rank_0_stops_waiting_when_it_is_told_to_end(monkeypatch: pytest.MonkeyP
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
         timer.start()
         start = time.monotonic()
-        report, failed = ranks.collected(Report(), failed=False)
+        report = ranks.collected(Report(), failed=False)
         timer.join()
         assert time.monotonic() - start < 20  # and not a minute
         # the second time the process ends at once
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is before
     assert "no report came from rank 1" in report.notes[0].message
-    assert not failed
     assert list(tmp_path.iterdir()) == []
 
 
