@@ -20,7 +20,7 @@ __all__ = ["fixed", "measure"]
 def fixed(batch: dict[str, Tensor]) -> Tensor:
     """The same step with the mask in its mean."""
     hidden: Any = leaking.embed(batch["input_ids"])
-    pooled = mg.functional.mean(hidden, 1, mask=batch["attention_mask"].bool()[..., None])
+    pooled = mg.functional.mean(hidden, 1, mask=batch["attention_mask"][..., None])
     return torch.nn.functional.cross_entropy(leaking.head(pooled), batch["label"])
 
 

@@ -70,8 +70,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "logaddexp exchanges its masks",
         "functional/rescaling.py",
-        "[entries_of(input, input_mask, dtype), entries_of(other, other_mask, dtype)]",
-        "[entries_of(input, other_mask, dtype), entries_of(other, input_mask, dtype)]",
+        'entries_of(input, input_mask, dtype, "input_mask"),',
+        'entries_of(input, other_mask, dtype, "input_mask"),',
         "tests/unit/functional src/maskgrad/functional/rescaling.py",
     ),
 )

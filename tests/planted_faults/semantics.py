@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a mask of too few dimensions is broadcast",
-        "patterns/boolean.py",
+        "patterns/mask_arguments.py",
         "    if mask.ndim < len(shape) and mask.ndim and mask.shape[-1] != 1:",
         "    if mask.ndim > len(shape):",
     ),

@@ -60,11 +60,18 @@ def test_a_masked_mean_without_the_type() -> None:
     assert_entries(mg.functional.var(x, 1, mask=m), [0.5, 2.0])
 
 
-@pytest.mark.parametrize("mask", [torch.tensor([1.0, 0.0, 1.0]), torch.tensor([1, 0, 1])])
-def test_a_mask_of_numbers_is_refused_before_anything_is_computed(mask: torch.Tensor) -> None:
+def test_a_mask_of_floats_is_refused_before_anything_is_computed() -> None:
     for call in (mg.masked, lambda data, m: mg.functional.sum(data, 0, mask=m)):
-        with pytest.raises(TypeError, match=r"mask must have dtype torch.bool \(True = specified\)"):
-            call(torch.zeros(3), mask)
+        with pytest.raises(TypeError, match=r"must be a Boolean torch.Tensor"):
+            call(torch.zeros(3), torch.tensor([1.0, 0.0, 1.0]))
+
+
+def test_the_mask_of_a_tokenizer_is_a_mask_as_it_is() -> None:
+    hidden = leaf([[1.0, 2.0], [3.0, nan]], [[5.0, 6.0], [inf, 7.0]])
+    attention_mask = torch.tensor([[1, 0], [1, 1]])
+    pooled = mg.masked(hidden[..., 0], attention_mask).mean(1)
+    assert_entries(pooled, [1.0, inf])
+    assert_entries(mg.masked(hidden, attention_mask[..., None]).mean(1), [[1.0, 2.0], [inf, 6.5]])
 
 
 def test_true_means_specified_and_numpys_true_means_missing() -> None:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 from maskgrad.doctor.operations import expanded
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.patterns.mask_arguments import boolean_mask
 
 __all__ = [
     "IGNORED",
@@ -200,12 +201,12 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
     ):  # lengths, and no mask of samples
         steps = torch.arange(tensor.shape[1], device=tensor.device)
         return Padding(key, steps < given.to(tensor.device)[:, None], "given", mask_key)
-    if given.dtype != torch.bool and not bool(((given == 0) | (given == 1)).all()):
-        raise ExaminationError(
-            f"padding[{key!r}]: expected a mask, Boolean or of zeros and ones, found other values; "
-            f"make one from lengths: torch.arange(size) < lengths[:, None]"
-        )
-    mask = given if given.dtype == torch.bool else given != 0
+    if given.is_floating_point() and bool(((given == 0) | (given == 1)).all()):
+        given = given != 0  # a batch may hold such a mask under a key; an additive one has other values
+    try:
+        mask = boolean_mask(given, f"padding[{key!r}]", "real")
+    except (TypeError, ValueError) as error:
+        raise ExaminationError(str(error)) from None
     mask = ~mask if inverted else mask
     try:
         expanded(mask, tensor.shape)

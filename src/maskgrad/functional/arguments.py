@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.numbers import number, over_everything, plain
 
@@ -24,16 +24,17 @@ SHARED = """
         dim: dimension(s) to work along, counted from either end; None, where allowed, for all.
         keepdim: keep reduced dimensions with size 1.
         dtype: dtype to compute in and to return.
-        mask: Boolean tensor, True = specified, with the dimensions of ``input``, size 1 where it repeats; None: all
-            specified.
+        mask: Boolean tensor (or integers 0 and 1), True = specified, with the dimensions of ``input``, size 1 where it
+            repeats; None: all specified.
 
     Returns:
         Plain tensor of the shape that torch's function gives. Gradient: exactly 0 at unspecified entries, and from
         results of which nothing is specified.
 
     Raises:
-        TypeError: ``input`` is not a plain tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``input``, does not broadcast to it, or is on another device.
+        TypeError: ``input`` is not a plain tensor, or ``mask`` is not one of Booleans or integers.
+        ValueError: ``mask`` contains other integers, has fewer dimensions than ``input``, does not broadcast to it, or
+            is on another device.
         IndexError: ``dim`` is out of range.
 
     Source: https://docs.pytorch.org/docs/stable/masked.html (names and signatures).
@@ -46,7 +47,7 @@ def documented(function: F) -> F:
     return function
 
 
-def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
+def entries_of(input: object, mask: Mask, dtype: Dtype = None, name: str = "mask") -> Entries:
     """The plain ``input`` and its mask as entries, in ``dtype`` if given."""
     if not isinstance(input, Tensor):
         raise TypeError(
@@ -55,7 +56,7 @@ def entries_of(input: object, mask: Mask, dtype: Dtype = None) -> Entries:
     values = input if dtype is None else input.to(dtype)
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=input.device)
-    return Entries(values, check_mask(mask, values.shape, values.device))
+    return Entries(values, check_mask(mask, values.shape, values.device, name))
 
 
 def reduced(result: Entries, dim: Dim, nothing: float) -> Tensor:

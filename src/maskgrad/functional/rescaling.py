@@ -107,16 +107,16 @@ def logaddexp(
         input: plain tensor of any shape.
         other: plain tensor of the same shape.
         dtype: dtype to compute in and to return.
-        input_mask: Boolean tensor, True = specified, with the dimensions of ``input``, size 1 where it repeats; None:
-            all specified.
+        input_mask: Boolean tensor (or integers 0 and 1), True = specified, with the dimensions of ``input``, size 1
+            where it repeats; None: all specified.
         other_mask: the same for ``other``.
 
     Returns:
         Plain tensor of the common shape. Gradient at unspecified entries: exactly 0.
 
     Raises:
-        TypeError: an operand is not a plain tensor, or a mask is not Boolean.
-        ValueError: a mask has fewer dimensions than its operand or does not broadcast to it.
+        TypeError: an operand is not a plain tensor, or a mask is not one of Booleans or integers.
+        ValueError: a mask contains other integers, has fewer dimensions than its operand or does not broadcast to it.
 
     Example:
         >>> x, y = torch.tensor([0., float("nan")]), torch.tensor([0., 2.])
@@ -125,7 +125,10 @@ def logaddexp(
 
     Source: https://docs.pytorch.org/docs/stable/masked.html (name and signature).
     """
-    pair = [entries_of(input, input_mask, dtype), entries_of(other, other_mask, dtype)]
+    pair = [
+        entries_of(input, input_mask, dtype, "input_mask"),
+        entries_of(other, other_mask, dtype, "other_mask"),
+    ]
     values = torch.stack(torch.broadcast_tensors(*[entries.values for entries in pair]))
     mask = torch.stack(torch.broadcast_tensors(*[entries.mask for entries in pair]))
     return rules.logsumexp(Entries(values, mask), 0).values

@@ -129,7 +129,8 @@ class GradientAccumulator:
             count: the denominator: the number of entries that the losses average (or sum), or the sum of their
                 weights; a finite number, or a dict like ``losses``. 0: no backward pass, even if the loss is NaN.
                 Python numbers need no device synchronization.
-            mask: Boolean, True = counts, with as many dimensions as plain losses, size 1 where it repeats; or a dict.
+            mask: Boolean (or integers 0 and 1), True = counts, with as many dimensions as plain losses, size 1 where it
+                repeats; or a dict.
             weights: for losses in a dict: factors of their means in the total loss; 1 if
                 not given. The same for a name in all micro-batches.
             retain_graph: keep the graph for another pass.

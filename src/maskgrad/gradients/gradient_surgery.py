@@ -13,7 +13,7 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.creation import plain_mask
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.patterns import JaggedPattern
-from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import fill
 from maskgrad.semantics.jagged.rows import at_rows
@@ -54,8 +54,8 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
 
     Args:
         x: strided tensor of any shape and dtype, or MaskedTensor of any layout.
-        mask: Boolean tensor with as many dimensions as ``x``, size 1 where it repeats; True = the gradient passes. A
-            MaskedTensor, such as ``x > 0``, must be specified wherever ``x`` is.
+        mask: Boolean tensor (or integers 0 and 1) with as many dimensions as ``x``, size 1 where it repeats; True = the
+            gradient passes. A MaskedTensor, such as ``x > 0``, must be specified wherever ``x`` is.
 
     Returns:
         ``x``'s values in new memory, with the pattern of ``x`` if it has one.
@@ -63,8 +63,9 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
         derivatives of any order. Other uses of ``x`` are not affected.
 
     Raises:
-        TypeError: ``x`` is not a tensor or is sparse, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``x``, does not broadcast to it, or is on another device.
+        TypeError: ``x`` is not a tensor or is sparse, or ``mask`` is not one of Booleans or integers.
+        ValueError: ``mask`` contains other integers, has fewer dimensions than ``x``, does not broadcast to it, or is
+            on another device.
 
     Dense equivalent: ``torch.where(mask, x, x.detach())``.
 
@@ -75,10 +76,10 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
         tensor([0.0000, 0.2500])
     """
     values = _values_of(x, "mask_gradient")
+    passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, values.device)
     if not isinstance(x, MaskedTensor):
-        result: Tensor = _Passing.apply(x, check_mask(plain_mask(mask, x), x.shape, x.device))
+        result: Tensor = _Passing.apply(x, passes)
         return result
-    passes = check_mask(plain_mask(mask, x), x.shape, values.device)
     stored = stored_of(x)
     if isinstance(x._pattern, JaggedPattern):
         passes = at_rows(passes, x._pattern)

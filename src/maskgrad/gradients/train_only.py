@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
+from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.torch_patches.modules import after_assigning
 from maskgrad.masked_tensor.torch_patches.pytrees import let_load
-from maskgrad.patterns.boolean import check_mask
+from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.sparse import places, positions, stored
 
 __all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]
@@ -31,10 +32,8 @@ def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
     if mask is None:
         param.__dict__.pop(_ATTRIBUTE, None)
         return
-    check_mask(mask, param.shape, param.device)
-    # Of the parameter's dimension, but not expanded.
-    own = mask.detach().clone().reshape((1,) * (param.dim() - mask.dim()) + tuple(mask.shape))
-    setattr(param, _ATTRIBUTE, TrainedEntries(own))
+    own = smallest(check_mask(mask, param.shape, param.device, true="trained"))
+    setattr(param, _ATTRIBUTE, TrainedEntries(own.clone()))
     if isinstance(param, torch.nn.Parameter):
         # Parameter.__deepcopy__ drops attributes; without it, copy.deepcopy uses __reduce_ex__, as pickle does, which
         # keeps them.

@@ -209,8 +209,8 @@ def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
 
     Args:
         values: array of any library with DLPack.
-        mask: Boolean array, True = specified, with as many dimensions as ``values``, size 1 where it repeats, on the
-            same device.
+        mask: array of Booleans, or of integers 0 and 1 (which are copied), True = specified, with as many dimensions as
+            ``values``, size 1 where it repeats, on the same device.
 
     Returns:
         MaskedTensor of the shape and dtype of ``values``.
@@ -219,8 +219,8 @@ def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
         Values and mask are shared with the other library.
 
     Raises:
-        TypeError: one of them has no ``__dlpack__``, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions, does not broadcast, or is on another device.
+        TypeError: one of them has no ``__dlpack__``, or ``mask`` is not one of Booleans or integers.
+        ValueError: ``mask`` contains other integers, has fewer dimensions, does not broadcast, or is on another device.
 
     Example:
         >>> import numpy as np

@@ -128,7 +128,7 @@ def _known(encoding: Mapping[str, Any]) -> tuple[Tensor | None, list[int]]:
         text = int(has_gap.nonzero()[0])
         raise ValueError(
             f"{FUNCTION}: attention_mask of text {text} has a gap; only padding before and after a text can be "
-            "removed; for gaps use mg.masked(input_ids, attention_mask.bool())"
+            "removed; for gaps use mg.masked(input_ids, attention_mask)"
         )
     return known, known.sum(1).tolist()
 

@@ -13,8 +13,10 @@ from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, StoredPattern
-from maskgrad.patterns.boolean import check_mask, own_home
+from maskgrad.patterns.boolean import own_home
 from maskgrad.patterns.eager import can_read_values
+from maskgrad.patterns.mask_arguments import boolean_mask, check_mask
+from maskgrad.semantics.entries import chosen
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +50,15 @@ def _check_data(data: object, name: str = "data") -> Tensor:
     return data
 
 
-def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor) -> Tensor:
-    """Return a mask as a plain tensor. It may be masked, as ``x != 0``; unspecified entries become False.
+def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor, true: str = "specified") -> Tensor:
+    """Return a mask as a plain Boolean tensor. It may be masked, as ``x != 0``; unspecified entries become False.
 
     Raises:
+        TypeError, ValueError: as :func:`maskgrad.patterns.mask_arguments.boolean_mask`.
         ValueError: the mask is unspecified at an entry where ``data`` is specified.
     """
     if not isinstance(mask, MaskedTensor):
-        return mask
+        return boolean_mask(mask, true=true)
     values, known = mask._dense()
     if not _is_pattern_of(data, mask):
         missing = data._dense()[1] & ~known if isinstance(data, MaskedTensor) else ~known
@@ -65,7 +68,9 @@ def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor) -> Tens
                 "not known to be); use mask.filled(False), which removes those entries, or mask.filled(True), which "
                 "keeps them"
             )
-    return values & known if values.dtype == torch.bool else values
+    if values.dtype is torch.bool:
+        return values & known
+    return boolean_mask(chosen(known, values, 0), true=true)
 
 
 def _is_pattern_of(data: Tensor | MaskedTensor, mask: MaskedTensor) -> bool:
@@ -79,24 +84,25 @@ def _is_pattern_of(data: Tensor | MaskedTensor, mask: MaskedTensor) -> bool:
 
 
 def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = None) -> MaskedTensor:
-    """Create a MaskedTensor from data and a Boolean mask; True means specified (observed, valid, not padding).
+    """Create a MaskedTensor from data and a mask; True means specified (observed, valid, not padding).
 
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
             keeps its own mask, too.
         mask: Boolean tensor, True = specified, with as many dimensions as ``data``, size 1 where it repeats (a 0-dim
             mask applies to all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
-            until another MaskedTensor or a backward pass needs the old one. None: all entries are specified. A
-            MaskedTensor, such as ``x != -100``, must be specified wherever ``data`` is.
+            until another MaskedTensor or a backward pass needs the old one. Integers 0 and 1, as tokenizers write
+            masks, are converted, not shared. None: all entries are specified. A MaskedTensor, such as ``x != -100``,
+            must be specified wherever ``data`` is.
 
     Returns:
         MaskedTensor of the shape and dtype of ``data``; Boolean masks for jagged and sparse data with ``mask``.
         Gradient: reaches ``data`` at specified entries, exactly 0 elsewhere.
 
     Raises:
-        TypeError: ``data`` is not a tensor, or ``mask`` is not Boolean.
-        ValueError: ``mask`` has fewer dimensions than ``data``, does not broadcast to it, is on another device, or
-            is unspecified where ``data`` is specified.
+        TypeError: ``data`` is not a tensor, or ``mask`` is not one of Booleans or integers.
+        ValueError: ``mask`` contains other integers than 0 and 1 (read in eager mode only), has fewer dimensions than
+            ``data``, does not broadcast to it, is on another device, or is unspecified where ``data`` is specified.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -110,10 +116,9 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
         values, own = data._dense()
         return of_entries(values, own & check_mask(plain_mask(mask, data), values.shape, values.device))
     data = _check_data(data)
-    if isinstance(mask, MaskedTensor):
-        mask = plain_mask(mask, data)
     if mask is None:
         return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
+    mask = plain_mask(mask, data)
     return MaskedTensor(
         data, BooleanPattern(check_mask(mask, data.shape, data.device), own_home(mask, data.shape))
     )

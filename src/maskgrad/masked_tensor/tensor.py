@@ -14,9 +14,10 @@ from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
-from maskgrad.patterns.boolean import Home, check_mask, own_home, sharers
+from maskgrad.patterns.boolean import Home, own_home, sharers
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
+from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.semantics.entries import Entries, chosen, fill
 from maskgrad.semantics.stored.entries import StoredEntries, densified, exploded
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from maskgrad.gradients import mask_gradient, reverse_gradient
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.patterns.mask_arguments import boolean_mask
 
 __all__ = ["MaskGradient", "ReverseGradient"]
 
@@ -18,11 +19,12 @@ class MaskGradient(nn.Module):
     """The identity with a gradient that passes only where a mask is True.
 
     Args:
-        mask: Boolean tensor with as many dimensions as the inputs, size 1 where it repeats; True = the gradient passes.
-            A buffer: it moves with the module and is saved with it.
+        mask: Boolean tensor (or integers 0 and 1) with as many dimensions as the inputs, size 1 where it repeats; True
+            = the gradient passes. A buffer: it moves with the module and is saved with it.
 
     Raises:
-        TypeError: ``mask`` is not a Boolean tensor.
+        TypeError: ``mask`` is not a tensor of Booleans or integers.
+        ValueError: it contains other integers.
 
     Example:
         >>> layer = mg.nn.MaskGradient(torch.tensor([True, False]))
@@ -38,12 +40,7 @@ class MaskGradient(nn.Module):
 
     def __init__(self, mask: Tensor) -> None:
         super().__init__()
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(
-                f"mask must be a Boolean torch.Tensor (True = the gradient passes), found {found}"
-            )
-        self.register_buffer("mask", mask)
+        self.register_buffer("mask", boolean_mask(mask, true="the gradient passes"))
 
     def forward(self, x: Tensor | MaskedTensor) -> Any:
         """``x``, with its gradient masked."""

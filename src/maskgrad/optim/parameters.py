@@ -138,17 +138,18 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
 
     Args:
         param: strided parameter, any shape; a leaf, or about to become one.
-        mask: Boolean tensor on the parameter's device, True = trained, with as many dimensions as the parameter, size 1
-            where it repeats: ``rows[:, None]`` for whole rows. It is copied, and replaces an earlier mask. None
-            removes it.
+        mask: Boolean tensor (or integers 0 and 1) on the parameter's device, True = trained, with as many dimensions as
+            the parameter, size 1 where it repeats: ``rows[:, None]`` for whole rows. It is copied, and replaces an
+            earlier mask. None removes it.
 
     The mask belongs to this parameter object. Deep copies and pickles of the parameter or its module have it,
     ``module.to(...)`` keeps it. ``state_dict()`` does not contain it: loading one (without ``assign=True``) keeps the
     masks and replaces values, frozen ones too.
 
     Raises:
-        TypeError: ``param`` is not a strided tensor, or ``mask`` is not Boolean.
-        ValueError: the mask has fewer dimensions than the parameter, does not broadcast to it, or is on another device.
+        TypeError: ``param`` is not a strided tensor, or ``mask`` is not one of Booleans or integers.
+        ValueError: the mask contains other integers, has fewer dimensions than the parameter, does not broadcast to it,
+            or is on another device.
 
     Dense equivalent: ``param.data[~mask] = before[~mask]`` after every step.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 
-__all__ = ["BooleanPattern", "Home", "check_mask", "is_expanded", "own_home", "same_memory", "sharers"]
+__all__ = ["BooleanPattern", "Home", "is_expanded", "own_home", "same_memory", "sharers"]
 
 
 def same_memory(one: Tensor, other: Tensor) -> bool:
@@ -249,63 +248,3 @@ class BooleanPattern(Pattern):
 
     def __repr__(self) -> str:
         return f"BooleanPattern({self.current})"
-
-
-def check_mask(mask: object, shape: torch.Size, device: torch.device) -> Tensor:
-    """Return ``mask`` broadcast to ``shape``, or raise an error.
-
-    Every mask argument is checked here. Masks with fewer dimensions are refused, because ``(B,)`` for ``(B, B)``
-    would broadcast along the wrong dimension; except if they end in a dimension of size 1 or have none.
-
-    Raises:
-        TypeError: ``mask`` is not a Boolean ``torch.Tensor``.
-        ValueError: it has fewer dimensions, does not broadcast to ``shape``, or is on another device.
-    """
-    if not isinstance(mask, torch.Tensor):
-        remedy = (
-            "use mask.filled(False)" if hasattr(mask, "filled") else "convert it with torch.as_tensor(mask)"
-        )
-        raise TypeError(
-            f"mask must be a Boolean torch.Tensor (True = specified), found {type(mask).__name__}; {remedy}"
-        )
-    if mask.dtype != torch.bool:
-        raise TypeError(
-            f"mask must have dtype torch.bool (True = specified), found {mask.dtype}; use mask != 0"
-        )
-    if mask.layout != torch.strided:
-        raise TypeError(f"mask must be a strided tensor, found layout {mask.layout}; use mask.to_dense()")
-    if mask.device != device:
-        raise ValueError(
-            f"mask must be on the device of the data, {device}, found {mask.device}; use mask.to({str(device)!r})"
-        )
-    if mask.shape == shape:
-        return mask
-    if mask.ndim < len(shape) and mask.ndim and mask.shape[-1] != 1:
-        raise _does_not_fit(mask.shape, shape)
-    try:
-        return mask.expand(shape)
-    except RuntimeError:
-        raise _does_not_fit(mask.shape, shape) from None
-
-
-def _does_not_fit(sizes: torch.Size, shape: torch.Size) -> ValueError:
-    ways = _spellings(sizes, shape)
-    return ValueError(
-        f"mask must have as many dimensions as the data, each of its size or 1 where the mask repeats; found a mask "
-        f"of shape {tuple(sizes)} for data of shape {tuple(shape)}"
-        + (f"; use {' or '.join(ways)}" if ways else "")
-    )
-
-
-def _spellings(sizes: torch.Size, shape: torch.Size) -> list[str]:
-    """Expressions for a mask that fits ``shape``, with None for the dimensions along which it repeats."""
-    found: dict[tuple[int, ...], str] = {}
-    for kept in itertools.combinations(reversed(range(len(shape))), len(sizes)):
-        here = dict(zip(reversed(kept), sizes, strict=True))
-        wide = tuple(here.get(dim, 1) for dim in range(len(shape)))
-        if all(size in (1, wanted) for size, wanted in zip(wide, shape, strict=True)):
-            index = [":" if dim in here else "None" for dim in range(len(shape))]
-            while index[-1] == ":":
-                index.pop()
-            found.setdefault(wide, f"mask[{', '.join(index)}]")
-    return list(found.values())

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.patterns.mask_arguments import boolean_mask
 from maskgrad.plot.canvas import INK, LABEL_SIZE, TICK_SIZE, axes_to_draw_into, dress
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def pattern(
     the percentage of its specified entries, on a logarithmic scale. Cells with none stay white.
 
     Args:
-        x: MaskedTensor or Boolean mask with two dimensions, or one (drawn as a row).
+        x: MaskedTensor or mask (Boolean, or integers 0 and 1) with two dimensions, or one (drawn as a row).
         ax: axes to draw into; new ones if None.
         bins: maximum number of rows and columns of cells.
         sort: put the rows and columns with most specified entries first.
@@ -45,7 +46,7 @@ def pattern(
 
     Raises:
         TypeError: ``x`` is neither of these.
-        ValueError: ``x`` has no entries, or more than two dimensions.
+        ValueError: ``x`` has no entries, more than two dimensions, or is a mask of other integers.
         MissingDependencyError: matplotlib is not installed.
 
     Example:
@@ -124,11 +125,9 @@ def _draw_density(ax: Axes, share: Tensor, extent: tuple[float, float, float, fl
 def _matrix(x: MaskedTensor | Tensor) -> Tensor:
     """The Boolean mask (rows, columns) of ``x``, on the CPU."""
     mask = x.mask if isinstance(x, MaskedTensor) else x
-    if not isinstance(mask, Tensor) or mask.dtype is not torch.bool:
-        found = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise TypeError(
-            f"x must be a MaskedTensor or a Boolean mask, but has {found}; pass mg.masked(x, mask)"
-        )
+    if isinstance(mask, Tensor) and mask.is_floating_point():
+        raise TypeError(f"x must be a MaskedTensor or a mask, found {mask.dtype}; pass mg.masked(x, mask)")
+    mask = boolean_mask(mask, "x")
     if mask.dim() == 1:
         mask = mask.unsqueeze(0)
     if mask.dim() != 2 or mask.numel() == 0:

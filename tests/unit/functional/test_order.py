@@ -42,7 +42,7 @@ def test_quantiles_are_those_of_the_specified_entries() -> None:
 def test_bad_input_is_refused(name: str) -> None:
     call = getattr(mg.functional, name)
     order = (0.5,) if name == "quantile" else ()
-    with pytest.raises(TypeError, match="mask must have dtype"):
+    with pytest.raises(TypeError, match="mask must be a Boolean"):
         call(torch.zeros(2, 4), *order, dim=1, mask=torch.ones(2, 4))
     with pytest.raises(ValueError, match="mask must have as many dimensions"):
         call(torch.zeros(2, 4), *order, dim=1, mask=on(1, 0, 1))

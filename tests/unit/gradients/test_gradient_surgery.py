@@ -163,7 +163,7 @@ class TestMaskGradient:
         [
             ([1.0], on(1), TypeError, "x must be a torch.Tensor or a MaskedTensor, found list"),
             (torch.ones(2).to_sparse(), on(1), TypeError, "from_sparse"),
-            (torch.ones(2), torch.ones(2), TypeError, "mask must have dtype torch.bool"),
+            (torch.ones(2), torch.ones(2), TypeError, "mask must be a Boolean torch.Tensor"),
             (torch.ones(2), [True, False], TypeError, "mask must be a Boolean"),
             (torch.ones(2), on(1, 1, 1), ValueError, "mask must have as many dimensions"),
             (torch.ones(2), on([1, 1], [1, 1]), ValueError, "mask must have as many dimensions"),

@@ -42,16 +42,6 @@ class TestMasked:
     def test_data_of_any_dtype(self, dtype: torch.dtype) -> None:
         assert mg.masked(torch.ones(2, dtype=dtype), on(1, 0)).dtype == dtype
 
-    @pytest.mark.parametrize(
-        "dtype", [torch.uint8, torch.int64, torch.float32, torch.float16, torch.complex64]
-    )
-    def test_a_mask_must_be_boolean(self, dtype: torch.dtype) -> None:
-        message = re.escape(
-            f"mask must have dtype torch.bool (True = specified), found {dtype}; use mask != 0"
-        )
-        with pytest.raises(TypeError, match=message):
-            mg.masked(torch.zeros(3), torch.ones(3, dtype=dtype))
-
     @pytest.mark.parametrize("mask", [[True, False], np.array([True, False]), True])
     def test_a_mask_must_be_a_tensor(self, mask: Any) -> None:
         with pytest.raises(

@@ -58,7 +58,7 @@ class Damaged:
 @pytest.mark.parametrize(
     ("mask", "kind", "words"),
     [
-        (torch.ones(2), TypeError, "mask must have dtype torch.bool .*found torch.float32"),
+        (torch.ones(2), TypeError, "mask must be a Boolean torch.Tensor, .*found torch.float32"),
         (torch.ones(3).bool(), ValueError, "mask must have as many dimensions"),
         ("mask", TypeError, "mask must be a Boolean torch.Tensor"),
     ],
