@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["KNOWN"]
+__all__ = ["FORMS", "KNOWN"]
 
 KNOWN: dict[str, tuple[str, ...]] = {
     "channels_first.mean_over_frames": ("examine wrong", "watch wrong", "watch right"),
@@ -70,3 +70,27 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "training.gradient_by_hand": ("watch wrong", "watch right"),
     "training.one_caller_of_a_shared_module_forgets_the_mask": ("watch wrong",),
 }
+
+#: programs of ``forms.py`` that are missed, alarms, or found at another line
+FORMS: tuple[str, ...] = (
+    "ids | time first | left | meaningless | wrong",
+    "ids | pairs | left | telling | wrong",
+    "ids time first | true in the padding | left | meaningless | right",
+    "ids time first | minus infinity | left | meaningless | wrong",
+    "ids time first | (B, 1, T) | left | telling | right",
+    "ids time first | (B, T, 1) | left | telling | wrong",
+    "ids time first | array of lengths | right | meaningless | right",
+    "series | one in the padding | left | meaningless | wrong",
+    "series | time first | left | telling | right",
+    "series | (B, 1, 1, T), minus infinity | left | telling | wrong",
+    "features | true in the padding | left | meaningless | wrong",
+    "features | (B, 1, T) | left | telling | wrong",
+    "features | array of lengths | right | meaningless | wrong",
+    "features time first | one in the padding | left | telling | right",
+    "features time first | (B, 1, 1, T), minus infinity | right | meaningless | right",
+    "features time first | pairs | right | meaningless | wrong",
+    "channels first | minus infinity | left | telling | wrong",
+    "channels first | (B, T, 1) | right | meaningless | wrong",
+    "channels first | array of lengths | right | telling | right",
+    "images | one in the padding | left | telling | wrong",
+)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 import tests.doctor.scripts  # noqa: F401
-from tests.doctor.known import KNOWN
+from tests.doctor.forms import Form, forms, verdict_of
+from tests.doctor.known import FORMS, KNOWN
 from tests.doctor.scripts.script import WRONG, Program, depends_on_padding, judged, programs
 
 PROGRAMS = programs()
+#: a prime: each kind, form, side and name is met
+SAMPLE = forms()[::31]
 pytestmark = pytest.mark.every
 
 
@@ -35,3 +38,13 @@ def test_the_wrong_program_depends_on_padding_and_the_right_one_does_not(program
 def test_there_are_sixty_and_the_known_misjudgements_are_of_them() -> None:
     assert len(PROGRAMS) >= 60
     assert set(KNOWN) <= {program.name for program in PROGRAMS}
+
+
+@pytest.mark.parametrize("form", SAMPLE, ids=str)
+def test_a_form_of_mask_is_recognised(form: Form) -> None:
+    verdict = verdict_of(form, "examine")
+    assert (verdict not in ("right", "incomplete")) == (str(form) in FORMS), verdict
+
+
+def test_the_known_forms_are_of_the_sample() -> None:
+    assert set(FORMS) <= {str(form) for form in SAMPLE}
