@@ -15,6 +15,8 @@ dist_extras := dist
 xla_extras := dev
 xla_packages := torch-xla
 ecosystem_extras := dev,plot,examples,interop,ecosystem
+# Without its dependencies: docs/how_do_i/large_tables.md.
+ecosystem_alone := torchrec
 wild_extras := dev,wild
 minors := 2.12 2.13 2.14 2.15
 
@@ -147,4 +149,5 @@ $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@(grep -v -f $(@D)/named constraints.txt; cat constraints-$*.txt) > $(@D)/constraints.txt
 	@echo "installing maskgrad[$($*_extras)] $($*_packages) into $(@D) (several minutes the first time)"
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt -e '.[$($*_extras)]' $($*_packages)
+	$(if $($*_alone),$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c $(@D)/constraints.txt $($*_alone))
 	@touch $@

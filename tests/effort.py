@@ -50,7 +50,6 @@ MULTIPLIED = {
 BY_PATH = {
     "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
     "tests/unit/distributed": pytest.mark.ranks(of="file", keep=2),
-    "tests/unit/benchmarks/test_wire_model.py": pytest.mark.ranks(of="file", keep=2),
     "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,

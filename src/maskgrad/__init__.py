@@ -54,6 +54,7 @@ from maskgrad.masked_tensor import (
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.metrics.alignment import align
 from maskgrad.optim.parameters import attach_gradient, train_only
+from maskgrad.removed import missing_attribute
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(module)
-    raise AttributeError(f"module 'maskgrad' has no attribute {name!r}")
+    raise missing_attribute(__name__, name)
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch.amp.grad_scaler import _MultiDeviceReplicator as PerDevice
 from torch.optim import Optimizer
 
 from maskgrad.amp.unscaling import check_finite, read_and_unscale, restore_dtypes, write_unscaled
-from maskgrad.gradients.step_hooks import parameters_of
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradScaler"]
@@ -145,21 +143,6 @@ class GradScaler(torch.amp.GradScaler):
         with torch.no_grad():
             gradients = read_and_unscale(optimizer, inverse)
             check_finite(gradients, found, inverse, in_place=not allow_fp16)
-            _include_other_ranks(optimizer, found)
             if not allow_fp16:
                 self._per_optimizer_states[id(optimizer)][_WIDENED] = write_unscaled(gradients)
         return found._per_device_tensors
-
-
-def _include_other_ranks(optimizer: Optimizer, found: PerDevice) -> None:
-    """Include overflows of other ranks in their rows of a sharded table: all ranks skip the step, or none."""
-    # Without this module there is no sharded table, and its import is expensive.
-    if "maskgrad.distributed" not in sys.modules:
-        return
-    from maskgrad.distributed.sharding.shards import is_sharded, overflow_on_other_ranks
-
-    shards = [param for param in parameters_of(optimizer) if is_sharded(param)]
-    if shards:
-        here = any(bool(flag) for flag in found._per_device_tensors.values())
-        if overflow_on_other_ranks(shards, here):
-            found.get(shards[0].device).fill_(1.0)

@@ -15,7 +15,6 @@ from maskgrad.distributed.agreement import check_consistent
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.exchange import Exchange, NamedGradient
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
-from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.gradients.accumulation_ranks import Alone
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.masked_tensor.torch_patches.data_parallel import REPLICAS
@@ -46,9 +45,7 @@ class AccumulatingRanks(Alone):
         group = _common_group(replicated) if group is None else group
         self._ranks = ProcessGroup(group, "GradientAccumulator")
         self.size, self.rank = self._ranks.size, self._ranks.rank
-        self._averaged = _averaged_tables(module, params)
         self.sharded = bool(self._shards)
-        self.in_step = self.sharded or any(is_sharded(p) for p in params)
         self.silenced = bool(replicated or self._shards)
         self._stack = contextlib.ExitStack()
         for wrapper in replicated:
@@ -116,7 +113,7 @@ class AccumulatingRanks(Alone):
     ) -> list[AnyGradient | None]:
         """Sums over the ranks; out of place."""
         found = list(gradients)
-        places = [n for n, p in enumerate(params) if not (is_distributed_tensor(p) or is_sharded(p))]
+        places = [n for n, p in enumerate(params) if not is_distributed_tensor(p)]
         named = [
             NamedGradient(f"gradient of parameter {n}", p.shape, p.dtype, p.device, gradients[n])
             for n in places
@@ -127,32 +124,11 @@ class AccumulatingRanks(Alone):
             started.send()
             for place, gradient in zip(places, started.finish(), strict=True):
                 found[place] = gradient
-        for place, param in enumerate(params):
-            gradient = found[place]
-            if id(param) in self._averaged and isinstance(gradient, Tensor):
-                found[place] = gradient * self.size
         return found
 
     def close(self) -> None:
         """Let wrappers exchange again."""
         self._stack.close()
-
-
-def _averaged_tables(module: nn.Module | None, params: Sequence[Tensor]) -> set[int]:
-    """Rows of sharded tables, exchanged in each backward pass, whose gradients are averages over the ranks."""
-    sharded = {id(p) for p in params if is_sharded(p)}
-    found: set[int] = set()
-    for owner in () if module is None else module.modules():
-        own = {id(p) for p in owner.parameters(recurse=False)} & sharded
-        sharded -= own
-        if getattr(owner, "gradients", None) == "average":
-            found |= own
-    if sharded:
-        raise ValueError(
-            "GradientAccumulator: parameters are rows of sharded tables, and only the tables store whether their "
-            "gradients are averages; pass the module instead of its parameters"
-        )
-    return found
 
 
 def _common_group(wrappers: list[Any]) -> Any:

@@ -6,13 +6,10 @@ import contextlib
 import hashlib
 from types import TracebackType
 
-import torch
-from torch import Tensor
-
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.errors import LostRankError
 
-__all__ = ["Postponed", "check_choice", "check_consistent", "digest", "exchange_numbers"]
+__all__ = ["Postponed", "check_choice", "check_consistent", "digest"]
 
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (IndexError, RuntimeError, TypeError, ValueError)
@@ -78,22 +75,3 @@ def check_consistent(
                 f"{what}: the ranks disagree; nothing was changed. Rank 0 has {here}, rank {rank} has {there}; make "
                 "them equal, in the same order on all ranks"
             )
-
-
-def exchange_numbers(
-    group: ProcessGroup, numbers: Tensor, plan: str, error: Exception | None, what: str
-) -> Tensor:
-    """Send each rank its row of ``numbers`` (W, k), int64, and receive theirs, (W, k); or raise on every rank.
-
-    The number of requested rows must be sent before a lookup anyway; two more integers in that message tell
-    whether the ranks have the same ``plan``, and so the same k >= 1, and whether one has an ``error``.
-    """
-    once, own = [1] * group.size, digest(plan)
-    head = torch.tensor([int(error is not None), own], device=numbers.device).expand(group.size, 2)
-    # The first message has the same length for any plan; the rest follows if plans are equal.
-    received = group.all_to_all(torch.cat([head, numbers[:, :1]], 1), once, once)
-    if any(failed or other != own for failed, other in received[:, :2].tolist()):
-        check_consistent(group, plan, error, what=what, kind=RuntimeError)
-    if numbers.shape[1] == 1:
-        return received[:, 2:]
-    return torch.cat([received[:, 2:], group.all_to_all(numbers[:, 1:].contiguous(), once, once)], 1)

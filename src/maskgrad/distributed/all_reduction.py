@@ -11,7 +11,6 @@ from torch import Tensor
 from maskgrad.distributed.agreement import Postponed, check_choice
 from maskgrad.distributed.exchange import Exchange, NamedGradient, Op, Transport
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.gradients.attached import (
     AnyGradient,
     current_gradient,
@@ -127,7 +126,7 @@ def all_reduce_gradients(
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
-            among them. DTensors and rows of sharded tables, whose gradients are reduced already, are ignored.
+            among them. DTensors, whose gradients are reduced already, are ignored.
         group: a process group of any backend; None: the default one.
         op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
         exchange: how sparse gradients are sent, as for :func:`all_reduce`.
@@ -222,6 +221,6 @@ def _listed(params: Parameters) -> list[Tensor]:
         if not isinstance(one, (Tensor, MaskedTensor)):
             raise TypeError(f"params must be tensors, found {type(one).__name__}")
         param = one._values if isinstance(one, MaskedTensor) else one
-        if not (is_distributed_tensor(param) or is_sharded(param)):
+        if not is_distributed_tensor(param):
             found.setdefault(id(param), param)
     return list(found.values())

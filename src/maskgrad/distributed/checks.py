@@ -13,7 +13,6 @@ from torch.optim import Optimizer
 from maskgrad.distributed.agreement import Postponed, check_consistent
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes
-from maskgrad.distributed.sharding.shards import is_sharded
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["check_optimizer", "check_parameters"]
@@ -53,7 +52,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
         for place, param in enumerate(options["params"]):
             where = f"parameter {place} of group {number}"
             parts.append(f"{where} of shape {tuple(param.shape)} and {param.dtype}")
-            known = optimizer.state.get(param, {}) if state and not is_sharded(param) else {}
+            known = optimizer.state.get(param, {}) if state else {}
             parts += [f"state {name!r} of {where}: {_shown(known[name])}" for name in sorted(known)]
     check_consistent(ranks, "; ".join(part.replace(";", ",") for part in parts))
 
@@ -61,8 +60,7 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
 def check_parameters(module_or_params: nn.Module | Tensor | Iterable[Tensor], group: Any = None) -> None:
     """Raise on all ranks if their parameters (and a module's buffers) are not equal, bit for bit.
 
-    Reads all of them, so call it only occasionally. Shards of tables and DTensors, which differ between ranks, are
-    ignored.
+    Reads all of them, so call it only occasionally. DTensors, which differ between ranks, are ignored.
 
     Args:
         module_or_params: a module, a parameter, or parameters in the same order on all ranks.
@@ -100,7 +98,7 @@ def _named(given: nn.Module | Tensor | Iterable[Tensor]) -> Iterable[tuple[str, 
         if not isinstance(one, (Tensor, MaskedTensor)):
             raise TypeError(f"{name} must be a tensor, found {type(one).__name__}")
         tensor = one._values if isinstance(one, MaskedTensor) else one
-        if not (is_distributed_tensor(tensor) or is_sharded(tensor)) and tensor.layout is torch.strided:
+        if not is_distributed_tensor(tensor) and tensor.layout is torch.strided:
             yield name, tensor
 
 

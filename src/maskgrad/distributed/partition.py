@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.distributed.all_reduction import is_distributed_tensor
-from maskgrad.distributed.sharding.shards import is_sharded
 
 __all__ = ["ParameterPartition", "check_gradient_is_dense", "partition"]
 
@@ -23,7 +22,7 @@ class ParameterPartition:
     exchanged: dict[str, Tensor] = field(default_factory=dict)
     """Exchanged by us, depending on the kind of each gradient."""
     local: dict[str, Tensor] = field(default_factory=dict)
-    """Not exchanged: DTensors, rows of sharded tables, and parameters that a module declares as local."""
+    """Not exchanged: DTensors, and parameters that a module declares as local."""
 
     def described(self) -> str:
         """A string that is equal on ranks that can train together."""
@@ -56,7 +55,7 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
             own |= {id(everything[whole])} if whole in everything else set()
     found = ParameterPartition()
     for name, p in module.named_parameters():
-        if id(p) in own or is_distributed_tensor(p) or is_sharded(p):
+        if id(p) in own or is_distributed_tensor(p):
             found.local[name] = p
         elif p.requires_grad:
             (found.exchanged if id(p) in chosen else found.dense)[name] = p

@@ -1,8 +1,8 @@
 """The ranks of a process group, and the plain collectives that all exchanges use.
 
 Only collectives of all backends are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums and maxima in
-dtypes that all backends support, ``broadcast``, and all-to-all, which is made of messages if it is missing. Half
-precision is never sent: gloo cannot add all of it, and a failed exchange would poison the group.
+dtypes that all backends support, and ``broadcast``. Half precision is never sent: gloo cannot add all of it, and a
+failed exchange would poison the group.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ __all__ = ["ProcessGroup", "as_bytes", "from_bytes"]
 
 #: Dtypes that every backend can sum; others are sent in a wider one.
 _SUMMABLE = (torch.int32, torch.int64, torch.float32, torch.float64, torch.complex64, torch.complex128)
-
-#: Dtypes that every backend can send in an all-to-all; others are sent as bytes.
-_SENT_BY_ALL = (torch.uint8, torch.int32, torch.int64, torch.float32, torch.float64)
 
 
 def _require_distributed(what: str) -> None:
@@ -60,8 +57,6 @@ class ProcessGroup:
         self.group, self.what, self.size, self.rank = group, what, 1, 0
         self.device = torch.device("cpu")
         self._kinds = {"cpu"}
-        self._meshes: dict[str, Any] = {}
-        self._point_to_point = False
         available = torch.distributed.is_available() and torch.distributed.is_initialized()
         if or_alone and not available:
             return
@@ -76,17 +71,6 @@ class ProcessGroup:
         self._kinds = {part.partition(":")[0] for part in backends.split(",")}
         if "cpu" not in self._kinds:
             self.device = _accelerator(self._kinds)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> ProcessGroup:
-        return self  # a copied table has the same processes
-
-    def __reduce__(self) -> Any:
-        if self.group is not None:
-            raise TypeError(
-                "a table sharded over its own process group cannot be pickled: the group exists in these "
-                "processes only. Save its state_dict() with torch.distributed.checkpoint"
-            )
-        return _same_number_of_ranks, (self.what, self.size, self.rank)
 
     def timeout(self) -> datetime.timedelta | None:
         """Timeout of the group; None if this PyTorch does not provide it."""
@@ -159,49 +143,6 @@ class ProcessGroup:
             root = torch.distributed.get_global_rank(self.group, rank) if self.group is not None else rank
             self._start(works, torch.distributed.broadcast, values, root)
 
-    def all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
-        """(sum(received), *row), by rank: the first ``sent[0]`` of ``rows`` (n, *row) go to rank 0, and so on."""
-        if self.size == 1:
-            return rows
-        if rows.dtype not in _SENT_BY_ALL:
-            as_bytes = rows.contiguous().unsqueeze(-1).view(torch.uint8)
-            return self.all_to_all(as_bytes, sent, received).view(rows.dtype).squeeze(-1)
-        arrived = rows.new_empty((sum(received), *rows.shape[1:]))
-        with self.explained():
-            self._all_to_all(arrived, rows.contiguous(), sent, received)
-        return arrived
-
-    def _all_to_all(self, arrived: Tensor, rows: Tensor, sent: list[int], received: list[int]) -> None:
-        if not self._point_to_point:
-            try:
-                torch.distributed.all_to_all_single(arrived, rows, received, sent, group=self.group)
-            except (RuntimeError, NotImplementedError) as error:
-                # A backend without all-to-all raises immediately, on every rank.
-                if not any(phrase in str(error).lower() for phrase in ("not support", "not implemented")):
-                    raise
-                self._point_to_point = True
-            else:
-                return
-        wanted, offered = arrived.split(received), rows.split(sent)
-        wanted[self.rank].copy_(offered[self.rank])
-        operations = [
-            torch.distributed.P2POp(operation, parts[peer], group=self.group, group_peer=peer)
-            for peer in range(self.size)
-            for operation, parts in ((torch.distributed.isend, offered), (torch.distributed.irecv, wanted))
-            if peer != self.rank and len(parts[peer])
-        ]
-        for work in torch.distributed.batch_isend_irecv(operations) if operations else ():
-            work.wait()
-
-    def mesh(self, device: torch.device) -> Any:
-        """The ranks as a DeviceMesh, for DTensor."""
-        from torch.distributed.device_mesh import DeviceMesh
-
-        if device.type not in self._meshes:
-            group: Any = self.group if self.group is not None else torch.distributed.group.WORLD
-            self._meshes[device.type] = DeviceMesh.from_group(group, device.type)
-        return self._meshes[device.type]
-
     @staticmethod
     def summable(dtype: torch.dtype) -> torch.dtype:
         """Dtype in which ``dtype`` is summed: float32 for half precision, int64 for small integers and Booleans."""
@@ -218,16 +159,6 @@ class ProcessGroup:
         padded = torch.nn.functional.pad(message, (0, max(lengths) - len(message)))
         rows = self.gather(padded).tolist()
         return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
-
-
-def _same_number_of_ranks(what: str, size: int, rank: int) -> ProcessGroup:
-    ranks = ProcessGroup(None, what, or_alone=True)
-    if (ranks.size, ranks.rank) != (size, rank):
-        raise ValueError(
-            f"a table pickled on rank {rank} of {size} is unpickled on rank {ranks.rank} of {ranks.size}; load its "
-            "state_dict() with torch.distributed.checkpoint, which supports any number of ranks"
-        )
-    return ranks
 
 
 def _accelerator(kinds: set[str]) -> torch.device:

@@ -151,17 +151,17 @@ class GradientAccumulator:
             sums = self._opened()
         except Exception as error:
             # With several ranks finish raises it, on all of them, as others may be waiting there.
-            if self._ranks.size == 1 or self._ranks.in_step:
+            if self._ranks.size == 1 or self._ranks.sharded:
                 raise
             self._error = error
             return
         for part in parts:
-            first = 0 if self._ranks.in_step else None
+            first = 0 if self._ranks.sharded else None
             self._losses.setdefault(part.name, LossSum(part.weight, first))
         passes = [
             (part.name, part.sum)
             for part in parts
-            if part.sum is not None and (self._ranks.in_step or not part.sum.is_empty)
+            if part.sum is not None and (self._ranks.sharded or not part.sum.is_empty)
         ]
         try:
             for place, (name, summed) in enumerate(passes):
@@ -359,7 +359,7 @@ class GradientAccumulator:
         return {"mean": self._mean, "scale": _number(self._scale), "losses": losses}
 
     def _check_number(self, names: set[str | None]) -> None:
-        if self._ranks.in_step and len(names) > 1:
+        if self._ranks.sharded and len(names) > 1:
             raise ValueError(
                 "several losses need separate gradient sums, but fully_shard keeps only one; pass their weighted sum, "
                 "or use an accumulator for each"

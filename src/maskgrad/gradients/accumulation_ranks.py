@@ -20,10 +20,8 @@ class Alone:
     size: int = 1
     silenced: bool = False
     """Whether a wrapper's exchange is switched off until :meth:`close`."""
-    in_step: bool = False
-    """Whether every rank has to take part in every backward pass."""
     sharded: bool = False
-    """Whether ``fully_shard`` holds sums of gradients until the end."""
+    """Whether ``fully_shard`` holds sums until the end; every rank then takes part in each backward pass."""
 
     def collected(self, own: Any, error: Exception | None) -> list[Any]:
         """Collect the data of each rank (numbers and strings), by rank; raises on all ranks if one has an error."""

@@ -8,6 +8,7 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 
 from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
+from maskgrad.interop.keyed_jagged import from_keyed_jagged, to_keyed_jagged
 from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
 from maskgrad.interop.nested_tensors import to_nested, to_torch_masked
 from maskgrad.interop.scipy_matrices import to_scipy
@@ -23,6 +24,7 @@ __all__ = [
     "collate_jagged",
     "from_awkward",
     "from_dlpack",
+    "from_keyed_jagged",
     "from_packed",
     "from_tensors",
     "from_tokenizer",
@@ -31,6 +33,7 @@ __all__ = [
     "to_awkward",
     "to_cu_seqlens",
     "to_dlpack",
+    "to_keyed_jagged",
     "to_nested",
     "to_packed",
     "to_pandas",

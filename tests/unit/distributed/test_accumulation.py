@@ -172,26 +172,6 @@ def test_sharded_layers() -> None:
         )
 
 
-def _of_ones(weight: Tensor, *_: Any) -> None:
-    weight.fill_(1.0)
-
-
-def _tables(rank: int, world_size: int, gradients: str) -> list[Any]:
-    table = mg.distributed.ShardedEmbedding(6, 2, gradients=gradients, init=_of_ones)
-    accumulator = mg.GradientAccumulator(table)
-    for words in ([0, 1, 1], [5])[:: 1 - 2 * rank]:
-        accumulator.backward((table(torch.tensor(words)).sum(1)), count=len(words))
-    mean = accumulator.finish()
-    return [mean.item(), table.weight.grad.to_dense().sum().item()]
-
-
-@pytest.mark.parametrize("gradients", ["average", "sum"])
-def test_sharded_tables(gradients: str) -> None:
-    answers = run_on_ranks(_tables, 2, gradients)
-    assert [mean for mean, _ in answers] == [2.0, 2.0]
-    assert sum(total for _, total in answers) == pytest.approx(2.0)  # of 8 losses, an eighth of two ones each
-
-
 def message_of(call: Callable[[], Any]) -> str:
     try:
         call()

@@ -63,7 +63,6 @@ def test_what_is_no_optimizer() -> None:
 def _parameters(rank: int, world_size: int, name: str) -> str:
     torch.manual_seed(0)
     model: Any = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
-    model.table = mg.distributed.ShardedEmbedding(5, 1)
     with torch.no_grad():
         if name == "parameter" and rank:
             model[0].bias[1] = torch.nextafter(model[0].bias[1], torch.tensor(9.0))

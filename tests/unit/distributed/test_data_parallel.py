@@ -249,11 +249,12 @@ def _state_dicts(rank: int, world_size: int) -> None:
 
 
 def _bystanders(rank: int, world_size: int) -> None:
-    module = nn.ModuleDict({"shared": nn.Linear(2, 2), "sharded": mg.distributed.ShardedEmbedding(7, 2)})
+    module = nn.ModuleDict({"shared": nn.Linear(2, 2), "local": nn.Embedding(7, 2)})
+    module["local"]._ddp_params_and_buffers_to_ignore = ["weight"]
     module.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
 
     def forward(words: Tensor) -> Tensor:
-        return module["shared"](module["sharded"](words)).sum()
+        return module["shared"](module["local"](words)).sum()
 
     module.forward = forward
     model = mg.distributed.prepare(module)

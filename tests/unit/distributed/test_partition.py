@@ -28,7 +28,8 @@ def model() -> nn.Module:
     net.table = nn.Embedding(4, 2, sparse=True)
     net.dense_table = nn.Embedding(4, 2)
     net.bag = mg.nn.EmbeddingBag(4, 2)
-    net.sharded = mg.distributed.ShardedEmbedding(4, 2)
+    net.local = nn.Linear(2, 2, bias=False)
+    net.local._ddp_params_and_buffers_to_ignore = ["weight"]
     net.tied = nn.Linear(2, 4, bias=False)
     net.tied.weight = net.table.weight
     net.head = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))
@@ -46,7 +47,7 @@ def test_what_gradients_are_known_to_be() -> None:
     found = partition(model(), None)
     assert set(found.dense) == DENSE
     assert set(found.exchanged) == EXCHANGED
-    assert set(found.local) == {"sharded.weight"}
+    assert set(found.local) == {"local.weight"}
 
 
 def test_what_is_named_is_exchanged() -> None:
@@ -62,7 +63,7 @@ def test_what_is_named_is_exchanged() -> None:
 def test_what_a_module_says_is_its_own() -> None:
     net: Any = model()
     net.own._ddp_params_and_buffers_to_ignore = ["layer.weight"]
-    assert set(partition(net, None).local) == {"sharded.weight", "own.layer.weight"}
+    assert set(partition(net, None).local) == {"local.weight", "own.layer.weight"}
 
 
 def test_all_ranks_describe_the_same_in_the_same_words() -> None:

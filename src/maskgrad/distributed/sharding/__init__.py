@@ -1,1 +1,0 @@
-"""Tables with rows sharded over several processes."""
