@@ -33,6 +33,7 @@ from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import as_autocast
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.indexing import NO_VALUES, VALUES, WRITING, refuse_to_write
 from maskgrad.semantics.jagged import registry as jagged
 from maskgrad.semantics.refusals import REFUSALS
 from maskgrad.semantics.registry import OPERATIONS
@@ -169,6 +170,10 @@ def call(
             for k, v in kwargs.items()
             if k not in ("inplace", "out")
         }
+        if operation.name in WRITING:
+            for name in VALUES & kwargs.keys():
+                if type(kwargs[name]) in NO_VALUES:
+                    refuse_to_write(kwargs[name])
     if out_of_place is not None:
         function = out_of_place
     if in_place:
@@ -185,6 +190,8 @@ def call(
                     argument = unwrap(argument)  # noqa: PLW2901
                     stored = stored or holds_stored(argument)
                     break
+        elif kind in NO_VALUES and operation.name in WRITING:
+            refuse_to_write(argument)
         parts.append(argument)
     plain, body = tuple(parts), operation.body
     if stored:

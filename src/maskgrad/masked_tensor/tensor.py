@@ -19,6 +19,7 @@ from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.semantics.entries import Entries, chosen, fill
+from maskgrad.semantics.indexing import NO_VALUES
 from maskgrad.semantics.stored.entries import StoredEntries, densified, exploded
 
 if TYPE_CHECKING:
@@ -154,6 +155,9 @@ class MaskedTensor(Base):
         if isinstance(value, (int, float)) and values.is_floating_point():
             plain: Tensor = fill(Entries(values, mask), mask, value)
             return plain
+        if isinstance(value, (str, *NO_VALUES)):
+            ways = "x.filled(0.), x.filled(x.mean()), or x.tolist() for lists with None"
+            raise TypeError(f"value must be a number or a tensor, found {value!r}; write {ways}")
         return chosen(mask, values, value)
 
     def to_tensor(self, value: float | Tensor = 0) -> Tensor:

@@ -38,6 +38,21 @@ class _Unspecified:
 
 
 UNSPECIFIED = _Unspecified()
+#: Types of what is no value to write, and the operations that could be given one.
+NO_VALUES = (type(None), _Unspecified)
+WRITING = {
+    "where",
+    "masked_fill",
+    "fill",
+    "index_fill",
+    "index_put",
+    "index_copy",
+    "put",
+    "masked_scatter",
+    "scatter",
+}
+#: The names of their arguments with values.
+VALUES = {"input", "other", "self", "source", "src", "value", "values"}
 #: The dtypes of positions, and those that select where they are not zero.
 POSITIONS = (torch.int64, torch.int32, torch.int16, torch.int8)
 SELECTING = (torch.bool, torch.uint8)
@@ -138,11 +153,21 @@ def _dims_taken(part: Any) -> int:
     return part.ndim if getattr(part, "dtype", None) in SELECTING else 1
 
 
+def refuse_to_write(value: Any) -> None:
+    """Raise the error for None, or for ``mg.unspecified`` except in an assignment."""
+    raise TypeError(
+        f"value must be a tensor or a number, found {value!r}; to remove entries, write x[index] = mg.unspecified, or "
+        "mg.masked(x, mask) with a mask that is False there"
+    )
+
+
 def assigned(x: Operand, index: Any, value: Any) -> tuple[Any, Tensor | bool, Any]:
     """Return what ``x[index] = value`` writes: a mask, the specified entries, and the values (None: none)."""
     index = plain_index(selecting(x, index))
     if value is UNSPECIFIED:
         return index, False, None
+    if value is None or type(value).__name__ == "MaskedConstant":  # numpy.ma.masked
+        refuse_to_write(value)
     if isinstance(value, Entries):
         # PyTorch passes a gradient to both of two equal positions
         return index, value.mask, filled(value)
