@@ -125,7 +125,10 @@ FAMILIES: dict[str, Callable[..., Any]] = {
     "creation": torch.ones_like,
     "accumulation": lambda x: x.scatter_add(1, torch.zeros_like(x.filled(0.0), dtype=torch.int64), x),
     "losses": lambda x: F.mse_loss(x, x + 1, reduction="none"),
-    "embeddings": lambda x: F.embedding((x > 0).long(), torch.ones(2, 3)),
+    "embeddings": lambda x: (
+        F.embedding((x > 0).long(), torch.ones(2, 3)),
+        F.embedding_bag((x[..., 0] > 0).long(), torch.ones(2, 3), mode="sum"),
+    ),
     "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
     "normalization": lambda x: (F.layer_norm(x, (6,)), F.instance_norm(x), F.normalize(x, dim=-1)),
     "gating": lambda x: F.glu(x, 1),

@@ -105,7 +105,7 @@ def _adds_a_dimension() -> bool:
 
 
 def repaired(model: Any) -> Any:
-    """Make reductions count their axes from the front, in an ``onnx_ir.Model``, in place.
+    """Make reductions count their axes from the front, in an ``onnx_ir.Model`` and the bodies of its loops, in place.
 
     For empty tensors ONNX Runtime (1.31) ignores axes counted from the back: (0, 5, 4) reduced along axis −1
     stays (0, 5, 4), and an empty batch fails somewhere later.
@@ -113,8 +113,11 @@ def repaired(model: Any) -> Any:
     import onnx_ir
 
     axes: dict[tuple[int, ...], Any] = {}
-    for node in model.graph:
-        rank, axis = node.inputs[0].shape if node.inputs else None, node.attributes.get("axis")
+    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
+        first = (
+            node.inputs[0] if node.inputs else None
+        )  # None: an input that is left out, such as a loop's number of turns
+        rank, axis = None if first is None else first.shape, node.attributes.get("axis")
         if (
             node.op_type in ("ArgMax", "ArgMin")
             and axis is not None
@@ -134,8 +137,8 @@ def repaired(model: Any) -> Any:
                 axes[counted] = _initializer(model, counted)
             before = node.inputs[1]
             node.replace_input_with(1, axes[counted])
-            if before.name in model.graph.initializers and not before.uses():
-                del model.graph.initializers[before.name]
+            if before.name in node.graph.initializers and not before.uses():
+                del node.graph.initializers[before.name]
     return model
 
 

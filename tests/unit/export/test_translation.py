@@ -58,3 +58,35 @@ def test_reductions_of_an_empty_batch_have_the_right_shape(rows: int, tmp_path: 
     used = {name for node in graph.node for name in node.input} | {port.name for port in graph.output}
     assert {tensor.name for tensor in graph.initializer} <= used
     assert not [node for node in graph.node if node.op_type == "Einsum"]
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_reductions_inside_a_branch_have_the_right_shape(rows: int, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+
+    def model(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.cond(k.all(), lambda x: x.sum(-1), lambda x: x.amax(-1), (x,))
+
+    mg.onnx.export(model, (torch.randn(2, 4), torch.tensor(True)), path)
+    for chosen in (True, False):
+        x, k = torch.randn(rows, 4), torch.tensor(chosen)
+        (found,) = Session(path)([x, k])
+        torch.testing.assert_close(found, x.sum(-1) if chosen else x.amax(-1))
+
+
+def test_a_loop_without_a_number_of_turns(tmp_path: Path) -> None:
+    from torch._higher_order_ops import while_loop
+
+    path = tmp_path / "model.onnx"
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        def turn(i: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, total * 2 + total.sum(-1, keepdim=True)
+
+        return while_loop(lambda i, _: i < 3, turn, (torch.tensor(0), x))[1]
+
+    mg.onnx.export(model, torch.randn(2, 4), path)
+    x = expected = torch.randn(3, 4)
+    for _ in range(3):
+        expected = expected * 2 + expected.sum(-1, keepdim=True)
+    torch.testing.assert_close(Session(path)([x])[0], expected)
