@@ -45,10 +45,8 @@ def embedding(
         indices = torch.where(known, indices, 0)
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
-    if known is not None and sparse and not scale_grad_by_freq:
-        values = _listed_rows(indices, known, table, padding_idx)
-    elif known is not None and scale_grad_by_freq:
-        values = _rows_of_known(indices, known, table, padding_idx, sparse)
+    if known is not None and (sparse or scale_grad_by_freq) and gets_gradient(table):
+        values = _listed_rows(indices, known, table, padding_idx, scale_grad_by_freq, sparse)
     else:
         # The gradient of an unspecified result is exactly 0: row 0 receives it.
         values = _rows(indices, table, padding_idx, scale_grad_by_freq, sparse)
@@ -57,6 +55,11 @@ def embedding(
         return Entries(values, mask)
     listed = F.embedding(indices, present)
     return Entries(values, listed if known is None else mask & listed)
+
+
+def gets_gradient(table: Tensor) -> bool:
+    """Return whether a gradient of the table may be taken; else no rows need be listed or counted for it."""
+    return torch._C._are_functorch_transforms_active() or (table.requires_grad and torch.is_grad_enabled())
 
 
 def _rows(
@@ -73,32 +76,36 @@ def _rows(
     return torch.where(padded, values.detach(), values)
 
 
-def _rows_of_known(
-    indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None, sparse: bool
+def _listed_rows(
+    indices: Tensor,
+    known: Tensor,
+    table: Tensor,
+    padding_idx: int | None,
+    scale_grad_by_freq: bool,
+    sparse: bool,
 ) -> Tensor:
-    """The rows of the specified indices alone, the only ones counted: ``scale_grad_by_freq``."""
-    place = known.reshape(-1).nonzero().squeeze(-1)
-    listed = indices.reshape(-1)[place]
-    if sparse or torch.compiler.is_compiling() or len(place):
-        rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=True, sparse=sparse)
-    else:  # on a GPU PyTorch's gradient seems to fail for no index at all: docs/gpu.md
-        rows = table[:0]
-    zeros = rows.new_zeros(known.numel(), table.shape[-1])
-    return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])
-
-
-def _listed_rows(indices: Tensor, known: Tensor, table: Tensor, padding_idx: int | None) -> Tensor:
-    """``F.embedding`` whose sparse gradient contains only the specified indices."""
-    if padding_idx is not None:
-        if not -table.shape[0] <= padding_idx < table.shape[0]:
-            F.embedding(indices, table, padding_idx)  # torch raises the errors
-        known = known & (indices != padding_idx % table.shape[0])
-    if not torch.compiler.is_compiling() and any(map(is_batchedtensor, (table, indices, known))):
+    """``F.embedding`` whose gradient lists, and counts, only the specified indices."""
+    compiling = torch.compiler.is_compiling()
+    if sparse and not compiling and any(map(is_batchedtensor, (table, indices, known))):
         raise RuntimeError(
             "an embedding with sparse=True is not supported under torch.vmap: the number of specified indices "
             "differs from sample to sample; use sparse=False"
         )
-    return torch.ops.maskgrad.listed_rows(table, indices, known)  # type: ignore[no-any-return]
+    # PyTorch's transforms and forward-mode derivatives do not pass the operator
+    if sparse and not scale_grad_by_freq and (compiling or not is_transformed()):
+        if padding_idx is not None:
+            if not -table.shape[0] <= padding_idx < table.shape[0]:
+                F.embedding(indices, table, padding_idx)  # torch raises the errors
+            known = known & (indices != padding_idx % table.shape[0])
+        return torch.ops.maskgrad.listed_rows(table, indices, known)  # type: ignore[no-any-return]
+    place = known.reshape(-1).nonzero().squeeze(-1)
+    listed = indices.reshape(-1)[place]
+    if sparse or compiling or len(place):
+        rows = F.embedding(listed, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    else:  # on a GPU PyTorch's gradient seems to fail for no index at all: docs/gpu.md
+        rows = table[:0]
+    zeros = rows.new_zeros(known.numel(), table.shape[-1])
+    return zeros.index_copy(0, place, rows).reshape(*known.shape, table.shape[-1])
 
 
 def _save_listed(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
@@ -266,10 +273,11 @@ def embedding_bag(
     if max_norm is not None:
         renormalise(weight, indices, known, max_norm, norm_type)
     # If the length of the result may depend on the mask, unspecified indices are simply dropped.
-    alone = scale_grad_by_freq or can_read_values(known)
+    counted = gets_gradient(table)
+    alone = (counted and scale_grad_by_freq) or can_read_values(known)
     bags = known_bags(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
-    if present is not None or (sparse and not alone):
+    if present is not None or (counted and sparse and not alone):
         first = torch.arange(len(bags.indices), device=table.device) < bags.starts[-1]
         rows = embedding(Entries(bags.indices, first), weight, padding_idx, **options)
         return pooled(bags, *rows, table.shape[0], mode, padding_idx)

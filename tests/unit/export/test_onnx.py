@@ -328,3 +328,36 @@ def test_final_states_of_a_recurrence_have_their_shapes(masked: bool, path: Path
             assert torch.equal(found[f"output_{i}_mask"], want.mask)
             want = want.filled(0.0)  # noqa: PLW2901
         torch.testing.assert_close(found[f"output_{i}"], want, rtol=1e-4, atol=1e-5)
+
+
+IDS, LENGTHS = torch.tensor([[1, 2, 3, 6, 4], [5, 0, 99, -1, 7], [3, 3, 3, 9, 9]]), torch.tensor([5, 2, 3])
+KEPT = torch.arange(5) < LENGTHS[:, None]
+TABLE = torch.arange(21.0).reshape(7, 3).sin()
+#: Rows that are looked up, 0 where the index is unspecified.
+ROWS = torch.where(KEPT[..., None], TABLE[torch.where(KEPT, IDS, 0)], 0.0)
+
+
+def lookup(kind: str) -> Any:
+    make: Any = {
+        "mg": mg.nn.Embedding,
+        "frozen": lambda *_, _weight: mg.nn.Embedding.from_pretrained(_weight),
+        "bag": mg.nn.EmbeddingBag,
+        "torch": lambda *sizes, **options: nn.Embedding(*sizes, sparse=True, **options),
+        "torch, bag": lambda *sizes, **options: nn.EmbeddingBag(*sizes, sparse=True, **options),
+        "counting": lambda *sizes, **options: nn.Embedding(*sizes, scale_grad_by_freq=True, **options),
+        "counting, bag": lambda *sizes, **options: nn.EmbeddingBag(
+            *sizes, scale_grad_by_freq=True, **options
+        ),
+    }[kind]
+    return make(7, 3, _weight=TABLE.clone())
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("kind", ["mg", "frozen", "bag", "torch", "torch, bag", "counting", "counting, bag"])
+def test_tables_with_sparse_or_counting_gradients(kind: str, layout: torch.layout, path: Path) -> None:
+    table = lookup(kind)
+    ids = mg.from_lengths(IDS, LENGTHS, layout=layout)
+    assert mg.onnx.export(table, (ids,), path).inputs[0].shape == ("batch", 5)
+    found = run(path, input=IDS[[1, 2]], input_mask=KEPT[[1, 2]])
+    expected = ROWS.sum(1) / LENGTHS[:, None] if "bag" in kind else ROWS
+    torch.testing.assert_close(found["output"], expected[[1, 2]])

@@ -250,3 +250,21 @@ def test_compiled() -> None:
         compiled(weight.clone(), INDICES, known), look_up(weight.clone(), INDICES, known), strict=True
     ):
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("options", [{"sparse": True}, {"scale_grad_by_freq": True}, {}])
+def test_derivatives_of_torch_func_and_forward_mode(options: dict[str, bool]) -> None:
+    ids = mg.masked(torch.tensor([[1, 2, 99], [3, 4, 0]]), torch.tensor([[1, 1, 0], [1, 1, 0]]) > 0)
+    table, direction = torch.randn(5, 3), torch.randn(5, 3)
+
+    def total(table: Tensor) -> Tensor:
+        return F.embedding(ids, table, **options).square().sum()  # type: ignore[no-any-return]
+
+    rows = torch.tensor([1, 2, 3, 4])
+    expected = torch.zeros(5, 3).index_put((rows,), 2 * table[rows])
+    found = torch.func.grad(total)(table)
+    torch.testing.assert_close(found.to_dense() if found.is_sparse else found, expected)
+    if found.is_sparse:
+        assert found.coalesce().indices().tolist() == [rows.tolist()]
+    _, tangent = torch.func.jvp(total, (table,), (direction,))
+    torch.testing.assert_close(tangent, (expected * direction).sum())
