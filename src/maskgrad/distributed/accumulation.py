@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.distributed.agreement import check_consistent
+from maskgrad.distributed.agreement import check_consistent, digest
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.exchange import Exchange, NamedGradient
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
@@ -55,32 +55,33 @@ class AccumulatingRanks(Alone):
             wrapper.set_requires_gradient_sync(False, recurse=False)
             self._stack.callback(wrapper.set_requires_gradient_sync, all(before), recurse=False)
 
-    def collected(self, own: Any, error: Exception | None) -> list[Any]:
-        """Collect the data of each rank, by rank; raises on all ranks if one has an error."""
-        texts = self._ranks.gather_texts(json.dumps([error is not None, own]))
+    def collected(self, own: Any, error: Exception | None, trained: Mapping[str, Tensor]) -> list[Any]:
+        """Collect the data of each rank, by rank; raises on all ranks if one has an error, or trains others."""
+        described = [
+            f"parameter {name!r} of {p.dtype}" + ("" if is_sharded(p) else f" and shape {tuple(p.shape)}")
+            for name, p in trained.items()
+        ]
+        return self._agreed(own, error, "; ".join(described))
+
+    def _agreed(self, own: Any, error: Exception | None, plan: str) -> list[Any]:
+        texts = self._ranks.gather_texts(json.dumps([error is not None, digest(plan), own]))
         rows = [json.loads(text) for text in texts]
-        if any(failed for failed, _ in rows):
-            check_consistent(self._ranks, "", error)
-        return [one for _, one in rows]
+        if any(failed or planned != rows[0][1] for failed, planned, _ in rows):
+            check_consistent(self._ranks, plan, error)
+        return [one for _, _, one in rows]
 
     def gathered(self, tensors: Sequence[Tensor], error: Exception | None = None) -> list[list[Tensor]]:
         """Gather the tensors of all ranks, by rank, whose first sizes may differ; raises as :meth:`collected`."""
-        kinds = [[str(t.dtype), list(t.shape[1:])] for t in tensors]
-        rows = self.collected([kinds, [len(t) for t in tensors]], error)
-        plans = [
-            f"outputs of {', '.join(f'{dtype} and shape (n, *{shape})' for dtype, shape in k)}"
-            for k, _ in rows
-        ]
-        if any(plan != plans[0] for plan in plans):
-            check_consistent(self._ranks, plans[self.rank])
+        kinds = [f"{t.dtype} and shape (n, *{list(t.shape[1:])})" for t in tensors]
+        rows = self._agreed([len(t) for t in tensors], error, f"outputs of {', '.join(kinds)}")
         found: list[list[Tensor]] = [[] for _ in rows]
         for place, tensor in enumerate(tensors):
             data = as_bytes(tensor.to(self._ranks.transport(tensor.device)))
-            width = max(lengths[place] for _, lengths in rows)
+            width = max(lengths[place] for lengths in rows)
             width *= tensor.shape[1:].numel() * tensor.element_size()
             padded = data.new_zeros(width + -width % 16)
             padded[: len(data)] = data
-            for mine, row, (_, lengths) in zip(found, self._ranks.gather(padded), rows, strict=True):
+            for mine, row, lengths in zip(found, self._ranks.gather(padded), rows, strict=True):
                 values, _ = from_bytes(row, tensor.dtype, (lengths[place], *tensor.shape[1:]))
                 mine.append(values.to(tensor.device))
         return found

@@ -108,18 +108,29 @@ def parts_of(
             raise TypeError(
                 f"{what} must be a dict like losses, with the same names, found {type(given).__name__}"
             )
+    for what, given in (("count", count), ("mask", mask)):
         unknown = sorted(set(given or ()) - set(losses))
         if unknown:
             raise ValueError(f"{what} has names that losses does not have: {', '.join(map(repr, unknown))}")
-    counts, masks, factors = count or {}, mask or {}, weights or {}
+    counts, masks = count or {}, mask or {}
+    factors = {name: finite(weight, f"weights[{name!r}]") for name, weight in (weights or {}).items()}
+    absent, without = sorted(set(factors) - set(losses)), sorted(set(losses) - set(factors))
+    if absent and without:
+        every = ", ".join(
+            f"{name!r}: {weight}" for name, weight in {**dict.fromkeys(without, 1.0), **factors}.items()
+        )
+        raise ValueError(
+            f"weights has {', '.join(map(repr, absent))}, which losses does not have, and losses has "
+            f"{', '.join(map(repr, without))} without a weight; correct the name, or if this micro-batch lacks a loss, "
+            f"give every loss a weight: weights={{{every}}}"
+        )
     parts = []
     for name, loss in losses.items():
-        weight = finite(factors.get(name, 1.0), f"weights[{name!r}]")
         where = f"losses[{name!r}] is"
         read = None
         if loss is not None:
             read = _differentiable(summed(loss, counts.get(name), masks.get(name), mean, where), where)
-        parts.append(Part(name, weight, read))
+        parts.append(Part(name, factors.get(name, 1.0), read))
     return parts
 
 

@@ -219,7 +219,7 @@ def _decoded(saved: Any, device: torch.device) -> Any:
     return masked(found["values"], found["mask"]) if "mask" in found else from_sparse(found["stored"])
 
 
-def check_no_gradients(params: Sequence[Tensor]) -> None:
+def check_no_gradients(params: Iterable[Tensor]) -> None:
     """Raise a RuntimeError if one of them has a nonzero gradient."""
     for param in params:
         gradient = current_gradient(param)

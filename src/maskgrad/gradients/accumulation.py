@@ -131,8 +131,8 @@ class GradientAccumulator:
                 Python numbers need no device synchronization.
             mask: Boolean (or integers 0 and 1), True = counts, with as many dimensions as plain losses, size 1 where it
                 repeats; or a dict.
-            weights: for losses in a dict: factors of their means in the total loss; 1 if
-                not given. The same for a name in all micro-batches.
+            weights: for losses in a dict: factors of their means in the total loss, the same in all micro-batches,
+                also in those that lack a loss; 1 if not given.
             retain_graph: keep the graph for another pass.
 
         Raises:
@@ -181,7 +181,8 @@ class GradientAccumulator:
 
         Raises:
             RuntimeError: ``backward`` was called on no rank; the sums were changed; a rank has ended.
-            TypeError, ValueError: an earlier call had wrong arguments, or weights or scales differ between ranks.
+            TypeError, ValueError: an earlier call had wrong arguments, or the trained parameters, weights or scales
+                differ between ranks.
         """
         error, own = self._error, None
         try:
@@ -191,7 +192,7 @@ class GradientAccumulator:
                 own = self._tally()
         except (RuntimeError, ValueError) as found:
             error = found
-        of_all = together(self._ranks.collected(own, error))
+        of_all = together(self._ranks.collected(own, error, self._trained()))
         sums = self._opened()  # created here on ranks without data
         divisors = {}
         for name, loss in self._losses.items():
@@ -305,13 +306,12 @@ class GradientAccumulator:
 
     def _description(self) -> dict[str, Any]:
         """Facts that must be the same when a state is loaded."""
-        named = [
-            f"{n!r} of shape {tuple(p.shape)} and {p.dtype}"
-            for n, p in self._named.items()
-            if p.requires_grad
-        ]
+        named = [f"{n!r} of shape {tuple(p.shape)} and {p.dtype}" for n, p in self._trained().items()]
         ranks = [f"rank {self._ranks.rank} of {self._ranks.size}"]
         return {"parameters": named, "ranks": ranks, "mean": [self._mean]}
+
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: param for name, param in self._named.items() if param.requires_grad}
 
     def _opened(self) -> GradientSums:
         """The sums of this step; begins a step if there are none."""
@@ -320,7 +320,7 @@ class GradientAccumulator:
                 raise RuntimeError(
                     "a process group was initialised after the accumulator was made; make it afterwards"
                 )
-            self._sums = GradientSums([param for param in self._named.values() if param.requires_grad])
+            self._sums = GradientSums([*self._trained().values()])
             if self._scaler is not None:
                 self._scale = self._scaler.scale(torch.ones((), device=self._device)).detach()
             self._watch.accumulating = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,8 +23,16 @@ class Alone:
     sharded: bool = False
     """Whether ``fully_shard`` holds sums until the end; every rank then takes part in each backward pass."""
 
-    def collected(self, own: Any, error: Exception | None) -> list[Any]:
-        """Collect the data of each rank (numbers and strings), by rank; raises on all ranks if one has an error."""
+    def collected(
+        self,
+        own: Any,
+        error: Exception | None,
+        trained: Mapping[str, Tensor],  # noqa: ARG002
+    ) -> list[Any]:
+        """Collect the data of each rank (numbers and strings), by rank.
+
+        Raises on all ranks if one has an error, or if they train different parameters.
+        """
         if error is not None:
             raise error
         return [own]

@@ -77,14 +77,15 @@ def coupled_backward(
     Source: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021.
     """
     parts = list(parts)
-    params: list[Tensor] = []
+    named: dict[str, Tensor] = {}
     if _is_module(model):
-        params += [param for param in model.parameters() if param.requires_grad]
+        named |= {name: param for name, param in model.named_parameters() if param.requires_grad}
+    params = list(named.values())
     ranks = found_ranks(model, params, group)
     sums = None
     try:
         batch = _Parts(model, parts, None if targets is None else list(targets), ranks)
-        whole = batch.loss_of_all(loss, params)
+        whole = batch.loss_of_all(loss, named)
         sums = GradientSums(params)
         name = "loss" if ranks.rank else None  # used by the loss itself: all ranks have the same gradient
         with _without_autocast(params):
@@ -121,13 +122,13 @@ class _Parts:
         self._outputs: list[_Structure] = []
         self._states: list[tuple[Tensor, list[Tensor]]] = []
 
-    def loss_of_all(self, loss: Callable[..., Tensor], params: list[Tensor]) -> Tensor:
+    def loss_of_all(self, loss: Callable[..., Tensor], trained: dict[str, Tensor]) -> Tensor:
         """Compute the loss on the outputs of all parts and ranks; raises on all ranks if one has an error."""
         error: Exception | None = None
         targets: list[_Structure] = []
         try:
             _check(self._model, self._parts, self._targets)
-            check_no_gradients(params)
+            check_no_gradients(trained.values())
             self._first_pass()
             targets = [_flat(one, "targets") for one in self._targets or ()]
         except Exception as found:
@@ -139,7 +140,7 @@ class _Parts:
             _check_loss(whole)
         except Exception as found:
             error = found
-        values = self._ranks.collected(None if error else float(whole.detach()), error)
+        values = self._ranks.collected(None if error else float(whole.detach()), error, trained)
         if not all(math.isclose(v, values[0], rel_tol=1e-3) or v != v for v in values):
             raise RuntimeError(
                 f"the loss differs between the ranks, {values}, and must be the same function of all outputs; pass "

@@ -225,6 +225,40 @@ def test_a_mistake_of_one_rank_is_raised_on_all() -> None:
     assert "rank 1 raised an error" in answers[0][1][0]
 
 
+def _of_different_parameters(rank: int, world_size: int) -> list[Any]:
+    found = []
+    for kind in ("frozen", "fully_shard", "number", "dtype"):
+        net: Any = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        net[rank].requires_grad_(kind not in ("frozen", "fully_shard"))
+        if kind == "fully_shard":
+            fsdp.fully_shard(net[0])
+            fsdp.fully_shard(net)
+        if rank:
+            net = net.double() if kind == "dtype" else net
+            net = net[:1] if kind == "number" else net
+        accumulator = mg.GradientAccumulator(net)
+        x = torch.ones(1, 2, dtype=torch.float64 if rank and kind == "dtype" else torch.float32)
+        accumulator.backward(net(x), count=2)
+        found.append(message_of(accumulator.finish))
+        accumulator.reset()
+        net.requires_grad_()
+    coupled = nn.Linear(2, 1, bias=not rank)
+    loss = message_of(lambda: mg.coupled_backward(coupled, [torch.ones(2, 2)], torch.var))
+    return [*found, loss]
+
+
+def test_ranks_that_train_different_parameters_are_refused_by_name() -> None:
+    names = [("'1.weight'", "'0.weight'")] * 2 + [("'1.weight'", "nothing more"), ("float32", "float64")]
+    for answer in run_on_ranks(_of_different_parameters, 2):
+        for said, (own, other) in zip(answer, [*names, ("'bias'", "nothing more")], strict=True):
+            assert (
+                "ValueError: GradientAccumulator: the ranks disagree; nothing was changed. Rank 0 has param"
+                in said
+            )
+            assert own in said.partition("rank 1 has")[0]
+            assert other in said.partition("rank 1 has")[2]
+
+
 def _others(rank: int, world_size: int) -> list[str]:
     net = nn.Linear(2, 1)
     wrappers = [nn.parallel.DistributedDataParallel(net), mg.distributed.prepare(nn.Linear(2, 1))]

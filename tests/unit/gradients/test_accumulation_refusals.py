@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,27 @@ def test_names_and_weights_stay_the_same() -> None:
         accumulator.backward({"a": w}, count={"a": 2})
     with pytest.raises(ValueError, match="a loss without a name, earlier ones had losses with names"):
         accumulator.backward(w, count=2)
+
+
+def test_weights_are_the_same_in_micro_batches_that_lack_a_loss() -> None:
+    w = nn.Parameter(torch.ones(()))
+    accumulator = mg.GradientAccumulator([w])
+    weights = {"lm": 1.0, "aux": 0.5}
+    accumulator.backward({"lm": w * 3}, count={"lm": 1}, weights=weights)
+    accumulator.backward({"lm": w * 5, "aux": w * 8}, count={"lm": 1, "aux": 1}, weights=weights)
+    assert accumulator.finish() == {"lm": torch.tensor(4.0), "aux": torch.tensor(8.0)}
+    assert w.grad == 8.0  # (3 + 5) / 2 + 0.5 * 8
+
+
+@pytest.mark.parametrize("names", [("lm", "aux"), ("lm",)])
+def test_a_misspelt_weight_is_refused(names: tuple[str, ...]) -> None:
+    w = nn.Parameter(torch.ones(()))
+    accumulator = mg.GradientAccumulator([w])
+    losses, counts = dict.fromkeys(names, w * 2), dict.fromkeys(names, 1)
+    with pytest.raises(ValueError, match=r"weights has 'axu', which losses does not have") as caught:
+        accumulator.backward(losses, counts, weights={"axu": 0.5})
+    advice = str(caught.value).rpartition("weights=")[2]
+    accumulator.backward(losses, counts, weights=ast.literal_eval(advice))
 
 
 def accumulating() -> tuple[nn.Parameter, mg.GradientAccumulator]:
