@@ -24,7 +24,6 @@ PUBLIC_MODULES = [
     "maskgrad.integrations",
     "maskgrad.doctor",
     "maskgrad.testing",
-    "maskgrad.testing.laws",
     "maskgrad.export.onnx",
     "maskgrad.plot",
     "maskgrad.errors",

@@ -60,7 +60,6 @@ class Package:
 #: By the name that is imported. An extra of pyproject.toml asks for the same versions.
 OPTIONAL = {
     "matplotlib": Package(("plot", "bench"), "3.9"),
-    "expecttest": Package(("laws", "dev"), "0.3", note="torch.testing._internal imports it"),
     "onnx": Package(("onnx",), "1.17"),
     "onnxscript": Package(("onnx",), "0.7.2"),
     "onnxruntime": Package(("onnx",), "1.22"),

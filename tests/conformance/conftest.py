@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from maskgrad.testing.laws.notices import IGNORED
+from tests.laws.any_type.notices import IGNORED
 
 #: What torch.compile says of itself.
 OF_THE_COMPILER = (

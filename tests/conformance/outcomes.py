@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.comparison import assert_close
 from tests.conformance.programs import Program
+from tests.laws.any_type.comparison import assert_close
 
 __all__ = ["Outcome", "assert_same", "outcome_of", "outcomes_of", "together"]
 

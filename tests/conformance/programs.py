@@ -40,12 +40,12 @@ from torch import Tensor, nn
 import maskgrad as mg
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.testing.laws.comparison import parts_of
-from maskgrad.testing.laws.evaluation import attempt
-from maskgrad.testing.laws.notices import without_notices
-from maskgrad.testing.laws.operands import Call, fully_specified, garbage_of
-from maskgrad.testing.laws.operator_database import PRECISE, Entry, differentiable, registered_entries
 from tests.conformance.written_calls import WRITTEN, WrittenCall
+from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.evaluation import attempt
+from tests.laws.any_type.notices import without_notices
+from tests.laws.any_type.operands import Call, fully_specified, garbage_of
+from tests.laws.any_type.operator_database import PRECISE, Entry, differentiable, registered_entries
 from tests.laws.effort import samples_of
 from tests.laws.evaluation import filled
 from tests.laws.laws import refused

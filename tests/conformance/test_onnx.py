@@ -16,7 +16,6 @@ from maskgrad.export.capture import quiet
 from maskgrad.export.translation import translated
 from maskgrad.export.verification import Session
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.testing.laws.comparison import assert_close, parts_of
 from tests.conformance.exported import (
     Group,
     captured,
@@ -29,6 +28,7 @@ from tests.conformance.exported import (
 from tests.conformance.programs import DATA_DEPENDENT, MASKS, RECORDS
 from tests.conformance.test_export import UNEXPORTED
 from tests.exporter import one_registry
+from tests.laws.any_type.comparison import assert_close, parts_of
 
 NO_OPERATOR = "no operator of ONNX comes near, and nothing that does is built from them"
 

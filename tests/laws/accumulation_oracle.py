@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.slices import Result
 
 __all__ = ["ACCUMULATIONS", "accumulates", "accumulation"]

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 
 __all__ = ["attention"]
 

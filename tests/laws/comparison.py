@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import MaskedTensor
-from maskgrad.testing.laws.comparison import assert_close, parts_of
+from tests.laws.any_type.comparison import assert_close, parts_of
 
 __all__ = ["NUMBER", "assert_result"]
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 
 __all__ = ["convolution", "fold"]
 

@@ -8,9 +8,9 @@ from collections import Counter
 import torch
 
 from maskgrad.semantics.jagged.registry import runs_on
-from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from maskgrad.testing.laws.notices import without_notices
-from maskgrad.testing.laws.operator_database import ENTRIES, Entry, differentiable
+from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.any_type.notices import without_notices
+from tests.laws.any_type.operator_database import ENTRIES, Entry, differentiable
 from tests.laws.jagged import check_jagged
 from tests.laws.laws import check_identity, check_non_interference, check_refusals, check_spellings
 from tests.laws.second_order import check_derivatives, has_second_derivatives

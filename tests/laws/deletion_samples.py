@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.deletion import ALONG, SHAPES
-from maskgrad.testing.laws.operands import Call, Plan
-from maskgrad.testing.laws.operator_database import Entry
-from maskgrad.testing.laws.samples import Sample
+from tests.laws.any_type.deletion import ALONG, SHAPES
+from tests.laws.any_type.operands import Call, Plan
+from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.samples import Sample
 
 __all__ = ["BY_DELETION", "empty_slices", "samples_by_deletion"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from maskgrad.testing.laws import operator_database
-from maskgrad.testing.laws.operator_database import Entry
-from maskgrad.testing.laws.samples import LOOKED_AT, OWN, Effort, Sample
 from tests.effort import is_light
+from tests.laws.any_type import operator_database
+from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.samples import LOOKED_AT, OWN, Effort, Sample
 
 __all__ = ["OTHER", "effort_for", "effort_of", "samples_of"]
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import MaskedTensor
-from maskgrad.testing.laws.comparison import parts_of
+from tests.laws.any_type.comparison import parts_of
 
 __all__ = ["Outcome", "anomalies_raise", "filled", "plain_parts"]
 

@@ -14,12 +14,12 @@ from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns.jagged import jagged_pattern
 from maskgrad.semantics.jagged.registry import runs_on
-from maskgrad.testing.laws.comparison import assert_close, parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for
-from maskgrad.testing.laws.operands import Call, garbage_of
-from maskgrad.testing.laws.operator_database import Entry, differentiable
-from maskgrad.testing.laws.samples import LOOKED_AT
 from tests.effort import is_light
+from tests.laws.any_type.comparison import assert_close, parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for
+from tests.laws.any_type.operands import Call, garbage_of
+from tests.laws.any_type.operator_database import Entry, differentiable
+from tests.laws.any_type.samples import LOOKED_AT
 from tests.laws.effort import samples_of
 from tests.laws.evaluation import filled
 from tests.laws.second_order import has_second_derivatives, wide

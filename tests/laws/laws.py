@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 import maskgrad as mg
-from maskgrad.testing.laws.comparison import assert_gradients, assert_same_bits, parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
-from maskgrad.testing.laws.operands import Call, Plan, fully_specified, plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable
-from maskgrad.testing.laws.samples import Sample
 from tests.laws.accumulation_oracle import accumulates
+from tests.laws.any_type.comparison import assert_gradients, assert_same_bits, parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
+from tests.laws.any_type.operands import Call, Plan, fully_specified, plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable
+from tests.laws.any_type.samples import Sample
 from tests.laws.comparison import assert_result
 from tests.laws.deletion_oracle import ESTIMATES
 from tests.laws.effort import effort_for, effort_of, samples_of

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.comparison import NUMBER
 from tests.laws.contraction_oracle import sum_of_products
 from tests.laws.deletion_oracle import nothing_is_left

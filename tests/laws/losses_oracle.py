@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.class_losses_oracle import (
     cross_entropy,
     linear_cross_entropy,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from maskgrad.semantics.facts import Operation
-from maskgrad.testing.laws.comparison import parts_of
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
 from tests.laws.accumulation_oracle import ACCUMULATIONS, accumulates, accumulation
+from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.attention_oracle import attention
 from tests.laws.contraction_oracle import contraction
 from tests.laws.convolution_oracle import convolution

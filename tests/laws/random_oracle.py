@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.comparison import parts_of
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import Entry
 
 __all__ = ["gating", "random"]
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from maskgrad import MaskedTensor
-from maskgrad.testing.laws.comparison import parts_of
-from maskgrad.testing.laws.operands import Call, Plan, plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable
-from maskgrad.testing.laws.samples import OWN
 from tests.effort import is_light
+from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.operands import Call, Plan, plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable
+from tests.laws.any_type.samples import OWN
 from tests.laws.effort import samples_of
 from tests.laws.laws import refused
 

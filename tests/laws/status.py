@@ -6,10 +6,10 @@ import functools
 from typing import NamedTuple
 
 import maskgrad as mg
-from maskgrad.testing.laws.evaluation import attempt
-from maskgrad.testing.laws.notices import without_notices
-from maskgrad.testing.laws.operands import Call, fully_specified
-from maskgrad.testing.laws.operator_database import ENTRIES, Entry
+from tests.laws.any_type.evaluation import attempt
+from tests.laws.any_type.notices import without_notices
+from tests.laws.any_type.operands import Call, fully_specified
+from tests.laws.any_type.operator_database import ENTRIES, Entry
 from tests.laws.effort import samples_of
 from tests.laws.oracles import oracle_of
 

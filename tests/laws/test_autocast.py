@@ -7,10 +7,10 @@ import itertools
 import pytest
 import torch
 
-from maskgrad.testing.laws.comparison import assert_same_bits, parts_of
-from maskgrad.testing.laws.evaluation import cotangents_for, gradients
-from maskgrad.testing.laws.operands import plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable
+from tests.laws.any_type.comparison import assert_same_bits, parts_of
+from tests.laws.any_type.evaluation import cotangents_for, gradients
+from tests.laws.any_type.operands import plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable
 from tests.laws.effort import effort_of
 from tests.laws.evaluation import plain_parts
 from tests.laws.laws import cases, fully_specified

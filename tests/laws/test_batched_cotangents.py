@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.comparison import parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, dense
-from maskgrad.testing.laws.operands import plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable
+from tests.laws.any_type.comparison import parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for, dense
+from tests.laws.any_type.operands import plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable
 from tests.laws.effort import effort_of
 from tests.laws.evaluation import plain_parts
 from tests.laws.laws import cases

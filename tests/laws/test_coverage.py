@@ -7,8 +7,8 @@ from collections import Counter
 import pytest
 import torch
 
-from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from maskgrad.testing.laws.operator_database import ENTRIES
+from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.any_type.operator_database import ENTRIES
 from tests.laws.coverage_table import PAGE, table
 from tests.laws.exclusions import NOT_AS, NOT_IN
 from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of

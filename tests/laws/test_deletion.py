@@ -8,9 +8,9 @@ import torch
 import maskgrad as mg
 from maskgrad.kernels import use_kernels
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.testing.laws.comparison import assert_gradients, parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
-from maskgrad.testing.laws.operands import garbage_of
+from tests.laws.any_type.comparison import assert_gradients, parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
+from tests.laws.any_type.operands import garbage_of
 from tests.laws.comparison import assert_result
 from tests.laws.deletion_cases import DEVIATIONS, REDUCTIONS, Case, Deviation, cases_of
 from tests.laws.deletion_oracle import reduce_by_deletion

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.testing.laws.operands import Call
-from maskgrad.testing.laws.operator_database import entry_named
+from tests.laws.any_type.operands import Call
+from tests.laws.any_type.operator_database import entry_named
 from tests.laws.deletion_samples import BY_DELETION, empty_slices, samples_by_deletion
 from tests.laws.laws import check_plan
 

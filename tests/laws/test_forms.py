@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.laws import check_identity, check_non_interference
 from tests.laws.variants import in_other_forms
 

@@ -10,7 +10,7 @@ import torch
 
 from maskgrad.masked_tensor import dispatch
 from maskgrad.semantics.entries import Entries, fill, intersection, specified
-from maskgrad.testing.laws.operator_database import Entry, entry_named
+from tests.laws.any_type.operator_database import Entry, entry_named
 from tests.laws.laws import check_identity, check_non_interference, check_spellings
 from tests.laws.second_order import check_derivatives
 

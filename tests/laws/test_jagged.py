@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.jagged import check_jagged
 from tests.laws.status import checked_entries
 from tests.laws.variants import in_other_dtypes

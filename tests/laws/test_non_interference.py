@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.laws import check_non_interference, check_spellings
 from tests.laws.second_order import check_derivatives, has_second_derivatives
 from tests.laws.status import checked_entries

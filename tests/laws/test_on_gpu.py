@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from maskgrad.testing.laws.comparison import assert_close, assert_gradients, parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
-from maskgrad.testing.laws.operands import Call, Plan, plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable
+from tests.laws.any_type.comparison import assert_close, assert_gradients, parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
+from tests.laws.any_type.operands import Call, Plan, plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable
 from tests.laws.comparison import assert_result
 from tests.laws.effort import effort_of
 from tests.laws.evaluation import plain_parts

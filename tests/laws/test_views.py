@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.testing.laws.comparison import assert_same_bits
-from maskgrad.testing.laws.evaluation import attempt
-from maskgrad.testing.laws.operands import Call, Plan, fully_specified, plans_for
-from maskgrad.testing.laws.operator_database import Entry
+from tests.laws.any_type.comparison import assert_same_bits
+from tests.laws.any_type.evaluation import attempt
+from tests.laws.any_type.operands import Call, Plan, fully_specified, plans_for
+from tests.laws.any_type.operator_database import Entry
 from tests.laws.effort import effort_for
 from tests.laws.laws import RESIZING, assert_same_parts, cases
 from tests.laws.status import checked_entries

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from maskgrad.testing.laws.operator_database import Entry
-from maskgrad.testing.laws.samples import FORMS
+from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.samples import FORMS
 from tests.laws.exclusions import NOT_AS, NOT_IN
 from tests.laws.status import checked_entries
 from tests.laws.without_samples import WITHOUT_SAMPLES

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maskgrad.testing.laws.notices import without_notices
-from maskgrad.testing.laws.operator_database import Entry
-from maskgrad.testing.laws.samples import Effort
 from tests.laws import effort
+from tests.laws.any_type.notices import without_notices
+from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.samples import Effort
 from tests.laws.laws import check_identity, check_non_interference
 from tests.laws.status import checked_entries
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.testing.laws.operands import GARBAGE, garbage_of
+from tests.laws.any_type.operands import GARBAGE, garbage_of
 from tests.laws.deletion_cases import contents
 
 __all__ = ["FLOATS", "NUMBERS", "Data", "assert_parts", "data"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.testing.laws.comparison import parts_of
+from tests.laws.any_type.comparison import parts_of
 from tests.poison import assert_entries, inf, nan, on, poisoned
 from tests.unit.semantics.deletion import FLOATS, data
 

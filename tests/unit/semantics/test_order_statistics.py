@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import maskgrad as mg
-from maskgrad.testing.laws.comparison import parts_of
+from tests.laws.any_type.comparison import parts_of
 from tests.laws.evaluation import anomalies_raise
 from tests.laws.slices import per_slice
 from tests.poison import assert_entries, assert_nothing, assert_number, gradient, inf, nan, on, poisoned

@@ -11,7 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import maskgrad as mg
 from maskgrad.semantics.dimensions import previous_specified, ranks, specified_first, specified_last
-from maskgrad.testing.laws.comparison import parts_of
+from tests.laws.any_type.comparison import parts_of
 from tests.laws.evaluation import anomalies_raise
 from tests.laws.slices import per_slice
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned

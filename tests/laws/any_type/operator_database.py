@@ -17,9 +17,9 @@ from torch.testing._internal.common_utils import SEED
 from torch.testing._utils import wrapper_set_seed
 
 from maskgrad.masked_tensor.dispatch import binding_of
-from maskgrad.testing.laws.comparison import HALVES
-from maskgrad.testing.laws.exclusions import OUTSIDE, OUTSIDE_BY_NAME
-from maskgrad.testing.laws.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
+from tests.laws.any_type.comparison import HALVES
+from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.any_type.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
 
 __all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entries", "samples_of"]
 

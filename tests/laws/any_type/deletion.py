@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.comparison import assert_close, assert_gradients, parts_of
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
+from tests.laws.any_type.comparison import assert_close, assert_gradients, parts_of
+from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
 
 __all__ = ["ALONG", "REDUCED", "SHAPES", "Deletion", "assert_deleted", "deletions"]
 

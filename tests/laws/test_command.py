@@ -1,9 +1,8 @@
-"""``python -m maskgrad.testing.laws``: what it finds in types that are right and wrong, and its exit status."""
+"""``python -m tests.laws``: what it finds in types that are right and wrong, and its exit status."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,12 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 import maskgrad as mg
-from maskgrad.testing import adapters
-from maskgrad.testing.laws import Adapter, __main__
-from maskgrad.testing.laws.command import QUICK, app
-from maskgrad.testing.laws.judging import Verdict, calls_of, judge
-from maskgrad.testing.laws.operator_database import entry_named
+from tests.laws.any_type import Adapter, adapters
+from tests.laws.any_type.command import QUICK, app
+from tests.laws.any_type.judging import Verdict, calls_of, judge
+from tests.laws.any_type.operator_database import entry_named
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Pair:
@@ -162,25 +160,6 @@ def test_mistakes_in_the_arguments(arguments: list[str], message: str) -> None:
     result = run(*arguments)
     assert result.exit_code == 2
     assert message in " ".join(re.sub(r"[│╭╮╰╯─]", "", result.output).split())
-
-
-def test_an_absent_package_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "expecttest", None)
-    with pytest.raises(SystemExit) as caught:
-        __main__.main()
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == (
-        "Error: python -m maskgrad.testing.laws needs the package 'expecttest', which is not installed; "
-        "install it with: pip install 'maskgrad[laws]'\n"
-    )
-
-
-@pytest.mark.processes(of="file")
-def test_the_database_is_not_imported_before_it_is_needed() -> None:
-    program = "import sys, maskgrad, maskgrad.testing.adapters; assert 'expecttest' not in sys.modules"
-    subprocess.run([sys.executable, "-W", "ignore", "-c", program], check=True, timeout=120)
 
 
 def test_the_page_agrees_with_the_table_of_coverage() -> None:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import maskgrad as mg
-from maskgrad.testing.laws.operator_database import Entry
-from maskgrad.testing.laws.samples import THIN, Effort, Sample, strided
+from tests.laws.any_type.operator_database import Entry
+from tests.laws.any_type.samples import THIN, Effort, Sample, strided
 
 __all__ = ["GARBAGE", "Call", "Plan", "fully_specified", "garbage_of", "plans_for"]
 

@@ -1,11 +1,11 @@
-"""Adapters for the laws: ``python -m maskgrad.testing.laws maskgrad.testing.adapters:torch_masked``."""
+"""Adapters for the laws: ``python -m tests.laws tests.laws.any_type.adapters:torch_masked``."""
 
 from __future__ import annotations
 
 import torch
 
 import maskgrad as mg
-from maskgrad.testing.laws import Adapter
+from tests.laws.any_type import Adapter
 
 __all__ = ["maskgrad", "torch_masked"]
 

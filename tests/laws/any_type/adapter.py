@@ -30,7 +30,7 @@ class Adapter:
 
     Example:
         >>> import torch
-        >>> from maskgrad.testing.laws import Adapter
+        >>> from tests.laws.any_type import Adapter
         >>> def nan_is_missing():
         ...     return Adapter(
         ...         make=lambda values, mask: torch.where(mask, values, torch.nan),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.comparison import parts_of
+from tests.laws.any_type.comparison import parts_of
 
 __all__ = ["attempt", "cotangents_for", "dense", "gradients"]
 

@@ -16,10 +16,10 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from maskgrad.testing.laws.adapter import Adapter
-from maskgrad.testing.laws.judging import Status, Verdict, calls_of, judge
-from maskgrad.testing.laws.operator_database import ENTRIES, Entry
-from maskgrad.testing.laws.samples import OWN
+from tests.laws.any_type.adapter import Adapter
+from tests.laws.any_type.judging import Status, Verdict, calls_of, judge
+from tests.laws.any_type.operator_database import ENTRIES, Entry
+from tests.laws.any_type.samples import OWN
 
 __all__ = ["app", "laws"]
 
@@ -59,7 +59,7 @@ def laws(
 
     By default maskgrad's own type.
     """
-    paths = adapters or ["maskgrad.testing.adapters:maskgrad"]
+    paths = adapters or ["tests.laws.any_type.adapters:maskgrad"]
     kinds = {path.rpartition(":")[2]: _adapter(path) for path in paths}
     entries = _entries(family or [])
     effort = QUICK if quick else OWN
@@ -90,7 +90,7 @@ def laws(
 
 def _adapter(path: str) -> Adapter:
     module, _, name = path.partition(":")
-    remedy = "pass module:factory, such as maskgrad.testing.adapters:torch_masked"
+    remedy = "pass module:factory, such as tests.laws.any_type.adapters:torch_masked"
     try:
         adapter = getattr(importlib.import_module(module), name)()
     except (ImportError, AttributeError, ValueError) as error:
@@ -159,7 +159,7 @@ def _on_screen(name: str, found: list[tuple[Entry, Verdict]]) -> Table:
 
 
 def _page(verdicts: Verdicts, options: Sequence[str], path: Path) -> str:
-    command = " ".join(["python -m maskgrad.testing.laws", *options, "--markdown", path.as_posix()])
+    command = " ".join(["python -m tests.laws", *options, "--markdown", path.as_posix()])
     version = torch.__version__.partition("+")[0]
     head, *rows = ["| " + " | ".join(row) + " |" for row in _rows(verdicts)]
     lines = [

@@ -8,13 +8,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.testing.laws.adapter import Adapter
-from maskgrad.testing.laws.comparison import assert_close, assert_gradients, assert_same_bits, parts_of
-from maskgrad.testing.laws.deletion import Deletion, assert_deleted, deletions
-from maskgrad.testing.laws.evaluation import attempt, cotangents_for, gradients
-from maskgrad.testing.laws.operands import Call, Plan, fully_specified, garbage_of, plans_for
-from maskgrad.testing.laws.operator_database import Entry, differentiable, samples_of
-from maskgrad.testing.laws.samples import Effort
+from tests.laws.any_type.adapter import Adapter
+from tests.laws.any_type.comparison import assert_close, assert_gradients, assert_same_bits, parts_of
+from tests.laws.any_type.deletion import Deletion, assert_deleted, deletions
+from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
+from tests.laws.any_type.operands import Call, Plan, fully_specified, garbage_of, plans_for
+from tests.laws.any_type.operator_database import Entry, differentiable, samples_of
+from tests.laws.any_type.samples import Effort
 
 __all__ = ["Status", "Verdict", "calls_of", "judge"]
 
