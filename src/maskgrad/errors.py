@@ -9,7 +9,7 @@
 - :class:`ExaminationError`: the doctor cannot examine a program; names the argument or property that prevents it.
 - :class:`LostRankError`: another process has ended or does not respond.
 - :class:`MissingDependencyError`: an optional package is absent, broken, too old or too new; says what to install.
-- :class:`IntegrationWarning`: a package was imported without a call of :func:`maskgrad.integrations.install` for it.
+- :class:`IntegrationWarning`: part of a package needs :func:`maskgrad.integrations.install`; names the part.
 - :class:`TorchPatchWarning`: unknown version of PyTorch; ``maskgrad info`` lists what does not work.
 
 Mistakes in an argument (a mask of the wrong dtype, an index outside the table) are plain
@@ -132,7 +132,7 @@ class UnsupportedLayoutError(MaskgradError, TypeError):
 
 
 class IntegrationWarning(UserWarning):
-    """A loaded package may give wrong results on MaskedTensors without an error; names the line that prevents it."""
+    """A part of a loaded package may give wrong results without an error; names it, and the line that prevents it."""
 
 
 class TorchPatchWarning(UserWarning):

@@ -79,10 +79,25 @@ def test_no_function_of_another_package_is_ours() -> None:
     assert json.loads(run(OURS.format(packages=PACKAGES), "-W", "ignore")) == [[], []]
 
 
+#: What a program loads or uses of each package that may be wrong.
+AT_RISK = {
+    "accelerate": "import accelerate; accelerate.Accelerator(cpu=True)",
+    "ignite": "import ignite.metrics",
+    "opacus": "import opacus",
+    "timm": "import timm.utils",
+    "torch_geometric": "import torch_geometric.nn",
+    "torchjd": "import torchjd.autojac",
+    "torchmetrics": "import torchmetrics",
+    "torchvision": "import torchvision.transforms.v2",
+    "transformers": "from transformers import MixtralModel",
+}
+
+
 @pytest.mark.parametrize("package", sorted(WRONG_IN_SILENCE))
 def test_a_package_that_would_be_wrong_in_silence_is_warned_of(package: str) -> None:
     code = f"""
-import warnings, torch, maskgrad as mg, {package}
+import warnings, torch, maskgrad as mg
+{AT_RISK[package]}
 def make():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -94,3 +109,8 @@ mg.integrations.install()
 assert not make()
 """
     run(code, "-W", "ignore")
+
+
+def test_an_encoder_of_transformers_draws_no_warning() -> None:
+    code = "import torch, maskgrad as mg; from transformers import BertModel; mg.from_nan(torch.ones(1))"
+    run(code, "-W", "error::maskgrad.errors.IntegrationWarning")

@@ -1,14 +1,18 @@
 """Warnings about other packages, when a MaskedTensor is created after they were imported.
 
-Packages that would be silently wrong cause a warning, once, unless ``mg.integrations.install`` was called for
-them. No other package is changed here: einops has a registry.
+What would be silently wrong in them causes a warning, once, if it is loaded (a model with experts, not transformers
+alone), unless ``mg.integrations.install`` was called for the package. No other package is changed here: einops has a
+registry.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,23 +20,81 @@ import torch
 from maskgrad.errors import IntegrationWarning
 from maskgrad.masked_tensor.tensor import MaskedTensor
 
-__all__ = ["WRONG_IN_SILENCE", "level_of_user", "notice_packages", "register_einops", "settle", "unsettle"]
+__all__ = [
+    "WRONG_IN_SILENCE",
+    "Risk",
+    "level_of_user",
+    "notice_packages",
+    "register_einops",
+    "settle",
+    "unsettle",
+]
 
-#: Must equal the records in ``maskgrad.integrations``; checked by a test.
-WRONG_IN_SILENCE = frozenset(
-    [
-        "accelerate",
-        "ignite",
-        "opacus",
-        "timm",
-        "torch_geometric",
-        "torchjd",
-        "torchmetrics",
-        "torchvision",
-        "transformers",
-    ]
-)
-_settled: set[str] = set()
+
+@dataclass(frozen=True)
+class Risk:
+    """A part of a package that is wrong on MaskedTensors without an error.
+
+    Attributes:
+        module: a regular expression: the module that has it.
+        what: what goes wrong.
+        has: whether a loaded module of that name has it.
+        used: an object of the module that is true once the part is in use, if loading it says nothing.
+    """
+
+    module: str
+    what: str
+    has: Callable[[ModuleType], bool] = lambda _: True
+    used: Callable[[ModuleType], object] = lambda _: True
+
+
+def _shared_by_accelerators(module: ModuleType) -> object:
+    """A dictionary, empty until a program makes an Accelerator: transformers imports accelerate, too."""
+    return getattr(getattr(module, "PartialState", None), "_shared_state", True)
+
+
+def _balances_experts(module: ModuleType) -> bool:
+    return "load_balancing_loss_func" in vars(module)
+
+
+def _generates(module: ModuleType) -> bool:
+    """Whether its models are made to generate text; encoders such as BERT can, but are trained to fill in tokens."""
+    heads = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+    names = [name for name in vars(module) if not name.startswith("Auto")]
+    return any(name.endswith(heads) for name in names) and not any(n.endswith("ForMaskedLM") for n in names)
+
+
+_MODEL = r"transformers(_modules)?\.(\w+\.)*modeling_\w+"
+_METRICS = "its metrics divide by the number of all entries"
+#: By package. The packages must equal those of the records in ``maskgrad.integrations``; checked by a test.
+WRONG_IN_SILENCE = {
+    "accelerate": (
+        Risk(
+            r"accelerate\.state",
+            "an Accelerator leaves MaskedTensors whole where it takes parts of a batch",
+            used=_shared_by_accelerators,
+        ),
+    ),
+    "ignite": (Risk(r"ignite\.metrics\.metric", _METRICS),),
+    "opacus": (
+        Risk(r"opacus\.grad_sample\.grad_sample_module", "its rules compute with unspecified inputs"),
+    ),
+    "timm": (Risk(r"timm\.utils\.metrics", "accuracy divides by the number of all samples"),),
+    "torch_geometric": (
+        Risk(r"torch_geometric\.utils\._scatter", "scatter divides by the number of all rows"),
+    ),
+    "torchjd": (Risk(r"torchjd\.autojac", "each unspecified entry is an objective"),),
+    "torchmetrics": (Risk(r"torchmetrics\.metric", _METRICS),),
+    "torchvision": (Risk(r"torchvision\.transforms\.v2", "transforms move the values and not the mask"),),
+    "transformers": (
+        Risk(_MODEL, "the auxiliary loss of its experts counts unspecified tokens", has=_balances_experts),
+        Risk(_MODEL, "generate() appends tokens behind the padding of shorter sequences", has=_generates),
+        Risk(r"transformers\.data\.data_collator", "collators read lists of numbers"),
+    ),
+}
+_settled: set[Risk] = set()
+#: Objects that are true once a risk that is loaded is used.
+_unused: list[object] = []
 #: Number of modules at the last check.
 _seen = [0]
 _backends: list[type] = []
@@ -40,7 +102,7 @@ _backends: list[type] = []
 
 def notice_packages() -> None:
     """Check again if modules were imported. This takes less than 0.2 µs, and is not part of compiled graphs."""
-    if not torch.compiler.is_dynamo_compiling() and len(sys.modules) != _seen[0]:
+    if not torch.compiler.is_dynamo_compiling() and (len(sys.modules) != _seen[0] or any(_unused)):
         _look()
 
 
@@ -48,16 +110,37 @@ def _look() -> None:
     _seen[0] = len(sys.modules)
     if "einops._backends" in sys.modules:
         register_einops()
-    found = sorted((WRONG_IN_SILENCE & sys.modules.keys()) - _settled)
+    _unused.clear()
+    found = {package: words for package in WRONG_IN_SILENCE if (words := list(_new_risks(package)))}
     if found:
-        settle(found)
+        parts = ", ".join(words for several in found.values() for words in several)
         names = ", ".join(f'"{name}"' for name in found)
         warnings.warn(
-            f"{' and '.join(found)} may give wrong results for MaskedTensors without an error. Call "
+            f"{parts} may give wrong results for MaskedTensors without an error. Call "
             f"mg.integrations.install({names}) once, after the imports",
             IntegrationWarning,
             stacklevel=level_of_user(),
         )
+
+
+def _new_risks(package: str) -> Iterator[str]:
+    """Settle the risks of a package that are loaded, and used where that is known; return each with its module."""
+    if package not in sys.modules:
+        return
+    prefix = (package, f"{package}_modules.")  # the latter: code of models from Hugging Face's hub
+    loaded = [
+        (name, module) for name, module in list(sys.modules.items()) if name.startswith(prefix) and module
+    ]
+    for risk in WRONG_IN_SILENCE[package]:
+        for name, module in loaded if risk not in _settled else ():
+            if not re.fullmatch(risk.module, name) or not risk.has(module):
+                continue
+            used = risk.used(module)
+            if used:
+                _settled.add(risk)
+                yield f"{name} ({risk.what})"
+                break
+            _unused.append(used)
 
 
 def level_of_user() -> int:
@@ -69,14 +152,18 @@ def level_of_user() -> int:
 
 
 def settle(packages: Iterable[str]) -> None:
-    """Do not warn about these packages again: they are installed, or had a warning."""
-    _settled.update(packages)
+    """Do not warn about these packages: they are installed."""
+    _settled.update(_risks_of(packages))
 
 
 def unsettle(package: str) -> None:
     """Warn about this package again when the next MaskedTensor is created."""
-    _settled.discard(package)
+    _settled.difference_update(_risks_of([package]))
     _seen[0] = 0
+
+
+def _risks_of(packages: Iterable[str]) -> Iterator[Risk]:
+    return (risk for package in packages for risk in WRONG_IN_SILENCE.get(package, ()))
 
 
 def register_einops() -> None:

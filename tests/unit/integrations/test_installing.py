@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy
 import pytest
@@ -29,6 +29,7 @@ from maskgrad.integrations.installing import KNOWN, record_of
 from maskgrad.integrations.integration import refusals
 from maskgrad.integrations.transformers.experts import by_rows
 from maskgrad.masked_tensor import other_packages
+from maskgrad.masked_tensor.other_packages import WRONG_IN_SILENCE, Risk
 from maskgrad.masked_tensor.torch_patches.patch import Patch, apply, exchange, has_masked, refuse
 
 ROOT = Path(__file__).parents[3]
@@ -115,7 +116,7 @@ def test_each_record_names_its_package_and_tests(package: str) -> None:
 
 def test_packages_to_warn_of_are_those_whose_records_say_so() -> None:
     silent = {package for package in KNOWN if record_of(package).without == "wrong in silence"}
-    assert silent == other_packages.WRONG_IN_SILENCE
+    assert silent == other_packages.WRONG_IN_SILENCE.keys()
 
 
 @pytest.fixture
@@ -127,7 +128,9 @@ def known(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Integration:
     file.INTEGRATION = record  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "maskgrad.integrations.made_up", file)
     monkeypatch.setattr(installing, "KNOWN", (*KNOWN, "made_up"))
-    monkeypatch.setattr(other_packages, "WRONG_IN_SILENCE", frozenset({"made_up"}))
+    monkeypatch.setattr(
+        other_packages, "WRONG_IN_SILENCE", {"made_up": (Risk(r"made_up\.inner", "it counts"),)}
+    )
     monkeypatch.setattr(other_packages, "_settled", set())
     monkeypatch.setattr(other_packages, "_seen", [0])
     return record
@@ -196,8 +199,104 @@ def test_a_loaded_package_draws_one_warning(known: Integration, make: Callable[[
         make()
         make()
     assert [warning.category for warning in found] == [IntegrationWarning]
-    assert re.search(r'made_up may .* mg\.integrations\.install\("made_up"\)', str(found[0].message))
+    assert re.search(
+        r'made_up\.inner \(it counts\) may .* mg\.integrations\.install\("made_up"\)', str(found[0].message)
+    )
     assert found[0].filename == __file__
+
+
+def _warned(*, after: Callable[[], object] = lambda: None) -> list[str]:
+    """Messages when a MaskedTensor is made, and then once more."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always", IntegrationWarning)
+        x()
+        after()
+        x()
+        x()
+    return [str(warning.message) for warning in found if warning.category is IntegrationWarning]
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
+    """Load modules made up for the test in place of all of the known packages that are loaded."""
+    monkeypatch.setattr(other_packages, "_settled", set())
+    monkeypatch.setattr(other_packages, "_unused", [])
+    monkeypatch.setattr(other_packages, "_seen", [0])
+    for name in [name for name in sys.modules if name.partition(".")[0] in WRONG_IN_SILENCE]:
+        monkeypatch.delitem(sys.modules, name)
+
+    def loaded(name: str, **contents: object) -> ModuleType:
+        for end in [part.start() for part in re.finditer(r"\.|$", name)]:
+            monkeypatch.setitem(sys.modules, name[:end], ModuleType(name[:end]))
+        vars(sys.modules[name]).update(contents)
+        return sys.modules[name]
+
+    return loaded
+
+
+#: A module of each risk, by package, in the order of the table.
+RISKY: dict[str, list[tuple[str, dict[str, object]]]] = {
+    "accelerate": [("accelerate.state", {"PartialState": SimpleNamespace(_shared_state={"device": "cpu"})})],
+    "ignite": [("ignite.metrics.metric", {})],
+    "opacus": [("opacus.grad_sample.grad_sample_module", {})],
+    "timm": [("timm.utils.metrics", {})],
+    "torch_geometric": [("torch_geometric.utils._scatter", {})],
+    "torchjd": [("torchjd.autojac", {})],
+    "torchmetrics": [("torchmetrics.metric", {})],
+    "torchvision": [("torchvision.transforms.v2", {})],
+    "transformers": [
+        ("transformers.models.mixtral.modeling_mixtral", {"load_balancing_loss_func": len}),
+        ("transformers.models.llama.modeling_llama", {"LlamaForCausalLM": object}),
+        ("transformers.data.data_collator", {}),
+    ],
+}
+
+
+@pytest.mark.parametrize("package", WRONG_IN_SILENCE)
+def test_a_package_that_is_merely_imported_draws_no_warning(
+    package: str, load: Callable[..., ModuleType]
+) -> None:
+    load(package)
+    assert _warned() == []
+
+
+@pytest.mark.parametrize(
+    ("package", "number"), [(package, i) for package, risks in RISKY.items() for i in range(len(risks))]
+)
+def test_each_part_that_may_be_wrong_is_named_once(
+    package: str, number: int, load: Callable[..., ModuleType]
+) -> None:
+    assert {name: len(risks) for name, risks in RISKY.items()} == {
+        name: len(risks) for name, risks in WRONG_IN_SILENCE.items()
+    }
+    module, contents = RISKY[package][number]
+    (message,) = _warned(after=lambda: load(module, **contents))
+    what = WRONG_IN_SILENCE[package][number].what
+    assert message.startswith(f"{module} ({what}) may give wrong results")
+    assert f'mg.integrations.install("{package}")' in message
+
+
+@pytest.mark.parametrize(
+    ("module", "contents"),
+    [
+        ("transformers.models.bert.modeling_bert", ["BertModel", "BertLMHeadModel", "BertForMaskedLM"]),
+        ("transformers.models.vit.modeling_vit", ["ViTModel"]),
+        ("transformers.models.auto.modeling_auto", ["AutoModelForCausalLM"]),
+        ("transformers.modeling_utils", ["PreTrainedModel"]),
+    ],
+)
+def test_models_without_experts_that_do_not_generate_draw_no_warning(
+    module: str, contents: list[str], load: Callable[..., ModuleType]
+) -> None:
+    load(module, **dict.fromkeys(contents, object))
+    assert _warned() == []
+
+
+def test_an_accelerator_made_later_draws_a_warning(load: Callable[..., ModuleType]) -> None:
+    shared: dict[str, str] = {}
+    load("accelerate.state", PartialState=SimpleNamespace(_shared_state=shared))
+    (message,) = _warned(after=lambda: shared.update(device="cpu"))  # no module is imported then
+    assert message.startswith("accelerate.state (an Accelerator ")
 
 
 def test_an_installed_package_draws_none(known: Integration) -> None:
