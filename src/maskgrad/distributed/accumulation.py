@@ -58,8 +58,7 @@ class AccumulatingRanks(Alone):
     def collected(self, own: Any, error: Exception | None, trained: Mapping[str, Tensor]) -> list[Any]:
         """Collect the data of each rank, by rank; raises on all ranks if one has an error, or trains others."""
         described = [
-            f"parameter {name!r} of {p.dtype}" + ("" if is_sharded(p) else f" and shape {tuple(p.shape)}")
-            for name, p in trained.items()
+            f"parameter {name!r} of {p.dtype} and shape {tuple(p.shape)}" for name, p in trained.items()
         ]
         return self._agreed(own, error, "; ".join(described))
 
