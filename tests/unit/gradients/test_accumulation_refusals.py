@@ -26,7 +26,7 @@ BAD: dict[str, tuple[Callable[[Tensor], dict[str, Any]], str]] = {
     "two counts": (lambda w: {"losses": w, "count": torch.ones(2)}, "count must be a scalar"),
     "a Boolean": (lambda w: {"losses": w, "count": True}, "bool"),
     "a word": (lambda w: {"losses": w, "count": "two"}, "found str"),
-    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, r"torch\.bool"),
+    "mask of numbers": (lambda w: {"losses": w, "mask": torch.ones(2)}, "Boolean torch.Tensor"),
     "mask of another shape": (lambda w: {"losses": w, "mask": torch.ones(3).bool()}, "mask"),
     "mask twice": (lambda w: {"losses": mg.masked(w), "mask": torch.ones(2).bool()}, "masked already"),
     "mask and mean": (
