@@ -1,5 +1,7 @@
 """A user's program, in which no type checker may find anything."""
 
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,9 +27,12 @@ def train() -> float:
     chosen = x[x > 0].to(torch.float64) if (x != 0).any() else x.T
     biggest: float = mean.item() + x.max().item() + chosen.numel() + known.sum().item()
 
-    joined = torch.stack([x, doubled])
-    assert isinstance(joined, mg.MaskedTensor)
+    # as in the table of docs/with_other_libraries.md
+    joined = cast(mg.MaskedTensor, torch.stack([x, doubled]))
     assert joined.mask.shape == (2, 2, 3)
+    weights: Tensor = x.softmax(-1).filled(0.0) + x.relu().exp().where(x > 0, x).filled(0.0)
+    bent: mg.MaskedTensor = nn.GELU()(x)
+    assert weights.shape == bent.mask.shape == (-x + weights).mask.shape
     jagged = mg.from_sequences([torch.ones(2), torch.ones(1)], layout=torch.jagged)
     assert jagged.drop_last(1).lengths().sum() < jagged.num_specified()
 

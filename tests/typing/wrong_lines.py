@@ -1,5 +1,7 @@
 """Lines that type checkers must report, each of them; nothing runs."""
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
@@ -14,6 +16,8 @@ def wrong(x: mg.MaskedTensor, data: Tensor, model: nn.Module) -> None:
     x.mean().mask  # wrong: a plain number
     x.num_specified(1)  # wrong
     x.filled("0")  # wrong
+    torch.softmax(x, -1).filled(0.0)  # wrong: declared by PyTorch; the page has what to write
+    F.gelu(x).mask  # wrong: the same
     name: str = x[0]  # wrong
     plain: mg.MaskedTensor = data  # wrong
     mg.masked([1.0, 2.0], x.mask)  # wrong
