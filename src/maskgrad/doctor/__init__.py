@@ -2,10 +2,11 @@
 
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.hooks import watch
 from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trainers import huggingface_callback, lightning_callback
-from maskgrad.doctor.watching import Watch, watch
+from maskgrad.doctor.watching import Watch
 
 __all__ = [
     "Experiment",

@@ -13,7 +13,7 @@ from maskgrad.doctor.batches import Key, Padding, fields, replaced
 from maskgrad.doctor.case import Examination, Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double, in_double
+from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, selected
@@ -136,7 +136,7 @@ def is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, differe
         return False
     mode, batch = Twins(), case.trial.batch if hidden.batch is None else hidden.batch
     try:
-        with in_double(case.trial.roots):
+        with case.trial.in_double():
             batch = batch_in_double(batch)
             garble(mode, batch, hidden.paddings, kind, seed)
             wide: Difference = case.trial.run(

@@ -44,7 +44,7 @@ def denominator(case: Examination) -> None:
             order(case)
             return
     ways = _sizes(case.parts, case.count)
-    if any(shape for _, shape in run_as_it_is(case)[1].draws):
+    if any(shape for _, shape in run_as_it_is(case)[1]):
         case.note("denominator", DRAWS)
     elif own:
         _split_by_the_step(case, ways)

@@ -14,9 +14,10 @@ from maskgrad.doctor.batches import Padding
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.comparison import Difference, compare_outcomes, furthest, moved_alike, not_close
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.frames import Place
 from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
-from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double, in_double
+from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, selected, widened
@@ -31,6 +32,8 @@ __all__ = [
 DRAWS = "skipped: the program draws its own random numbers, which would differ"
 #: of two outputs: what may be compared, None if nothing can be
 Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
+#: where a program drew numbers itself, and of which shape
+Draws = list[tuple[Place | None, tuple[int, ...]]]
 
 
 def first_difference(
@@ -113,32 +116,33 @@ def _permuted(order: Tensor) -> Aligned:
     return align
 
 
-def run_without_dropout(case: Examination, batch: Any = None) -> tuple[Outcome, WithoutDropout]:
+def run_without_dropout(case: Examination, batch: Any = None) -> tuple[Outcome, Draws]:
     """A run without dropout, and what it drew."""
     mode = WithoutDropout()
-    return case.trial.run(mode, batch, after=Outcome.cloned), mode
+    found: tuple[Outcome, Draws] = case.trial.run(mode, batch, after=lambda run: (run.cloned(), mode.draws))
+    return found
 
 
-def run_as_it_is(case: Examination) -> tuple[Outcome, WithoutDropout]:
+def run_as_it_is(case: Examination) -> tuple[Outcome, Draws]:
     """That run with the batch as it is."""
     if "without dropout" not in case.base:
         case.base["without dropout"] = run_without_dropout(case)
-    found: tuple[Outcome, WithoutDropout] = case.base["without dropout"]
+    found: tuple[Outcome, Draws] = case.base["without dropout"]
     return found
 
 
 def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any = None) -> Difference | None:
     """Loss and gradients of a changed batch beside those of the batch, or another; None if that cannot be said."""
     try:
-        before, mode = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
-        after, other = run_without_dropout(case, batch)
+        before, draws = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
+        after, others = run_without_dropout(case, batch)
     except ExaminationError:
         raise
     except Exception as error:
         case.note(name, f"{words}: {_raised(error)}")
         return None
-    if mode.draws != other.draws or (name == "order" and any(shape for _, shape in mode.draws)):
-        place = mode.draws[0][0] if mode.draws else None
+    if draws != others or (name == "order" and any(shape for _, shape in draws)):
+        place = draws[0][0] if draws else None
         case.note(name, DRAWS, place)
         return None
     difference, apart = compare_outcomes(before, after, case.count), furthest(before, after)
@@ -156,7 +160,7 @@ def _in_double(case: Examination, before: Any, after: Any) -> tuple[Outcome, Out
     """Both runs in float64; None where a program cannot run in that."""
     batches = (case.trial.batch if before is None else before, after)
     try:
-        with in_double(case.trial.roots):
+        with case.trial.in_double():
             first, second = (run_without_dropout(case, batch_in_double(batch))[0] for batch in batches)
     except Exception:
         return None
@@ -170,8 +174,8 @@ def _raised(error: Exception) -> str:
 def log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
     """The operations of a run."""
     made = OperationLog()
-    case.trial.run(made, batch)
-    return made.entries
+    entries: list[LoggedOperation] = case.trial.run(made, batch, after=lambda _: made.entries)
+    return entries
 
 
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
@@ -185,8 +189,7 @@ def padding_length(case: Examination) -> None:
     """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
     for paddings in by_columns(case.paddings):
         wrong = _is_wider_wrong(case, paddings)
-        # where the program takes no other number of columns, they are no positions
-        if wrong or (wrong is False and _is_narrower_wrong(case, paddings)):
+        if wrong or _is_narrower_wrong(case, paddings, only_at_ends=wrong is None):
             return
 
 
@@ -221,10 +224,14 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
     return True
 
 
-def _is_narrower_wrong(case: Examination, paddings: list[Padding]) -> bool:
-    """Whether a sample gives something else without padding: a program may ask if there is any, or drop a frame."""
+def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_ends: bool) -> bool:
+    """Whether a sample gives something else without padding: a program may ask if there is any, or drop a frame.
+
+    Where it takes no other column, as with learned positions, this is all that can be asked, if padding stands at the
+    ends of rows; else the columns may be no positions.
+    """
     left = pads_left(paddings)
-    made = narrowed(case.trial.batch, paddings, case.count, left=left)
+    made = narrowed(case.trial.batch, paddings, case.count, left=left, only_at_ends=only_at_ends)
     if made is None:
         return False
     words = f"with a sample of {made.columns} positions alone, and without its padding"

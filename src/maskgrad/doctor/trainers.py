@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from maskgrad.doctor.hooks import watch
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.watching import Watch, watch
+from maskgrad.doctor.watching import Watch
 from maskgrad.errors import MissingDependencyError
 
 __all__ = ["huggingface_callback", "lightning_callback"]

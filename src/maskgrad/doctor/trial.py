@@ -14,6 +14,7 @@ from maskgrad.distributed.accumulation import replicating
 from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import tensors_in
+from maskgrad.doctor.precision import in_double
 from maskgrad.doctor.ranks import check_examinable, without_replication
 from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import (
@@ -133,6 +134,10 @@ class Trial:
         self._leaves += new
         self._modules.add(root.modules())
         return new
+
+    def in_double(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, runs compute in float64."""
+        return in_double(self.roots)
 
     def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters of the modules that the step calls."""

@@ -173,7 +173,9 @@ def widened(
     return replaced(batch, new), (rows, columns)
 
 
-def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool) -> Narrowed | None:
+def narrowed(
+    batch: Any, paddings: Sequence[Padding], count: int, *, left: bool, only_at_ends: bool = False
+) -> Narrowed | None:
     """A shorter sample alone, as it is in the batch and without padding: neither of the longest nor of the shortest."""
     masks = [padding.mask for padding in paddings if _columns(padding.mask)[1]]
     if not masks or masks[0].shape[0] != count:
@@ -185,6 +187,8 @@ def narrowed(batch: Any, paddings: Sequence[Padding], count: int, *, left: bool)
         if (len(mask), size) == (count, columns):
             real |= mask.movedim(axis, 1).reshape(count, columns, -1).any(-1).to(real.device)
     needed = (real.flip(1) if left else real).mul(torch.arange(columns) + 1).amax(1)
+    if only_at_ends and not bool((real.sum(1) == needed).all()):
+        return None
     shorter = sorted((int(size), row) for row, size in enumerate(needed) if 0 < size < columns)
     if not shorter:
         return None

@@ -2,40 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
-from unittest import mock
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from maskgrad.doctor.batches import Key, Padding, fields, recognised
+from maskgrad.doctor.batches import Key, Padding, fields, recognised, tensor_of
 from maskgrad.doctor.case import Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
+from maskgrad.doctor.forked import Continued, Snapshot, can_fork
 from maskgrad.doctor.inferred import padded_ids
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.outputs import examine_outputs
-from maskgrad.doctor.ranks import end_group_last, is_sharded
+from maskgrad.doctor.ranks import is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report, check_blame
 from maskgrad.doctor.trial import reached, with_gradient
+from maskgrad.doctor.variables import Variables, mask_in
 
-__all__ = ["Watch", "watch"]
+__all__ = ["Watch"]
 
 #: what is written over the padding of the first step, the second, and so on
 _KINDS = ("numbers", "large", "nan")
 
 
 class Watch:
-    """The state of :func:`watch`.
+    """The state of :func:`maskgrad.doctor.watch`.
 
     Attributes:
         report: findings of the completed steps.
@@ -66,6 +63,12 @@ class Watch:
         self._influence_is_known = False
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
+        #: the batch of this step in which they are
+        self._batch: Any = None
+        #: the program as it was at the beginning of this step, and in the process of a run that run
+        self._snapshot: Snapshot | None = None
+        self._run: Continued | None = None
+        self._lengths_are_known = False
         self._changed = ""
         self._seen: dict[Key, None] = {}
         self._busy = False
@@ -84,22 +87,47 @@ class Watch:
     @property
     def ends(self) -> bool:
         """Whether the program is to be stopped: ranks after the same backward pass, or one would wait for another."""
-        alone = not dist.is_initialized() or dist.get_world_size() == 1
-        return self.stops and (self.done if alone else self.passes >= self._patience)
+        return self.stops and (self.done if self._alone else self.passes >= self._patience)
+
+    @property
+    def _alone(self) -> bool:
+        return not dist.is_initialized() or dist.get_world_size() == 1
 
     @property
     def _patience(self) -> int:
         return max(8, 4 * self._wanted)
 
-    def batch(self, batch: Any) -> None:
-        """A batch came from a data loader, or to a model: from here on its padding has twins."""
-        if self._busy or self.done or self._recorder is not None:
-            return
-        self._busy = True
-        try:
-            self._begin(batch)
-        finally:
-            self._busy = False
+    def batch(self, batch: Any, *, of_loader: bool = False) -> Any:
+        """A batch came from a data loader, or to a model: from here on its padding has twins.
+
+        What is returned the program goes on with: the batch itself, but for a run of an experiment in its own process.
+        """
+        if self._busy or self.done or self._recorder is not None or self._run is not None:
+            return batch
+        if of_loader:
+            self._forget()
+            batch = self._remembered(batch)
+        if self._run is None:
+            self._busy = True
+            try:
+                self._begin(batch)
+            finally:
+                self._busy = False
+        return batch
+
+    def _remembered(self, batch: Any) -> Any:
+        """Keep the program as it is now, to go on from here with other batches."""
+        tensors = [tensor_of(held) for held in fields(batch).values()]
+        tensors += [parameter for root in self._roots for parameter in root.parameters()]
+        # in the first step, which is examined for leaks first, modules are not known yet
+        if self._lengths_are_known or not self.steps or not self._alone or not can_fork(tensors):
+            return batch
+        self._snapshot = Snapshot(batch, self._roots)
+        self._run = self._snapshot.continued
+        if self._run is None:
+            return batch
+        self._run.begin(self._roots)
+        return self._run.batch
 
     def _begin(self, batch: Any, inferred: list[Padding] | None = None) -> None:
         inside = fields(batch)
@@ -121,7 +149,7 @@ class Watch:
             return
         if self._progress is not None:
             self._progress(f"padding-leak: {kind} in {self._changed}", self.steps, self._wanted)
-        self._paddings, self._recorder = paddings, recorder
+        self._paddings, self._batch, self._recorder = paddings, batch, recorder
         self.report.padding |= {str(padding.key): padding.source for padding in paddings}
         recorder.__enter__()
 
@@ -143,16 +171,24 @@ class Watch:
             return
         if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
             self._roots.append(module)
-        if isinstance(module, nn.Embedding) and self._recorder is None and self._padding is None:
-            self._read_by_table(module, args[0] if args else kwargs.get("input"))
-        if not any(parameter.requires_grad for parameter in module.parameters()):
+        if self._run is not None:
             return
         try:
             call = inspect.signature(module.forward).bind(*args, **kwargs)
         except (TypeError, ValueError):
             call = None
+        arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
+        if self._recorder is None and module in self._roots and self._snapshot is None:
+            variables = Variables(arguments)
+            variables.put(self._remembered(variables.tensors))
+            if self._run is not None:
+                return
+        if isinstance(module, nn.Embedding) and self._recorder is None and self._padding is None:
+            self._read_by_table(module, args[0] if args else kwargs.get("input"))
+        if not any(parameter.requires_grad for parameter in module.parameters()):
+            return
         if self._recorder is None:
-            self.batch(dict(enumerate(args)) | kwargs if call is None else dict(call.arguments))
+            self.batch(arguments)
         if call is not None and module in self._roots and not self._calls:
             self._calls.append((module, call))
 
@@ -169,13 +205,27 @@ class Watch:
             finally:
                 self._busy = False
 
+    def _look_at_lengths(self) -> None:
+        """The step is over: it is made again with other lengths, if it had padding and was right."""
+        if self._snapshot is None:
+            return
+        paddings = list(_in_batch(self._paddings, self._batch, self._snapshot.batch))
+        if paddings and not self.report.findings:
+            if self._progress is not None:
+                self._progress("padding-length", self.steps - 1, self._wanted)
+            self._lengths_are_known = True
+            self.report.take(self._snapshot.examined(paddings))
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of the program as it was."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+
     def _look_at_influence(self) -> None:
         """A call that packs documents, or any if the model is to be causal, is made a few times more."""
-        if (
-            self._influence_is_known
-            or not self._calls
-            or (dist.is_initialized() and dist.get_world_size() > 1)
-        ):
+        if self._influence_is_known or not self._calls or not self._alone:
             return
         self._busy = True
         try:
@@ -188,9 +238,12 @@ class Watch:
 
     def differentiated(self, losses: Any) -> None:
         """A backward pass is over: loss and gradients are compared with their twins."""
+        if self._run is not None:
+            self._run.end(losses, [found for root in self._roots for found in root.named_parameters()])
         self.passes += 1
         recorder = self._recorder
         if recorder is None:
+            self._forget()
             self._look_at_influence()
             self.steps += self._influence_is_known  # no padding: this was all
             return
@@ -209,6 +262,7 @@ class Watch:
             self.report.note(Note.at(place, "padding-leak", why))
         if difference and (kind != "nan" or self._padding_holds_nan()):
             self._found(recorder, loss, gradients, kind, difference)
+        self._look_at_lengths()
         self._look_at_influence()
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)
@@ -224,6 +278,11 @@ class Watch:
     def _padding_holds_nan(self) -> bool:
         return any(padding.source in ("NaN", "the pattern of the MaskedTensor") for padding in self._paddings)
 
+    def fail(self, error: BaseException | None) -> None:
+        """The program is over: a run of its own process ends with it."""
+        if self._run is not None:
+            self._run.fail(error)
+
     def _leave(self) -> None:
         if self._recorder is not None:
             recorder, self._recorder = self._recorder, None
@@ -232,6 +291,7 @@ class Watch:
     def close(self, how: str = "") -> None:
         """The program is over, perhaps in the middle of a step; ``how`` it ended if not at its last line."""
         self._leave()
+        self._forget()
         if how:
             ended = f"the program {how}"
             if self.done:
@@ -260,86 +320,13 @@ class Watch:
             )
 
 
-class _Stopped(BaseException):
-    """Enough was seen: ends the program if that was asked for."""
-
-
-@contextlib.contextmanager
-def watch(
-    padding: Mapping[Any, Any] | None = None,
-    *,
-    documents: Any = None,
-    causal: bool = False,
-    steps: int = 2,
-    stop: bool = False,
-    blame: str = "program",
-    progress: Callable[[str, int, int], None] | None = None,
-) -> Iterator[Watch]:
-    """Examine the first training steps inside the block while they run.
-
-    For each batch of a ``DataLoader``, or each call of a model, a second computation with different values in the
-    padding runs along with the first; after the backward pass, loss and gradients are compared. The results of the
-    program do not change. Only experiments that keep all shapes are run; :func:`examine` runs more. With packed
-    documents, or for a causal model, the model is called a few more times, from the same state, with changed documents
-    or later positions; on one rank only.
-
-    Args:
-        padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.
-        documents: as in :func:`examine`: the name of the model's argument with them; recognised by common names.
-        causal: whether later positions must not reach earlier outputs of the model.
-        steps: the number of steps to watch; the first with different values, the second with large ones.
-        stop: leave the block after these steps.
-        blame: as in :func:`examine`.
-        progress: called with the experiment, the number of finished steps, and the number of steps to watch.
-
-    Yields:
-        an object whose ``report`` has the findings.
-
-    Example:
-        >>> import torch, maskgrad as mg
-        >>> class Pooled(torch.nn.Linear):
-        ...     def forward(self, x, mask):
-        ...         return super().forward(x).mean(1)
-        >>> model, x = Pooled(2, 1), torch.ones(2, 3, 2)
-        >>> mask = torch.tensor([[True, True, True], [True, False, False]])
-        >>> with mg.doctor.watch() as watched:
-        ...     model(x, mask).sum().backward()
-        >>> [finding.kind for finding in watched.report.findings]
-        ['padding-leak']
-    """
-    watched = Watch(
-        padding, steps, documents=documents, causal=causal, stop=stop, blame=blame, progress=progress
-    )
-    following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
-
-    @functools.wraps(following)
-    def next_batch(loader: Any) -> Any:
-        batch = following(loader)
-        watched.batch(batch)
-        return batch
-
-    @functools.wraps(backward)
-    def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        backward(tensors, *args, **kwargs)
-        watched.differentiated(tensors)
-        if watched.ends:
-            raise _Stopped
-
-    def called(module: nn.Module, args: Any) -> None:
-        end_group_last(module)
-        # a hook for all modules is not given keywords: they are in the frame of the call
-        watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
-
-    handle = nn.modules.module.register_module_forward_pre_hook(called)
-    try:
-        with (
-            mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
-            mock.patch.object(torch.autograd, "backward", run_backward),
-            torch.compiler.set_stance("force_eager"),
-        ):
-            yield watched
-    except _Stopped:
-        pass
-    finally:
-        watched.close()
-        handle.remove()
+def _in_batch(paddings: list[Padding], held: Any, batch: Any) -> Iterator[Padding]:
+    """The paddings of the tensors that ``batch`` has, too, by the keys that they have there."""
+    inside, found = fields(held), fields(batch)
+    for padding in paddings:
+        tensor = tensor_of(inside[padding.key])
+        for key, other in found.items():
+            mask = mask_in(tensor, padding.mask, tensor_of(other))
+            if mask is not None:
+                mask_key = padding.mask_key if padding.mask_key in found else None
+                yield replace(padding, key=key, mask=mask, mask_key=mask_key)

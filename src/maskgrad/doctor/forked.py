@@ -1,0 +1,208 @@
+"""A script's step, run again: in a process that is forked when its batch arrives, and goes on to the backward pass.
+
+A script cannot be called like a step. The process that is forked first waits until the step is over in the script, and
+then makes the experiments; each run is another process, which goes on with the script, with another batch, and sends
+what it gave at the end of its backward pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from maskgrad.doctor.batches import Padding
+from maskgrad.doctor.case import Examination
+from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.precision import in_double
+from maskgrad.doctor.report import Report
+from maskgrad.doctor.reshaped import padding_length
+from maskgrad.doctor.trial import Outcome, Trial, reached, with_gradient
+
+__all__ = ["Continued", "Snapshot", "can_fork"]
+
+#: how long a run may take, beside twenty times that of the script's own step: a process that hangs would hang for ever
+_PATIENCE_S = 30.0
+_exit = os._exit
+
+
+def can_fork(tensors: Sequence[Tensor]) -> bool:
+    """Whether a process with these tensors can be forked and go on."""
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    return sys.platform == "linux" and on_cpu and not torch.cuda.is_initialized()
+
+
+def _fork() -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # of processes with threads: ours takes no lock of theirs
+        child = os.fork()
+    if not child:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(
+                1, signal.SIGKILL
+            )  # PR_SET_PDEATHSIG: it does not outlive who waits for it
+    return child
+
+
+class Continued(BaseException):
+    """A run, in its own process: raised to leave the experiments there, and go on with the script."""
+
+    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection, roots: Any) -> None:
+        super().__init__()
+        self.batch, self._mode, self._after, self._answers = batch, mode, after, answers
+        #: modules that compute in float64 from here on
+        self._double = roots
+
+    def begin(self, roots: Sequence[nn.Module]) -> None:
+        """From here on the mode sees what the script does; gradients of earlier steps are gone."""
+        if self._double:
+            in_double(self._double).__enter__()
+        for root in roots:
+            root.zero_grad()
+        self._mode.__enter__()
+
+    def end(self, losses: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+        """The backward pass is over: send what it gave, and end."""
+        loss = losses if isinstance(losses, Tensor) else losses[0]
+        with _disable_current_modes():  # the mode is not left: the script may have entered others since
+            leaves: dict[str, Any] = dict(with_gradient(reached(loss), parameters))
+            outcome = Outcome(loss.detach(), {name: leaf.grad for name, leaf in leaves.items()}, leaves)
+            self._send(True, outcome.cloned() if self._after is None else self._after(outcome))
+
+    def fail(self, error: BaseException | None) -> None:
+        """The script ended before; in this process nobody else is to hear of it."""
+        kind = type(error).__name__ if error is not None else "EndOfProgram"
+        self._send(False, (kind, str(error or "it ended before its backward pass")))
+
+    def _send(self, *answer: Any) -> None:
+        try:
+            self._answers.send_bytes(pickle.dumps(answer, protocol=5))
+        finally:
+            _exit(0)
+
+
+class _ForkedTrial(Trial):
+    """A trial of which each run is a process of its own: nothing has to be restored."""
+
+    def __init__(self, batch: Any, roots: list[nn.Module], seconds: float) -> None:
+        self.step, self.batch, self.roots, self.rows = _no_step, batch, roots, [0]
+        self._double, self._patience_s = False, _PATIENCE_S + 20 * seconds
+
+    def run(self, mode: Guarded, batch: Any = None, after: Callable[[Outcome], Any] | None = None) -> Any:
+        """Go on with the script in another process; what ``after`` returns comes back."""
+        mode.sends_nothing = True
+        answers, theirs = Pipe(duplex=False)
+        child = _fork()
+        if not child:
+            batch = self.batch if batch is None else batch
+            raise Continued(batch, mode, after, theirs, self.roots if self._double else ())
+        theirs.close()
+        try:
+            done, answer = _received(answers, self._patience_s)
+        finally:
+            _end(child)
+        if not done:
+            kind, text = answer
+            raise type(kind, (Exception,), {})(text)
+        return answer
+
+    @contextlib.contextmanager
+    def in_double(self) -> Iterator[None]:
+        """Inside, runs compute in float64."""
+        self._double = True
+        try:
+            yield
+        finally:
+            self._double = False
+
+
+def _no_step(batch: Any) -> Any:
+    raise NotImplementedError("a script's step is not called")
+
+
+def _received(answers: Connection, seconds: float) -> Any:
+    if not answers.poll(seconds):
+        raise TimeoutError(f"it did not end within {seconds:.0f} s")
+    try:
+        return pickle.loads(answers.recv_bytes())  # noqa: S301  (from our own process)
+    except EOFError:
+        raise ChildProcessError("its process ended before its backward pass") from None
+
+
+def _end(child: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(child, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(child, 0)
+
+
+class Snapshot:
+    """The script as it is when a batch arrives, kept until its step is over.
+
+    Attributes:
+        batch: that batch.
+        continued: None in the script itself; in the process of a run, that run.
+    """
+
+    def __init__(self, batch: Any, roots: list[nn.Module]) -> None:
+        self.batch = batch
+        self.continued: Continued | None = None
+        self._start = time.monotonic()
+        self._pipe, theirs = Pipe()
+        self._child = _fork()
+        if self._child:
+            theirs.close()
+            return
+        self._pipe.close()
+        try:
+            _make_experiments(theirs, batch, roots)
+        except Continued as run:
+            self.continued = run
+            return
+        finally:
+            if self.continued is None:
+                _exit(0)
+
+    def examined(self, paddings: list[Padding]) -> Report:
+        """The report of the experiments with other lengths; called once, when the step is over."""
+        seconds = time.monotonic() - self._start
+        self._pipe.send_bytes(pickle.dumps((paddings, seconds)))
+        report: Report = _received(self._pipe, 20 * (_PATIENCE_S + 20 * seconds))
+        return report
+
+    def close(self) -> None:
+        """Let go of what is kept."""
+        _end(self._child)
+        self._pipe.close()
+
+
+def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    paddings, seconds = pickle.loads(orders.recv_bytes())  # noqa: S301  (from our own process)
+    torch.set_num_threads(1)  # threads do not survive a fork
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    case = Examination(_ForkedTrial(batch, roots, seconds), paddings)
+    try:
+        padding_length(case)
+    except Exception as error:
+        case.note("padding-length", f"skipped: {type(error).__name__}: {error}")
+    orders.send_bytes(pickle.dumps(case.report))

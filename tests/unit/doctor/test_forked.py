@@ -1,0 +1,186 @@
+"""Steps of programs that are watched, at other lengths: in processes that go on with the program from its batch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import maskgrad as mg
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked")
+
+LENGTHS = [7, 5, 4, 2]
+REAL = torch.arange(7) < torch.tensor(LENGTHS)[:, None]
+LABELS = torch.tensor([0, 1, 2, 3])
+
+
+class Encoder(nn.Module):
+    """Ids to hidden states, zero in the padding."""
+
+    def __init__(self, positions: int = 0) -> None:
+        super().__init__()
+        self.table, self.dropout = nn.Embedding(20, 8, padding_idx=0), nn.Dropout(0.1)
+        self.positions = nn.Embedding(positions, 8) if positions else None
+
+    def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+        hidden: Tensor = self.table(ids)
+        if self.positions is not None:
+            hidden = hidden + self.positions.weight[: ids.shape[1]]
+        hidden = self.dropout(hidden)
+        return hidden if mask is None else hidden.masked_fill(~mask[..., None], 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def ids_of(real: Tensor = REAL) -> Tensor:
+    return torch.randint(1, 20, real.shape) * real
+
+
+def batches(*, loader: bool) -> Iterable[Any]:
+    made = [{"ids": ids_of(), "mask": REAL, "labels": LABELS, "tags": ids_of() % 5 + REAL} for _ in range(4)]
+    return DataLoader(made, batch_size=None) if loader else made
+
+
+def pooled(*, right: bool, loader: bool, positions: int = 0) -> Iterator[None]:
+    model, head = Encoder(positions), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        hidden = model(batch["ids"], batch["mask"])
+        count = batch["mask"].sum(1, keepdim=True) if right else hidden.size(1)
+        F.cross_entropy(head(hidden.sum(1) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
+def tagged(*, right: bool, loader: bool) -> Iterator[None]:
+    """Labels are no argument of the model; they are padded like the ids."""
+    model, head = Encoder(), nn.Linear(8, 6)
+    for batch in batches(loader=loader):
+        ids, tags = batch["ids"], batch["tags"]
+        logits = head(model(ids))
+        losses = F.cross_entropy(logits.transpose(1, 2), tags, reduction="none", ignore_index=0)
+        (losses.sum() / ((tags != 0).sum() if right else losses.numel())).backward()  # LEAK
+        yield
+
+
+def shifted(*, right: bool, loader: bool) -> Iterator[None]:
+    """The model reads a part of the ids, the loss another."""
+    model, head = Encoder(), nn.Linear(8, 20)
+    for batch in batches(loader=loader):
+        ids = batch["ids"]
+        logits = head(model(ids[:, :-1]))
+        losses = F.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none", ignore_index=0)
+        (losses.sum() / ((ids[:, 1:] != 0).sum() if right else losses.numel())).backward()  # LEAK
+        yield
+
+
+def packed(*, right: bool, loader: bool) -> Iterator[None]:
+    """With total_length: without, the states are as long as the longest sample, and the mask cannot be wider."""
+    table, gru, head = nn.Embedding(20, 8, padding_idx=0), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        lengths = batch["mask"].sum(1)
+        packed = nn.utils.rnn.pack_padded_sequence(table(batch["ids"]), lengths, batch_first=True)
+        hidden, _ = nn.utils.rnn.pad_packed_sequence(
+            gru(packed)[0], True, total_length=batch["mask"].shape[1]
+        )
+        hidden = hidden * batch["mask"][..., None]
+        count = lengths[:, None] if right else hidden.size(1)
+        F.cross_entropy(head(hidden.sum(1) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
+def learned(*, right: bool, loader: bool) -> Iterator[None]:
+    """There are no positions for one more column."""
+    yield from pooled(right=right, loader=loader, positions=7)
+
+
+def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Report:
+    with mg.doctor.watch(stop=True) as watched:
+        for _ in program(**options):
+            pass
+    return watched.report
+
+
+@pytest.mark.parametrize("loader", [True, False])
+@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned])
+def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
+    program: Callable[..., Iterator[None]], loader: bool
+) -> None:
+    report = run(program, right=False, loader=loader)
+    assert report.kinds() == ["padding-length"], report
+    assert report.findings[0].code.endswith("# LEAK")
+    report = run(program, right=True, loader=loader)
+    assert report.ok, report
+    assert "padding-length" in [tried.name for tried in report.experiments], report
+
+
+def fixed_width(*, loader: bool) -> Iterator[None]:
+    """A layer over all positions takes no other number of them."""
+    model, head = Encoder(), nn.Linear(7 * 8, 5)
+    for batch in batches(loader=loader):
+        hidden = model(batch["ids"], batch["mask"])
+        F.cross_entropy(head(hidden.flatten(1)), batch["labels"]).backward()
+        yield
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_program_that_takes_no_other_length_is_right_with_a_note(loader: bool) -> None:
+    report = run(fixed_width, loader=loader)
+    assert report.ok, report
+    notes = [note.message for note in report.notes if note.about == "padding-length"]
+    assert "with one more column of padding on the right: the program fails: RuntimeError" in notes[0]
+    assert "with a sample of 4 positions alone, and without its padding: the program fails" in notes[1]
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_nothing_of_the_other_processes_is_left_in_the_program(
+    loader: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither its numbers nor its output, nor processes."""
+    found = []
+    for watched in (False, True):
+        torch.manual_seed(0)
+        model, losses = Encoder(), []
+        with mg.doctor.watch(steps=2 if watched else 1):
+            for batch in list(batches(loader=loader)):
+                loss = model(batch["ids"], batch["mask"]).sum(1).square().mean()
+                loss.backward()
+                sys.stdout.write("loss\n")
+                losses.append(loss.item())
+        gradient = model.table.weight.grad
+        assert gradient is not None
+        found.append((losses, gradient))
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=0)
+    assert capfd.readouterr().out.count("loss") == 8
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        (lambda: sys.exit(3), "the program fails: SystemExit: 3"),
+        (
+            lambda: os._exit(3),
+            "the program fails: ChildProcessError: its process ended before its backward pass",
+        ),
+    ],
+)
+def test_a_run_that_ends_otherwise_is_a_note(fault: Callable[[], None], words: str) -> None:
+    model = Encoder()
+    with mg.doctor.watch() as watched:
+        for batch in batches(loader=True):
+            if batch["ids"].shape != (4, 7):
+                fault()
+            model(batch["ids"], batch["mask"]).sum(1).square().mean().backward()
+    assert [words in note.message for note in watched.report.notes] == [True, True], watched.report
