@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from maskgrad.other_names import instead_of_name
+
 __all__ = ["REMOVED", "missing_attribute"]
 
 _TORCHREC = "tables larger than one machine are TorchRec's: docs/how_do_i/large_tables.md has a program"
@@ -28,7 +30,10 @@ REMOVED = {
 
 
 def missing_attribute(module: str, name: str) -> AttributeError:
-    """Create the error for ``module.name``; for a removed name it says what to write instead."""
+    """Create the error for ``module.name``, with what to write instead of a removed, foreign or misspelt name."""
     text = f"module {module!r} has no attribute {name!r}"
     instead = REMOVED.get(module, {}).get(name)
-    return AttributeError(f"{text}: it was removed in version 0.3; {instead}" if instead else text)
+    if instead:
+        return AttributeError(f"{text}: it was removed in version 0.3; {instead}")
+    meant = instead_of_name(name) if module == "maskgrad" else ""
+    return AttributeError(f"{text}; did you mean {meant}?" if meant else text)

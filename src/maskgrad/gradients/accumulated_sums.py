@@ -24,6 +24,7 @@ from maskgrad.gradients.attached import (
 )
 from maskgrad.gradients.gradient import is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.gradients.parameter_arguments import listed_parameters
 from maskgrad.masked_tensor import MaskedTensor, from_sparse, masked
 from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.semantics.entries import HALVES
@@ -240,12 +241,9 @@ def named_parameters(given: Parameters) -> dict[str, Tensor]:
     if isinstance(given, nn.Module):
         named: list[tuple[str, Any]] = list(given.named_parameters())
     else:
-        listed = [given] if isinstance(given, (Tensor, MaskedTensor)) else list(given)
-        named = [(str(place), one) for place, one in enumerate(listed)]
+        named = [(str(place), one) for place, one in enumerate(listed_parameters(given))]
     found: dict[int, tuple[str, Tensor]] = {}
     for name, one in named:
-        if not isinstance(one, (Tensor, MaskedTensor)):
-            raise TypeError(f"expected a module or its parameters, found {type(one).__name__}")
         param = one._values if isinstance(one, MaskedTensor) else one
         found.setdefault(id(param), (name, param))
     if not found:

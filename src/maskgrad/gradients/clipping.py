@@ -17,6 +17,7 @@ from torch import Tensor
 from maskgrad.gradients.attached import current_gradient, replace_gradient
 from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, is_strided, read
 from maskgrad.gradients.padded_rows import PaddedRows
+from maskgrad.gradients.parameter_arguments import listed_parameters
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 
@@ -185,11 +186,8 @@ def limit_of(name: str, value: float) -> float:
 
 def _listed(parameters: Parameters) -> list[Owner]:
     """Return parameters with their gradients; for a leaf MaskedTensor its values, which are trained."""
-    given = [parameters] if isinstance(parameters, (Tensor, MaskedTensor)) else list(parameters)
     owners: list[Owner] = []
-    for parameter in given:
-        if not isinstance(parameter, (Tensor, MaskedTensor)):
-            raise TypeError(f"parameters must be tensors, found {type(parameter).__name__}")
+    for parameter in listed_parameters(parameters):
         param = parameter._values if isinstance(parameter, MaskedTensor) else parameter
         gradient = current_gradient(param)
         if gradient is not None:

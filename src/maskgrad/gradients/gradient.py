@@ -190,6 +190,10 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
 
 def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
     """Raise a TypeError or ValueError unless type, shape, device and dtype fit; entries are not read."""
+    if not isinstance(param, (Tensor, MaskedTensor)):
+        raise TypeError(
+            f"param must be a tensor, found {type(param).__name__}; attach one gradient to one parameter"
+        )
     if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
         raise TypeError(
             f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"

@@ -5,11 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["instead_of", "name_of"]
+__all__ = ["BY_ATTRIBUTE", "instead_of", "name_of"]
+
+#: Attributes of pandas, numpy.ma and other libraries, and what to write instead.
+BY_ATTRIBUTE = {
+    **dict.fromkeys(("fillna", "fill_null", "fill_value"), "x.filled(0.)"),
+    **dict.fromkeys(("isna", "isnull", "is_null"), "~x.mask"),
+    **dict.fromkeys(("notna", "notnull", "is_specified", "specified", "valid", "valid_mask"), "x.mask"),
+    **dict.fromkeys(
+        ("dropna", "drop_nulls"), "x[x.mask.all(1)] for complete rows, x.compressed() for entries"
+    ),
+    "count": "x.mask.sum(0), or x.num_specified()",
+    "average": "x.mean(), or (x * w).sum() / (x * 0 + w).sum()",
+    "astype": "x.to(torch.float64)",
+    "copy": "x.clone()",
+    "to_list": "x.tolist()",
+    "to_pandas": "mg.interop.to_pandas(x)",
+    "to_polars": "mg.interop.to_polars(x)",
+    "to_arrow": "mg.interop.to_arrow(x)",
+    "to_nested": "mg.interop.to_nested(x.to_jagged())",
+    **dict.fromkeys(("masked_mean", "nan_mean"), "x.mean()"),
+    "masked_sum": "x.sum()",
+}
 
 #: Remedy by the function's name in messages.
 BY_NAME = {
+    "torch.Tensor.to_padded_tensor": "Write x.filled(0.).",
     "torch.Tensor.numpy": "Write x.to_numpy() for a numpy.ma array, or x.filled(float('nan')).numpy() for libraries "
     "that support NaN.",
     "torch.Tensor.storage": "Write x.get_data().storage() for the memory of the values; that of the mask is x.mask's.",
@@ -56,6 +79,8 @@ def instead_of(function: Any, name: str) -> str:
 
 def name_of(function: Any) -> str:
     """Return the public name of a function of torch, as messages call it."""
+    if function in (Tensor.__dlpack__, Tensor.__dlpack_device__):
+        return "torch.tensor(x), torch.as_tensor(x) or another reader of DLPack"
     if torch.compiler.is_compiling():  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
     for name, known in vars(torch.sparse).items():  # under names of their own there

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -35,6 +35,27 @@ def check_layout(layout: torch.layout) -> None:
         )
 
 
+def _ndim(argument: object) -> int:
+    return argument.ndim if isinstance(argument, Tensor) else -1
+
+
+def _found(argument: object) -> str:
+    return f"a {argument.ndim}-d tensor" if isinstance(argument, Tensor) else type(argument).__name__
+
+
+def _as_sequences(part: object) -> str:
+    """Return the argument to write instead of a list with ``part``, which is no sequence of entries."""
+    if part is None:
+        return "[s for s in sequences if s is not None]"
+    if isinstance(part, MaskedTensor):
+        return "[s.compressed() for s in sequences]"
+    if hasattr(part, "mask"):  # of numpy.ma
+        return "[mg.from_numpy(s).compressed() for s in sequences]"
+    if not hasattr(part, "__len__") or _ndim(part) == 0:  # numbers: one sequence, or lengths
+        return "[torch.as_tensor(sequences)]) for one sequence, or mg.from_lengths(data, torch.as_tensor(sequences)"
+    return "[torch.as_tensor(s) for s in sequences]"
+
+
 def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.strided) -> MaskedTensor:
     """Create a batch of sequences of different lengths.
 
@@ -61,6 +82,12 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     """
     notice_packages()
     check_layout(layout)
+    if not isinstance(sequences, Iterable) or isinstance(sequences, (str, Mapping)) or _ndim(sequences) == 1:
+        remedy = "[sequence]" if _ndim(sequences) == 1 else "[torch.tensor([1., 2.]), torch.tensor([3.])]"
+        raise TypeError(
+            f"sequences must be a list of tensors (length, *features), found {_found(sequences)}; write "
+            f"mg.from_sequences({remedy})"
+        )
     parts = list(sequences)
     if not parts:
         raise ValueError(
@@ -68,9 +95,9 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
         )
     for i, part in enumerate(parts):
         if not isinstance(part, Tensor) or part.ndim < 1:
-            found = type(part).__name__ if not isinstance(part, Tensor) else "a 0-d tensor"
             raise TypeError(
-                f"sequences must be tensors (length, *features), found {found} at {i}; convert it with torch.as_tensor"
+                f"sequences must be tensors (length, *features), found {_found(part)} at {i}; write "
+                f"mg.from_sequences({_as_sequences(part)})"
             )
         if part.dtype != parts[0].dtype:
             raise TypeError(

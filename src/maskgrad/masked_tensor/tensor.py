@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.types import Number
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
-from maskgrad.masked_tensor.instead import instead_of
+from maskgrad.masked_tensor.instead import BY_ATTRIBUTE, instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
 from maskgrad.patterns.boolean import Home, own_home, sharers
@@ -86,6 +86,9 @@ class MaskedTensor(Base):
             if not name.startswith("__") and hasattr(Tensor, name):
                 name = f"torch.Tensor.{name}"
                 raise UnsupportedAttributeError(name, instead=instead_of(None, name))
+            instead = BY_ATTRIBUTE.get(name)
+            if instead is not None:
+                raise AttributeError(f"MaskedTensor has no attribute {name!r}; did you mean {instead}?")
             raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)
 
     def _rebind(self, values: Tensor, pattern: Pattern) -> None:
@@ -155,9 +158,11 @@ class MaskedTensor(Base):
         if isinstance(value, (int, float)) and values.is_floating_point():
             plain: Tensor = fill(Entries(values, mask), mask, value)
             return plain
-        if isinstance(value, (str, *NO_VALUES)):
-            ways = "x.filled(0.), x.filled(x.mean()), or x.tolist() for lists with None"
-            raise TypeError(f"value must be a number or a tensor, found {value!r}; write {ways}")
+        is_tensor = isinstance(value, (Tensor, MaskedTensor))
+        if isinstance(value, NO_VALUES) or (hasattr(value, "__len__") and not is_tensor):
+            found = repr(value) if isinstance(value, (str, *NO_VALUES)) else type(value).__name__
+            ways = "x.filled(0.), x.filled(x.mean()), x.filled(torch.as_tensor(value)), x.tolist() for None"
+            raise TypeError(f"value must be a number or a tensor, found {found}; write {ways}")
         return chosen(mask, values, value)
 
     def to_tensor(self, value: float | Tensor = 0) -> Tensor:
@@ -179,17 +184,22 @@ class MaskedTensor(Base):
         Raises:
             UnspecifiedValueError: the entry is unspecified.
         """
+        return self._single("item()").item()
+
+    def _single(self, conversion: str) -> Tensor:
+        """The only entry; ``conversion`` is what messages say of the conversion to a Python number."""
         if self.shape.numel() != 1:
             raise RuntimeError(
-                f"a tensor with {self.shape.numel()} elements cannot be converted to a scalar by item()"
+                f"{conversion} needs one entry, but this MaskedTensor has {self.shape.numel()}; write x.tolist() for "
+                "all of them, with None, or reduce it, as x.mean()"
             )
         values, mask = self._dense()
         if not bool(mask):
             raise UnspecifiedValueError(
-                "item() needs a specified entry, but this one is unspecified (a missing value, or an empty reduction); "
-                "write x.filled(0.).item() for a default"
+                f"{conversion} needs a specified entry, but this one is unspecified (a missing value, or an empty "
+                "reduction); write x.filled(0.).item() for a default"
             )
-        return values.item()
+        return values
 
     def tolist(self) -> Any:
         """Return nested lists of Python numbers, None where unspecified."""
@@ -236,20 +246,24 @@ class MaskedTensor(Base):
                 yield from self.unbind(0)[1:]
 
     def __bool__(self) -> bool:
-        return bool(self.item())
+        if self.shape.numel() != 1:
+            raise RuntimeError(
+                f"the truth of a MaskedTensor with {self.shape.numel()} entries is ambiguous (`if x > 0`, `x and y`, "
+                "Python's max and sorted); write (x > 0).any() or (x > 0).all(), x & y, x.amax(), x.sort()"
+            )
+        return bool(self._single("bool()"))
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._single("float()"))
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._single("int()"))
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._single("complex()").item())
 
     def __index__(self) -> int:
-        self.item()  # raises for an unspecified entry
-        return self._dense()[0].__index__()
+        return self._single("an index of Python").__index__()
 
     def __contains__(self, value: object) -> bool:
         raise TypeError("`value in masked` has no meaning on incomplete data; use (masked == value).any()")

@@ -83,6 +83,12 @@ class MaskedOptimizer(TorchSteps):
         """``options``: the local variables of a subclass's constructor."""
         no_options = ("self", "params", "__class__")
         chosen = {name: value for name, value in options.items() if name not in no_options}
+        if not isinstance(params, Iterable):
+            name = type(self).__name__
+            raise TypeError(
+                f"params must be an iterable of parameters or groups, found {type(params).__name__}; "
+                f"write {name}(model.parameters())"
+            )
         torch.optim.Optimizer.__init__(self, params, chosen)
 
     @functools.cached_property

@@ -77,7 +77,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         "__dlpack__ __dlpack_device__",
         (Tensor,),
         "DLPack has no place for a mask, and masked values would be read as data",
-        "Pass both tensors of mg.interop.to_dlpack(x), or x.filled(value).",
+        "Write x.clone() for a copy, x.filled(0.) for a plain tensor, or pass both tensors of mg.interop.to_dlpack(x).",
     ),
 )
 
