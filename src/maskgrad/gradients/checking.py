@@ -1,4 +1,4 @@
-"""Comparison of gradients with finite differences over the specified entries; exactly zero elsewhere."""
+"""torch.autograd.gradcheck over the specified entries; gradients are exactly zero elsewhere."""
 
 from __future__ import annotations
 
@@ -10,57 +10,32 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from maskgrad.gradients.checked_entries import Input, entries_of_outputs, inputs_of
-from maskgrad.gradients.jacobians import Comparison
-from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["gradcheck", "gradgradcheck"]
 
 
-def gradcheck(
-    func: Callable[..., Any],
-    inputs: Any,
-    *,
-    eps: float = 1e-6,
-    atol: float = 1e-5,
-    rtol: float = 1e-3,
-    raise_exception: bool = True,
-    nondet_tol: float = 0.0,
-    check_undefined_grad: bool = True,
-    check_grad_dtypes: bool = False,
-    check_batched_grad: bool = False,
-    check_batched_forward_grad: bool = False,
-    check_forward_ad: bool = False,
-    check_backward_ad: bool = True,
-    fast_mode: bool = False,
-) -> bool:
+def gradcheck(func: Callable[..., Any], inputs: Any, *, raise_exception: bool = True, **options: Any) -> bool:
     r"""Compare the gradients of ``func`` with differences :math:`(f(x + \epsilon) - f(x - \epsilon)) / 2\epsilon`.
 
-    Only specified entries are perturbed, and only specified results are compared. A gradient that is not exactly 0
-    outside the pattern of an input is an error; ``torch.autograd.gradcheck`` with ``masked=True`` does not check this.
+    ``torch.autograd.gradcheck`` of the function from the specified entries of the inputs to those of the results. A
+    gradient that is not exactly 0 outside the pattern of an input is an error; PyTorch's ``masked=True`` does not check
+    this.
 
     Args:
         func: takes ``inputs``; returns tensors, MaskedTensors or sparse tensors of torch, one or a tuple.
         inputs: one argument or a tuple of them. Those that require a gradient are checked: strided tensors,
-            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC; each index is perturbed
-            once). They must be float64 or complex128: differences of float32 are too coarse.
-        eps: size of the finite differences.
-        atol: absolute tolerance.
-        rtol: relative tolerance.
+            MaskedTensors of any layout, sparse tensors of torch (COO, CSR, CSC, BSR, BSC). They must be float64 or
+            complex128: differences of float32 are too coarse.
         raise_exception: False: return False instead of raising GradcheckError.
-        nondet_tol: largest difference of two backward passes through the same graph.
-        check_undefined_grad: check undefined gradients of results (None) as well.
-        check_grad_dtypes: the gradient must have the dtype of its input.
-        check_batched_grad: check ``torch.func.vmap`` over the backward pass.
-        check_batched_forward_grad: check ``torch.func.vmap`` over tangents.
-        check_forward_ad: check forward mode.
-        check_backward_ad: check the backward pass.
-        fast_mode: compare one random combination of all entries first, and each entry only if that differs.
+        **options: keyword arguments of ``torch.autograd.gradcheck``: ``eps``, ``atol``, ``rtol``, ``fast_mode``,
+            ``check_forward_ad``, ``check_batched_grad``, ….
 
     Returns:
         True.
 
     Raises:
-        GradcheckError: (a ``RuntimeError``) names the input and its entry, the output and its entry, and both values.
+        GradcheckError: (a ``RuntimeError``) a derivative is wrong, or a gradient outside the pattern is not 0.
+            PyTorch's message counts the checked inputs, and their specified entries in the order of storage.
         ValueError: no input requires a gradient, or no result depends on one.
         TypeError: an input that requires a gradient is in single or half precision.
 
@@ -74,26 +49,11 @@ def gradcheck(
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
     try:
-        comparison = Comparison(func, arguments, checked, eps, atol, rtol, nondet_tol, check_grad_dtypes)
-        problem = comparison.problem(fast_mode) if check_backward_ad else None
-        if problem is not None:
-            raise GradcheckError(f"gradcheck: {problem}")
-        # torch's own checks, on the specified entries only.
-        if check_undefined_grad or check_batched_grad or check_forward_ad or check_batched_forward_grad:
-            torch.autograd.gradcheck(
-                _on_entries(func, arguments, checked),
-                tuple(c.entries().detach().requires_grad_() for c in checked),
-                eps=eps,
-                atol=atol,
-                rtol=rtol,
-                nondet_tol=nondet_tol,
-                check_undefined_grad=check_undefined_grad and check_backward_ad,
-                check_batched_grad=check_batched_grad and check_backward_ad,
-                check_batched_forward_grad=check_batched_forward_grad,
-                check_forward_ad=check_forward_ad,
-                check_backward_ad=check_backward_ad,
-                fast_mode=True,  # all entries have been compared
-            )
+        if options.get("check_backward_ad", True):
+            _check_outside(func, arguments, checked)
+        torch.autograd.gradcheck(
+            _on_entries(func, arguments, checked), [c.entries() for c in checked], **options
+        )
     except GradcheckError:
         if raise_exception:
             raise
@@ -105,6 +65,8 @@ def gradgradcheck(
     func: Callable[..., Any],
     inputs: Any,
     grad_outputs: Any = None,
+    *,
+    raise_exception: bool = True,
     **options: Any,
 ) -> bool:
     r"""Check second derivatives: :func:`gradcheck` of the gradient as a function of inputs and cotangents.
@@ -114,7 +76,8 @@ def gradgradcheck(
         inputs: as for :func:`gradcheck`.
         grad_outputs: one tensor for each differentiable result, with one value per specified entry in the order of
             storage (row-major for masks). None: random numbers.
-        **options: keyword arguments of :func:`gradcheck`.
+        raise_exception: False: return False instead of raising GradcheckError.
+        **options: keyword arguments of ``torch.autograd.gradgradcheck``.
 
     Returns:
         True.
@@ -129,56 +92,77 @@ def gradgradcheck(
     """
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     checked = inputs_of(arguments)
-    on_entries = _on_entries(func, arguments, checked, whole=True)
-    points = [c.point.detach().requires_grad_() for c in checked]
-    results = on_entries(*points)
-    if grad_outputs is None:
-        generator = torch.Generator().manual_seed(0)
-        cotangents = [
-            torch.randn(r.shape, dtype=r.dtype, generator=generator).to(r.device).requires_grad_()
-            for r in results
-        ]
-    else:
+    on_entries, entries = _on_entries(func, arguments, checked), [c.entries() for c in checked]
+    if grad_outputs is not None:
         given = grad_outputs if isinstance(grad_outputs, (tuple, list)) else (grad_outputs,)
-        if len(given) != len(results) or any(
-            g.numel() != r.numel() for g, r in zip(given, results, strict=True)
-        ):
+        sizes, found = [r.numel() for r in on_entries(*entries)], [g.numel() for g in given]
+        if sizes != found:
             raise ValueError(
-                f"grad_outputs must have one value for each specified entry of each result, "
-                f"{[r.numel() for r in results]}, found {[g.numel() for g in given]}"
+                f"grad_outputs must have one value for each specified entry of each result, {sizes}, found {found}"
             )
-        cotangents = [
-            g.detach().reshape(r.shape).clone().requires_grad_() for g, r in zip(given, results, strict=True)
-        ]
-
-    def first(*parts: Any) -> tuple[Any, ...]:
-        with torch.enable_grad():
-            points = [p._values if isinstance(p, MaskedTensor) else p for p in parts[: len(checked)]]
-            points = [p if p.requires_grad else p.view_as(p).requires_grad_() for p in points]
-            grads = torch.autograd.grad(
-                on_entries(*points),
-                points,
-                tuple(parts[len(checked) :]),
-                create_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        return tuple([c.with_pattern(g) for c, g in zip(checked, grads, strict=True)])
-
-    return gradcheck(
-        first, (*[c.with_pattern(c.point.clone().requires_grad_()) for c in checked], *cotangents), **options
-    )
+        grad_outputs = [g.detach().reshape(-1).clone().requires_grad_() for g in given]
+    try:
+        if not any(c.sparse for c in checked):  # PyTorch has no second derivatives through its sparse tensors
+            _check_outside(func, arguments, checked, second=True)
+        torch.autograd.gradgradcheck(on_entries, entries, grad_outputs, **options)
+    except GradcheckError:
+        if raise_exception:
+            raise
+        return False
+    return True
 
 
 def _on_entries(
-    func: Callable[..., Any], arguments: tuple[Any, ...], checked: list[Input], whole: bool = False
+    func: Callable[..., Any], arguments: tuple[Any, ...], checked: list[Input]
 ) -> Callable[..., tuple[Tensor, ...]]:
-    """Return ``func`` from the specified entries of its inputs (or their whole storage) to those of its results."""
+    """Return ``func`` from the specified entries of its inputs to those of its results."""
+    sizes: list[list[int]] = []
 
     def on_entries(*entries: Tensor) -> tuple[Tensor, ...]:
         filled = list(arguments)
         for c, part in zip(checked, entries, strict=True):
-            filled[c.position] = c.argument(part if whole else c.placed(part))
-        return tuple([e for _, e in entries_of_outputs(func(*filled))])
+            filled[c.position] = c.with_entries(part)
+        results = entries_of_outputs(func(*filled))
+        sizes.append([r.numel() for r in results])
+        if sizes[-1] != sizes[0]:
+            raise ValueError(
+                f"gradcheck: the results had {sizes[0]} specified entries, and {sizes[-1]} when an input changed by "
+                "eps; a pattern must be constant"
+            )
+        return tuple(results)
 
     return on_entries
+
+
+def _check_outside(
+    func: Callable[..., Any], arguments: tuple[Any, ...], checked: list[Input], *, second: bool = False
+) -> None:
+    """Raise an error if a gradient (or one of the gradients' gradients) outside the pattern of an input is not 0."""
+    filled, targets = list(arguments), []
+    for c in checked:
+        filled[c.position], target = c.leaf()
+        targets.append(target)
+    results = [r for r in entries_of_outputs(func(*filled)) if r.requires_grad]
+    if not results:
+        raise ValueError("gradcheck: no result depends on an input that requires a gradient")
+    gradients = _gradients(results, targets, create_graph=second)
+    if second:
+        first = [c.inside(g) for c, g in zip(checked, gradients, strict=True) if g is not None]
+        first = [g for g in first if g.requires_grad]
+        if not first:  # the gradient is constant
+            return
+        gradients = _gradients(first, targets)
+    for c, gradient in zip(checked, gradients, strict=True):
+        for at, value in [] if gradient is None else c.outside(gradient):
+            raise GradcheckError(
+                f"gradcheck: the gradient must be exactly 0 outside the pattern of {c.name}, found {value} at entry "
+                f"{tuple(at)}"
+            )
+
+
+def _gradients(
+    results: list[Tensor], targets: list[Tensor], *, create_graph: bool = False
+) -> tuple[Tensor | None, ...]:
+    generator = torch.Generator().manual_seed(0)
+    cotangents = [torch.randn(r.shape, dtype=r.dtype, generator=generator).to(r.device) for r in results]
+    return torch.autograd.grad(results, targets, cotangents, create_graph=create_graph, allow_unused=True)
