@@ -14,7 +14,7 @@ from types import FrameType
 
 import torch
 
-__all__ = ["Lines", "Place", "here", "is_users"]
+__all__ = ["Lines", "Place", "callers", "here", "is_users"]
 
 _OURS = str(Path(__file__).parent.parent)
 _DOCTOR = str(Path(__file__).parent)
@@ -28,6 +28,8 @@ _COMPUTED_BY = frozenset(
 )
 #: the function in which the doctor calls the user's step
 BOUNDARY = "call_step"
+#: how many callers of a line are told
+_CALLERS = 3
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,19 @@ def here() -> Place | None:
             library = Place(file, frame.f_lineno, frame.f_code.co_name)
         frame = frame.f_back
     return Place(*package) if library is None and package[0] else library
+
+
+def callers(place: Place | None) -> list[str]:
+    """The lines of the program through which a line was reached, the innermost first; none in a backward pass."""
+    frame: FrameType | None = sys._getframe(1)
+    found: list[Place] = []
+    while frame is not None and frame.f_code.co_name not in (BOUNDARY, "_engine_run_backward"):
+        file = frame.f_code.co_filename
+        if is_users(file):
+            found.append(Place(file, frame.f_lineno))
+        frame = frame.f_back
+    reached = place is not None and bool(found) and (found[0].file, found[0].line) == (place.file, place.line)
+    return [f"{at.file}:{at.line}: {at.code}" for at in found[1 : 1 + _CALLERS]] if reached else []
 
 
 class Lines:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.frames import Lines, Place
+from maskgrad.doctor.frames import Lines, Place, callers
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
+from maskgrad.doctor.remedies import Setting
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.twins import Twins
 
@@ -157,6 +158,9 @@ class Event:
     shape: tuple[int, ...] = ()
     #: shapes of the inputs
     inputs: tuple[tuple[int, ...], ...] = ()
+    #: of an operation that mixes: what its remedy depends on, and the lines that led to it
+    setting: Setting | None = None
+    callers: list[str] = field(default_factory=list)
 
 
 class Recorder(Twins):
@@ -174,7 +178,7 @@ class Recorder(Twins):
         self._writers: dict[int, list[int]] = {}
         self._nodes = Lines()
         self._names = names
-        self._stack: list[str] = []
+        self._stack: list[nn.Module] = []
         #: for each line of the program, whether padding or real entries differed there
         self.lines: dict[tuple[str, int], str] = {}
 
@@ -189,7 +193,7 @@ class Recorder(Twins):
         self._calls.__exit__(None, None, None)
 
     def _enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
-        self._stack.append(self._names.get(id(module), type(module).__name__))
+        self._stack.append(module)
 
     def _leave(self, *_: Any) -> None:
         if self._stack:
@@ -234,19 +238,31 @@ class Recorder(Twins):
             event = self._event(call, causes, shapes)
             event.bad, event.share, event.shape = share > 0, share, shape
             event.mixes = event.bad and not bad_before
-            self._add(event, outputs, keep=bool(call.written))
+            self._add(event, outputs, keep=bool(call.written), call=call)
 
     def _event(self, call: Operated, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
-        module = self._stack[-1] if self._stack else ""
+        running = self._stack[-1] if self._stack else None
+        module = "" if running is None else self._names.get(id(running), type(running).__name__)
         backward = torch._C._current_autograd_node() is not None
         return Event(call.facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
+
+    def _layers(self) -> list[nn.Module]:
+        """The modules of PyTorch that are running and no module of the program inside, the outermost first."""
+        own = (not type(module).__module__.startswith("torch.nn.") for module in reversed(self._stack))
+        count = next((place for place, of_program in enumerate(own) if of_program), len(self._stack))
+        return self._stack[len(self._stack) - count :]
 
     def _differing(self, tensor: Tensor, shadow: Tensor | None) -> Tensor:
         """Where a tensor differs from its twin and is real; a shadow of another shape says nothing."""
         unequal = differing(tensor, self.other(tensor))
         return unequal if shadow is None or unequal.shape != shadow.shape else unequal & shadow
 
-    def _add(self, event: Event, outputs: list[Tensor], *, keep: bool) -> None:
+    def _add(self, event: Event, outputs: list[Tensor], *, keep: bool, call: Operated) -> None:
+        if event.mixes:
+            shape = next((tuple(t.shape) for t in call.inputs if self.twin(t) is not None), ())
+            masks = [tuple(mask.shape) for mask in self.shadows.masks]
+            event.setting = Setting.of(call, shape, masks, self._layers())
+            event.callers = callers(event.place)
         number = len(self.events)
         self.events.append(event)
         if event.place is not None and not event.backward:  # gradients reach all lines before a fault
@@ -289,7 +305,7 @@ class Recorder(Twins):
         if any(bool(self._differing(output, None).any()) for output in outputs):
             event = self._event(call, self._who_wrote([source]))
             event.bad, event.mixes, event.shape = True, not was_bad, tuple(outputs[0].shape)
-            self._add(event, outputs, keep=True)
+            self._add(event, outputs, keep=True, call=call)
 
     def _runs_along(self, source: Tensor, axis: int) -> bool:
         """Whether the positions of a sequence are told apart along this axis, and samples along another."""
