@@ -1,39 +1,23 @@
-"""Names that a version has removed, each with what to write instead; kept for one minor version."""
+"""Names that were removed, each with what to write instead (``removed.json``); kept for one minor version."""
 
 from __future__ import annotations
 
-from maskgrad.other_names import instead_of_name
+import json
+from pathlib import Path
 
-__all__ = ["REMOVED", "missing_attribute"]
+__all__ = ["missing_attribute", "removed_names"]
 
-_TORCHREC = "tables larger than one machine are TorchRec's: docs/how_do_i/large_tables.md has a program"
 
-#: By module and name.
-REMOVED = {
-    "maskgrad.distributed": {
-        "ShardedEmbedding": _TORCHREC,
-        "ShardedEmbeddingBag": _TORCHREC,
-        "ShardedTables": _TORCHREC,
-        "spread_tables": _TORCHREC,
-        "is_sharded": _TORCHREC,
-        "clip_grad_norm_": "write mg.clip_grad_norm_(parameters, max_norm)",
-        "save_checkpoint": "write torch.distributed.checkpoint.save(state_dict, checkpoint_id=folder)",
-        "load_checkpoint": "write torch.distributed.checkpoint.load(state_dict, checkpoint_id=folder)",
-        "optimizer_state_dict": (
-            "write torch.distributed.checkpoint.state_dict.get_optimizer_state_dict(model, optimizer)"
-        ),
-        "load_optimizer_state_dict": (
-            "write torch.distributed.checkpoint.state_dict.set_optimizer_state_dict(model, optimizer, state)"
-        ),
-    },
-}
+def removed_names() -> dict[str, dict[str, str]]:
+    """Read what to write instead of each removed name, by module."""
+    found: dict[str, dict[str, str]] = json.loads(
+        Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
+    )
+    return found
 
 
 def missing_attribute(module: str, name: str) -> AttributeError:
-    """Create the error for ``module.name``, with what to write instead of a removed, foreign or misspelt name."""
+    """Create the error for ``module.name``; for a removed name it says what to write instead."""
     text = f"module {module!r} has no attribute {name!r}"
-    instead = REMOVED.get(module, {}).get(name)
-    if instead:
-        return AttributeError(f"{text}: it was removed in version 0.3; {instead}")
-    meant = instead_of_name(name) if module == "maskgrad" else ""
-    return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
+    instead = removed_names().get(module, {}).get(name)
+    return AttributeError(f"{text}: it was removed in version 0.3; {instead}" if instead else text)

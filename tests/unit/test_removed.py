@@ -6,16 +6,16 @@ import importlib
 
 import pytest
 
-from maskgrad.removed import REMOVED
+from maskgrad.removed import removed_names
 
 
-@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in REMOVED.items() for n in names])
+@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in removed_names().items() for n in names])
 def test_a_removed_name_says_what_to_write(module: str, name: str) -> None:
     with pytest.raises(
         AttributeError, match=rf"no attribute '{name}': it was removed in version 0\.3; "
     ) as caught:
         getattr(importlib.import_module(module), name)
-    assert str(caught.value).endswith(REMOVED[module][name])
+    assert str(caught.value).endswith(removed_names()[module][name])
     assert not hasattr(importlib.import_module(module), name)
 
 

@@ -2,7 +2,6 @@
 
 from maskgrad.gradients.accumulation import GradientAccumulator
 from maskgrad.gradients.batched import batched_grad, batched_hessian
-from maskgrad.gradients.batched_products import batched_jvp, batched_vjp
 from maskgrad.gradients.checking import gradcheck, gradgradcheck
 from maskgrad.gradients.clipping import clip_grad_norm_, clip_grad_value_, grad_norm
 from maskgrad.gradients.coupled_backward import coupled_backward
@@ -17,8 +16,6 @@ __all__ = [
     "GradientAccumulator",
     "batched_grad",
     "batched_hessian",
-    "batched_jvp",
-    "batched_vjp",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clipped_backward",

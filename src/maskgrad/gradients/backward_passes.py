@@ -29,15 +29,12 @@ _AT_ONCE = 2**20
 _AT_ONCE_ON_ACCELERATOR = 2**26
 #: minimum number of passes
 _FEWEST_AT_ONCE = 3
-#: gradients that live at the same time in a pass, in units of the largest
-_ALIVE = 3
 
 
 class BackwardPasses:
     """Backward passes from ``output`` (B, *O) to some inputs; the graph is kept.
 
-    ``chunk_size`` is the number of cotangents sent at once; None: chosen by the sizes of gradients. ``memory_budget``
-    is the number of bytes for the gradients of all simultaneous passes.
+    ``chunk_size`` is the number of cotangents sent at once; None: chosen by the sizes of gradients.
     """
 
     def __init__(
@@ -46,11 +43,10 @@ class BackwardPasses:
         inputs: Sequence[Node],
         create_graph: bool = False,
         chunk_size: int | None = None,
-        memory_budget: int | None = None,
     ) -> None:
         self.output, self.inputs, self.create_graph = output, inputs, create_graph
         self._plain = [node.plain for node in inputs]
-        self._at_once = chunk_size or self._what_pays(memory_budget)
+        self._at_once = chunk_size or self._what_pays()
         self._fixed = chunk_size is not None
 
     def one(self, cotangent: Tensor, create_graph: bool = False) -> Gradients:
@@ -164,17 +160,11 @@ class BackwardPasses:
             for gradient, node in zip(found, self.inputs, strict=True)
         ]
 
-    def _what_pays(self, memory_budget: int | None) -> int:
-        sizes = gradient_sizes(self.output, self._plain)
-        largest = max(1, *sizes)
-        if memory_budget is not None:
-            alive = sum(sizes) if self.create_graph else _ALIVE * largest
-            fits = memory_budget // max(1, alive * self.output.element_size())
-        else:
-            fits = _AT_ONCE_ON_ACCELERATOR
+    def _what_pays(self) -> int:
+        largest = max(1, *gradient_sizes(self.output, self._plain))
         if self.output.device.type != "cpu":
-            return max(1, min(fits, _AT_ONCE_ON_ACCELERATOR // largest))
-        return 1 if largest >= _IN_TURN_FROM else max(1, min(fits, _AT_ONCE // largest))
+            return max(1, _AT_ONCE_ON_ACCELERATOR // largest)
+        return 1 if largest >= _IN_TURN_FROM else _AT_ONCE // largest
 
 
 def _in_memory(gradient: Tensor | None) -> Tensor | None:

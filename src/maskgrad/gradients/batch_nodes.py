@@ -96,17 +96,12 @@ def require_batch(output: Node, inputs: Sequence[Node]) -> int:
     return samples
 
 
-def outer(values: Tensor, output: Node | None, given: Node, between: int = 0) -> Tensor | MaskedTensor:
-    """Return derivatives (B, *O, *I) with the patterns of outputs and inputs; plain if both are fully specified.
-
-    Without ``output``, (B, *N, *I) with ``between`` dimensions N.
-    """
-    own = None if output is None else output.mask
+def outer(values: Tensor, output: Node, given: Node) -> Tensor | MaskedTensor:
+    """Return derivatives (B, *O, *I) with the patterns of outputs and inputs; plain if both are fully specified."""
+    own, between = output.mask, len(output.shape) - 1
     if own is None and given.mask is None:
         return values
     mask = torch.ones((), dtype=torch.bool, device=values.device)
-    if output is not None:
-        between = len(output.shape) - 1
     if own is not None:
         mask = mask & own.reshape(own.shape + (1,) * (len(given.shape) - 1))
     if given.mask is not None:

@@ -18,7 +18,7 @@ from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_node
 from maskgrad.gradients.coupling import COUPLING, directions, quick_cotangent, require_independent
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Mode", "batched_grad", "batched_hessian", "jacobian_rows", "require_used"]
+__all__ = ["batched_grad", "batched_hessian"]
 
 _REMEDY = (
     "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
@@ -27,13 +27,12 @@ _REMEDY = (
 
 
 @dataclass(frozen=True)
-class Mode:
+class _Mode:
     """Options of how derivatives are computed, and the result for inputs that have none."""
 
     create_graph: bool = False
     chunk_size: int | None = None
     coupling: str = "check"
-    memory_budget: int | None = None
     allow_unused: bool | None = None
     materialize_grads: bool = False
 
@@ -47,14 +46,13 @@ class Mode:
                 "allow_unused must be True or left out if materialize_grads is True, found False: unused inputs have "
                 "zeros, or raise an error"
             )
-        for name in ("chunk_size", "memory_budget"):
-            number = getattr(self, name)
-            if number is not None and (not isinstance(number, int) or number < 1):
-                raise ValueError(f"{name} must be a positive integer or None, found {number!r}")
+        number = self.chunk_size
+        if number is not None and (not isinstance(number, int) or number < 1):
+            raise ValueError(f"chunk_size must be a positive integer or None, found {number!r}")
 
     def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
         """Return backward passes with these options."""
-        return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size, self.memory_budget)
+        return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size)
 
 
 def batched_grad(
@@ -64,7 +62,6 @@ def batched_grad(
     chunk_size: int | None = None,
     coupling: str = "check",
     *,
-    memory_budget: int | None = None,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
@@ -85,7 +82,6 @@ def batched_grad(
             batch). ``"check"``: an additional backward pass detects them, and raises. ``"exact"``: correct for them,
             with B times as many backward passes. ``"independent"``: no check; if samples do influence each other, the
             result is the derivative of the sum of that output over the batch.
-        memory_budget: approximate bytes for all gradients of a pass; passes that do not fit run one after the other.
         allow_unused: give None for inputs on which an output does not depend, instead of an error.
         materialize_grads: give zeros for them.
 
@@ -114,7 +110,7 @@ def batched_grad(
 
     Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
     """
-    mode = Mode(create_graph, chunk_size, coupling, memory_budget, allow_unused, materialize_grads)
+    mode = _Mode(create_graph, chunk_size, coupling, allow_unused, materialize_grads)
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest_of_inputs = input_nodes(inputs)
     for output in befores:
@@ -133,7 +129,6 @@ def batched_hessian(
     chunk_size: int | None = None,
     coupling: str = "check",
     *,
-    memory_budget: int | None = None,
     allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
@@ -148,7 +143,6 @@ def batched_hessian(
         create_graph: the result can be differentiated again.
         chunk_size: number of backward passes that run at once, as for :func:`maskgrad.batched_grad`.
         coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked as well.
-        memory_budget: as for :func:`maskgrad.batched_grad`.
         allow_unused: give None where an output does not depend on an input, instead of an error.
         materialize_grads: give zeros there.
 
@@ -176,9 +170,9 @@ def batched_hessian(
     """
     first = batched_grad(
         outputs, inputs, True, chunk_size, coupling,
-        memory_budget=memory_budget, allow_unused=allow_unused, materialize_grads=materialize_grads,
+        allow_unused=allow_unused, materialize_grads=materialize_grads,
     )  # fmt: skip
-    mode = Mode(create_graph, chunk_size, coupling, memory_budget, materialize_grads=True)
+    mode = _Mode(create_graph, chunk_size, coupling, materialize_grads=True)
     afters, nest = input_nodes(inputs)
     if create_graph:
         for output in output_nodes(outputs)[0]:
@@ -201,7 +195,7 @@ def batched_hessian(
     return pytree.tree_unflatten(found, nest_of_gradients)
 
 
-def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
+def _jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     """Return derivatives (prod(O), B, *I) of one output by each input; None: it does not depend on the input."""
     output = passes.output
     samples, features = output.shape[0], output.shape[1:]
@@ -235,7 +229,7 @@ def jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
     return rows
 
 
-def require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: Mode) -> None:
+def _require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: _Mode) -> None:
     """Raise ValueError if an input that must be used is not part of the graph."""
     for derivative, node in zip(found, inputs, strict=True):
         if derivative is None and not (mode.allow_unused or mode.materialize_grads):
@@ -246,9 +240,9 @@ def require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mod
             )
 
 
-def _jacobians(output: Node, inputs: Sequence[Node], mode: Mode) -> list[Any]:
-    rows = jacobian_rows(mode.passes(output, inputs), mode.coupling)
-    require_used(rows, output, inputs, mode)
+def _jacobians(output: Node, inputs: Sequence[Node], mode: _Mode) -> list[Any]:
+    rows = _jacobian_rows(mode.passes(output, inputs), mode.coupling)
+    _require_used(rows, output, inputs, mode)
     shape = output.shape
     found: list[Any] = []
     for row, node in zip(rows, inputs, strict=True):
