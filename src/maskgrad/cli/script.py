@@ -28,6 +28,8 @@ def check_program(name: str, *, module: bool) -> None:
         problem = "" if is_script else f"expected a Python script, found {name!r}"
         problem = problem if Path(name).is_file() else f"there is no file {name!r}"
         instead = "maskgrad doctor train.py"
+        if name.endswith(".ipynb"):
+            instead = "with mg.doctor.watch() as watched: in the cell that trains, then print(watched.report)"
     if problem:
         raise typer.BadParameter(f"{problem}; for example: {instead}", param_hint="'SCRIPT'")
 

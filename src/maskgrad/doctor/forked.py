@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Padding
 from maskgrad.doctor.case import Examination
@@ -30,7 +29,7 @@ from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.precision import in_double
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
-from maskgrad.doctor.trial import Outcome, Trial, reached, with_gradient
+from maskgrad.doctor.trial import Outcome, Trial
 
 __all__ = ["Continued", "Snapshot", "can_fork"]
 
@@ -78,13 +77,10 @@ class Continued(BaseException):
             root.zero_grad()
         self._mode.__enter__()
 
-    def end(self, losses: Any, parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
+    def end(self, loss: Tensor, gradients: dict[str, Tensor]) -> None:
         """The backward pass is over: send what it gave, and end."""
-        loss = losses if isinstance(losses, Tensor) else losses[0]
-        with _disable_current_modes():  # the mode is not left: the script may have entered others since
-            leaves: dict[str, Any] = dict(with_gradient(reached(loss), parameters))
-            outcome = Outcome(loss.detach(), {name: leaf.grad for name, leaf in leaves.items()}, leaves)
-            self._send(True, outcome.cloned() if self._after is None else self._after(outcome))
+        outcome = Outcome(loss, gradients)
+        self._send(True, outcome.cloned() if self._after is None else self._after(outcome))
 
     def fail(self, error: BaseException | None) -> None:
         """The script ended before; in this process nobody else is to hear of it."""

@@ -5,18 +5,28 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from maskgrad.doctor.ranks import end_group_last
 from maskgrad.doctor.watching import Watch
 
 __all__ = ["watch"]
+
+
+_ForceDispatchKeyGuard = torch._C._ForceDispatchKeyGuard
+
+
+def _guard(*keys: Any) -> Any:
+    """What a compiled function enters: at its end it would take away a mode that was entered inside."""
+    compiled = sys._getframe(1).f_code.co_name == "compile_wrapper"
+    return contextlib.nullcontext() if compiled else _ForceDispatchKeyGuard(*keys)
 
 
 class _Stopped(BaseException):
@@ -70,7 +80,8 @@ def watch(
     watched = Watch(
         padding, steps, documents=documents, causal=causal, stop=stop, blame=blame, progress=progress
     )
-    following, backward = _BaseDataLoaderIter.__next__, torch.autograd.backward
+    following = _BaseDataLoaderIter.__next__
+    backward, grad = torch.autograd.backward, torch.autograd.grad
 
     @functools.wraps(following)
     def next_batch(loader: Any) -> Any:
@@ -79,7 +90,27 @@ def watch(
     @functools.wraps(backward)
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
         backward(tensors, *args, **kwargs)
-        watched.differentiated(tensors)
+        after(tensors)
+
+    @functools.wraps(grad)
+    def run_grad(
+        outputs: Any,
+        inputs: Any,
+        grad_outputs: Any = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        found = grad(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
+        pairs = [*zip([inputs] if isinstance(inputs, Tensor) else inputs, found, strict=True)]
+        # else it is a part of the loss, such as a penalty of gradients
+        if not create_graph and any(isinstance(leaf, nn.Parameter) for leaf, _ in pairs):
+            after(outputs, [(leaf, gradient) for leaf, gradient in pairs if gradient is not None])
+        return found
+
+    def after(losses: Any, gradients: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        watched.differentiated(losses, gradients)
         if watched.ends:
             raise _Stopped
 
@@ -88,12 +119,15 @@ def watch(
         # a hook for all modules is not given keywords: they are in the frame of the call
         watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
 
+    warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
     handle = nn.modules.module.register_module_forward_pre_hook(called)
     try:
         with (
             mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
             mock.patch.object(torch.autograd, "backward", run_backward),
+            mock.patch.object(torch.autograd, "grad", run_grad),
             torch.compiler.set_stance("force_eager"),
+            mock.patch.object(torch._C, "_ForceDispatchKeyGuard", _guard),
         ):
             yield watched
     except _Stopped:

@@ -65,6 +65,7 @@ class _Step(Guarded):
             tensor.is_floating_point()
             and tensor.numel()
             and tensor.layout is torch.strided
+            and not tensor.is_nested
             and not bool(tensor.any())
             for tensor in inputs
         )
@@ -72,7 +73,7 @@ class _Step(Guarded):
             key = key_of(output)
             if key is None:
                 continue
-            if zero_factor and output.is_floating_point() and not bool(output.any()):
+            if zero_factor and output.is_floating_point() and not output.is_nested and not bool(output.any()):
                 self.zeroed[key] = (name, self._nodes.here())
             else:
                 self.zeroed.pop(key, None)

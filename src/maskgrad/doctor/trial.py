@@ -173,7 +173,7 @@ class Trial:
                     self.roots.append(module)
                     check_examinable(module)
                     state.put_aside(self._take_up(module))
-                self.rows.append(next((t.shape[0] for t in tensors_in(args) if t.ndim), 0))
+                self.rows.append(next((t.size(0) for t in tensors_in(args) if t.is_nested or t.ndim), 0))
             inside.append(module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, Padding, fields, recognised, tensor_of
 from maskgrad.doctor.case import Hidden, garble
@@ -236,10 +237,17 @@ class Watch:
             self._influence_is_known = True
             self.report.take(found)
 
-    def differentiated(self, losses: Any) -> None:
-        """A backward pass is over: loss and gradients are compared with their twins."""
+    def differentiated(self, losses: Any, pairs: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        """A backward pass is over: loss and gradients are compared with their twins.
+
+        Args:
+            losses: its roots.
+            pairs: leaves with their gradients, if those are not in ``.grad``.
+        """
+        loss = losses if isinstance(losses, Tensor) else losses[0]
         if self._run is not None:
-            self._run.end(losses, [found for root in self._roots for found in root.named_parameters()])
+            with _disable_current_modes():  # the mode is not left: the program may have entered others since
+                self._run.end(loss.detach(), self._gradients(loss, pairs))
         self.passes += 1
         recorder = self._recorder
         if recorder is None:
@@ -247,11 +255,8 @@ class Watch:
             self._look_at_influence()
             self.steps += self._influence_is_known  # no padding: this was all
             return
-        loss = losses if isinstance(losses, Tensor) else losses[0]
         self._leave()
-        params = [(name, param) for root in self._roots for name, param in root.named_parameters()]
-        gradients = {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
-        loss = loss.detach()
+        gradients, loss = self._gradients(loss, pairs), loss.detach()
         difference = compare_tensors(recorder, loss, gradients)
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
@@ -266,6 +271,14 @@ class Watch:
         self._look_at_influence()
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)
+
+    def _gradients(self, loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None) -> dict[str, Any]:
+        """The gradients by the names of their parameters."""
+        params = [found for root in self._roots for found in root.named_parameters()]
+        if pairs is None:
+            return {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
+        names = {id(param): name for name, param in params}
+        return {names.get(id(leaf), f"leaf {n}"): gradient for n, (leaf, gradient) in enumerate(pairs)}
 
     def _found(
         self, recorder: Recorder, loss: Tensor, gradients: dict[str, Any], kind: str, difference: Difference

@@ -180,6 +180,7 @@ def test_bad_options(tmp_path: Path, options: list[str], words: str) -> None:
         (["absent.py"], "there is no file 'absent.py'"),
         (["."], "there is no file '.'"),
         (["data.json"], "expected a Python script, found 'data.json'; for example: maskgrad doctor train.py"),
+        (["train.ipynb"], "for example: with mg.doctor.watch() as watched: in the cell that trains"),
         (
             ["--json", "absent/report.json", "train.py"],
             "there is no folder 'absent'; for example: --json report.json",
@@ -194,7 +195,7 @@ def test_bad_options(tmp_path: Path, options: list[str], words: str) -> None:
 )
 def test_bad_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("train.py", "other.py", "data.json"):
+    for name in ("train.py", "train.ipynb", "other.py", "data.json"):
         Path(name).write_text("open('ran', 'w')", encoding="utf-8")
     _refused(arguments, words)
     assert not Path("ran").exists()

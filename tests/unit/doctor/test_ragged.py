@@ -99,3 +99,16 @@ def test_what_is_padded_beside_them_is_examined_as_ever() -> None:
     }
     report = mg.doctor.examine(lambda b: (_means(b["x"]) * b["y"].mean(1)).mean(), batch, quick=True)
     assert report.kinds() == ["padding-leak"]
+
+
+@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
+def test_a_module_is_given_nested_samples(layout: torch.layout) -> None:
+    """Without ``model=`` the rows that it is given are counted, and zeros among its gradients looked for."""
+    layer = nn.Linear(2, 1)
+
+    def step(batch: Any) -> Tensor:
+        return torch.stack([row.square().mean() for row in layer(batch["x"]).unbind()]).mean()
+
+    report = mg.doctor.examine(step, {"x": torch.nested.nested_tensor(_samples(), layout=layout)})
+    assert {tried.name for tried in report.experiments} == {"order", "recorded step"}
+    assert report.kinds() == []

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import maskgrad as mg
@@ -69,3 +72,60 @@ def test_a_watch_of_no_backward_pass_is_not_ok(batches: int) -> None:
             layer({"x": torch.ones(2, 4, 3)}["x"][torch.ones(2, 4, dtype=torch.bool)])
     assert not watched.report
     assert "nothing was examined" in str(watched.report)
+
+
+class Pooled(nn.Module):
+    """Leaks: the mean is over padding, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.table(ids)
+        pooled: Tensor = self.head(hidden.mean(1))  # LEAK
+        return pooled + mask.sum() * 0
+
+
+def _texts() -> tuple[Tensor, Tensor]:
+    mask = torch.arange(6) < torch.tensor([6, 4, 3])[:, None]
+    return torch.randint(1, 20, (3, 6)) * mask, mask
+
+
+@pytest.mark.parametrize("compiled", ["nothing", "module", "function", "both", "method"])
+def test_a_leak_is_one_finding_whatever_is_compiled(compiled: str) -> None:
+    model: Any = Pooled()
+    with mg.doctor.watch() as watched:
+        if compiled in ("module", "both"):
+            model = torch.compile(model, backend="eager")
+        if compiled == "method":
+            model.compile(backend="eager")
+
+        def loss_of(ids: Tensor, mask: Tensor) -> Tensor:
+            return F.cross_entropy(model(ids, mask), torch.arange(3))
+
+        step = torch.compile(loss_of, backend="eager") if compiled in ("function", "both") else loss_of
+        for _ in range(3):
+            step(*_texts()).backward()
+    assert [finding.code for finding in watched.report.findings] == [
+        "pooled: Tensor = self.head(hidden.mean(1))  # LEAK"
+    ]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_gradients_that_are_returned_are_a_backward_pass(right: bool) -> None:
+    """But not those of a penalty, which are a part of the loss."""
+    layer, mask = nn.Linear(3, 1), torch.arange(4) < torch.tensor([4, 2])[:, None]
+    with mg.doctor.watch({"input": mask}) as watched:
+        for _ in range(2):
+            x = torch.ones(2, 4, 3, requires_grad=True)
+            out = layer(x)
+            out = out[mask] if right else out
+            (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+            loss = out.square().mean() + slope[mask].square().mean()
+            torch.autograd.grad(loss, [layer.weight, layer.bias])
+    assert watched.passes == 2
+    assert watched.report.ok is right
+    tried = {experiment.name for experiment in watched.report.experiments}
+    assert tried == ({"padding-leak", "padding-length"} if right else {"padding-leak"})
+    assert right or "the gradient of weight and 1 more" in watched.report.findings[0].message
