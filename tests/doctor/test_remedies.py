@@ -6,7 +6,6 @@ result is that of the program as it was, of each sample alone and without its pa
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import doctor
+from tests.doctor.pairs import load
 
 HEAD = """
 import torch
@@ -222,17 +222,12 @@ def batch_of(left: bool) -> dict[str, Tensor]:
 
 
 def loaded(folder: Path, name: str, drawn: Drawn, line: str) -> ModuleType:
-    path = folder / f"{name}.py"
-    text = HEAD.format(layers=drawn.layers, before=drawn.before, line="{line}", after=drawn.after)
     deeper = "    " if drawn.before.endswith(":") else ""
-    text = text.replace("{line}", deeper + line.replace("\n", "\n    " + deeper))
+    line = deeper + line.replace("\n", f"\n    {deeper}")
+    path = folder / f"{name}.py"
+    text = HEAD.format(layers=drawn.layers, before=drawn.before, line=line, after=drawn.after)
     path.write_text(text, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    return program
+    return load(path)
 
 
 def pasted(remedy: str, line: str) -> Iterator[str]:

@@ -79,7 +79,10 @@ class Finding:
         if where is not None and not isinstance(where, Place):
             known = {"operation": where.operation, "module": getattr(where, "module", "")}
             known["callers"] = getattr(where, "callers", [])
-        known |= {"remedy": remedy_for(kind, getattr(where, "setting", None)), **rest}
+        known |= {
+            "remedy": remedy_for(kind, known.get("operation", ""), getattr(where, "setting", None)),
+            **rest,
+        }
         place = where if where is None or isinstance(where, Place) else where.place
         if place is None:
             return cls(kind, message, **known)

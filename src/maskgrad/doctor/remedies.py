@@ -273,62 +273,64 @@ _OF_LAYERS: dict[str, Any] = {
     "RNNBase": _recurrent,
     "_BatchNorm": _batch_norm,
 }
-#: with maskgrad, and without where that is another line
+#: by the kind of finding: with maskgrad first, if there are two
 _OF_KINDS: dict[str, tuple[str, ...]] = {
     "padding-leak": ("x = mg.masked(x, mask[..., None])   # before padding is read",),
     "nan-under-mask": (
-        "loss = F.mse_loss(prediction, mg.from_nan(target))",
-        "safe = torch.where(mask != 0, x, 1.)   # before the operation that makes NaN, not after it",
+        "target = mg.from_nan(target)   # before this line",
+        "x = torch.where(mask[..., None] != 0, x, 1.)   # before this line: not its result",
     ),
     "padding-length": (
-        "mg.masked(x, mask[..., None]).mean(dim=1).filled(0.)",
-        "x.sum(1) / mask.sum(1, keepdim=True)   # not by x.shape[1]",
+        "mg.masked(x, mask[..., None]).mean(1).filled(0.)",
+        "x.masked_fill(mask[..., None] == 0, 0.).sum(1) / mask.sum(1, keepdim=True)   # not by x.shape[1]",
     ),
     "denominator": (
-        "mg.GradientAccumulator(model)   # if samples are compared: mg.coupled_backward(model, parts, loss)",
+        "accumulator = mg.GradientAccumulator(model)   # .backward(losses, mask=mask) for each part, then .finish()",
         "loss = loss_sum / tokens_of_the_whole_batch   # one denominator for all parts and ranks",
     ),
     "empty-row": (
         "mg.masked(scores, mask).softmax(-1).filled(0.)",
-        "mask = mask | ~mask.any(-1, keepdim=True)   # an empty row attends to all keys; exclude it later",
+        "mask = (mask != 0) | (mask == 0).all(-1, keepdim=True)   # before this line; leave such rows out of the loss",
     ),
     "sample-coupling": (
-        "nn.MultiheadAttention(..., batch_first=True)   # or one mask per packed sequence",
-        "mask = segments[:, :, None] == segments[:, None, :]",
+        "attention = nn.MultiheadAttention(width, heads, batch_first=True)   # samples come first",
     ),
     "document-leak": (
-        "mask = seq_idx[:, :, None] == seq_idx[:, None, :]   # True = may be read; attn_mask=mask[:, None]",
-        "reset states and end windows where seq_idx changes; the first label of a document is -100",
+        "mask = seq_idx[:, :, None] == seq_idx[:, None, :]   # True = may be read; mask[:, None] for heads",
+        "first = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)   # reset states, end windows there",
     ),
     "document-alone": (
-        "positions = torch.arange(length)   # restarts in each document",
-        "loss = loss_sum / labels_that_count   # not the length of the pack",
+        "positions = torch.cat([torch.arange(length) for length in lengths])   # they restart in each document",
+        "loss = losses.sum() / (labels != -100).sum()   # not the length of the pack",
     ),
     "batch-bits": (
-        "torch.cat([model(x[None]) for x in batch])   # sample by sample, or in batches of a fixed size",
+        "y = torch.cat([model(row[None]) for row in x])   # sample by sample, or in batches of a fixed size",
         "torch.testing.assert_close(alone, among)   # a tolerance instead of bits",
     ),
     "future-leak": (
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",
     ),
-    "order": ("outputs = outputs[order.argsort()]   # restore the order of the batch",),
+    "order": ("outputs = outputs[order.argsort()]   # before they meet labels in the order of the batch",),
     "densified-gradient": (
-        "mg.optim.Adam(model.parameters())   # takes sparse and dense gradients together",
-        "untie the weight of the embedding; no penalty on the whole table",
+        "penalty = rows.square().sum()   # of the rows that were looked up, not of the whole table",
+        "head = nn.Linear(width, entries, bias=False)   # a weight of its own, not that of the table",
     ),
-    "silent-hook": ("call module(x), not module.forward(x)",),
-    "unused-parameter": ("parameter.requires_grad_(False)", "remove the module, or let the loss depend on it"),
-    "zero-gradient": ("use the mask with True = real",),
-    "stale-rows": ("optimizer.flush()   # before the table is read",),
-}  # fmt: skip
+    "silent-hook": ("y = module(x)   # not module.forward(x), which skips hooks",),
+    "unused-parameter": ("parameter.requires_grad_(False)   # or use it in the loss, or remove it",),
+    "zero-gradient": ("mask = mask == 0   # before this line, if the mask is True in the padding",),
+    "stale-rows": ("optimizer.flush()   # before this line",),
+}
+_OF_DIVISIONS = ("count = count.clamp(min=1)   # before this line: a row without entries counts as one",)
 
 
-def remedy_for(kind: str, setting: Setting | None) -> str:
+def remedy_for(kind: str, operation: str, setting: Setting | None) -> str:
     """The lines to write instead, with maskgrad and without."""
     code: tuple[str, ...] = _OF_KINDS[kind]
     if setting is not None and kind in ("padding-leak", "padding-length"):
         code = _of(setting) or code
+    if kind == "empty-row" and operation.startswith("div"):
+        code = _OF_DIVISIONS
     if len(code) > 1 and "#" not in code[1]:
         code = (code[0], f"{code[1]}   # without maskgrad")
     return "\n".join(code)
