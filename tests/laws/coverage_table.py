@@ -8,6 +8,7 @@ from collections import Counter
 import torch
 
 from maskgrad.semantics.jagged.registry import runs_on
+from maskgrad.semantics.refusals import REFUSALS
 from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
 from tests.laws.any_type.notices import without_notices
 from tests.laws.any_type.operator_database import ENTRIES, Entry, differentiable
@@ -53,7 +54,9 @@ def table(statuses: dict[str, Status]) -> str:
         "",
         "## Refusals",
         "",
-        "Each was reviewed by hand: without the unspecified entries, PyTorch's function cannot be called.",
+        "Each was reviewed by hand: without the unspecified entries, PyTorch's function cannot be called. Where",
+        "nothing is missing the result is PyTorch's, if masks can be read: not in graphs, nor under `torch.vmap`.",
+        f"Always refused are {always_refused()}.",
         "",
         *(
             f"- {', '.join(names)}: {reason}. {remedy}"
@@ -89,6 +92,11 @@ def refusals(statuses: dict[str, Status]) -> dict[tuple[str, str], list[str]]:
         if status.name == "refused":
             found.setdefault((status.reason, status.remedy), []).append(f"`{name}`")
     return found
+
+
+def always_refused() -> str:
+    """Operations that are refused on complete data, too."""
+    return ", ".join(f"`{refusal.name}`" for refusal in REFUSALS if not refusal.of_values)
 
 
 def variants() -> list[str]:

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from maskgrad import MaskedTensor
+from maskgrad.masked_tensor import dispatch, identity
 from tests.laws.any_type.comparison import parts_of
 
-__all__ = ["Outcome", "anomalies_raise", "filled", "plain_parts"]
+__all__ = ["Outcome", "anomalies_raise", "filled", "plain_parts", "unread"]
 
 
 class Outcome(NamedTuple):
@@ -52,3 +53,10 @@ def anomalies_raise(enabled: bool) -> Iterator[None]:
         warnings.filterwarnings("ignore", "Anomaly Detection has been enabled", UserWarning)
         with torch.autograd.detect_anomaly(check_nan=True):
             yield
+
+
+@contextlib.contextmanager
+def unread() -> Iterator[None]:
+    """Masks count as unknown, as in a graph: what has no meaning on incomplete data is always refused."""
+    with mock.patch.object(dispatch, "of_complete", return_value=identity.MISSING):
+        yield

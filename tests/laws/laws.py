@@ -17,11 +17,12 @@ from tests.laws.any_type.samples import Sample
 from tests.laws.comparison import assert_result
 from tests.laws.deletion_oracle import ESTIMATES
 from tests.laws.effort import effort_for, effort_of, samples_of
-from tests.laws.evaluation import Outcome, anomalies_raise, plain_parts
+from tests.laws.evaluation import Outcome, anomalies_raise, plain_parts, unread
 from tests.laws.oracles import WRITES, expect
 
 __all__ = [
     "check_identity",
+    "check_identity_of_refused",
     "check_non_interference",
     "check_refusals",
     "check_spellings",
@@ -52,9 +53,34 @@ def only_moves(entry: Entry, call: Call) -> bool:
 
 
 def refused(entry: Entry, call: Call) -> bool:
-    """Whether the record says "never" to this call."""
+    """Whether the call has no meaning on incomplete data."""
     args, kwargs = call.masked(call.leaves(False), fully_specified(call))
-    return isinstance(attempt(entry.function, args, kwargs), mg.UndefinedOnMaskedError)
+    with unread():
+        return isinstance(attempt(entry.function, args, kwargs), mg.UndefinedOnMaskedError)
+
+
+def check_identity_of_refused(entry: Entry) -> None:
+    """Law 1 for what is refused on incomplete data: the bits of PyTorch's function, in all results and gradients."""
+    calls = [Call.of(entry, sample) for sample in samples_of(entry)]
+    for call in [call for call in calls if call.data and refused(entry, call)]:
+        plain, leaves = call.leaves(differentiable(entry)), call.leaves(differentiable(entry))
+        args, kwargs = call.with_tensors(plain)
+        torch.manual_seed(0)
+        expected = parts_of(entry.reference(*args, **kwargs))
+        args, kwargs = call.masked(leaves, fully_specified(call))
+        torch.manual_seed(0)
+        found = parts_of(entry.function(*args, **kwargs))
+        for one, other in zip(found, expected, strict=True):
+            if isinstance(other, torch.Tensor):
+                assert isinstance(one, mg.MaskedTensor) == (other.ndim > 0), f"{entry.id}: a scalar is plain"
+                assert not other.ndim or one.mask.all(), f"{entry.id}: an entry is unspecified"
+        values = [one.get_data() if isinstance(one, mg.MaskedTensor) else one for one in found]
+        assert_same_bits(values, expected, f"{entry.id}: result")
+        cotangents = cotangents_for(expected, [None] * len(expected))
+        grads = [
+            gradients(parts, tensors, cotangents) for parts, tensors in ((values, leaves), (expected, plain))
+        ]
+        assert_same_bits(*grads, f"{entry.id}: gradient")
 
 
 def check_identity(entry: Entry) -> None:

@@ -11,9 +11,10 @@ from tests.laws.any_type.notices import without_notices
 from tests.laws.any_type.operands import Call, fully_specified
 from tests.laws.any_type.operator_database import ENTRIES, Entry
 from tests.laws.effort import samples_of
+from tests.laws.evaluation import unread
 from tests.laws.oracles import oracle_of
 
-__all__ = ["STATUSES", "Status", "checked_entries", "entries_to_answer_for", "status_of"]
+__all__ = ["STATUSES", "Status", "checked_entries", "entries_to_answer_for", "refused_entries", "status_of"]
 
 #: Each status, with what it says.
 STATUSES = {
@@ -42,7 +43,7 @@ def entries_to_answer_for() -> list[Entry]:
 
 @functools.cache
 def status_of(entry: Entry) -> Status:
-    """By its record, or by what happens to a fully specified sample."""
+    """By its record, or by what happens to a sample that may be incomplete."""
     with without_notices():
         return classify(entry)
 
@@ -65,11 +66,17 @@ def classify(entry: Entry) -> Status:
 
 
 def answer(entry: Entry, call: Call) -> object:
-    """The result of the call on fully specified data, or the exception."""
+    """The result of the call on data that may be incomplete, or the exception."""
     args, kwargs = call.masked(call.leaves(False), fully_specified(call))
-    return attempt(entry.function, args, kwargs)
+    with unread():
+        return attempt(entry.function, args, kwargs)
 
 
 def checked_entries() -> list[Entry]:
     """The entries that the laws are applied to."""
     return [entry for entry in entries_to_answer_for() if status_of(entry).name == "supported"]
+
+
+def refused_entries() -> list[Entry]:
+    """The entries that have no meaning on incomplete data."""
+    return [entry for entry in entries_to_answer_for() if status_of(entry).name == "refused"]

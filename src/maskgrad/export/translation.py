@@ -113,10 +113,9 @@ def repaired(model: Any) -> Any:
     import onnx_ir
 
     axes: dict[tuple[int, ...], Any] = {}
-    for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
-        first = (
-            node.inputs[0] if node.inputs else None
-        )  # None: an input that is left out, such as a loop's number of turns
+    nodes: Any = onnx_ir.traversal.RecursiveGraphIterator(model.graph)
+    for node in nodes:
+        first = node.inputs[0] if node.inputs else None  # None if left out, as a loop's number of turns
         rank, axis = None if first is None else first.shape, node.attributes.get("axis")
         if (
             node.op_type in ("ArgMax", "ArgMin")

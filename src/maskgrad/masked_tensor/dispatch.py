@@ -14,6 +14,7 @@ from torch._ops import HigherOrderOperator
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
 from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
+from maskgrad.masked_tensor.identity import MISSING, of_complete
 from maskgrad.masked_tensor.instead import instead_of, name_of
 from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -136,10 +137,19 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
             return _with_operands_inside(function, args, kwargs)
         refusal = REFUSED.get(function)
         if refusal is not None:
-            raise UndefinedOnMaskedError(name_of(function), refusal.reason, refusal.remedy)
+            found = of_complete(function, args, kwargs) if refusal.of_values else MISSING
+            if found is MISSING:
+                raise UndefinedOnMaskedError(name_of(function), refusal.reason, refusal.remedy)
+            return found
         name = name_of(function)
         raise UnsupportedOperationError(name, instead=instead_of(function, name))
-    return call(binding, function, args, kwargs)
+    try:
+        return call(binding, function, args, kwargs)
+    except UndefinedOnMaskedError:  # for some of its arguments, such as p="nuc"
+        found = of_complete(function, args, kwargs)
+        if found is MISSING:
+            raise
+        return found
 
 
 def _with_operands_inside(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,6 +20,7 @@ class Refusal(NamedTuple):
         functions: every callable of torch with this meaning.
         reason: why it has no meaning on incomplete data.
         remedy: what to do instead.
+        of_values: whether it is PyTorch's function where nothing is missing; else no MaskedTensor is taken.
         methods: names under which ``torch.Tensor`` has it.
     """
 
@@ -27,10 +28,19 @@ class Refusal(NamedTuple):
     functions: tuple[Callable[..., Any], ...]
     reason: str
     remedy: str
+    of_values: bool
     methods: tuple[str, ...]
 
 
-FILL = "Fill it first, x.filled(value), if a value for the missing entries is known, or take a fully specified block."
+FILL = (
+    "Fill it first, x.filled(value): with a known value, or with any if nothing is missing, which cannot be seen in a "
+    "graph. "
+)
+BLOCK = (
+    f"{FILL}Or take a complete block, as in k = x.mask.all(-1); x[k][:, k], and without its missing equations a "
+    "right-hand side, torch.linalg.lstsq(a[b.mask], b[b.mask])."
+)
+WINDOW = f"{FILL}Or take a complete part, as in x[:, x.mask.all(0)]."
 
 MATRIX = "the result for a matrix with missing entries depends on them"
 SPECTRUM = (
@@ -46,7 +56,7 @@ PADDED = (
     "x.filled(0)."
 )
 
-GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
+GROUPS: tuple[tuple[str, tuple[Any, ...], str, str, bool], ...] = (
     (
         """cholesky cholesky_ex cholesky_inverse cholesky_solve qr geqrf householder_product orgqr ormqr
         svd svdvals svd_lowrank pca_lowrank eig eigvals eigh eigvalsh lu lu_factor lu_factor_ex lu_solve lu_unpack
@@ -54,30 +64,40 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str], ...] = (
         triangular_solve det slogdet logdet cond matrix_rank matrix_exp tensorinv tensorsolve lobpcg""",
         (torch, torch.linalg, Tensor),
         MATRIX,
-        FILL,
+        BLOCK,
+        True,
     ),
-    ("spsolve", (torch.sparse,), MATRIX, FILL),
-    ("matrix_sqrth polar", (torch.linalg,), MATRIX, FILL),  # since 2.15; torch.polar is another function
+    ("spsolve", (torch.sparse,), MATRIX, BLOCK, True),
+    (
+        "matrix_sqrth polar",
+        (torch.linalg,),
+        MATRIX,
+        BLOCK,
+        True,
+    ),  # since 2.15; torch.polar is another function
     (
         """fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn
         stft istft""",
         (torch.fft, torch, Tensor),
         SPECTRUM,
-        FILL,
+        WINDOW,
+        True,
     ),
     (
         "resize_ resize_as_",
         (torch, Tensor),
         "it resizes the storage without autograd: entries lose their positions, and new ones hold no data",
         "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer, or torch.nn.functional.pad to add.",
+        False,
     ),
-    ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED),
-    ("max_pool2d_with_indices_backward", (torch.ops.aten,), INTERNAL, BACKWARD),
+    ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED, False),
+    ("max_pool2d_with_indices_backward", (torch.ops.aten,), INTERNAL, BACKWARD, False),
     (
         "__dlpack__ __dlpack_device__",
         (Tensor,),
         "DLPack has no place for a mask, and masked values would be read as data",
         "Write x.clone() for a copy, x.filled(0.) for a plain tensor, or pass both tensors of mg.interop.to_dlpack(x).",
+        False,
     ),
 )
 
@@ -91,8 +111,10 @@ def _functions(name: str, namespaces: tuple[Any, ...]) -> tuple[Callable[..., An
 
 
 REFUSALS: tuple[Refusal, ...] = tuple(
-    Refusal(name, functions, reason, remedy, (name,) if callable(getattr(Tensor, name, None)) else ())
-    for names, namespaces, reason, remedy in GROUPS
+    Refusal(
+        name, functions, reason, remedy, of_values, (name,) if callable(getattr(Tensor, name, None)) else ()
+    )
+    for names, namespaces, reason, remedy, of_values in GROUPS
     for name in names.split()
     if (functions := _functions(name, namespaces))
 )

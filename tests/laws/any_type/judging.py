@@ -95,7 +95,8 @@ class _Judged:
                 law = "non-interference"
                 for plan in plans_for(call, effort):
                     what = f"{sample}, {plan.name}"
-                    answered |= self.non_interference(call, plan, effort.garbage)
+                    gaps = any(mask is not None and not mask.all() for mask in plan.masks)
+                    answered |= self.non_interference(call, plan, effort.garbage) and gaps
             law = "deletion"
             for deletion in deletions(self.entry.name, self.entry.dtype) if answered else ():
                 what = deletion.what

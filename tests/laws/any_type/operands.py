@@ -46,6 +46,7 @@ CONSTANTS: dict[str, tuple[int | str, ...]] = {
     "nn.functional.binary_cross_entropy": ("weight",),
     "nn.functional.binary_cross_entropy_with_logits": ("weight", "pos_weight"),
     "nn.functional.soft_margin_loss": (1,),
+    "linalg.pinv": ("atol", "rtol"),
 }
 
 #: Operands that must be plain, because torch reads them before dispatching.
