@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 from maskgrad.kernels.smallest import smallest
-from maskgrad.masked_tensor.torch_patches.modules import after_assigning
+from maskgrad.masked_tensor.torch_patches.modules import after_replacing
 from maskgrad.masked_tensor.torch_patches.pytrees import let_load
 from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.sparse import places, positions, stored
@@ -34,10 +35,6 @@ def keep_trained_entries(param: Tensor, mask: Tensor | None) -> None:
         return
     own = smallest(check_mask(mask, param.shape, param.device, true="trained"))
     setattr(param, _ATTRIBUTE, TrainedEntries(own.clone()))
-    if isinstance(param, torch.nn.Parameter):
-        # Parameter.__deepcopy__ drops attributes; without it, copy.deepcopy uses __reduce_ex__, as pickle does, which
-        # keeps them.
-        param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
 
 
 def trained_entries(param: Tensor) -> Tensor | None:
@@ -91,14 +88,20 @@ class TrainedEntries:
         return self.mask.expand(param.shape)
 
 
-def _hand_over(old: Tensor, new: Tensor) -> None:
-    """Pass the mask of ``old`` to the parameter that replaces it in a module, unless that has one."""
-    held = getattr(old, _ATTRIBUTE, None)
-    if held is not None and getattr(new, _ATTRIBUTE, None) is None:
-        keep_trained_entries(new, held.mask if held.mask.device == new.device else held.mask.to(new.device))
+def _handed_over(param: Tensor) -> Callable[[Tensor], None] | None:
+    """Return what gives the mask of ``param`` to the parameter that replaces it, unless that has one."""
+    held: TrainedEntries | None = param.__dict__.get(_ATTRIBUTE)
+    if held is None:
+        return None
+
+    def give(new: Tensor) -> None:
+        if not has_trained_entries(new):
+            keep_trained_entries(new, held.mask.to(new.device))
+
+    return give
 
 
-after_assigning(_hand_over)
+after_replacing(_handed_over)
 
 
 class _Frozen:

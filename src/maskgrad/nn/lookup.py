@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad.gradients.attached import grad_dtype, replace_gradient, set_grad_dtype
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of, release
+from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of
 
 __all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns", "table_of"]
 
@@ -98,8 +98,6 @@ class LookupTable(torch.nn.Module):
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
-        self.flush()
-        release(self.weight)
         result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # the dtype of an existing gradient cannot change
         gradient, self.weight.grad = self.weight.grad, None

@@ -1,4 +1,4 @@
-"""Modules: backward hooks on MaskedTensors, containers of parameters, state dicts.
+"""Modules: backward hooks on MaskedTensors, containers of parameters, saving, copying and conversion.
 
 A module finds tensors in its inputs and outputs by type. It would ignore a MaskedTensor, and never call hooks of
 ``register_full_backward_hook`` or ``register_full_backward_pre_hook``. Here its values replace it meanwhile.
@@ -19,9 +19,12 @@ from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 from maskgrad.patterns import Pattern
 
 __all__ = [
-    "after_assigning",
+    "after_replacing",
     "before_saving",
+    "convert",
+    "copy_parameter",
     "load_from_state_dict",
+    "reduce_parameter",
     "save_to_state_dict",
     "set_item",
     "set_up_inputs",
@@ -34,7 +37,7 @@ Patterns = dict[int, Pattern]
 UNTRUE = r"For backward hooks to be called, module output should be .*maskgrad\.masked_tensor\.tensor\.MaskedTensor"
 
 _COMPLETE: list[Callable[[Tensor], None]] = []
-_HAND_OVER: list[Callable[[Tensor, Tensor], None]] = []
+_HANDED_OVER: list[Callable[[Tensor], Callable[[Tensor], None] | None]] = []
 
 
 def _unwrapped(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], Patterns]:
@@ -144,30 +147,73 @@ def set_item(assign: Callable[..., None], self: Any, key: Any, value: Any) -> No
 
 
 def before_saving(complete: Callable[[Tensor], None]) -> None:
-    """Call ``complete`` with each parameter before it is added to the state of a module."""
+    """Call ``complete`` with each parameter before it is saved, copied or converted."""
     _COMPLETE.append(complete)
 
 
-def after_assigning(hand_over: Callable[[Tensor, Tensor], None]) -> None:
-    """Call ``hand_over`` with a parameter and its replacement by ``load_state_dict(assign=True)``."""
-    _HAND_OVER.append(hand_over)
+def after_replacing(handed_over: Callable[[Tensor], Callable[[Tensor], None] | None]) -> None:
+    """Call ``handed_over`` with each parameter before it is replaced, and what it returns with the new one.
+
+    Parameters are replaced by ``load_state_dict(assign=True)``, copies, and conversions of modules, which by
+    ``torch.utils.swap_tensors`` keep the object and exchange its attributes.
+    """
+    _HANDED_OVER.append(handed_over)
+
+
+def _complete(param: Tensor) -> None:
+    for complete in _COMPLETE:
+        complete(param)
+
+
+def _handed_over(param: Tensor) -> list[Callable[[Tensor], None]]:
+    return [give for handed_over in _HANDED_OVER if (give := handed_over(param)) is not None]
+
+
+def _replaced_in(self: nn.Module, replace: Callable[[], Any]) -> Any:
+    """Call ``replace``, and give the new parameters of a module what the old ones had."""
+    before = {name: _handed_over(param) for name, param in self._parameters.items() if param is not None}
+    result = replace()
+    for name, held in before.items():
+        new = self._parameters.get(name)
+        if new is not None:
+            for give in held:
+                give(new)
+    return result
 
 
 def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Replace ``Module._save_to_state_dict``: torch has hooks for a given module, and parameters do not know theirs."""
     for param in self._parameters.values():
         if param is not None:
-            for complete in _COMPLETE:
-                complete(param)
+            _complete(param)
     save(self, *args, **kwargs)
 
 
 def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Replace ``Module._load_from_state_dict``: with ``assign=True`` parameters are replaced."""
-    before = dict(self._parameters)
-    load(self, *args, **kwargs)
-    for name, old in before.items():
-        new = self._parameters.get(name)
-        if old is not None and new is not None and new is not old:
-            for hand_over in _HAND_OVER:
-                hand_over(old, new)
+    _replaced_in(self, lambda: load(self, *args, **kwargs))
+
+
+def convert(apply: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Replace ``Module._apply``, which changes dtype, device and memory of parameters, or replaces them."""
+    for param in self._parameters.values():
+        if param is not None:
+            _complete(param)
+    return _replaced_in(self, lambda: apply(self, *args, **kwargs))
+
+
+def copy_parameter(copy: Callable[..., Any], self: nn.Parameter, memo: dict[int, Any]) -> Any:
+    """Replace ``Parameter.__deepcopy__``."""
+    if id(self) in memo:
+        return memo[id(self)]
+    _complete(self)
+    result = copy(self, memo)
+    for give in _handed_over(self):
+        give(result)
+    return result
+
+
+def reduce_parameter(reduce: Callable[..., Any], self: nn.Parameter, protocol: Any) -> Any:
+    """Replace ``Parameter.__reduce_ex__``, which ``pickle``, ``copy.copy`` and ``torch.save`` call."""
+    _complete(self)
+    return reduce(self, protocol)

@@ -16,7 +16,6 @@ Rows are those of the gradient: single entries if it contains single entries.
 from __future__ import annotations
 
 import operator
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.train_only import has_trained_entries, trained_entries
+from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor.torch_patches.modules import before_saving
 from maskgrad.optim.engine import RowAccess, computing_dtype
 from maskgrad.optim.lazy import ClosedFormTable
@@ -41,7 +40,6 @@ __all__ = [
     "forget_lazy_rows",
     "lazy_rows_of",
     "prepare_loading",
-    "release",
 ]
 
 _ATTRIBUTE = "_maskgrad_lazy_rows"
@@ -192,38 +190,18 @@ def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
     """Start counting the steps of the rows of ``param``, those of its first ``leading`` dimensions."""
     lazy = LazyRows(leading)
     setattr(param, _ATTRIBUTE, lazy)
-    if isinstance(param, torch.nn.Parameter):
-        _complete_copies_of(param)
     return lazy
-
-
-def _complete_copies_of(param: torch.nn.Parameter) -> None:
-    """Make ``pickle`` and ``copy`` of ``param`` update it first, and omit the rows and their states."""
-    known = weakref.ref(param)
-
-    def state() -> dict[str, Any]:
-        param = known()
-        assert param is not None
-        bring_up_to_date(param)
-        ours = {_ATTRIBUTE, "__getstate__"} | (set() if has_trained_entries(param) else {"__deepcopy__"})
-        return {name: held for name, held in vars(param).items() if name not in ours}
-
-    param.__getstate__ = state  # type: ignore[method-assign]
-    # Parameter.__deepcopy__ does not call __getstate__; without it, copy.deepcopy does what pickle does
-    param.__deepcopy__ = None  # type: ignore[method-assign, assignment]
 
 
 def forget_lazy_rows(param: Tensor) -> None:
     """Mark its rows as up to date, dropping pending steps."""
     param.__dict__.pop(_ATTRIBUTE, None)
-    param.__dict__.pop("__getstate__", None)
 
 
-def release(param: Tensor) -> None:
-    """Stop tracking a parameter without pending rows, which is about to change its device or dtype."""
-    lazy = lazy_rows_of(param)
-    if lazy is not None and len(lazy) == 0:
-        forget_lazy_rows(param)
+def _settle(param: Tensor) -> None:
+    """Update all rows and stop tracking a parameter, whose copies, files and conversions have its values only."""
+    bring_up_to_date(param)
+    forget_lazy_rows(param)
 
 
 def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
@@ -308,4 +286,4 @@ def flush(params: torch.nn.Module | Tensor | Iterable[Tensor]) -> None:
         bring_up_to_date(param)
 
 
-before_saving(bring_up_to_date)
+before_saving(_settle)
