@@ -102,7 +102,9 @@ _backends: list[type] = []
 
 def notice_packages() -> None:
     """Check again if modules were imported. This takes less than 0.2 µs, and is not part of compiled graphs."""
-    if not torch.compiler.is_dynamo_compiling() and (len(sys.modules) != _seen[0] or any(_unused)):
+    if not torch.compiler.is_dynamo_compiling() and (
+        len(sys.modules) != _seen[0] or (_unused and any(_unused))
+    ):
         _look()
 
 
