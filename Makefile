@@ -92,7 +92,7 @@ bench: $(VENV)/.stamp-bench  ## check results, then measure beside other librari
 sweep: $(VENV)/.stamp-bench  ## everyday lines at ten shapes beside the safe line by hand; ten minutes
 	$(BIN)/python -m benchmarks.sweep $(ARGS)
 
-bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each kernel beside its reference, compiled, and a copy; ten minutes
+bench-gpu: $(VENV)/.stamp-bench  ## on a machine with a GPU: each formula, compiled, beside itself and a copy; ten minutes
 	$(BIN)/python -m benchmarks.gpu $(ARGS)
 
 wild: .venv-wild/.stamp  ## the doctor on models of transformers and other packages: docs/in_the_wild.md; installs some gigabytes

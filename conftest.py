@@ -38,8 +38,6 @@ if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environm
     collect_ignore.append("tests/xla")
 if find_spec("torch_geometric") is None:  # nor would `make test` find what `make test-ecosystem` installs
     collect_ignore.append("tests/ecosystem")
-if find_spec("triton") is None:  # there is none for macOS and Windows
-    collect_ignore += ["src/maskgrad/kernels/cuda", "tests/unit/kernels/cuda"]
 
 # Classes of other libraries, derived: whoever has an object of one has the library.
 for package, file in {"torchmetrics": "of_torchmetrics.py", "ignite": "of_ignite.py"}.items():

@@ -27,8 +27,8 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("maskgrad")
 
 
-# Where there is no GPU, Triton's interpreter runs its kernels on tensors in ordinary memory. Triton reads the variable
-# when it is imported, which PyTorch does before any test; nothing else is decided by it where nothing can be compiled.
+# The doctor examines a model with a kernel of Triton (tests/unit/doctor/test_black_boxes.py): where there is no GPU, in
+# Triton's interpreter. Triton reads the variable when it is imported, which PyTorch does before any test.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

@@ -10,7 +10,6 @@ What the light run leaves to the full one is decided by rules, never by which te
   one, spread evenly; none, if other tests represent them::
 
       @pytest.mark.dtypes(per=lambda entry: (entry.operation.family, entry.dtype))
-      @pytest.mark.interpreter(of="file")
       @pytest.mark.onnx(of="file", keep=6)
       @pytest.mark.compiled(per="elsewhere")
 
@@ -38,7 +37,6 @@ MULTIPLIED = {
     "layouts": "on other storage layouts",
     "compiled": "through torch.compile, torch.export or vmap",
     "onnx": "in files run by ONNX Runtime",
-    "interpreter": "CUDA kernels in Triton's interpreter",
     "ranks": "in several processes",
     "demo": "whole programs of the command line",
     "processes": "in a fresh interpreter, which imports PyTorch again",
@@ -48,7 +46,7 @@ MULTIPLIED = {
 
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.
 BY_PATH = {
-    "tests/unit/kernels/cuda": pytest.mark.interpreter(of="file", per=lambda device: device),
+    "tests/unit/kernels/test_compiled.py": pytest.mark.compiled(of="file", keep=4),
     "tests/unit/distributed": pytest.mark.ranks(of="file", keep=2),
     "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),

@@ -94,7 +94,7 @@ def main() -> int:
         and not (wanted.missed and results.get(fault.name, {}).get("outcome") not in ("missed", "undecided"))
     ]
     copied(wanted.tree)
-    # as tests/conftest.py does, which comes too late here: without it no test of Triton's kernels passes
+    # as tests/conftest.py does, which comes too late here
     os.environ.setdefault("TRITON_INTERPRET", "1")
     for name in PRELOADED:
         import_module(name)

@@ -1,9 +1,9 @@
 """Kernels: functions on plain tensors, each with one schema, a reference and several implementations.
 
-One folder per family. Its ``__init__.py`` defines the kernels and their derivatives in ordinary PyTorch; ``cpu.py`` and
-``cuda.py`` in the same folder compute the same fast, with code shared by all families in ``cpu/`` and ``cuda/``.
-``kernel.py`` defines a kernel, ``selection.py`` selects the implementation. Importing this package imports neither
-Numba nor anything compiled.
+One folder per family. Its ``__init__.py`` defines the kernels and their derivatives in ordinary PyTorch; ``cpu.py`` in
+the same folder computes the same fast, with code shared by all families in ``cpu/``. On CUDA devices the definitions
+run compiled (``compiled.py``). ``kernel.py`` defines a kernel, ``selection.py`` selects the implementation. Importing
+this package imports neither Numba nor anything compiled.
 
 In the reductions, ``values`` and ``mask`` have one shape (``mask`` may be an expanded view), ``dim`` lists the reduced
 dimensions (the empty tuple reduces nothing), and masked values influence neither results nor gradients.
@@ -18,6 +18,8 @@ from maskgrad.kernels.compaction import masked_scatter, masked_select, select_to
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
 from maskgrad.kernels.extrema import extremum, masked_position
 from maskgrad.kernels.filling import masked_filling, write_where_
+from maskgrad.kernels.in_use import explain, kernels_in_use
+from maskgrad.kernels.kernel import KERNELS
 from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.normalization import masked_layer_norm
@@ -33,7 +35,7 @@ from maskgrad.kernels.segments import (
     segment_sum,
     sort_rows,
 )
-from maskgrad.kernels.selection import KERNELS, explain, kernels_in_use, use_kernels
+from maskgrad.kernels.selection import use_kernels
 from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax, segment_logsumexp
 from maskgrad.kernels.updates import (
     adagrad_rows_,

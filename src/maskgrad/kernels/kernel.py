@@ -12,15 +12,16 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
+from maskgrad.kernels import compiled
 from maskgrad.kernels.derivatives import through
 from maskgrad.kernels.selection import (
-    KERNELS,
-    explain,
+    Supported,
+    forced_body,
     gradients_are_stacked,
     is_plain,
     is_small,
     repeats_calls,
-    triton_works,
+    selected,
     uninterrupted,
 )
 
@@ -38,22 +39,26 @@ _NEW, _SEEN, _NEVER = None, 0, ()
 P = ParamSpec("P")
 R = TypeVar("R")
 
+#: By name; each is registered where its reference is defined.
+KERNELS: dict[str, Kernel[..., Any]] = {}
 
-class Kernel(Generic[P, R]):
+
+class Kernel(Supported, Generic[P, R]):
     """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects an implementation, once.
 
-    The compiled implementations are the functions of this name in ``cpu.py`` and ``cuda.py`` next to the reference.
+    The loops for CPUs are the function of this name in ``cpu.py`` next to the reference.
 
     Attributes:
         name: of the operator, and of the functions that implement it.
         reference: the implementation in ordinary PyTorch: differentiable, exportable, for any device.
         schema: arguments and results, in PyTorch's schema language.
         dtypes: those that the compiled implementations support.
-        min_numel: number of values from which the CPU implementation is faster than the reference; the same for CUDA.
+        min_numel: number of values from which the CPU implementation is faster than the reference.
         recorded: the same where a gradient is recorded: a ``torch.autograd.Function`` costs some 40 µs more than the
             nodes of PyTorch that the reference records.
         in_graphs: number of values from which graphs of torch.compile for the CPU call the operator, because it beats
             the formulas that Inductor fuses (which reads Boolean masks one by one, at 3 ns each); None: never.
+        fuses: whether PyTorch's compiler fuses the reference into one pass or two, which runs on CUDA devices.
         leading: which argument decides dtype and size.
         numbers: a function of all arguments that returns the number of values instead.
         check: raises an error unless the arguments fit together.
@@ -63,7 +68,7 @@ class Kernel(Generic[P, R]):
         fake: the implementation for tensors without data, if the reference would return other strides.
         save: saves what the derivative needs in the forward pass (``setup_context``).
         backward: the derivative, written with kernels, so that derivatives of any order exist.
-        backends: the modules that hold compiled implementations, by device.
+        has_loops: whether there is an implementation for CPUs.
     """
 
     def __init__(
@@ -74,6 +79,7 @@ class Kernel(Generic[P, R]):
         min_numel: int,
         recorded: int | None,
         in_graphs: int | None,
+        fuses: bool,
         leading: int,
         numbers: Callable[..., int] | None,
         check: Callable[..., None] | None,
@@ -88,6 +94,7 @@ class Kernel(Generic[P, R]):
         self.min_numel = min_numel
         self.recorded = min_numel if recorded is None else recorded
         self.in_graphs = in_graphs
+        self.fuses = fuses
         self.leading = leading
         self.numbers = numbers
         self.check = check
@@ -97,12 +104,8 @@ class Kernel(Generic[P, R]):
         self.fake: Callable[..., Any] | None = None
         self.save: Callable[..., None] | None = None
         self.backward: Callable[..., Any] | None = None
-        folder = Path(inspect.unwrap(reference).__code__.co_filename).parent
-        self.backends = {
-            device: f"{reference.__module__}.{device}"
-            for device in ("cpu", "cuda")
-            if (folder / f"{device}.py").exists()
-        }
+        file = Path(inspect.unwrap(reference).__code__.co_filename)
+        self.has_loops = file.with_name("cpu.py").exists()
         parameters = [
             p for p in inspect.signature(reference).parameters.values() if p.kind is not p.KEYWORD_ONLY
         ]
@@ -189,7 +192,7 @@ class Kernel(Generic[P, R]):
         known = self._repeated.get(key, _NEW)
         if known:
             return known.again(tensors)
-        body = backend_of(self.backends["cpu"], self.name)
+        body = self._loops()
         if known is not _SEEN:
             if known is _NEW:  # recording takes longer than a call, and some shapes come once
                 if len(self._repeated) >= KEPT:
@@ -205,17 +208,21 @@ class Kernel(Generic[P, R]):
         recorded = values.requires_grad and torch.is_grad_enabled()
         return is_small(values, self.recorded if recorded else self.min_numel, number)
 
-    def is_compiled_for(self, *args: Any) -> bool:
-        """Return whether a compiled implementation runs on these arguments."""
+    def body_for(self, *args: Any) -> str:
+        """Return which body runs on these arguments."""
         leading, number = args[self.leading], None if self.numbers is None else self.numbers(*args)
         if self.is_small(leading, number) or (self.when is not None and not self.when(*args)):
-            return False
+            return "reference"
         others = [args[i] for i in self._others if i < len(args)]
         if len(args) > len(self._names):  # given by name
             others += [x for x in args[len(self._names) :] if isinstance(x, Tensor)]
-        if explain(self.name, leading, *others, number=number) != "":
-            return False
-        return not self.is_trivial(args) or torch.compiler.is_dynamo_compiling()
+        body, _ = selected(self, leading, *others, number=number)
+        trivial = body != "reference" and self.is_trivial(args) and not torch.compiler.is_dynamo_compiling()
+        return "reference" if trivial else body
+
+    def is_compiled_for(self, *args: Any) -> bool:
+        """Return whether a compiled implementation runs on these arguments."""
+        return self.body_for(*args) != "reference"
 
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled implementation for the tensors' device.
@@ -230,15 +237,15 @@ class Kernel(Generic[P, R]):
                 recorded = recorded or (args[i] is not None and args[i].requires_grad)
         if operator or (recorded and self.backward is None):  # it raises: no derivative
             return getattr(torch.ops.maskgrad, self.name)(*args, **kwargs)  # type: ignore[no-any-return]
-        device = "cuda" if args[self._tensors[0]].is_cuda else "cpu"
-        body = self._recorded(device) if recorded else self.backend(device)
-        return body(*args, **kwargs)  # type: ignore[no-any-return]
+        body = "compiled" if args[self._tensors[0]].is_cuda or forced_body() == "compiled" else "cpu"
+        run = self._recorded(body) if recorded else self.backend(body)
+        return run(*args, **kwargs)  # type: ignore[no-any-return]
 
-    def _recorded(self, device: str) -> Callable[..., Any]:
-        """Return ``apply`` of the ``torch.autograd.Function`` for a device."""
-        found = self._functions.get(device)
+    def _recorded(self, name: str) -> Callable[..., Any]:
+        """Return ``apply`` of the ``torch.autograd.Function`` for a body."""
+        found = self._functions.get(name)
         if found is None:
-            body, save, derivative = self.backend(device), self.save, self.backward
+            body, save, derivative = self.backend(name), self.save, self.backward
             assert save is not None
             assert derivative is not None
 
@@ -257,15 +264,20 @@ class Kernel(Generic[P, R]):
             members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
             function = type(self.name, (torch.autograd.Function,), members)
             # in C: the method of torch.autograd.Function checks the arguments for transforms first
-            found = self._functions[device] = vars(torch._C._FunctionBase)["apply"].__get__(None, function)
+            found = self._functions[name] = vars(torch._C._FunctionBase)["apply"].__get__(None, function)
         return found
 
-    def backend(self, device: str) -> Callable[..., Any]:
-        """The compiled implementation for a device; imports its compiler."""
-        if device not in self._bodies:
-            repeats = self.repeats and device == "cpu"
-            self._bodies[device] = self._on_cpu if repeats else backend_of(self.backends[device], self.name)
-        return self._bodies[device]
+    def backend(self, body: str) -> Callable[..., Any]:
+        """Return a compiled implementation: ``"cpu"``, which imports Numba, or ``"compiled"``."""
+        if body not in self._bodies:
+            if body == "cpu":
+                self._bodies[body] = self._on_cpu if self.repeats else self._loops()
+            else:
+                self._bodies[body] = functools.partial(compiled.run, self.name, self.reference)
+        return self._bodies[body]
+
+    def _loops(self) -> Callable[..., Any]:
+        return backend_of(f"{self.reference.__module__}.cpu", self.name)
 
     def is_trivial(self, args: tuple[Any, ...]) -> bool:
         """Return whether there is no value, a scalar, or no dimension to reduce: only the reference handles these."""
@@ -285,25 +297,24 @@ class Kernel(Generic[P, R]):
         qualified = f"maskgrad::{self.name}"
         torch.library.define(qualified, self.schema)
         torch.library.impl(qualified, "default", self.reference)
-        for device in self.backends:
-            torch.library.impl(qualified, device, self._as_operator(device))
+        if self.has_loops:
+            torch.library.impl(qualified, "cpu", self._as_operator())
         torch.library.register_fake(
             qualified, _writes_only if self.schema.endswith("-> ()") else self.fake or self.reference
         )
         if self.backward is not None:
             torch.library.register_autograd(qualified, self.backward, setup_context=self.save)
 
-    def _as_operator(self, device: str) -> Callable[..., Any]:
-        """The compiled implementation as PyTorch calls it, perhaps directly, with unsupported arguments."""
+    def _as_operator(self) -> Callable[..., Any]:
+        """The loops as PyTorch calls it, perhaps directly, with unsupported arguments."""
         arguments = torch._C.parse_schema(f"{self.name}{self.schema}").arguments
         written = [(i, a.name) for i, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
 
         def body(*args: Any, **kwargs: Any) -> Any:
-            unknown = args[self.leading].dtype not in self.dtypes or (device == "cuda" and not triton_works())
-            if unknown or self.is_trivial(args):
+            if args[self.leading].dtype not in self.dtypes or self.is_trivial(args):
                 return _without_base(self.reference(*args, **kwargs))
-            result = backend_of(self.backends[device], self.name)(*args, **kwargs)
-            # PyTorch does not see writes through numpy arrays or Triton, and must, as saved tensors may be written.
+            result = self._loops()(*args, **kwargs)
+            # PyTorch does not see writes of loops, and must, as saved tensors may be written.
             for i, name in written:
                 tensors = args[i] if i < len(args) else kwargs.get(name)
                 if tensors is not None:
@@ -328,6 +339,7 @@ def kernel(
     min_numel: int,
     recorded: int | None = None,
     in_graphs: int | None = None,
+    fuses: bool = False,
     leading: int = 0,
     numbers: Callable[..., int] | None = None,
     check: Callable[..., None] | None = None,
@@ -338,7 +350,18 @@ def kernel(
 
     def made(reference: Callable[P, R]) -> Kernel[P, R]:
         record = Kernel(
-            reference, schema, dtypes, min_numel, recorded, in_graphs, leading, numbers, check, when, repeats
+            reference,
+            schema,
+            dtypes,
+            min_numel,
+            recorded,
+            in_graphs,
+            fuses,
+            leading,
+            numbers,
+            check,
+            when,
+            repeats,
         )
         KERNELS[record.name] = record
         return record

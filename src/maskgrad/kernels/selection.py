@@ -1,8 +1,8 @@
 """Selection of the implementation of a kernel.
 
 ==============  ======================================================================================
-``cpu``           compiled by Numba, behind an operator of ``torch.library``: large plain CPU tensors
-``cuda``          compiled by Triton, behind the same operator: large plain tensors on a CUDA device
+``cpu``           loops compiled by Numba, behind an operator of ``torch.library``: large plain CPU tensors
+``compiled``      the reference, compiled by ``torch.compile``: large plain tensors on a CUDA device
 ``reference``     ordinary PyTorch: everything else
 ==============  ======================================================================================
 
@@ -11,8 +11,9 @@ graphs call the operator of a kernel with ``in_graphs``), ``torch.func`` transfo
 dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor subclasses, dtypes that the kernel does
 not support, and tensors so small that starting a compiled kernel costs more than it saves.
 
-The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``cuda`` (for small tensors too); so
-does :func:`use_kernels` for a block of code. :func:`explain` returns the reason for a choice.
+The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``compiled`` (for small tensors too,
+``compiled`` also on a CPU); so does :func:`use_kernels` for a block of code. ``explain`` in ``in_use.py`` returns the
+reason for a choice.
 """
 
 from __future__ import annotations
@@ -26,39 +27,36 @@ import signal
 import threading
 import warnings
 from collections.abc import Iterator
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.compatibility import refusal_of_numba
-
-if TYPE_CHECKING:
-    from maskgrad.kernels.kernel import Kernel
+from maskgrad.kernels import compiled
 
 __all__ = [
     "BODIES",
-    "KERNELS",
+    "Supported",
     "can_read_values",
-    "explain",
+    "forced_body",
     "gradients_are_stacked",
     "is_eager",
     "is_plain",
     "is_small",
     "is_transformed",
-    "kernels_in_use",
     "reference_is_forced",
     "repeats_calls",
-    "runs_compiled",
+    "selected",
     "use_kernels",
 ]
 
 VARIABLE = "MASKGRAD_KERNELS"
-BODIES = ("reference", "cpu", "cuda")
+BODIES = ("reference", "cpu", "compiled")
 
-#: By name; each is registered where its reference is defined.
-KERNELS: dict[str, Kernel[..., Any]] = {}
+#: Number of values from which a formula on a CUDA device is compiled. Not measured: a pass over fewer (4 MB) takes less
+#: time there than to start it, so that fusing passes saves nothing, and to compile takes seconds.
+LARGE = 1 << 20
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -72,16 +70,23 @@ _is_in_dispatch = torch._C._dispatch_tls_is_dispatch_key_included
 _STACKING = torch._C._dispatch_key_parse("VmapMode")
 
 
-def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
-    """Return whether a compiled implementation of ``kernel`` runs on ``values`` (for dtype and size) and ``others``."""
-    return not KERNELS[kernel].is_small(values) and explain(kernel, values, *others) == ""
+class Supported:
+    """What the compiled implementations of a kernel support; see ``Kernel`` for the meaning."""
+
+    name: str
+    dtypes: frozenset[torch.dtype]
+    min_numel: int
+    recorded: int
+    in_graphs: int | None
+    fuses: bool
+    has_loops: bool
 
 
 def is_small(values: Tensor, least: int, number: int | None = None) -> bool:
     """Whether there are fewer than ``least`` values and nothing is forced; not distinguished for small tensors."""
     if torch.compiler.is_compiling():  # graphs must not depend on sizes
         return False
-    return (values.numel() if number is None else number) < least and _forced() is None
+    return (values.numel() if number is None else number) < least and forced_body() is None
 
 
 def gradients_are_stacked() -> bool:
@@ -89,39 +94,73 @@ def gradients_are_stacked() -> bool:
     return _is_in_dispatch(_STACKING)
 
 
-def explain(kernel: str, values: Tensor, *others: Tensor | None, number: int | None = None) -> str:
-    """Return why ``kernel`` would run its reference on these tensors; empty if the compiled implementation runs.
+def selected(
+    kernel: Supported, values: Tensor, *others: Tensor | None, number: int | None = None
+) -> tuple[str, str]:
+    """Return which body of ``kernel`` runs on these tensors, and if it is the reference, why.
 
     ``number`` is that of the values which decide, if not of ``values``.
     """
     # First, because the rest cannot be traced.
     if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
-        return _why_not_in_a_graph(kernel, number, values, *others)
-    forced = _block_choice.get() or _environment()
+        reason = _why_not_in_a_graph(kernel, number, values, *others)
+        return "reference" if reason else "cpu", reason
+    forced = forced_body()
     if forced == "reference":
-        return f"the reference is forced by use_kernels or by {VARIABLE}"
-    record = KERNELS[kernel]
-    on_cuda = values.is_cuda
-    if forced is None:
-        number = values.numel() if number is None else number
-        if number < record.min_numel:
-            return f"{number} values are too few: compiled kernels start at {record.min_numel}"
-        if number < record.recorded and torch.is_grad_enabled() and _needs_gradient(values, *others):
-            return (
-                f"{number} values are too few: with a gradient, compiled kernels start at {record.recorded}"
-            )
-    elif (forced == "cuda") != on_cuda:
-        return f"the {forced} kernels are forced by use_kernels or by {VARIABLE}, but the tensors are on another device"
-    if values.dtype not in record.dtypes:
+        return "reference", f"the reference is forced by use_kernels or by {VARIABLE}"
+    body = "compiled" if forced == "compiled" or (forced is None and values.is_cuda) else "cpu"
+    reason = _why_too_few(kernel, body, number, values, *others) if forced is None else ""
+    reason = reason or _why_not(kernel, body, values, *others)
+    return "reference" if reason else body, reason
+
+
+def _why_too_few(
+    kernel: Supported, body: str, number: int | None, values: Tensor, *others: Tensor | None
+) -> str:
+    number = values.numel() if number is None else number
+    least = LARGE if body == "compiled" else kernel.min_numel
+    if number < least:
+        return f"{number} values are too few: compiled kernels start at {least}"
+    recorded = number < kernel.recorded and torch.is_grad_enabled() and _needs_gradient(values, *others)
+    if body == "cpu" and recorded:
+        return f"{number} values are too few: with a gradient, compiled kernels start at {kernel.recorded}"
+    return ""
+
+
+def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | None) -> str:
+    if values.dtype not in kernel.dtypes:
         return f"there is no compiled kernel for {values.dtype}"
-    if on_cuda:
-        return _why_not_on_cuda(record, values, *others)
+    if not (kernel.has_loops if body == "cpu" else kernel.fuses):
+        return f"{kernel.name} has no loops" if body == "cpu" else f"{kernel.name} is not compiled by PyTorch"
     for x in (values, *others):
-        if x is not None and not is_plain(x):
-            return "a tensor is a subclass, not on the CPU, not strided, or a lazy view"
+        if x is not None and not (is_plain(x) if body == "cpu" else _is_alike(x, values)):
+            device = "the CPU" if body == "cpu" else "the device of the values"
+            return f"a tensor is a subclass, not on {device}, not strided, or a lazy view"
     if is_transformed():
         return _TRANSFORMED
-    return "" if numba_works() else "numba cannot be used"
+    if body == "cpu":
+        return "" if numba_works() else "numba cannot be used"
+    return _why_not_compiled(kernel.name, values)
+
+
+def _why_not_compiled(name: str, values: Tensor) -> str:
+    if gradients_are_stacked():
+        return "gradients are batched by is_grads_batched"
+    if torch.are_deterministic_algorithms_enabled():
+        return "torch.use_deterministic_algorithms(True) is set, which PyTorch's own functions obey"
+    if values.is_cuda and torch.cuda.is_current_stream_capturing():
+        return "a CUDA graph is being captured, in which nothing can be compiled"
+    return compiled.failures.get(name, "")
+
+
+def _is_alike(x: Tensor, values: Tensor) -> bool:
+    """Return whether ``x`` is an ordinary tensor on the device of ``values``."""
+    return (
+        type(x) in PLAIN
+        and x.device == values.device
+        and x.layout is _STRIDED
+        and not (x.is_conj() or x.is_neg())
+    )
 
 
 def _needs_gradient(*tensors: Tensor | None) -> bool:
@@ -131,10 +170,9 @@ def _needs_gradient(*tensors: Tensor | None) -> bool:
     return False
 
 
-def _why_not_in_a_graph(kernel: str, number: int | None, values: Tensor, *others: Tensor | None) -> str:
+def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *others: Tensor | None) -> str:
     """Export needs ordinary PyTorch; torch.compile takes an operator where it is faster: large float tensors."""
-    record = KERNELS[kernel]
-    least = record.in_graphs
+    least = kernel.in_graphs
     if least is None or torch.compiler.is_exporting():
         return "a graph is being traced"
     if _forced_in_graph() == "reference":
@@ -159,22 +197,6 @@ def _why_not_in_a_graph(kernel: str, number: int | None, values: Tensor, *others
 _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
 
 
-def _why_not_on_cuda(record: Kernel[..., Any], values: Tensor, *others: Tensor | None) -> str:
-    if "cuda" not in record.backends:
-        return f"{record.name} has no implementation for CUDA devices"
-    for tensor in (values, *others):
-        if tensor is not None and not (
-            type(tensor) in PLAIN
-            and tensor.device == values.device
-            and tensor.layout == torch.strided
-            and not (tensor.is_conj() or tensor.is_neg())
-        ):
-            return "a tensor is a subclass, on another device than the values, not strided, or a lazy view"
-    if is_transformed():
-        return _TRANSFORMED
-    return "" if triton_works() else "triton cannot be used"
-
-
 def is_plain(x: Tensor) -> bool:
     """Return whether ``x`` is an ordinary CPU tensor: no subclass, no other layout, no lazy view."""
     return type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not (x.is_conj() or x.is_neg())
@@ -197,7 +219,7 @@ def can_read_values(*tensors: Tensor) -> bool:
 
 def repeats_calls(is_small: bool) -> bool:
     """Return whether a call on plain CPU tensors may be one that is repeated."""
-    forced = _forced()
+    forced = forced_body()
     if forced != "cpu" and (is_small or forced is not None):
         return False
     return not (is_transformed() or gradients_are_stacked())
@@ -214,15 +236,6 @@ def is_eager() -> bool:
     )
 
 
-def runs_eagerly(kernel: str, number_of_values: int) -> bool:
-    """:func:`runs_compiled` for tensors that are known to be plain, on the CPU and of a supported dtype."""
-    if not is_eager():
-        return False
-    forced = _forced()
-    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].min_numel)
-    return enough and numba_works()
-
-
 def is_transformed() -> bool:
     """Return whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is active."""
     return (
@@ -233,7 +246,8 @@ def is_transformed() -> bool:
     )
 
 
-def _forced() -> str | None:
+def forced_body() -> str | None:
+    """Return the body that :func:`use_kernels` or the environment variable forces."""
     return _block_choice.get() or _environment()
 
 
@@ -244,7 +258,7 @@ def reference_is_forced() -> bool:
 
 def _forced_in_graph() -> str | None:
     """The same for a graph that is being traced: the choice is fixed when it is traced."""
-    return _forced()
+    return forced_body()
 
 
 # torch.compiler.assume_constant_result does this, and imports the compiler
@@ -265,13 +279,21 @@ def _environment() -> str | None:
 @functools.cache
 def numba_works() -> bool:
     """Return whether the compiled kernels for the CPU can be used; warns once if not."""
-    return _can_use("cpu", "numba")
-
-
-@functools.cache
-def triton_works() -> bool:
-    """Return whether the compiled kernels for CUDA devices can be used; warns once if not."""
-    return _can_use("cuda", "triton")
+    try:
+        with uninterrupted():
+            refusal = refusal_of_numba(importlib.import_module("numba").__version__)
+            if refusal:
+                raise ImportError(refusal)
+            importlib.import_module("maskgrad.kernels.cpu")
+    except Exception as error:  # a broken package may raise anything
+        warnings.warn(
+            f"maskgrad uses its slow reference kernels because numba cannot be used ({error}). "
+            f"Set {VARIABLE}=reference to use them without this warning",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 @contextlib.contextmanager
@@ -291,33 +313,12 @@ def uninterrupted() -> Iterator[None]:
             handler(*received[0])
 
 
-def _can_use(body: str, compiler: str) -> bool:
-    try:
-        with uninterrupted():
-            _refuse_old(importlib.import_module(compiler))
-            importlib.import_module(f"maskgrad.kernels.{body}")
-    except Exception as error:  # a broken package may raise anything
-        warnings.warn(
-            f"maskgrad uses its slow reference kernels because {compiler} cannot be used ({error}). "
-            f"Set {VARIABLE}=reference to use them without this warning",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-        return False
-    return True
-
-
-def _refuse_old(compiler: ModuleType) -> None:
-    refusal = refusal_of_numba(compiler.__version__) if compiler.__name__ == "numba" else ""
-    if refusal:
-        raise ImportError(refusal)
-
-
 @contextlib.contextmanager
 def use_kernels(body: str) -> Iterator[None]:
-    """Force ``"reference"``, ``"cpu"`` or ``"cuda"`` kernels (also for small tensors) inside a ``with`` block.
+    """Force ``"reference"``, ``"cpu"`` or ``"compiled"`` kernels (also for small tensors) inside a ``with`` block.
 
-    Where they cannot run (:func:`maskgrad.kernels.selection.explain` says why), the reference runs.
+    ``"cpu"`` are loops compiled by Numba; ``"compiled"`` are the formulas of PyTorch, compiled by ``torch.compile``.
+    Where these cannot run (:func:`maskgrad.kernels.explain` says why), the reference runs.
     """
     if body not in BODIES:
         raise ValueError(f"use_kernels() expects one of {', '.join(BODIES)}; got {body!r}")
@@ -326,28 +327,3 @@ def use_kernels(body: str) -> Iterator[None]:
         yield
     finally:
         _block_choice.reset(token)
-
-
-def kernels_in_use(device: str | torch.device = "cpu") -> dict[str, str]:
-    """Return which implementation each kernel runs for a large tensor on ``device``; imports its compiler to find out.
-
-    The tensor is float32, or int64 for a kernel that takes indices only.
-    """
-    place = torch.device(device)
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise RuntimeError(
-            f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device; pass 'cpu', "
-            "or run on a machine with a GPU and a CUDA build of PyTorch"
-        )
-    size = max(kernel.min_numel for kernel in KERNELS.values())
-    samples = {
-        dtype: torch.empty(1, dtype=dtype, device=place).expand(size)
-        for dtype in (torch.float32, torch.int64)
-    }
-    body = "cuda" if place.type == "cuda" else "cpu"
-    return {
-        name: body
-        if runs_compiled(name, samples[torch.float32 if torch.float32 in kernel.dtypes else torch.int64])
-        else "reference"
-        for name, kernel in KERNELS.items()
-    }

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.in_use import runs_loops
 from maskgrad.kernels.kernel import backend_of
-from maskgrad.kernels.selection import PLAIN, runs_eagerly
+from maskgrad.kernels.selection import PLAIN
 from maskgrad.optim.rule import Fused, Hyperparameters
 from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
 
@@ -74,7 +75,7 @@ class RowLoop:
             or values.dtype is not param.dtype
             or indices.dtype is not torch.int64
             or not values.is_contiguous()
-            or not runs_eagerly(self.fused.kernel, number)
+            or not runs_loops(self.fused.kernel, number)
         ):
             return None
         # PyTorch's addition adds nothing if a stride is 0, as that of an expanded gradient may be.

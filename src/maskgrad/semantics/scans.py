@@ -13,7 +13,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
-from maskgrad.kernels.selection import runs_compiled
+from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
 from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as

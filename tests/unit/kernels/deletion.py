@@ -16,8 +16,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from maskgrad import kernels
-from maskgrad.kernels import KERNELS
-from tests.unit.kernels.bodies import running
+from maskgrad.kernels import KERNELS, use_kernels
 
 __all__ = ["DTYPES", "GARBAGE", "Deletion", "Where", "about"]
 
@@ -52,7 +51,6 @@ class Deletion:
         integers: dtypes that are reduced in int64, or exactly.
         widens: halves give float32.
         complex: whether the reference takes complex numbers.
-        on_cuda: whether there is a body for CUDA.
         derivable: whether the first result has a derivative.
         nans: whether NaN is among what is drawn.
         traced: whether no NaN may arise on the way back, though it is thrown away.
@@ -66,7 +64,6 @@ class Deletion:
     integers: ClassVar[Sequence[torch.dtype]] = ()
     widens: ClassVar[bool] = False
     complex: ClassVar[bool] = False
-    on_cuda: ClassVar[bool] = True
     derivable: ClassVar[bool] = True
     nans: ClassVar[bool] = False
     traced: ClassVar[bool] = True
@@ -171,7 +168,7 @@ class Deletion:
         """Results and gradients of one body; the gradient that comes is laid out so, garbage where nothing is known."""
         real = self.derivable and operands[0].is_floating_point()
         leaves = [x.detach().requires_grad_(real) for x in operands]
-        with running(body):
+        with use_kernels(body):
             found = self.call(leaves, where, variant)
             first, *rest = found if isinstance(found, tuple) else (found,)
             slopes: Sequence[Tensor] = ()

@@ -143,12 +143,12 @@ class MaskedSuite(KernelSuite):
         for dim in self.dims((37, 53)):
             yield (37, 53), self.where(mask, dim)
 
-    def strided(self) -> dict[str, Callable[[bool], Iterator[Any]]]:
-        def cases(name: str) -> Callable[[bool], Iterator[Any]]:
-            def made(quick: bool) -> Iterator[Any]:
+    def strided(self) -> dict[str, Callable[[], Iterator[Any]]]:
+        def cases(name: str) -> Callable[[], Iterator[Any]]:
+            def made() -> Iterator[Any]:
                 shape, lay, lay_mask = LAYOUTS[name]
                 mask = lay_mask(torch.rand(shape) < 0.5)
-                for dim in self.dims(shape)[:: 3 if quick else 1]:
+                for dim in self.dims(shape):
                     yield shape, lay, self.where(mask, dim)
 
             return made
@@ -179,13 +179,6 @@ class MaskedSuite(KernelSuite):
             lengths[:2] = torch.tensor([0, shape[1]])
             mask = (torch.arange(shape[1]) < lengths[:, None])[..., None].expand(shape)
             for dim in self.dims(shape)[1:] or self.dims(shape):
-                yield shape, self.where(mask, dim)
-
-    def long(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        for shape, dim in (((100,), (0,)), ((70, 3), (0,)), ((3, 100), (1,))):
-            mask = torch.rand(shape) < 0.5
-            mask.movedim(dim[0], 0)[25:60] = False
-            if self.takes(shape, dim):
                 yield shape, self.where(mask, dim)
 
     def few(self) -> Iterator[tuple[tuple[int, ...], Where]]:

@@ -53,7 +53,7 @@ class SegmentSuite(KernelSuite):
             for where in self.places(lengths):
                 yield (sum(lengths), *dense), where
 
-    def strided(self) -> dict[str, Callable[[bool], Iterator[Any]]]:
+    def strided(self) -> dict[str, Callable[[], Iterator[Any]]]:
         lays: dict[str, Callable[[Tensor], Tensor]] = {
             "transposed": lambda x: x.t().contiguous().t(),
             "sliced": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
@@ -61,8 +61,8 @@ class SegmentSuite(KernelSuite):
             "expanded": lambda x: x[:, :1].expand_as(x),
         }
 
-        def cases(lay: Callable[[Tensor], Tensor]) -> Callable[[bool], Iterator[Any]]:
-            return lambda _: (((40, 3), lay, where) for where in self.places([7, 33]))
+        def cases(lay: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[Any]]:
+            return lambda: (((40, 3), lay, where) for where in self.places([7, 33]))
 
         return {name: cases(lay) for name, lay in lays.items()}
 
@@ -71,10 +71,6 @@ class SegmentSuite(KernelSuite):
             lengths = torch.randint(0, 200, (300,)).tolist()
             for where in self.places([*lengths, 20_001]):
                 yield (sum(where[0].diff().tolist()), *width), where
-
-    def long(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        for where in self.places([7, 0, 33]):
-            yield (40, 3), where
 
     def few(self) -> Iterator[tuple[tuple[int, ...], Where]]:
         for where, dense in zip(self.places([3, 0, 2]), [(2,), ()], strict=True):

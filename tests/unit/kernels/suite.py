@@ -6,9 +6,7 @@ kernels derive from: ``masks.py`` (a mask, dimensions) and ``segments.py`` (poin
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -18,11 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from maskgrad.kernels import KERNELS
+from maskgrad.kernels import KERNELS, use_kernels
 from maskgrad.kernels.cpu import partition, threads
 from maskgrad.kernels.kernel import Kernel
 from tests.effort import examples
-from tests.unit.kernels.bodies import ON_CUDA, running
 from tests.unit.kernels.deletion import DTYPES, GARBAGE, Deletion, Where, about
 
 __all__ = ["KernelSuite"]
@@ -41,7 +38,6 @@ class KernelSuite(Deletion):
         there = {
             "integers": bool(cls.integers),
             "complex_numbers_run_the_reference": cls.complex,
-            "pieces_and_wide_positions": cls.on_cuda,
             "first_and_second_derivatives": cls.derivable,
             "gradients_at_once_and_transforms": cls.derivable,
             "graphs": cls.derivable,
@@ -66,7 +62,7 @@ class KernelSuite(Deletion):
             return compiled(kernel, *args, **options)
 
         every = mock.patch.object(Kernel, "repeated", return_value=None)  # which calls no body
-        with running("cpu"), every, mock.patch.object(Kernel, "compiled", record):
+        with use_kernels("cpu"), every, mock.patch.object(Kernel, "compiled", record):
             for variant in self.variants:
                 for dtype in (torch.float32, torch.float16, *self.integers[-1:]):
                     shape, where = next(self.few())
@@ -84,35 +80,16 @@ class KernelSuite(Deletion):
         return list(found.values())
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        on_cuda = ON_CUDA if self.on_cuda else []
-        for name, values in (
-            ("body", ["reference", "cpu", *on_cuda]),
-            ("compiled", ["cpu", *on_cuda]),
-            ("tiled", on_cuda),
-        ):
-            if name in metafunc.fixturenames and "layout" not in metafunc.fixturenames:
-                metafunc.parametrize(name, values, indirect=True)
-        if "layout" in metafunc.fixturenames:  # the interpreter is slow
-            pairs = [
-                pytest.param(device.values[0], layout, marks=device.marks)
-                for device in (pytest.param("cpu"), *on_cuda)
-                for layout in list(self.strided())[:: 3 if device.values[0] == "interpreter" else 1]
-            ]
-            metafunc.parametrize(("compiled", "layout"), pairs, indirect=["compiled"])
+        if "body" in metafunc.fixturenames:
+            metafunc.parametrize("body", ["reference", "cpu"])
+        if "layout" in metafunc.fixturenames:
+            metafunc.parametrize("layout", list(self.strided()))
         if "variant" in metafunc.fixturenames:
             ids = ["-".join(map(str, variant)) or "plain" for variant in self.variants]
             metafunc.parametrize("variant", list(self.variants), ids=ids)
 
-    def _on_device(self, request: pytest.FixtureRequest) -> Iterator[str]:
-        with torch.device("cuda" if request.param == "gpu" else "cpu"):
-            yield request.param
-
-    body = pytest.fixture(name="body")(_on_device)
-    compiled = pytest.fixture(name="compiled")(_on_device)
-    tiled = pytest.fixture(name="tiled")(_on_device)
-
     def test_each_group_is_as_if_alone(self, body: str, variant: tuple[Any, ...]) -> None:
-        for shape, where in itertools.islice(self.many(), 0, None, 5 if body == "interpreter" else 1):
+        for shape, where in self.many():
             with about(shape, where):
                 operands = [x.double() for x in self.operands(shape, where, variant)]
                 if self.is_refused(shape, where, variant):
@@ -123,28 +100,27 @@ class KernelSuite(Deletion):
 
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_garbage_is_never_read(self, body: str, dtype: torch.dtype, variant: tuple[Any, ...]) -> None:
-        kinds = GARBAGE if body != "interpreter" else (GARBAGE[DTYPES.index(dtype)],)
         for shape, where in self.tables():
             with about(shape, where[1:]):
                 operands = [x.to(dtype) for x in self.operands(shape, where, variant)]
-                self.examine(body, operands, where, variant, kinds)
+                self.examine(body, operands, where, variant, GARBAGE)
 
     def test_integers(self, body: str, variant: tuple[Any, ...]) -> None:
-        for shape, where in itertools.islice(self.tables(), 1 if body == "interpreter" else None):
+        for shape, where in self.tables():
             for dtype in self.integers:
                 with about(shape, where[1:], dtype):
                     self.examine(body, [self.whole_numbers(shape, dtype)], where, variant, [0])
 
-    def test_any_strides(self, compiled: str, layout: str) -> None:
-        for variant in self.variants if compiled == "cpu" else self.variants[:1]:
-            for shape, lay, where in self.strided()[layout](compiled == "interpreter"):
+    def test_any_strides(self, layout: str) -> None:
+        for variant in self.variants:
+            for shape, lay, where in self.strided()[layout]():
                 with about(shape, where[1:], variant):
                     given = self.soiled(self.operands(shape, where, variant), where, math.nan)
                     whole = [k for k, x in enumerate(given) if x.shape == shape]
                     for chosen in (whole, *([k] for k in whole if len(whole) > 1)):
                         operands = [lay(x) if k in chosen else x for k, x in enumerate(given)]
                         back = lay if self.per_entry else torch.Tensor.contiguous
-                        self.agree(compiled, operands, where, variant, lay=back)
+                        self.agree("cpu", operands, where, variant, lay=back)
 
     def test_pieces_and_threads(self, variant: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch) -> None:
         """So little work is given to a thread here that small tensors occupy several; their number changes no bit."""
@@ -159,21 +135,6 @@ class KernelSuite(Deletion):
                     again, back = self.outcome("cpu", operands, where, variant, math.nan)
                     for x, y in zip([*results, *slopes], [*again, *back], strict=True):
                         torch.testing.assert_close(x, y, rtol=0, atol=0)
-
-    def test_pieces_and_wide_positions(
-        self, tiled: str, variant: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Tiles so small that little data is cut into several; then positions as of tensors beyond 32 bits."""
-        from maskgrad.kernels.cuda import compiler, tiles
-
-        for patches in ({"WIDEST": 32, "LINE": 4, "ENTRIES": 64}, {"_NARROW": 10}):
-            with monkeypatch.context() as patch:
-                for name, size in patches.items():
-                    patch.setattr(tiles if name in vars(tiles) else compiler, name, size)
-                for shape, where in self.long():
-                    with about(shape, where[1:], patches):
-                        operands = self.soiled(self.operands(shape, where, variant), where, math.nan)
-                        self.agree(tiled, [x.double() for x in operands], where, variant)
 
     @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
     @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.differing_executors])
@@ -190,7 +151,7 @@ class KernelSuite(Deletion):
         for shape, where in self.few():
             leaves = [x.double().requires_grad_() for x in self.smooth(shape, where, variant)]
             for body in ("reference", "cpu"):
-                with running(body), about(shape, where, body):
+                with use_kernels(body), about(shape, where, body):
 
                     def function(*given: Tensor, where: Where = where) -> Tensor:
                         first = self.first(given, where, variant)
@@ -203,14 +164,14 @@ class KernelSuite(Deletion):
     def test_gradients_at_once_and_transforms(self, variant: tuple[Any, ...]) -> None:
         shape, where = next(self.few())
         leaves = [x.requires_grad_() for x in self.operands(shape, where, variant)]
-        with running("cpu"):
+        with use_kernels("cpu"):
             first = self.first(leaves, where, variant)
             grads = torch.randn(3, *first.shape)
             stacked = torch.autograd.grad(first, leaves, grads, is_grads_batched=True, retain_graph=True)
             each = [torch.autograd.grad(first, leaves, grad, retain_graph=True) for grad in grads]
             for together, single in zip(stacked, zip(*each, strict=True), strict=True):
                 torch.testing.assert_close(together, torch.stack(single))
-            with running("reference"), torch.autograd.set_detect_anomaly(self.traced, check_nan=True):
+            with use_kernels("reference"), torch.autograd.set_detect_anomaly(self.traced, check_nan=True):
                 again = torch.autograd.grad(self.first(leaves, where, variant), leaves, grads[0])
             torch.testing.assert_close(again, each[0])
             two = [torch.stack([x.detach(), x.detach().flip(0)]) for x in leaves]
@@ -231,7 +192,7 @@ class KernelSuite(Deletion):
     def test_complex_numbers_run_the_reference(self, variant: tuple[Any, ...]) -> None:
         shape, where = next(self.few())
         x = torch.randn(shape, dtype=torch.complex128)
-        with running("cpu"):
+        with use_kernels("cpu"):
             found = self.first([x], where, variant)
         wanted, _ = self.expected([x], where, variant)
         torch.testing.assert_close(found.to(wanted[0].dtype), wanted[0])

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.kernels import KERNELS
-from tests.unit.kernels.bodies import running
+from maskgrad.kernels import KERNELS, use_kernels
 from tests.unit.kernels.masks import MaskedSuite
 
 
@@ -71,7 +70,7 @@ def test_labels_with_gaps_in_memory_and_one_label_for_all(body: str) -> None:
     logits, mask = torch.randn(4, 30, 6), torch.ones(4, 30, 6, dtype=torch.bool)
     wide = torch.randint(30, (4, 12))
     for labels in (wide[:, ::2], torch.tensor(3).expand(4, 6)):
-        with running(body):
+        with use_kernels(body):
             found, _ = KERNELS["masked_cross_entropy"](logits, mask, labels, 0.1)
         wanted = F.cross_entropy(logits, labels, reduction="none", label_smoothing=0.1)
         torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
@@ -82,7 +81,7 @@ def test_an_infinite_logit_surfaces_as_in_torch() -> None:
     logits = torch.tensor([[inf, 0, 0], [0, inf, 0], [-inf, 0, 0], [0, 0, 0]], requires_grad=True)
     labels, mask = torch.zeros(4, dtype=torch.int64), torch.ones(4, 3, dtype=torch.bool)
     wanted = F.cross_entropy(logits, labels, reduction="none")
-    with running("cpu"):
+    with use_kernels("cpu"):
         found, _ = KERNELS["masked_cross_entropy"](logits, mask, labels, 0.0)
         slopes = [torch.autograd.grad(y.sum(), logits)[0] for y in (found, wanted)]
     torch.testing.assert_close(found, wanted, equal_nan=True)

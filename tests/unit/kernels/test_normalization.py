@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad import kernels
-from tests.unit.kernels.bodies import running
+from maskgrad.kernels import use_kernels
 from tests.unit.kernels.masks import MaskedSuite
 
 EPS = 0.1
@@ -115,7 +115,7 @@ def test_an_infinite_scale_or_weight_reaches_only_what_is_specified() -> None:
         outcomes = []
         for body in ("reference", "cpu"):
             x, w = values.clone().requires_grad_(), weight.clone().requires_grad_()
-            with running(body):
+            with use_kernels(body):
                 out = function(x, w)
                 slopes = torch.autograd.grad(out, (x, w), grad)
             assert not out.detach().isnan().all()
@@ -133,7 +133,7 @@ def test_a_gradient_that_is_one_number() -> None:
         found = []
         for body in ("reference", "cpu"):
             leaf = values.clone().requires_grad_()
-            with running(body):
+            with use_kernels(body):
                 function(leaf).sum().backward(torch.tensor(2.0))
             found.append(leaf.grad)
         torch.testing.assert_close(*found, rtol=0, atol=1e-5)

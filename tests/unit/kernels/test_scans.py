@@ -18,7 +18,6 @@ class TestMaskedCumsum(MaskedSuite):
     per_entry = True
     one_dim = True
     keeps = False
-    on_cuda = False
     rounding = ROUNDING
 
     def alone(self, x: Tensor, reverse: bool) -> Tensor:

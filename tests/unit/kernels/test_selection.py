@@ -32,7 +32,7 @@ def _set(monkeypatch, value):
 def test_large_plain_tensors_run_compiled():
     assert explain("masked_sum", LARGE, MASK) == ""
     assert set(kernels.kernels_in_use().values()) == {"cpu"}
-    assert list(kernels.kernels_in_use()) == list(selection.KERNELS)
+    assert list(kernels.kernels_in_use()) == list(kernels.KERNELS)
 
 
 def test_each_reason_for_the_reference():
@@ -111,34 +111,15 @@ def test_the_environment_variable_forces_one_body(monkeypatch):
 
 def test_an_unknown_body_is_refused(monkeypatch):
     with (
-        pytest.raises(ValueError, match=r"use_kernels.. expects one of reference, cpu, cuda; got 'gpu'"),
+        pytest.raises(ValueError, match=r"use_kernels.. expects one of reference, cpu, compiled; got 'gpu'"),
         use_kernels("gpu"),
     ):
         pass
     _set(monkeypatch, "numba")
     with pytest.raises(
-        ValueError, match=r"MASKGRAD_KERNELS must be one of reference, cpu, cuda, or unset; got 'numba'"
+        ValueError, match=r"MASKGRAD_KERNELS must be one of reference, cpu, compiled, or unset; got 'numba'"
     ):
         kernels.masked_sum(LARGE, MASK, (0,), False)
-
-
-def test_a_body_for_another_device_is_not_forced():
-    with use_kernels("cuda"):
-        assert "the cuda kernels are forced" in explain("masked_sum", LARGE, MASK)
-        total, _ = kernels.masked_sum(LARGE, MASK, (1,), False)
-    torch.testing.assert_close(total, torch.where(MASK, LARGE, 0).sum(1))
-
-
-@pytest.mark.processes(of="file")
-def test_a_family_is_known_to_have_a_body_for_cuda_without_importing_triton():
-    assert "cuda" in selection.KERNELS["masked_sum"].backends
-    done = run_python(
-        "import sys, torch, maskgrad.kernels as k\n"
-        "before = 'triton' in sys.modules\n"
-        "assert k.KERNELS['masked_sum'].backends['cuda'] and ('triton' in sys.modules) == before\n"
-        "assert torch._C._dispatch_has_kernel_for_dispatch_key('maskgrad::masked_sum', 'CUDA')\n"
-    )
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -149,22 +130,18 @@ def test_a_missing_device_is_named():
 
 @pytest.mark.gpu
 def test_large_plain_tensors_on_a_gpu_run_compiled():
-    x, m = LARGE.cuda(), MASK.cuda()
+    x = torch.randn(1100, 1000, device="cuda")
+    m = x > 0
     assert explain("masked_sum", x, m) == ""
-    assert "another device" in explain("masked_sum", x, MASK)
+    assert "the device of the values" in explain("masked_sum", x, m.cpu())
     assert "too few" in explain("masked_sum", x[:2, :2], m[:2, :2])
     with use_kernels("cpu"):
-        assert "the cpu kernels are forced" in explain("masked_sum", x, m)
-    with use_kernels("cuda"):
+        assert "not on the CPU" in explain("masked_sum", x, m)
+    with use_kernels("compiled"):
         assert explain("masked_sum", x[:2, :2], m[:2, :2]) == ""
-    expected = {
-        name: "cuda" if "cuda" in kernel.backends else "reference"
-        for name, kernel in selection.KERNELS.items()
+    assert kernels.kernels_in_use("cuda") == {
+        name: "compiled" if kernel.fuses else "reference" for name, kernel in kernels.KERNELS.items()
     }
-    assert kernels.kernels_in_use("cuda") == expected
-    leaf = x.clone().requires_grad_()
-    kernels.masked_mean(leaf, m, (1,), False)[0].sum().backward()
-    torch.testing.assert_close(leaf.grad, m / m.sum(1, keepdim=True))
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
@@ -194,19 +171,6 @@ def test_without_numba_the_reference_runs_and_says_so_once():
         "    warnings.simplefilter('always')\n"
         "    for _ in range(3): assert k.masked_sum(x, m, (0, 1), False)[0] == 160000\n"
         "assert len(seen) == 1 and 'numba cannot be used' in str(seen[0].message), seen\n"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.processes(of="file")
-def test_without_triton_the_reference_runs_and_says_so_once():
-    done = run_python(
-        "import sys, warnings; sys.modules['triton'] = None\n"
-        "import torch, maskgrad.kernels.selection as s\n"
-        "with warnings.catch_warnings(record=True) as seen:\n"
-        "    warnings.simplefilter('always')\n"
-        "    for _ in range(3): assert not s.triton_works()\n"
-        "assert len(seen) == 1 and 'triton cannot be used' in str(seen[0].message), seen\n"
     )
     assert done.returncode == 0, done.stderr
 

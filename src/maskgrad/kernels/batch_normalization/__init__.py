@@ -25,6 +25,7 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
     "Tensor, Tensor, Tensor)",
     FLOATS,
     min_numel=32_768,
+    fuses=True,
     check=check_mask,
 )
 def masked_batch_norm(
@@ -55,6 +56,7 @@ def masked_batch_norm(
     "Tensor? weight, SymInt[] level, float eps) -> (Tensor, Tensor, Tensor)",
     FLOATS,
     min_numel=32_768,
+    fuses=True,
     leading=1,
 )
 def masked_batch_norm_backward(

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.in_use import runs_loops
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
-from maskgrad.kernels.selection import is_plain, runs_eagerly
+from maskgrad.kernels.selection import is_plain
 
 __all__ = ["masked_scatter", "masked_select", "select_together"]
 
@@ -39,7 +40,7 @@ def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
 
 def select_together(tensors: tuple[Tensor, ...], mask: Tensor) -> tuple[Tensor, ...]:
     """Return :func:`masked_select` of each tensor, all of the shape of ``mask``; selects and counts only once."""
-    if not runs_eagerly("masked_select", mask.numel()):
+    if not runs_loops("masked_select", mask.numel()):
         return tuple(x.masked_select(mask) for x in tensors)
     records = torch.is_grad_enabled()
     for x in (mask, *tensors):

@@ -29,6 +29,7 @@ def class_dim(input: Tensor) -> int:
     "(Tensor input, Tensor mask, Tensor labels, float smoothing) -> (Tensor, Tensor)",
     FLOATS,
     min_numel=32_768,
+    fuses=True,
 )
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float = 0.0
@@ -52,6 +53,7 @@ def masked_cross_entropy(
     "(Tensor grad, Tensor input, Tensor mask, Tensor labels, Tensor normalizer, float smoothing) -> Tensor",
     FLOATS,
     min_numel=32_768,
+    fuses=True,
     leading=1,
 )
 def masked_cross_entropy_gradient(

@@ -37,6 +37,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest, bool counts=True) -> (Tensor, Tensor)",
     REDUCIBLE,
     min_numel=128,
+    fuses=True,
     repeats=True,
 )
 def masked_extremum(
@@ -60,6 +61,7 @@ def masked_extremum(
     "(Tensor grad, Tensor values, Tensor best, Tensor ties, Tensor mask) -> Tensor",
     FLOATS,
     min_numel=128,
+    fuses=True,
     leading=1,
     repeats=True,
 )
@@ -79,6 +81,7 @@ def masked_extremum_backward(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
     min_numel=128,
+    fuses=True,
     check=check_mask,
     repeats=True,
 )

@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
-from maskgrad.kernels.selection import runs_compiled
 
 
 @kernel(
     "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
     REDUCIBLE,
     min_numel=8_192,
+    fuses=True,
     recorded=28_672,
     repeats=True,
     in_graphs=65_536,
@@ -36,8 +37,8 @@ def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
     PyTorch branches at each entry, which at a random mask takes six times as long.
     """
     if (
-        runs_compiled("masked_filling", target, mask, values)
-        and not target.is_cuda
+        target.is_cpu
+        and runs_compiled("masked_filling", target, mask, values)
         and backend_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
     ):
         torch.autograd.graph.increment_version(target)

@@ -32,7 +32,15 @@ _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbe
 KINDS = ("distance", "logits", "probabilities")
 
 
-@kernel(f"{_SIGNATURE} -> Tensor", FLOATS, min_numel=128, recorded=1_024, in_graphs=65_536, repeats=True)
+@kernel(
+    f"{_SIGNATURE} -> Tensor",
+    FLOATS,
+    min_numel=128,
+    fuses=True,
+    recorded=1_024,
+    in_graphs=65_536,
+    repeats=True,
+)
 def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers: Sequence[float]) -> Tensor:
     """The loss of each entry where the mask holds, else 0; three tensors of one shape, the first two of one dtype."""
     x, t = _safe(input, mask, kind), _safe(target, mask, kind)
@@ -51,6 +59,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
     f"{_SIGNATURE} -> (Tensor, Tensor)",
     FLOATS,
     min_numel=128,
+    fuses=True,
     recorded=1_024,
     in_graphs=65_536,
     repeats=True,
@@ -67,6 +76,7 @@ def masked_loss_sum(
     "(Tensor grad, Tensor input, Tensor target, Tensor mask, str kind, float[] numbers) -> Tensor",
     FLOATS,
     min_numel=128,
+    fuses=True,
     in_graphs=65_536,
     leading=1,
     repeats=True,

@@ -45,6 +45,7 @@ ORDERS = (0.0, 1.0, 2.0, math.inf)
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
     min_numel=128,
+    fuses=True,
     recorded=32_768,
     in_graphs=32_768,
     check=check_mask,
@@ -75,6 +76,7 @@ def masked_norm(
     "(Tensor grad, Tensor values, Tensor mask, Tensor norm, float ord) -> Tensor",
     FLOATS,
     min_numel=32_768,
+    fuses=True,
     in_graphs=32_768,
     leading=1,
 )

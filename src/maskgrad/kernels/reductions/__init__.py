@@ -70,7 +70,14 @@ def masked_count(mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
 
 
 @kernel(
-    _REDUCTION, REDUCIBLE, min_numel=128, recorded=8_192, in_graphs=65_536, check=check_mask, repeats=True
+    _REDUCTION,
+    REDUCIBLE,
+    min_numel=128,
+    fuses=True,
+    recorded=8_192,
+    in_graphs=65_536,
+    check=check_mask,
+    repeats=True,
 )
 def masked_sum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
@@ -108,7 +115,14 @@ def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Te
 
 
 @kernel(
-    _REDUCTION, REDUCIBLE, min_numel=128, recorded=8_192, in_graphs=65_536, check=check_mask, repeats=True
+    _REDUCTION,
+    REDUCIBLE,
+    min_numel=128,
+    fuses=True,
+    recorded=8_192,
+    in_graphs=65_536,
+    check=check_mask,
+    repeats=True,
 )
 def masked_mean(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype | None = None
@@ -127,6 +141,7 @@ def masked_mean(
     "(Tensor grad, Tensor mask, ScalarType dtype) -> Tensor",
     FLOATS,
     min_numel=8_192,
+    fuses=True,
     in_graphs=65_536,
     numbers=lambda *args: args[1].numel(),
     repeats=True,

@@ -28,8 +28,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_rows
 from maskgrad.kernels.coalescing import merge_rows
-from maskgrad.kernels.kernel import FLOATS, HALVES, backend_of, kernel
-from maskgrad.kernels.selection import KERNELS
+from maskgrad.kernels.kernel import FLOATS, HALVES, KERNELS, backend_of, kernel
 from maskgrad.kernels.updates import formulas
 
 _ADAGRAD = (
@@ -247,12 +246,8 @@ def update_tables_(
         check_rows(i, v)
     rows = zip(*tables, strict=True)
     # calls the implementation directly, not through its operator, which costs twice as much as a small step
-    together = (
-        not indices[0].is_cuda
-        and numbers.get("first_step") is None
-        and all(
-            KERNELS[name].is_compiled_for(*row, i, v) for row, i, v in zip(rows, indices, values, strict=True)
-        )
+    together = numbers.get("first_step") is None and all(
+        KERNELS[name].is_compiled_for(*row, i, v) for row, i, v in zip(rows, indices, values, strict=True)
     )
     if together and backend_of("maskgrad.kernels.updates.cpu", "update_tables")(
         name, tables, indices, values, **numbers

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import can_read_values, is_small, runs_compiled
+from maskgrad.kernels.in_use import runs_compiled
+from maskgrad.kernels.selection import can_read_values, is_small
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.kernel import KERNELS
 from maskgrad.kernels.reductions import masked_count
-from maskgrad.kernels.selection import KERNELS
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.callbacks import as_entries
