@@ -8,6 +8,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from maskgrad.other_data import conversion_of, has_own_mask
 from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.numbers import number, over_everything, plain
@@ -49,10 +50,12 @@ def documented(function: F) -> F:
 
 def entries_of(input: object, mask: Mask, dtype: Dtype = None, name: str = "mask") -> Entries:
     """The plain ``input`` and its mask as entries, in ``dtype`` if given."""
-    if not isinstance(input, Tensor):
-        raise TypeError(
-            f"input must be a plain torch.Tensor, found {type(input).__name__}; use the methods of a MaskedTensor"
+    if not isinstance(input, Tensor) or input.layout != torch.strided or has_own_mask(input):
+        is_ours = type(input).__module__.startswith("maskgrad")
+        remedy = (
+            f"use {'' if is_ours else conversion_of(input, 'input') + ', or '}the methods of a MaskedTensor"
         )
+        raise TypeError(f"input must be a plain torch.Tensor, found {type(input).__name__}; {remedy}")
     values = input if dtype is None else input.to(dtype)
     if mask is None:
         mask = torch.ones((), dtype=torch.bool, device=input.device)

@@ -12,6 +12,7 @@ from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
+from maskgrad.other_data import conversion_of, has_own_mask, is_sparse
 from maskgrad.patterns import BooleanPattern, StoredPattern
 from maskgrad.patterns.boolean import own_home
 from maskgrad.patterns.eager import can_read_values
@@ -24,30 +25,20 @@ if TYPE_CHECKING:
 __all__ = ["from_lengths", "from_nan", "from_numpy", "masked", "plain_mask"]
 
 
-def _length(part: object) -> int | None:
-    """Return the length of a sequence, None for anything else."""
-    try:
-        return len(part)  # type: ignore[arg-type]
-    except TypeError:
-        return None
-
-
-def _check_data(data: object, name: str = "data") -> Tensor:
+def _check_data(data: object) -> Tensor | MaskedTensor:
+    """Return data as a tensor, or of numpy.ma as a MaskedTensor; TypeError for what has to be converted."""
     if trace_state() is not None:  # here too, before the tracer warns about the code below
         refuse_trace()
     notice_packages()
+    if isinstance(data, Tensor) and data.layout == torch.strided and not has_own_mask(data):
+        return data
     if not isinstance(data, Tensor):
-        remedy = f"convert it with torch.as_tensor({name})"
-        lengths = {_length(part) for part in data} if isinstance(data, (list, tuple)) else set()
-        if len(lengths) > 1 and None not in lengths:
-            remedy = f"its lengths differ: use mg.from_sequences([torch.as_tensor(s) for s in {name}])"
-        raise TypeError(f"{name} must be a torch.Tensor, found {type(data).__name__}; {remedy}")
-    if data.layout != torch.strided:
-        raise TypeError(
-            f"{name} must be a strided tensor, found layout {data.layout}; use mg.from_sparse({name}), whose "
-            f"stored entries are specified, or {name}.to_dense()"
-        )
-    return data
+        import numpy as np
+
+        if isinstance(data, np.ma.MaskedArray):
+            return from_numpy(data)
+    found = f"layout {data.layout}" if isinstance(data, Tensor) and is_sparse(data) else type(data).__name__
+    raise TypeError(f"data must be a strided torch.Tensor, found {found}; use {conversion_of(data, 'data')}")
 
 
 def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor, true: str = "specified") -> Tensor:
@@ -88,7 +79,7 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
 
     Args:
         data: tensor of any shape and dtype, shared and not copied: operations in place write into it. A MaskedTensor
-            keeps its own mask, too.
+            keeps its own mask, too, and so does a ``numpy.ma`` array, as in :func:`from_numpy`.
         mask: Boolean tensor, True = specified, with as many dimensions as ``data``, size 1 where it repeats (a 0-dim
             mask applies to all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
             until another MaskedTensor or a backward pass needs the old one. Integers 0 and 1, as tokenizers write
@@ -110,12 +101,13 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
         >>> x.sum()
         tensor(4.)
     """
+    if not isinstance(data, MaskedTensor):
+        data = _check_data(data)
     if isinstance(data, MaskedTensor):
         if mask is None:
             return data
         values, own = data._dense()
         return of_entries(values, own & check_mask(plain_mask(mask, data), values.shape, values.device))
-    data = _check_data(data)
     if mask is None:
         return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
     mask = plain_mask(mask, data)
@@ -128,7 +120,8 @@ def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:
     """Create a MaskedTensor from data in which NaN means missing, as in pandas and many files.
 
     Args:
-        data: floating-point or complex tensor of any shape. A MaskedTensor keeps its own mask, too.
+        data: floating-point or complex tensor of any shape. A MaskedTensor and a ``numpy.ma`` array keep their masks,
+            too.
 
     Returns:
         MaskedTensor that is specified where ``data`` is not NaN. Infinities are specified.
@@ -147,13 +140,30 @@ def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:
     return masked(data, ~torch.isnan(data))
 
 
+def _check_lengths(data: Tensor, lengths: object) -> None:
+    """Raise a TypeError for lengths that are no integers, or that are a mask."""
+    if not isinstance(lengths, Tensor):
+        remedy = "use torch.tensor(lengths).long()"
+        raise TypeError(f"lengths must be an integer tensor, found {type(lengths).__name__}; {remedy}")
+    ndim = lengths.ndim
+    if lengths.dtype is torch.bool or (ndim > 1 and lengths.shape == data.shape[:ndim]):
+        index = f"[..., {', '.join(['None'] * (data.ndim - ndim))}]" if data.ndim > ndim else ""
+        at_end = ", or mg.from_lengths(data, mask.sum(1)) if all padding is at the end" if ndim == 2 else ""
+        raise TypeError(
+            f"lengths must be an integer tensor (B,), found a mask of {lengths.dtype} and shape "
+            f"{tuple(lengths.shape)}; use mg.masked(data, mask{index}){at_end}"
+        )
+    if lengths.dtype.is_floating_point or lengths.dtype.is_complex:
+        raise TypeError(f"lengths must be an integer tensor, found {lengths.dtype}; use lengths.long()")
+
+
 def from_lengths(
-    data: Tensor, lengths: Tensor, dim: int = 1, *, layout: torch.layout = torch.strided
+    data: Tensor | MaskedTensor, lengths: Tensor, dim: int = 1, *, layout: torch.layout = torch.strided
 ) -> MaskedTensor:
     """Create a padded batch: sequence ``b`` is specified in its first ``lengths[b]`` positions along ``dim``.
 
     Args:
-        data: tensor (B, ..., T, ...) with T at ``dim``.
+        data: tensor (B, ..., T, ...) with T at ``dim``. A MaskedTensor keeps its own mask, too.
         lengths: integer tensor (B,), each between 0 and T, on the device of ``data``.
         dim: the padded dimension, any but 0.
         layout: ``torch.strided`` keeps ``data`` and has a Boolean mask; ``torch.jagged`` keeps the specified
@@ -163,7 +173,7 @@ def from_lengths(
         MaskedTensor of the shape of ``data``; the mask is an expanded view. Gradient: exactly 0 in the padding.
 
     Raises:
-        TypeError: ``lengths`` is not an integer tensor.
+        TypeError: ``lengths`` is not an integer tensor, or is a mask.
         ValueError: its shape is not (B,), it is on another device, ``dim`` is 0 or out of range, or (where values
             can be read) a length is.
 
@@ -172,16 +182,12 @@ def from_lengths(
         >>> mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1])).mean(1)
         masked([1., 3.])
     """
-    data = _check_data(data)
-    if (
-        not isinstance(lengths, Tensor)
-        or lengths.dtype.is_floating_point
-        or lengths.dtype.is_complex
-        or lengths.dtype == torch.bool
-    ):
-        found = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        remedy = "lengths.long()" if isinstance(lengths, Tensor) else "torch.tensor(lengths).long()"
-        raise TypeError(f"lengths must be an integer tensor, found {found}; use {remedy}")
+    if not isinstance(data, MaskedTensor):
+        data = _check_data(data)
+    if isinstance(data, MaskedTensor):
+        both = masked(data, from_lengths(data._dense()[0], lengths, dim).mask)
+        return both if layout == torch.strided else both.to_jagged(dim)
+    _check_lengths(data, lengths)
     if data.ndim < 2 or lengths.shape != data.shape[:1]:
         raise ValueError(
             f"lengths must have shape (B,) = {tuple(data.shape[:1])}, one length for each sequence of data "

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.other_data import conversion_of, has_own_mask
 from maskgrad.semantics.dimensions import as_dim, positions_along
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import from_padded, is_jagged
@@ -52,9 +53,9 @@ def ranks(x: AnyTensor, dim: int = -1, *, descending: bool = False) -> AnyTensor
     Source: ``scipy.stats.rankdata(x, method="ordinal", nan_policy="omit") - 1``.
     """
     if not isinstance(x, MaskedTensor):
-        if not isinstance(x, Tensor):
+        if not isinstance(x, Tensor) or x.layout != torch.strided or has_own_mask(x):
             raise TypeError(
-                f"x must be a tensor or a MaskedTensor, found {type(x).__name__}; use torch.as_tensor(x)"
+                f"x must be a strided tensor or a MaskedTensor, found {type(x).__name__}; use {conversion_of(x, 'x')}"
             )
         return _inverse(x.argsort(dim=dim, descending=descending, stable=True), as_dim(dim, x.ndim))
     dim, stored = as_dim(dim, len(x.shape)), stored_of(x)

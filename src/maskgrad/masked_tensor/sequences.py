@@ -10,6 +10,7 @@ from torch import Tensor
 from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.other_data import conversion_of, has_own_mask
 from maskgrad.patterns.checks import check_offsets
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.semantics.dimensions import as_dim
@@ -140,8 +141,12 @@ def from_offsets(values: Tensor | MaskedTensor, offsets: Tensor, longest: int | 
     Source: https://docs.pytorch.org/docs/stable/nn.attention.html (``varlen``).
     """
     notice_packages()
-    if not isinstance(values, (Tensor, MaskedTensor)) or values.layout != torch.strided or values.ndim < 1:
-        raise TypeError("values must be a strided tensor (n, *features), one row for each position")
+    is_tensor = isinstance(values, MaskedTensor) or (isinstance(values, Tensor) and not has_own_mask(values))
+    if not is_tensor or values.layout != torch.strided or values.ndim < 1:
+        raise TypeError(
+            f"values must be a strided tensor (n, *features), one row for each position, found {_found(values)}; use "
+            f"{conversion_of(values, 'values')}"
+        )
     if not isinstance(offsets, Tensor):
         raise TypeError(
             f"offsets must be a torch.Tensor, found {type(offsets).__name__}; use torch.tensor(offsets)"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from maskgrad.kernels import select_together
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
+from maskgrad.other_data import conversion_of, has_own_mask, is_sparse
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.eager import can_read_values
@@ -245,13 +246,15 @@ def _shape(x: Any, place: int) -> torch.Size:
         pattern = x._pattern
         return pattern.shape(x._values) if isinstance(pattern, StoredPattern) else x._values.shape
     if not isinstance(x, Tensor):
-        raise TypeError(f"{_called(place)} must be a tensor or a MaskedTensor, found {type(x).__name__}")
-    if x.is_nested or x.layout != torch.strided:
-        layout = "nested" if x.is_nested else f"of layout {x.layout}"
-        way = "mg.from_nested(x)" if x.is_nested else "mg.from_sparse(x)"
+        way = f"use {conversion_of(x, 'x')}"
+        raise TypeError(
+            f"{_called(place)} must be a tensor or a MaskedTensor, found {type(x).__name__}; {way}"
+        )
+    if has_own_mask(x) or x.layout != torch.strided:
+        layout = "nested" if x.is_nested else f"of layout {x.layout}" if is_sparse(x) else "of torch.masked"
         raise TypeError(
             f"{_called(place)} is a tensor of PyTorch that is {layout}, whose missing entries may be masked or zero; "
-            f"use {way}, or x.to_dense()"
+            f"use {conversion_of(x, 'x')}"
         )
     return x.shape
 

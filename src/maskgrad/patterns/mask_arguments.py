@@ -9,6 +9,7 @@ from torch import Tensor
 
 from maskgrad.kernels.selection import PLAIN, is_eager
 from maskgrad.kernels.smallest import smallest
+from maskgrad.other_data import has_own_mask, mask_conversion_of
 
 __all__ = ["boolean_mask", "check_mask"]
 
@@ -58,9 +59,8 @@ def boolean_mask(mask: object, name: str = "mask", true: str = "specified") -> T
         TypeError, ValueError: as :func:`check_mask`.
     """
     expected = f"{name} must be a Boolean torch.Tensor, or one of integers 0 and 1 (True or 1 = {true})"
-    if not isinstance(mask, torch.Tensor):
-        remedy = f"use {name}.filled(False)" if hasattr(mask, "filled") else f"use torch.as_tensor({name})"
-        raise TypeError(f"{expected}, found {type(mask).__name__}; {remedy}")
+    if not isinstance(mask, torch.Tensor) or has_own_mask(mask):
+        raise TypeError(f"{expected}, found {type(mask).__name__}; use {mask_conversion_of(mask, name)}")
     if mask.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, found layout {mask.layout}; use {name}.to_dense()")
     if mask.dtype is torch.bool:

@@ -38,7 +38,7 @@ def twice(t: Tensor) -> Tensor:
             lambda: mg.masked([[1.0], [2.0, 3.0]]),
             r"mg\.from_sequences\(\[torch\.as_tensor\(s\) for s in data\]\)",
         ),  # type: ignore[arg-type]
-        (lambda: mg.masked([torch.tensor(1.0), torch.ones(2)]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
+        (lambda: mg.masked([torch.ones(2), torch.ones(2)]), r"torch\.stack\(data\)"),  # type: ignore[arg-type]
         (lambda: mg.masked([1.0, 2.0]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
         (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3, 4).bool()), r"mask\[:, :, None\]$"),
         (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3).bool()), r"mask\[:, None, None\]$"),

@@ -62,7 +62,7 @@ def test_what_is_specified_is_ranked_as_torch_sorts_it() -> None:
 
 def test_what_is_no_tensor_or_no_dimension_is_refused() -> None:
     with pytest.raises(
-        TypeError, match=r"x must be a tensor or a MaskedTensor, found list; use torch.as_tensor"
+        TypeError, match=r"x must be a strided tensor or a MaskedTensor, found list; use torch.as_tensor"
     ):
         mg.ranks([1.0])  # type: ignore[type-var]
     for x in (poisoned([1.0]), torch.ones(1)):

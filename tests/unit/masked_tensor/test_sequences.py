@@ -59,7 +59,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "lengths of floats": (lambda: mg.from_lengths(DATA, torch.ones(3), layout=torch.jagged), TypeError,
                           r"integer tensor.*lengths\.long\(\)"),
     "lengths of Booleans": (lambda: mg.from_lengths(DATA, torch.ones(3) > 0, layout=torch.jagged), TypeError,
-                            r"integer tensor.*lengths\.long\(\)"),
+                            r"integer tensor.*found a mask of torch.bool"),
     "lengths in a list": (lambda: mg.from_lengths(DATA, [1, 2, 3], layout=torch.jagged), TypeError,
                           r"torch\.tensor\(lengths\)"),
     "another number of lengths": (lambda: mg.from_lengths(DATA, lengths_of(1, 2), layout=torch.jagged), ValueError,
