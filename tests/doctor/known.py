@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FORMS", "KNOWN"]
+__all__ = ["COMMAND", "FORMS", "KNOWN"]
 
 KNOWN: dict[str, tuple[str, ...]] = {
     "channels_first.mean_over_frames": ("examine wrong", "watch wrong", "watch right"),
@@ -94,3 +94,6 @@ FORMS: tuple[str, ...] = (
     "channels first | array of lengths | right | telling | right",
     "images | one in the padding | left | telling | wrong",
 )
+
+#: programs that the command misjudges
+COMMAND: tuple[str, ...] = ()
