@@ -24,7 +24,7 @@ from maskgrad.gradients.attached import (
     set_grad_dtype,
 )
 from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
-from maskgrad.gradients.step_hooks import parameters_of
+from maskgrad.gradients.step_hooks import named
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.optimizer import MaskedOptimizer
 
@@ -60,8 +60,9 @@ def read_and_unscale(optimizer: Optimizer, inverse: PerDevice) -> list[Unscaled]
     """Read every gradient of ``optimizer``; raises if one is invalid, writes nothing."""
     ours = isinstance(optimizer, MaskedOptimizer)
     found = []
-    for param in parameters_of(optimizer):
-        gradient = current_gradient(param, f"a parameter of {type(optimizer).__name__}")
+    groups = enumerate(optimizer.param_groups)
+    for name, param in (one for position, group in groups for one in named(group, position)):
+        gradient = current_gradient(param, f"{name} of {type(optimizer).__name__}")
         if gradient is None:
             continue
         trained, dtype = trained_entries(param), gradient.dtype

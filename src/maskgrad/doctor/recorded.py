@@ -88,7 +88,7 @@ def recorded_step(case: Examination) -> None:
             found: list[Finding] = case.trial.run(
                 mode, after=lambda outcome: list(_gradients(case, mode, outcome))
             )
-    found += [*silent_hooks(), *_stale(mode, caught)]
+    found += [*silent_hooks(), *_stale(case, mode, caught)]
     case.report.add(found)
     case.tried("recorded step", "nothing", f"{len(found)} findings" if found else "nothing found")
 
@@ -133,13 +133,16 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
             )
 
 
-def _stale(mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
+def _stale(case: Examination, mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
+    names = {id(parameter): name for name, parameter in case.trial.parameters()}
     for warning in caught:
-        if isinstance(warning.message, RowsReadLate):
-            operation, place = mode.read.get(key_of(warning.message.param) or 0, ("", None))
+        late = warning.message
+        if isinstance(late, RowsReadLate):
+            operation, place = mode.read.get(key_of(late.param) or 0, ("", None))
             if place is None and is_users(warning.filename):
                 place = Place(warning.filename, warning.lineno)
-            yield Finding.at(place, "stale-rows", str(warning.message), operation=operation)
+            named = RowsReadLate(late.param, names[id(late.param)]) if id(late.param) in names else late
+            yield Finding.at(place, "stale-rows", str(named), operation=operation)
 
 
 @contextlib.contextmanager

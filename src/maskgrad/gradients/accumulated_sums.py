@@ -37,9 +37,9 @@ Parameters = nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 class GradientSums:
     """Sums for losses of any names; raises a RuntimeError if a parameter already has a gradient."""
 
-    def __init__(self, params: Sequence[Tensor]) -> None:
-        check_no_gradients(params)
-        self.params = params
+    def __init__(self, named: Mapping[str, Tensor]) -> None:
+        check_no_gradients(named)
+        self.params = params = [*named.values()]
         #: for each loss and parameter: the sum while it is not in ``.grad``, and what ``.grad`` cannot accumulate
         self._plain: dict[str | None, list[Tensor | None]] = {}
         self._apart: dict[str | None, list[AnyGradient | None]] = {}
@@ -220,17 +220,17 @@ def _decoded(saved: Any, device: torch.device) -> Any:
     return masked(found["values"], found["mask"]) if "mask" in found else from_sparse(found["stored"])
 
 
-def check_no_gradients(params: Iterable[Tensor]) -> None:
-    """Raise a RuntimeError if one of them has a nonzero gradient."""
-    for param in params:
-        gradient = current_gradient(param)
+def check_no_gradients(named: Mapping[str, Tensor]) -> None:
+    """Raise a RuntimeError if one of the parameters has a nonzero gradient."""
+    for name, param in named.items():
+        gradient = current_gradient(param, f"parameter {name!r}")
         if gradient is None:
             continue
         if is_strided(gradient) and not bool(gradient.any()):
             continue  # zero_grad(set_to_none=False)
         raise RuntimeError(
-            f"a parameter of shape {tuple(param.shape)} has a .grad from before, which would be divided with the new "
-            "ones; call optimizer.zero_grad() after each step, before the first backward()"
+            f"parameter {name!r}, of shape {tuple(param.shape)}, has a .grad from before, which would be divided with "
+            "the new ones; call optimizer.zero_grad() after each step, before the first backward()"
         )
 
 

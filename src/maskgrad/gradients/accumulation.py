@@ -320,7 +320,7 @@ class GradientAccumulator:
                 raise RuntimeError(
                     "a process group was initialised after the accumulator was made; make it afterwards"
                 )
-            self._sums = GradientSums([*self._trained().values()])
+            self._sums = GradientSums(self._trained())
             if self._scaler is not None:
                 self._scale = self._scaler.scale(torch.ones((), device=self._device)).detach()
             self._watch.accumulating = True
@@ -351,7 +351,7 @@ class GradientAccumulator:
         """Totals accumulated by this rank; None if there are none."""
         if self._sums is None:
             if self._ranks.size > 1:
-                check_no_gradients(list(self._named.values()))  # others may have data
+                check_no_gradients(self._named)  # others may have data
             return None
         losses = [
             [name, *map(loss.read().get, ("weight", "total", "count"))] for name, loss in self._losses.items()

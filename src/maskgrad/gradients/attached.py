@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map_only
 
 from maskgrad.gradients.gradient import AnyGradient
 from maskgrad.gradients.padded_rows import PaddedRows
-from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
+from maskgrad.gradients.step_hooks import StepObserver, named, observe_steps
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
 
@@ -55,7 +55,7 @@ SAME = frozenset({aten.detach, aten.detach_, aten.alias})
 COPYING = frozenset({aten.clone, aten._to_copy})
 
 NOT_MASKED = (
-    "the gradient of a parameter of shape {shape} is masked (mg.attach_gradient, or a table with a capacity): {who} "
+    "the gradient of {where} is masked (mg.attach_gradient, or a table with a capacity): {who} "
     "would treat its other entries as zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
     "make it dense first, with zeros for missing entries: param.grad = param.grad.to_dense()"
 )
@@ -201,7 +201,7 @@ class MaskedGradient(torch.Tensor):
         return self
 
     def __dlpack__(self, **_: Any) -> Any:
-        raise BufferError(NOT_MASKED.format(shape=tuple(self.shape), who="DLPack"))
+        raise BufferError(NOT_MASKED.format(where=_unnamed(self), who="DLPack"))
 
     def to_dense(self, *_: Any, **__: Any) -> Tensor:
         """A plain tensor, 0 where there is no gradient."""
@@ -259,9 +259,13 @@ class MaskedGradient(torch.Tensor):
             read = MaskedGradient.values if adds_up else lambda g: g.clean().values()
             func(tree_map_only(MaskedGradient, read, args[0]), *args[1:], **kwargs)
             return args[0] if isinstance(args[0], MaskedGradient) else None
-        shape = next(tuple(a.shape) for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
+        first = next(a for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
         # no TypeError, for which Python would raise its own "unsupported operand"
-        raise RuntimeError(NOT_MASKED.format(shape=shape, who=f"torch.{packet.__name__}"))
+        raise RuntimeError(NOT_MASKED.format(where=_unnamed(first), who=f"torch.{packet.__name__}"))
+
+
+def _unnamed(gradient: MaskedGradient) -> str:
+    return f"a parameter of shape {tuple(gradient.shape)}"
 
 
 def _of_everything(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -297,13 +301,13 @@ class _DenseStepGuard(StepObserver):
     def gradients_ready(self, optimizer: Optimizer) -> None:
         if getattr(optimizer, "takes_masked_gradients", False):
             return
-        for param in parameters_of(optimizer):
-            if isinstance(param.grad, MaskedGradient):
-                kind = type(optimizer)
-                place = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
-                raise RuntimeError(
-                    NOT_MASKED.format(shape=tuple(param.shape), who=f"{place}.{kind.__name__}")
-                )
+        for position, group in enumerate(optimizer.param_groups):
+            for name, param in named(group, position):
+                if isinstance(param.grad, MaskedGradient):
+                    kind = type(optimizer)
+                    place = "torch.optim" if kind.__module__.startswith("torch.optim.") else kind.__module__
+                    where = f"{name}, of shape {tuple(param.shape)},"
+                    raise RuntimeError(NOT_MASKED.format(where=where, who=f"{place}.{kind.__name__}"))
 
 
 _GUARD = _DenseStepGuard()

@@ -86,7 +86,7 @@ def coupled_backward(
     try:
         batch = _Parts(model, parts, None if targets is None else list(targets), ranks)
         whole = batch.loss_of_all(loss, named)
-        sums = GradientSums(params)
+        sums = GradientSums(named)
         name = "loss" if ranks.rank else None  # used by the loss itself: all ranks have the same gradient
         with _without_autocast(params):
             sums.backward(name, [whole], [torch.ones_like(whole)])
@@ -128,7 +128,7 @@ class _Parts:
         targets: list[_Structure] = []
         try:
             _check(self._model, self._parts, self._targets)
-            check_no_gradients(trained.values())
+            check_no_gradients(trained)
             self._first_pass()
             targets = [_flat(one, "targets") for one in self._targets or ()]
         except Exception as found:

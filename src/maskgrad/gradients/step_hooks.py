@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-__all__ = ["StepObserver", "observe_steps", "parameters_of"]
+__all__ = ["StepObserver", "name_of", "named", "observe_steps", "parameters_of"]
 
 
 class StepObserver:
@@ -55,6 +55,18 @@ def parameters_of(optimizer: Optimizer) -> Iterator[Tensor]:
     """The parameters of all groups."""
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def name_of(group: dict[str, Any], position: int, number: int) -> str:
+    """Name of a parameter in messages: its path in the module, from ``named_parameters()``, or its position."""
+    names: Sequence[str] | None = group.get("param_names")
+    return f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"
+
+
+def named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
+    """Each parameter of a group, with its name."""
+    for number, param in enumerate(group["params"]):
+        yield name_of(group, position, number), param
 
 
 @torch.no_grad()

@@ -9,8 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from maskgrad.gradients.attached import current_gradient
-from maskgrad.gradients.step_hooks import StepObserver, observe_steps
-from maskgrad.optim.parameters import named
+from maskgrad.gradients.step_hooks import StepObserver, named, observe_steps
 
 __all__ = ["LBFGS", "Adafactor", "DenseOnly", "Muon"]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
-from maskgrad.gradients.step_hooks import parameters_of
+from maskgrad.gradients.step_hooks import name_of, named, parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.documentation import documentation_of
@@ -24,7 +24,7 @@ from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes
-from maskgrad.optim.parameters import check_parameter, name_of, named, with_values
+from maskgrad.optim.parameters import check_parameter, with_values
 from maskgrad.optim.rows import RowLoop, too_many
 from maskgrad.optim.rule import Hyperparameters, Rule, Update
 from maskgrad.optim.torch_steps import TorchGroup, TorchSteps
@@ -51,7 +51,7 @@ class Prepared:
     rows: RowLoop | None
 
 
-Ready = tuple[Tensor, Gradient, Hyperparameters]
+Ready = tuple[Tensor, Gradient, Hyperparameters, str]
 """A parameter and its gradient, for the engine."""
 
 
@@ -220,13 +220,15 @@ class MaskedOptimizer(TorchSteps):
                 name = name_of(group, position, number)
                 grad = current_gradient(param, name)
                 if grad is not None:
-                    ready.append((param, self._read(param, grad, group, kept.numbers, name), kept.numbers))
+                    ready.append(
+                        (param, self._read(param, grad, group, kept.numbers, name), kept.numbers, name)
+                    )
         # Nothing is written so far.
         if dense:
             self._step_as_torch(dense)
         batch = Batch()
-        for param, gradient, numbers in ready:
-            self._update(param, gradient, numbers, batch)
+        for param, gradient, numbers, name in ready:
+            self._update(param, gradient, numbers, batch, name)
         for table in tables:
             table()
         batch.run()
@@ -268,7 +270,9 @@ class MaskedOptimizer(TorchSteps):
         check_options(group, type(self).__name__, self._rule.has_statistics, self._is_torchs)
         return Hyperparameters.of(self._rule, group)
 
-    def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch) -> None:
+    def _update(
+        self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch, name: str
+    ) -> None:
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry if it has no state
@@ -277,7 +281,7 @@ class MaskedOptimizer(TorchSteps):
         update = numbers.update(step, **scalars)
         count = partial(self._count, param, gradient, numbers, update)
         if numbers.zeros:
-            update_with_zeros(update, param, gradient, states, numbers, step, scalars)
+            update_with_zeros(update, param, gradient, states, numbers, step, scalars, name)
             count()
         else:
             bring_up_to_date(param)  # does nothing, unless the option was changed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,23 +17,9 @@ __all__ = [
     "attach_gradient",
     "attached_gradient",
     "check_parameter",
-    "name_of",
-    "named",
     "train_only",
     "with_values",
 ]
-
-
-def name_of(group: dict[str, Any], position: int, number: int) -> str:
-    """Name of a parameter of a group in error messages."""
-    names: Sequence[str] | None = group.get("param_names")
-    return f"parameter {names[number]!r}" if names else f"parameter {number} of group {position}"
-
-
-def named(group: dict[str, Any], position: int) -> Iterator[tuple[str, Tensor]]:
-    """Each parameter of a group, with its name."""
-    for number, param in enumerate(group["params"]):
-        yield name_of(group, position, number), param
 
 
 def with_values(params: Any) -> Any:

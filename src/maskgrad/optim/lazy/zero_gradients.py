@@ -17,18 +17,18 @@ from maskgrad.optim.rule import Hyperparameters, Update
 __all__ = ["RowsReadLate", "update_with_zeros"]
 
 READ_LATE = (
-    'with unspecified="zero", rows of a {type} of shape {shape} were read before their pending updates were applied: '
-    "their gradients use stale values. Use mg.nn.Embedding or mg.nn.EmbeddingBag, which update rows before "
+    'with unspecified="zero", rows of {name}, a {type} of shape {shape}, were read before their pending updates were '
+    "applied: their gradients use stale values. Use mg.nn.Embedding or mg.nn.EmbeddingBag, which update rows before "
     "they are read, or call mg.optim.flush(param) before each forward pass, and before you save or "
     "average param.detach()"
 )
 
 
 class RowsReadLate(UserWarning):
-    """Gradients of ``param`` were computed from stale values."""
+    """Gradients of ``param`` were computed from stale values; ``name``: its name in the optimizer or module."""
 
-    def __init__(self, param: Tensor) -> None:
-        super().__init__(READ_LATE.format(type=type(param).__name__, shape=tuple(param.shape)))
+    def __init__(self, param: Tensor, name: str) -> None:
+        super().__init__(READ_LATE.format(name=name, type=type(param).__name__, shape=tuple(param.shape)))
         self.param = param
 
 
@@ -40,6 +40,7 @@ def update_with_zeros(
     numbers: Hyperparameters,
     step: float,
     before: Mapping[str, Tensor],
+    name: str,
 ) -> None:
     """One update in which an entry without a gradient has gradient zero; rows without any are deferred.
 
@@ -59,7 +60,7 @@ def update_with_zeros(
             if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
                 got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)
                 if len(lazy.behind(got)) > 0:
-                    _warn_of_late_read(lazy, param)
+                    _warn_of_late_read(lazy, param, name)
             lazy.flush(param)
         apply_update(update, param, _everywhere(gradient, param, mask), states)
         return
@@ -73,7 +74,7 @@ def update_with_zeros(
     assert gradient.rows is not None
     rows = finer_rows(gradient.rows, param, gradient.leading, lazy.leading)
     if lazy.catch_up(param, rows) and not lazy.is_read_in_time:
-        _warn_of_late_read(lazy, param)
+        _warn_of_late_read(lazy, param, name)
     apply_update(update, param, gradient, states)
     if lazy.record(numbers, step, before, update):
         lazy.mark(param, rows)
@@ -82,9 +83,9 @@ def update_with_zeros(
         lazy.flush(param)
 
 
-def _warn_of_late_read(lazy: LazyRows, param: Tensor) -> None:
+def _warn_of_late_read(lazy: LazyRows, param: Tensor, name: str) -> None:
     lazy.is_read_in_time = True  # once is enough
-    warnings.warn(RowsReadLate(param), stacklevel=3)
+    warnings.warn(RowsReadLate(param, name), stacklevel=3)
 
 
 def _merged(gradient: Gradient, param: Tensor) -> Gradient:

@@ -83,7 +83,8 @@ def test_copies_of_parameters_are_complete(build: Any, copied: Any) -> None:
 
 def test_rows_that_are_read_too_early_are_noticed_once() -> None:
     with pytest.warns(
-        UserWarning, match=r"rows of a Parameter of shape \(4, 2\) .* mg\.nn\.Embedding"
+        UserWarning,
+        match=r"rows of parameter 0 of group 0, a Parameter of shape \(4, 2\), .* mg\.nn\.Embedding",
     ) as caught:
         trained(lambda: nn.Embedding(4, 2, sparse=True), unspecified="zero")
     assert len(caught) == 1

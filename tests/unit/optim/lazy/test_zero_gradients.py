@@ -5,6 +5,7 @@ What all optimizers have in common is in ``suite/behind.py``.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch import nn
 
 from maskgrad import attach_gradient, masked, optim, train_only
 from maskgrad.optim.lazy.rows import lazy_rows_of
+from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 from tests.effort import examples, is_light
 from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense, sparse
 from tests.unit.optim.optimizers import CASES, DECLARED, NAN, Case
@@ -86,6 +88,20 @@ def test_any_hyperparameter_may_change_while_rows_are_behind(
     lazy.flush()
     assert_close(p, q, 1e-9)
     assert_states_close(lazy, p, eager, q, 1e-9)
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_late_read_names_the_table(is_named: bool) -> None:
+    net = torch.nn.ModuleDict({f"table_{n}": torch.nn.Embedding(4, 2) for n in range(20)})
+    params = net.named_parameters() if is_named else net.parameters()
+    optimizer = optim.SGD(params, lr=1.0, weight_decay=0.5, unspecified="zero")
+    weight = net["table_7"].weight
+    name = "parameter 'table_7.weight'" if is_named else "parameter 7 of group 0"
+    for row, late in (0, False), (1, True):
+        weight.grad = torch.sparse_coo_tensor(torch.tensor([[row]]), torch.ones(1, 2), (4, 2))
+        said = rf"rows of {name}, a Parameter of shape \(4, 2\)"
+        with pytest.warns(RowsReadLate, match=said) if late else nullcontext():
+            optimizer.step()
 
 
 def test_momentum_may_come_and_go_while_rows_are_behind() -> None:
