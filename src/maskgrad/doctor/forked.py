@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,17 +31,18 @@ from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.trial import Outcome, Trial
 
-__all__ = ["Continued", "Snapshot", "can_fork"]
+__all__ = ["Continued", "Snapshot", "why_not_forked"]
 
 #: how long a run may take, beside twenty times that of the script's own step: a process that hangs would hang for ever
 _PATIENCE_S = 30.0
 _exit = os._exit
 
 
-def can_fork(tensors: Sequence[Tensor]) -> bool:
-    """Whether a process with these tensors can be forked and go on."""
-    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
-    return sys.platform == "linux" and on_cpu and not torch.cuda.is_initialized()
+def why_not_forked(tensors: Iterable[Tensor]) -> str:
+    """Why a process with these tensors cannot be forked and go on; empty if it can."""
+    if torch.cuda.is_initialized() or any(tensor.device.type != "cpu" for tensor in tensors):
+        return "a process that uses an accelerator cannot be forked"
+    return "" if sys.platform == "linux" else f"processes are not forked on {sys.platform}"
 
 
 def _fork() -> int:
@@ -68,13 +69,17 @@ class Continued(BaseException):
         self.batch, self._mode, self._after, self._answers = batch, mode, after, answers
         #: modules that compute in float64 from here on
         self._double = roots
+        self._held = contextlib.ExitStack()
 
     def begin(self, roots: Sequence[nn.Module]) -> None:
         """From here on the mode sees what the script does; gradients of earlier steps are gone."""
         if self._double:
-            in_double(self._double).__enter__()
+            self._held.enter_context(in_double(self._double))
         for root in roots:
             root.zero_grad()
+            for module in root.modules():
+                if hasattr(module, "require_backward_grad_sync"):
+                    module.require_backward_grad_sync = False  # other ranks would wait
         self._mode.__enter__()
 
     def end(self, loss: Tensor, gradients: dict[str, Tensor]) -> None:

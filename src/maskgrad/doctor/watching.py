@@ -15,7 +15,7 @@ from maskgrad.doctor.batches import Key, Padding, fields, recognised, tensor_of
 from maskgrad.doctor.case import Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
-from maskgrad.doctor.forked import Continued, Snapshot, can_fork
+from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
 from maskgrad.doctor.inferred import padded_ids
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.leaks import findings_of
@@ -70,6 +70,7 @@ class Watch:
         self._snapshot: Snapshot | None = None
         self._run: Continued | None = None
         self._lengths_are_known = False
+        self._not_forked = ""
         self._changed = ""
         self._seen: dict[Key, None] = {}
         self._busy = False
@@ -121,7 +122,10 @@ class Watch:
         tensors = [tensor_of(held) for held in fields(batch).values()]
         tensors += [parameter for root in self._roots for parameter in root.parameters()]
         # in the first step, which is examined for leaks first, modules are not known yet
-        if self._lengths_are_known or not self.steps or not self._alone or not can_fork(tensors):
+        if self._lengths_are_known or not self.steps:
+            return batch
+        self._not_forked = why_not_forked(tensors)
+        if self._not_forked:
             return batch
         self._snapshot = Snapshot(batch, self._roots)
         self._run = self._snapshot.continued
@@ -208,6 +212,10 @@ class Watch:
 
     def _look_at_lengths(self) -> None:
         """The step is over: it is made again with other lengths, if it had padding and was right."""
+        if self._not_forked and not self.report.findings:
+            option = "CUDA_VISIBLE_DEVICES= in front of the command to run it on a CPU, or --quick to leave this out"
+            self.report.skipped.append(Skipped("padding-length", self._not_forked, option))
+            self._lengths_are_known = True
         if self._snapshot is None:
             return
         paddings = list(_in_batch(self._paddings, self._batch, self._snapshot.batch))

@@ -98,6 +98,17 @@ def packed(*, right: bool, loader: bool) -> Iterator[None]:
         yield
 
 
+def slightly(*, right: bool, loader: bool) -> Iterator[None]:
+    """A small difference is one in float64, too: there modules and the batch have that in the other processes."""
+    model, head = Encoder(), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        mask = batch["mask"]
+        hidden = model(batch["ids"], mask)
+        count = 5000 + (mask.sum(1, keepdim=True) if right else hidden.size(1))
+        F.cross_entropy(head(hidden.sum(1) / count * 5000), batch["labels"]).backward()  # LEAK
+        yield
+
+
 def learned(*, right: bool, loader: bool) -> Iterator[None]:
     """There are no positions for one more column."""
     yield from pooled(right=right, loader=loader, positions=7)
@@ -111,7 +122,7 @@ def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Rep
 
 
 @pytest.mark.parametrize("loader", [True, False])
-@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned])
+@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, slightly])
 def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     program: Callable[..., Iterator[None]], loader: bool
 ) -> None:
@@ -184,3 +195,14 @@ def test_a_run_that_ends_otherwise_is_a_note(fault: Callable[[], None], words: s
                 fault()
             model(batch["ids"], batch["mask"]).sum(1).square().mean().backward()
     assert [words in note.message for note in watched.report.notes] == [True, True], watched.report
+
+
+def test_where_no_process_can_be_forked_the_report_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("maskgrad.doctor.watching.why_not_forked", lambda _: "processes are not forked here")
+    report = run(pooled, right=True, loader=True)
+    assert report.verdict == "incomplete"
+    assert str(report.skipped[0]).startswith("padding-length: processes are not forked here; add ")
+    with mg.doctor.watch(steps=1) as watched:  # as with --quick
+        for _ in pooled(right=True, loader=True):
+            pass
+    assert watched.report.ok
