@@ -18,6 +18,7 @@ from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.patterns.pattern import Pattern
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
+from maskgrad.semantics.jagged.frames import common_sequences
 from maskgrad.semantics.stored.entries import exploded
 
 __all__ = ["align"]
@@ -74,9 +75,9 @@ def align(
         (tensor([[1., 0., 0.],
                 [0., 0., 1.]]), tensor([0, 2]))
     """
-    tensors = (prediction, target, *others)
+    tensors = _of_one_size((prediction, target, *others))
     shapes = [_shape(x, place) for place, x in enumerate(tensors)]
-    dim = _class_dim(shapes[0], shapes[1], class_dim, isinstance(_pattern(prediction), JaggedPattern))
+    dim = _class_dim(shapes[0], shapes[1], class_dim, isinstance(_pattern(tensors[0]), JaggedPattern))
     positions = shapes[0]
     if dim is not None:
         positions = torch.Size([*positions[:dim], *positions[dim + 1 :]])
@@ -152,6 +153,21 @@ def _at(one: Dense | ListedOperand, keys: Tensor) -> Tensor:
             "cannot represent this; fill the others with a score: mg.align(scores.filled(-math.inf), labels)"
         )
     return one.values.index_select(0, keys)
+
+
+def _of_one_size(tensors: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """Jagged batches of the same lengths, whatever sizes they are padded to, in the size of the first."""
+    patterns = [p for p in map(_pattern, tensors) if isinstance(p, JaggedPattern)]
+    if len({p.longest for p in patterns}) < 2 or (first := common_sequences(patterns, "mg.align")) is None:
+        return tensors
+    return tuple(
+        [
+            MaskedTensor(x._values, first.moved(x._pattern.at))
+            if isinstance(x, MaskedTensor) and isinstance(x._pattern, JaggedPattern)
+            else x
+            for x in tensors
+        ]
+    )
 
 
 def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...] | None:

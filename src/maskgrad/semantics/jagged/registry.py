@@ -24,6 +24,7 @@ from maskgrad.semantics.jagged import (
     recurrence,
     views,
 )
+from maskgrad.semantics.jagged.frames import in_one_frame
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
 from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
 from maskgrad.semantics.registry import OPERATIONS
@@ -187,7 +188,13 @@ SPECIAL: dict[str, Callable[[Call], Any]] = {
     "take": indexing.take,
 }
 
-_KNOWN = {operation.name: _rule_for(operation) for operation in OPERATIONS}
+
+def _aligned_rule(operation: Operation) -> Body | None:
+    rule = _rule_for(operation)
+    return None if rule is None else in_one_frame(operation, rule)
+
+
+_KNOWN = {operation.name: _aligned_rule(operation) for operation in OPERATIONS}
 
 
 def rule_for(operation: Operation) -> Body | None:

@@ -1,0 +1,151 @@
+"""Jagged operands padded to different sizes: the padded size is no part of the meaning of a ragged batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
+from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.jagged.rows import is_jagged
+from maskgrad.semantics.stored.entries import StoredEntries
+
+if TYPE_CHECKING:
+    from maskgrad.semantics.jagged.rows import Jagged
+
+__all__ = ["common_sequences", "in_one_frame"]
+
+#: Joins, by the dimension along which they join: None if it is an argument; -1 if positions are joined one by one.
+JOINED: dict[str, int | None] = {
+    "cat": None,
+    "vstack": 0,
+    "hstack": 1,
+    "column_stack": 1,
+    "dstack": 2,
+    "stack": -1,
+    "where": -1,
+}
+
+#: Families whose operands are combined position by position: lengths must agree where sizes do not; and operations.
+COMPARED = frozenset(("elementwise", "losses"))
+COMPARED_TOO = frozenset(("max", "min", "masked_fill"))
+#: Combined by position in some calls only: where lengths agree, sizes are made equal.
+BY_POSITION = frozenset(
+    (
+        "gather",
+        "take_along_dim",
+        "masked_select",
+        "__getitem__",
+        "einsum",
+        "copy_",
+        "nn.functional.cosine_similarity",
+        "nn.functional.pairwise_distance",
+    )
+)
+
+Body = Callable[..., Any]
+
+
+def in_one_frame(operation: Operation, rule: Body) -> Body:
+    """The rule with jagged operands brought to one padded size, for operations that combine or join positions."""
+    name = operation.name
+    compared = operation.family in COMPARED or name in COMPARED_TOO
+    compared = compared and name != "nn.functional.ctc_loss"  # times and labels are two ragged dimensions
+    if not (compared or name in JOINED or name in BY_POSITION):
+        return rule
+
+    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        first, *others = [*_jagged((*args, *kwargs.values()))] or [None]
+        if first is not None and any(x.pattern.longest != first.pattern.longest for x in others):
+            change = _joined if name in JOINED else _agreeing
+            pattern_of = change(operation, (first, *others), args, kwargs, compared)
+            if pattern_of is not None:
+                args, kwargs = (
+                    _changed(args, pattern_of),
+                    {k: _changed(v, pattern_of) for k, v in kwargs.items()},
+                )
+        return rule(function, args, kwargs)
+
+    return body
+
+
+def _jagged(arguments: Any) -> Iterator[Jagged]:
+    for argument in arguments:
+        if is_jagged(argument):
+            yield argument
+        elif type(argument) in (list, tuple):
+            yield from _jagged(argument)
+
+
+def _changed(argument: Any, pattern_of: Callable[[JaggedPattern], JaggedPattern]) -> Any:
+    if is_jagged(argument):
+        return StoredEntries(argument.values, pattern_of(argument.pattern))
+    if type(argument) in (list, tuple):
+        return type(argument)([_changed(part, pattern_of) for part in argument])
+    return argument
+
+
+def padded_to(pattern: JaggedPattern, longest: int) -> JaggedPattern:
+    """The same sequences in a frame of another size."""
+    if pattern.longest == longest:
+        return pattern
+    sizes, number = (*pattern.frame.shape[:-1], longest), pattern.index.shape[0]
+    return pattern.remembered(
+        ("padded to", longest), lambda: jagged_pattern(pattern.offsets, number, sizes, pattern.at)
+    )
+
+
+def _joined(
+    operation: Operation, operands: tuple[Jagged, ...], args: Any, kwargs: Any, _: bool
+) -> Callable[[JaggedPattern], JaggedPattern] | None:
+    """All padded to the longest; None if they are joined along the ragged dimension, one behind the other."""
+    first, dim = operands[0], JOINED[operation.name]
+    if dim is None:
+        dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
+    if dim != -1 or operation.name == "cat":
+        rank = len(first.shape)
+        if not isinstance(dim, int) or not -rank <= dim < rank or as_dim(dim, rank) == first.pattern.at[-1]:
+            return None
+    longest = max(x.pattern.longest for x in operands)
+    return lambda pattern: padded_to(pattern, longest)
+
+
+def _agreeing(
+    operation: Operation, operands: tuple[Jagged, ...], _: Any, __: Any, compared: bool
+) -> Callable[[JaggedPattern], JaggedPattern] | None:
+    """All with the sequences of the first, if lengths agree."""
+    if torch.compiler.is_compiling():
+        return None
+    first = common_sequences([x.pattern for x in operands], operation.name if compared else "")
+    return None if first is None else lambda pattern: first.moved(pattern.at)
+
+
+def common_sequences(patterns: Sequence[JaggedPattern], name: str) -> JaggedPattern | None:
+    """The first pattern, if all have the same sequences, padded to whatever sizes; else None.
+
+    Raises:
+        ValueError: lengths and sizes differ, unless a size is 1, which is repeated. Not raised without a ``name``.
+    """
+    first, *others = patterns
+    for other in others:
+        if other.frame.shape[:-1] != first.frame.shape[:-1]:
+            return None
+        if not (first.offsets is other.offsets or torch.equal(first.offsets, other.offsets)):
+            if name and 1 not in (first.longest, other.longest) and first.longest != other.longest:
+                raise ValueError(_differing(name, first, other))
+            return None
+    return first
+
+
+def _differing(name: str, a: JaggedPattern, b: JaggedPattern) -> str:
+    one, other = a.lengths(), b.lengths()
+    at = int((one != other).nonzero()[0])
+    size = min(a.longest, b.longest)
+    return (
+        f"{name} needs sequences of the same lengths: sequence {at} has {int(one[at])} positions in one operand and "
+        f"{int(other[at])} in the other. Compare x.lengths(); for the positions that both have, cut them to one size, "
+        f"as in x[:, :{size}] and y[:, :{size}]"
+    )

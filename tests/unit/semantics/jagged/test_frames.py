@@ -1,0 +1,144 @@
+"""Ragged batches that are padded to different sizes: the padded size is no part of their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import maskgrad as mg
+
+LENGTHS = (3, 0, 2)
+
+
+def batch(sequences: list[Tensor], size: int) -> mg.MaskedTensor:
+    """Jagged, padded to ``size`` with garbage."""
+    padded = torch.full((len(sequences), size, *sequences[0].shape[1:]), torch.nan, dtype=torch.float64)
+    for i, sequence in enumerate(sequences):
+        padded[i, : len(sequence)] = sequence
+    lengths = torch.tensor([len(sequence) for sequence in sequences])
+    return mg.from_lengths(padded, lengths, layout=torch.jagged)
+
+
+def sequences(lengths: tuple[int, ...] = LENGTHS) -> list[Tensor]:
+    return [torch.randn(length, 4, dtype=torch.float64) for length in lengths]
+
+
+def parts_of(x: mg.MaskedTensor) -> list[Tensor]:
+    """The sequences of a batch, read from the padded form."""
+    dense = x.to_dense()
+    return [row[:n] for row, n in zip(dense.filled(0.0), dense.mask[..., 0].sum(-1).tolist(), strict=True)]
+
+
+ONE_BY_ONE: dict[str, Callable[..., Any]] = {
+    "add": torch.add,
+    "maximum": torch.maximum,
+    "max": torch.max,
+    "addcmul": lambda x, y: torch.addcmul(x, y, y),
+    "where": lambda x, y: torch.where(x > 0, x, y),
+    "masked_fill": lambda x, y: x.masked_fill(y > 0, 0.0),
+    "in place": lambda x, y: x.clone().add_(y),
+    "cat": lambda x, y: torch.cat([x, y], -1),
+    "stack": lambda x, y: torch.stack([x, y], -1).flatten(-2),
+    "gather": lambda x, y: x.gather(-1, (y > 0).long()),
+    "mse": lambda x, y: F.mse_loss(x, y, reduction="none"),
+}
+
+
+@pytest.mark.parametrize("sizes", [(3, 7), (7, 3), (4, 5)])
+@pytest.mark.parametrize("name", ONE_BY_ONE)
+def test_sequences_of_the_same_lengths_meet_whatever_the_padding(name: str, sizes: tuple[int, int]) -> None:
+    function, one, other = ONE_BY_ONE[name], sequences(), sequences()
+    found = function(batch(one, sizes[0]), batch(other, sizes[1]))
+    assert found.layout is torch.jagged
+    assert found.shape[1] == (max(sizes) if name in ("where", "cat", "stack") else sizes[0])
+    assert tuple(found.lengths().tolist()) == LENGTHS
+    for part, a, b in zip(parts_of(found), one, other, strict=True):
+        torch.testing.assert_close(part, function(a, b))
+
+
+def test_losses_and_similarities() -> None:
+    one, other = sequences(), sequences()
+    x, y = batch(one, 3), batch(other, 6)
+    a, b = torch.cat(one), torch.cat(other)
+    torch.testing.assert_close(F.mse_loss(x, y), F.mse_loss(a, b))
+    labels = y.argmax(-1)
+    expected = F.cross_entropy(a, b.argmax(-1))
+    torch.testing.assert_close(F.cross_entropy(x.transpose(1, 2), labels), expected)
+    torch.testing.assert_close(F.cross_entropy(x.flatten(0, 1), labels.flatten()), expected)
+    torch.testing.assert_close(F.cosine_similarity(x, y, -1).mean(), F.cosine_similarity(a, b, -1).mean())
+    for found, expected_part in zip(mg.align(x, y), (a, b), strict=True):
+        torch.testing.assert_close(found, expected_part.flatten())
+    torch.testing.assert_close(mg.align(x, labels), (a, b.argmax(-1)))
+    torch.testing.assert_close(torch.einsum("btd,btd->b", x, y)[0].filled(0.0), (one[0] * other[0]).sum())
+
+
+def test_joins_take_the_longest() -> None:
+    one, other = sequences((5, 2)), sequences((1, 0, 3))
+    x, y = batch(one, 5), batch(other, 3)
+    for found, parts in ((torch.cat([x, y]), one + other), (torch.cat([y, x]), other + one)):
+        assert found.layout is torch.jagged
+        assert found.shape == (5, 5, 4)
+        for part, expected in zip(parts_of(found), parts, strict=True):
+            assert torch.equal(part, expected)
+    y = batch(other[::2], 3)
+    joined = torch.stack([x, y])
+    assert joined.shape == (2, 2, 5, 4)
+    assert joined.mask[..., 0].sum(-1).tolist() == [[5, 2], [1, 3]]
+    assert torch.cat([x, y], 1).shape == (2, 8, 4)  # one behind the other
+    chosen = torch.where(torch.tensor([True, False])[:, None, None], x, y)
+    assert chosen.mask[..., 0].sum(-1).tolist() == [5, 3]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [torch.add, torch.maximum, torch.max, F.mse_loss, mg.align, lambda x, y: x.masked_fill(y > 0, 0.0)],
+)
+def test_lengths_that_differ_are_told_in_sequences(function: Callable[..., Any]) -> None:
+    x, y = batch(sequences((5, 2)), 5), batch(sequences((1, 3)), 3)
+    with pytest.raises(ValueError, match=r"sequence 0 has 5 positions in one operand and 1 in the other"):
+        function(x, y)
+    cut = function(x[:, :3], y[:, :3])  # the advice
+    if isinstance(cut, mg.MaskedTensor):
+        assert (x[:, :3] + y[:, :3]).lengths().tolist() == [1, 2]
+
+
+def test_a_size_of_one_is_repeated_as_ever() -> None:
+    x = batch(sequences((5, 2)), 5)
+    first = batch([part[:1] for part in parts_of(x)], 1)
+    assert (x - first).to_dense().mask.equal(x.to_dense().mask)
+
+
+def test_gradients() -> None:
+    one, other = sequences(), sequences()
+
+    def total(*values: Tensor) -> Tensor:
+        count = len(LENGTHS)
+        x, y = batch(list(values[:count]), 3), batch(list(values[count:]), 5)
+        return torch.cat([x * y, y]).square().mean(1).filled(0.0)  # type: ignore[no-any-return]
+
+    assert torch.autograd.gradcheck(total, [part.requires_grad_() for part in one + other])
+
+
+@pytest.mark.parametrize("sizes", [(5, 3), (3, 5)])
+def test_in_a_graph_joins_take_the_longest(sizes: tuple[int, int]) -> None:
+    x, y = (batch(sequences((2, 1)), size) for size in sizes)
+    function = lambda x, y: torch.cat([x, y]).sum(1).filled(0.0)  # noqa: E731
+    torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x, y), function(x, y))
+
+
+def test_a_coupled_loss_over_ragged_parts() -> None:
+    model, again = (nn.Linear(4, 2).double() for _ in range(2))
+    again.load_state_dict(model.state_dict())
+    one, other = sequences((5, 2)), sequences((1, 3))
+    mg.coupled_backward(
+        model, [batch(one, 5), batch(other, 3)], lambda z: z.mean(1).filled(0.0).std(0).square().sum()
+    )
+    means = torch.stack([again(part).mean(0) for part in one + other])
+    means.std(0).square().sum().backward()
+    for param, expected in zip(model.parameters(), again.parameters(), strict=True):
+        torch.testing.assert_close(param.grad, expected.grad)
