@@ -79,7 +79,7 @@ class Continued(BaseException):
             root.zero_grad()
             for module in root.modules():
                 if hasattr(module, "require_backward_grad_sync"):
-                    module.require_backward_grad_sync = False  # other ranks would wait
+                    vars(module)["require_backward_grad_sync"] = False  # other ranks would wait
         self._mode.__enter__()
 
     def end(self, loss: Tensor, gradients: dict[str, Tensor]) -> None:

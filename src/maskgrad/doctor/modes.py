@@ -205,16 +205,20 @@ class LoggedOperation:
 
 
 class OperationLog(WithoutDropout):
-    """Keeps what each operation of the forward pass gave."""
+    """Keeps what each operation of the forward pass gave, or those whose names begin with one of ``kinds``."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: tuple[str, ...] = ("",)) -> None:
         super().__init__()
+        self._kinds = kinds
         self.entries: list[LoggedOperation] = []
 
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         result = super().run(call)
-        if call.facts.view or call.facts.name in EMPTY or torch._C._current_autograd_node() is not None:
+        name = call.facts.name
+        if call.facts.view or name in EMPTY or not name.startswith(self._kinds):
+            return result
+        if torch._C._current_autograd_node() is not None:
             return result
         outputs = [
             tensor.detach().clone()
@@ -224,5 +228,5 @@ class OperationLog(WithoutDropout):
             and place not in call.facts.workspaces
         ]
         if outputs:
-            self.entries.append(LoggedOperation(call.facts.name, here(), outputs))
+            self.entries.append(LoggedOperation(name, here(), outputs))
         return result

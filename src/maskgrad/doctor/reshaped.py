@@ -251,10 +251,14 @@ def _has_frames(case: Examination, columns: int) -> bool:
     Or a choice of the largest: among equals it is another one for some numbers of columns, and not for all.
     """
     frames = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft", "topk")
-    outputs = [
-        output for entry in log(case) if entry.operation.startswith(frames) for output in entry.outputs
-    ]
-    return any(1 < size <= columns // 2 for output in outputs for size in output.shape[1:])
+    made = OperationLog(frames)
+
+    def has_frames(_: Outcome) -> bool:
+        outputs = [output for entry in made.entries for output in entry.outputs]
+        return any(1 < size <= columns // 2 for output in outputs for size in output.shape[1:])
+
+    found: bool = case.trial.run(made, after=has_frames)
+    return found
 
 
 def order(case: Examination) -> None:
