@@ -23,11 +23,10 @@ BY_PACKAGE = {
 
 def has_own_mask(x: Tensor) -> bool:
     """Return whether a torch.Tensor is a nested one, or one of torch.masked: its values alone are half of it."""
-    if (
-        torch.compiler.is_dynamo_compiling()
-    ):  # which traces neither names of modules nor tensors of torch.masked
+    # the compiler traces neither names of modules nor tensors of torch.masked
+    if type(x) is Tensor or torch.compiler.is_dynamo_compiling():
         return x.is_nested
-    return x.is_nested or (type(x) is not Tensor and type(x).__module__.startswith("torch.masked"))
+    return x.is_nested or type(x).__module__.startswith("torch.masked")
 
 
 def is_sparse(x: Tensor) -> bool:

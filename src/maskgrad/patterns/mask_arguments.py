@@ -13,10 +13,9 @@ from maskgrad.other_data import has_own_mask, mask_conversion_of
 
 __all__ = ["boolean_mask", "check_mask"]
 
-_INTEGERS = {
-    *(torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
-}
+#: without a kernel for their extremes
+_UNSIGNED = {torch.uint16, torch.uint32, torch.uint64}
+_INTEGERS = {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8} | _UNSIGNED
 
 
 def check_mask(
@@ -58,25 +57,43 @@ def boolean_mask(mask: object, name: str = "mask", true: str = "specified") -> T
     Raises:
         TypeError, ValueError: as :func:`check_mask`.
     """
-    expected = f"{name} must be a Boolean torch.Tensor, or one of integers 0 and 1 (True or 1 = {true})"
-    if not isinstance(mask, torch.Tensor) or has_own_mask(mask):
-        raise TypeError(f"{expected}, found {type(mask).__name__}; use {mask_conversion_of(mask, name)}")
+    if (
+        type(mask) is Tensor
+        and mask.dtype is torch.bool
+        and mask.layout is torch.strided
+        and not mask.is_nested
+    ):
+        return mask
+    if not isinstance(mask, Tensor) or has_own_mask(mask):
+        found = f"{type(mask).__name__}; use {mask_conversion_of(mask, name)}"
+        raise TypeError(f"{_expected(name, true)}, found {found}")
     if mask.layout != torch.strided:
         raise TypeError(f"{name} must be a strided tensor, found layout {mask.layout}; use {name}.to_dense()")
     if mask.dtype is torch.bool:
         return mask
     if mask.dtype not in _INTEGERS:
-        raise TypeError(
-            f"{expected}, found {mask.dtype}; use {name} != 0, or {name} == 0 for an additive mask (0 and -inf)"
-        )
+        ways = f"use {name} != 0, or {name} == 0 for an additive mask (0 and -inf)"
+        raise TypeError(f"{_expected(name, true)}, found {mask.dtype}; {ways}")
     few = smallest(mask)
     found = few != 0
-    if _may_be_read(few):
-        others = few[found.to(few.dtype) != few]
-        if others.numel():
-            lengths = f", or mg.from_lengths(data, {name}) for lengths" if mask.ndim == 1 else ""
-            raise ValueError(f"{expected}, found the entry {int(others[0])}; use {name} != 0{lengths}")
+    if _may_be_read(few) and not _is_zero_or_one(few):
+        other = int(few[found.to(few.dtype) != few][0])
+        ways = f"use {name} != 0"
+        if mask.ndim == 1 and true == "specified":
+            ways += f", or mg.from_lengths(data, {name}) for lengths"
+        raise ValueError(f"{_expected(name, true)}, found the entry {other}; {ways}")
     return found.expand(mask.shape)
+
+
+def _expected(name: str, true: str) -> str:
+    return f"{name} must be a Boolean torch.Tensor, or one of integers 0 and 1 (True or 1 = {true})"
+
+
+def _is_zero_or_one(integers: Tensor) -> bool:
+    if not integers.numel():
+        return True
+    least, most = torch.aminmax(integers.long() if integers.dtype in _UNSIGNED else integers)
+    return int(least) >= 0 and int(most) <= 1
 
 
 def _may_be_read(mask: Tensor) -> bool:
