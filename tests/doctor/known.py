@@ -46,7 +46,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "masks.is_pad": ("examine wrong", "watch wrong", "watch right"),
     "masks.actions_beyond_the_end": ("examine wrong", "watch wrong", "watch right"),
     "masks.valid_steps_of_agents": ("examine wrong", "watch wrong", "watch right"),
-    "masks.observed_entries_of_a_series": ("examine wrong", "examine right", "watch wrong", "watch right"),
+    "masks.observed_entries_of_a_series": ("examine wrong", "watch wrong", "watch right"),
     "masks.lengths_in_a_list": ("examine right",),
     "masks.lengths_in_an_array": ("examine wrong", "examine right", "watch wrong", "watch right"),
     "packed.positions_counted_on": ("examine wrong",),

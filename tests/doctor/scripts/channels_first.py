@@ -42,7 +42,7 @@ def statistics_of_frames(wrong):
     return Script(batch, forward, real=real)
 
 
-@program()
+@program("padding-length")
 def second_convolution_reads_the_bias_of_padding(wrong):
     (batch, real), head = spectrogram(x_mask=lasting()[:, None].float(), y=classes()), nn.Linear(6, 5)
     first, second = nn.Conv1d(3, 6, 3, padding=1), nn.Conv1d(6, 6, 3, padding=1)

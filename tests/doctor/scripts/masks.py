@@ -138,7 +138,7 @@ def observed_entries_of_a_series(wrong):
     batch = {"values": torch.randn(4, 7, 3) * observed, "observed": observed}
 
     def forward(values, observed):
-        return net(values.masked_fill(~observed, 0.0)).masked_fill(observed, 0.0) + values * observed
+        return net(values.masked_fill(~observed, 0.0))
 
     def loss(out, batch):
         error = (out - batch["values"] * 2 - 1).square()

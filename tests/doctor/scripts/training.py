@@ -92,8 +92,9 @@ def one_caller_of_a_shared_module_forgets_the_mask(wrong):
         return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
 
     def forward(ids, mask, other):
-        second = None if wrong else other != 0
-        return head(torch.cat([pooled(table(ids), mask), pooled(table(other), second)], -1))
+        first = pooled(table(ids), mask)
+        second = pooled(table(other)) if wrong else pooled(table(other), other != 0)
+        return head(torch.cat([first, second], -1))
 
     return Script(batch, forward, real=real | {"other": lasting(4, 6, 3, 5)})
 

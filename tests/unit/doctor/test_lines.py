@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import maskgrad as mg
 from maskgrad.doctor.recorder import Recorder
 from tests.unit.doctor.programs import line_of
 
@@ -95,3 +96,23 @@ def test_a_checkpoint_runs_its_lines_again() -> None:
     with mode:
         checkpoint(inside, x, use_reentrant=False).sum().backward()  # type: ignore[union-attr]
     assert set(_lines(mode, "tanh_backward")) == {line_of("inside", __file__)}
+
+
+def test_the_callers_of_a_shared_line_are_listed() -> None:
+    """The one that forgot the mask is to be changed, not the function that both call."""
+    head, mask = nn.Linear(3, 1), torch.arange(4) < torch.tensor([4, 2])[:, None]
+
+    def pooled(x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if mask is None:
+            return x.mean(1)
+        return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+    def step(batch: dict[str, Tensor]) -> Tensor:
+        right = pooled(head(batch["x"]), batch["mask"])
+        wrong = pooled(head(batch["x"]))
+        return (right - 2 * wrong).square().sum()
+
+    (finding,) = mg.doctor.examine(step, {"x": torch.randn(2, 4, 3), "mask": mask}, quick=True).findings
+    assert finding.code == "return x.mean(1)"
+    assert finding.callers[0].endswith('wrong = pooled(head(batch["x"]))')
+    assert f"called at {finding.callers[0]}" in str(finding)
