@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from maskgrad.other_names import instead_of_name
+
 __all__ = ["missing_attribute", "removed_names"]
 
 
@@ -17,7 +19,10 @@ def removed_names() -> dict[str, dict[str, str]]:
 
 
 def missing_attribute(module: str, name: str) -> AttributeError:
-    """Create the error for ``module.name``; for a removed name it says what to write instead."""
+    """Create the error for ``module.name``, with what to write instead of a removed, foreign or misspelt name."""
     text = f"module {module!r} has no attribute {name!r}"
     instead = removed_names().get(module, {}).get(name)
-    return AttributeError(f"{text}: it was removed in version 0.3; {instead}" if instead else text)
+    if instead:
+        return AttributeError(f"{text}: it was removed in version 0.3; {instead}")
+    meant = instead_of_name(name) if module == "maskgrad" else ""
+    return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
