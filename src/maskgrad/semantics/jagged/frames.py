@@ -58,10 +58,10 @@ def in_one_frame(operation: Operation, rule: Body) -> Body:
         return rule
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        first, *others = [*_jagged((*args, *kwargs.values()))] or [None]
-        if first is not None and any(x.pattern.longest != first.pattern.longest for x in others):
+        operands = tuple(_jagged((*args, *kwargs.values())))
+        if any(x.pattern.longest != operands[0].pattern.longest for x in operands[1:]):
             change = _joined if name in JOINED else _agreeing
-            pattern_of = change(operation, (first, *others), args, kwargs, compared)
+            pattern_of = change(operation, operands, args, kwargs, compared)
             if pattern_of is not None:
                 args, kwargs = (
                     _changed(args, pattern_of),
