@@ -36,7 +36,7 @@ __all__ = ["EXPERIMENTS", "examine"]
 EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
     "padding-leak": (padding_leak, True),
     "nan-under-mask": (nan_under_mask, False),
-    "padding-length": (padding_length, True),
+    "padding-length": (padding_length, False),
     "empty-row": (empty_row, True),
     "denominator": (denominator, False),
     "order": (order, False),

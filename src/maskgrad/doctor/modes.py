@@ -119,24 +119,59 @@ class Guarded(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Knows which function of PyTorch is running: attention and recurrent layers draw their dropout in C++."""
+    """Knows which function of PyTorch is running: attention and recurrent layers draw their dropout in C++.
 
-    def __init__(self) -> None:
+    Args:
+        wider: by how many columns more than is needed the program's own functions pad.
+    """
+
+    def __init__(self, wider: int) -> None:
         super().__init__()
         self.running: list[str] = []
+        self._wider = wider
+        #: the lengths of what the program has padded
+        self.pads: list[list[int]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.running.append(getattr(func, "__name__", ""))
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        self.running.append(name)
         try:
-            return func(*args, **(kwargs or {}))
+            result = func(*args, **kwargs)
         finally:
             self.running.pop()
+        return self._padded(name, args, kwargs, result) if name in _PADS else result
+
+    def _padded(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
+        lengths: Any
+        if name == "_pad_packed_sequence":
+            padded, lengths = result
+            batch_first, value, whole = args[2], args[3], args[4] != len(args[1])
+        elif name == "pad_sequence":
+            padded, lengths, whole = result, [len(sequence) for sequence in args[0]], False
+            given = dict(zip(("batch_first", "padding_value"), args[1:], strict=False)) | kwargs
+            batch_first, value = given.get("batch_first", False), given.get("padding_value", 0.0)
+        else:
+            padded, lengths = result, [sequence.shape[0] for sequence in args[0].unbind()]
+            value, whole = (
+                args[1] if len(args) > 1 else kwargs["padding"],
+                len(args) > 2 or "output_size" in kwargs,
+            )
+            batch_first = True
+        if whole:  # the program itself says how wide
+            return result
+        self.pads.append([int(length) for length in lengths])
+        if self._wider:
+            after = [0, 0] * (padded.ndim - (2 if batch_first else 1))
+            padded = torch.nn.functional.pad(padded, [*after, 0, self._wider], value=value)
+        return (padded, lengths) if name == "_pad_packed_sequence" else padded
 
     def drop(self) -> bool:
         """Whether the function has a dropout of its own."""
         return any("dropout" in name or "attention" in name or name in _RECURRENT for name in self.running)
 
 
+#: functions that pad to the longest of some sequences
+_PADS = {"_pad_packed_sequence", "pad_sequence", "to_padded_tensor", "nested_to_padded_tensor"}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
@@ -147,11 +182,16 @@ class WithoutDropout(Guarded):
     may still scale by a constant, in every run the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, wider: int = 0) -> None:
         super().__init__()
         #: where the program itself draws numbers, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
-        self._functions = _Functions()
+        self._functions = _Functions(wider)
+
+    @property
+    def pads(self) -> list[list[int]]:
+        """The lengths of what the program itself has padded to the longest."""
+        return self._functions.pads
 
     def __enter__(self) -> WithoutDropout:
         super().__enter__()
@@ -207,8 +247,8 @@ class LoggedOperation:
 class OperationLog(WithoutDropout):
     """Keeps what each operation of the forward pass gave, or those whose names begin with one of ``kinds``."""
 
-    def __init__(self, kinds: tuple[str, ...] = ("",)) -> None:
-        super().__init__()
+    def __init__(self, kinds: tuple[str, ...] = ("",), *, wider: int = 0) -> None:
+        super().__init__(wider=wider)
         self._kinds = kinds
         self.entries: list[LoggedOperation] = []
 

@@ -116,11 +116,15 @@ def _permuted(order: Tensor) -> Aligned:
     return align
 
 
-def run_without_dropout(case: Examination, batch: Any = None) -> tuple[Outcome, Draws]:
-    """A run without dropout, and what it drew."""
-    mode = WithoutDropout()
-    found: tuple[Outcome, Draws] = case.trial.run(mode, batch, after=lambda run: (run.cloned(), mode.draws))
-    return found
+def run_without_dropout(case: Examination, batch: Any = None, *, wider: int = 0) -> tuple[Outcome, Draws]:
+    """A run without dropout, and what it drew; what the program pads is that much wider."""
+    mode = WithoutDropout(wider=wider)
+    outcome, draws, pads = case.trial.run(
+        mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads)
+    )
+    if batch is None and not wider:
+        case.base["pads"] = pads
+    return outcome, draws
 
 
 def run_as_it_is(case: Examination) -> tuple[Outcome, Draws]:
@@ -131,11 +135,13 @@ def run_as_it_is(case: Examination) -> tuple[Outcome, Draws]:
     return found
 
 
-def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any = None) -> Difference | None:
+def changed(
+    case: Examination, name: str, batch: Any, words: str, *, beside: Any = None, wider: int = 0
+) -> Difference | None:
     """Loss and gradients of a changed batch beside those of the batch, or another; None if that cannot be said."""
     try:
         before, draws = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
-        after, others = run_without_dropout(case, batch)
+        after, others = run_without_dropout(case, batch, wider=wider)
     except ExaminationError:
         raise
     except Exception as error:
@@ -146,7 +152,8 @@ def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any
         case.note(name, DRAWS, place)
         return None
     difference, apart = compare_outcomes(before, after, case.count), furthest(before, after)
-    wide = _in_double(case, beside, batch) if (LITTLE if not difference else 0.0) < apart < DOUBTFUL else None
+    doubtful = (LITTLE if not difference else 0.0) < apart < DOUBTFUL
+    wide = _in_double(case, beside, batch, wider) if doubtful else None
     if difference and wide is not None and furthest(*wide) <= SHRINKS * apart:
         case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
         difference = Difference()
@@ -156,12 +163,13 @@ def changed(case: Examination, name: str, batch: Any, words: str, *, beside: Any
     return difference
 
 
-def _in_double(case: Examination, before: Any, after: Any) -> tuple[Outcome, Outcome] | None:
+def _in_double(case: Examination, before: Any, after: Any, wider: int) -> tuple[Outcome, Outcome] | None:
     """Both runs in float64; None where a program cannot run in that."""
-    batches = (case.trial.batch if before is None else before, after)
+    before, after = (batch_in_double(case.trial.batch if held is None else held) for held in (before, after))
     try:
         with case.trial.in_double():
-            first, second = (run_without_dropout(case, batch_in_double(batch))[0] for batch in batches)
+            first, _ = run_without_dropout(case, before)
+            second, _ = run_without_dropout(case, after, wider=wider)
     except Exception:
         return None
     return first, second
@@ -171,9 +179,9 @@ def _raised(error: Exception) -> str:
     return f"the program fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def log(case: Examination, batch: Any = None) -> list[LoggedOperation]:
+def log(case: Examination, batch: Any = None, *, wider: int = 0) -> list[LoggedOperation]:
     """The operations of a run."""
-    made = OperationLog()
+    made = OperationLog(wider=wider)
     entries: list[LoggedOperation] = case.trial.run(made, batch, after=lambda _: made.entries)
     return entries
 
@@ -191,6 +199,7 @@ def padding_length(case: Examination) -> None:
         wrong = _is_wider_wrong(case, paddings)
         if wrong or _is_narrower_wrong(case, paddings, only_at_ends=wrong is None):
             return
+    _is_wider_inside_wrong(case)
 
 
 def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
@@ -222,6 +231,22 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
         [finding("padding-length", first_difference(log(case), log(case, batch), align), words, difference)]
     )
     return True
+
+
+def _is_wider_inside_wrong(case: Examination) -> None:
+    """Whether one more column changes something where the program itself pads packed, nested or listed sequences."""
+    try:
+        run_as_it_is(case)
+    except Exception:
+        return  # it fails without our doing
+    for lengths in case.base["pads"][:1]:
+        words = "with one more column where the program itself pads to the longest sequence"
+        difference = changed(case, "padding-length", None, words, wider=1)
+        if difference and "padding-leak" not in case.report.kinds():
+            columns = max(lengths)
+            align = _cropped(columns, 1, [torch.arange(columns) < torch.tensor(lengths)[:, None]], left=False)
+            entry = first_difference(log(case), log(case, wider=1), align)
+            case.report.add([finding("padding-length", entry, words, difference)])
 
 
 def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_ends: bool) -> bool:

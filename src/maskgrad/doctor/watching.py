@@ -122,7 +122,7 @@ class Watch:
         tensors = [tensor_of(held) for held in fields(batch).values()]
         tensors += [parameter for root in self._roots for parameter in root.parameters()]
         # in the first step, which is examined for leaks first, modules are not known yet
-        if self._lengths_are_known or not self.steps:
+        if self._lengths_are_known or not self.passes or self._wanted < 2:
             return batch
         self._not_forked = why_not_forked(tensors)
         if self._not_forked:
@@ -210,21 +210,20 @@ class Watch:
             finally:
                 self._busy = False
 
-    def _look_at_lengths(self) -> None:
-        """The step is over: it is made again with other lengths, if it had padding and was right."""
-        if self._not_forked and not self.report.findings:
+    def _look_at_lengths(self, paddings: list[Padding]) -> bool:
+        """The step is over: it is made again with other lengths, if it was right; whether anything was tried."""
+        if self._not_forked and paddings and not self.report.findings:
             option = "CUDA_VISIBLE_DEVICES= in front of the command to run it on a CPU, or --quick to leave this out"
             self.report.skipped.append(Skipped("padding-length", self._not_forked, option))
             self._lengths_are_known = True
-        if self._snapshot is None:
-            return
-        paddings = list(_in_batch(self._paddings, self._batch, self._snapshot.batch))
-        if paddings and not self.report.findings:
-            if self._progress is not None:
-                self._progress("padding-length", self.steps - 1, self._wanted)
-            self._lengths_are_known = True
-            self.report.take(self._snapshot.examined(paddings))
-        self._forget()
+        if self._snapshot is None or self.report.findings:
+            return False
+        if self._progress is not None and paddings:
+            self._progress("padding-length", self.steps - 1, self._wanted)
+        found = self._snapshot.examined(list(_in_batch(paddings, self._batch, self._snapshot.batch)))
+        self.report.take(found)
+        self._lengths_are_known |= bool(paddings or found.experiments)
+        return bool(found.experiments)
 
     def _forget(self) -> None:
         """Let go of the program as it was."""
@@ -259,6 +258,8 @@ class Watch:
         self.passes += 1
         recorder = self._recorder
         if recorder is None:
+            # what the step itself pads has a length, too
+            self.steps += self._look_at_lengths([])
             self._forget()
             self._look_at_influence()
             self.steps += self._influence_is_known  # no padding: this was all
@@ -275,7 +276,8 @@ class Watch:
             self.report.note(Note.at(place, "padding-leak", why))
         if difference and (kind != "nan" or self._padding_holds_nan()):
             self._found(recorder, loss, gradients, kind, difference)
-        self._look_at_lengths()
+        self._look_at_lengths(self._paddings)
+        self._forget()
         self._look_at_influence()
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)

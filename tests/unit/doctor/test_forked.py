@@ -114,6 +114,19 @@ def learned(*, right: bool, loader: bool) -> Iterator[None]:
     yield from pooled(right=right, loader=loader, positions=7)
 
 
+def states(*, right: bool, loader: bool) -> Iterator[None]:
+    """Packed sequences have no padding before the program pads them, to the longest."""
+    gru, head = nn.GRU(8, 8, batch_first=True), nn.Linear(8, 5)
+    lengths = torch.tensor(LENGTHS)
+    samples = [[torch.randn(length, 8) for length in LENGTHS] for _ in range(4)]
+    packs = [nn.utils.rnn.pack_sequence(rows, enforce_sorted=False) for rows in samples]
+    for pack in DataLoader(packs, batch_size=None) if loader else packs:  # type: ignore[arg-type]
+        hidden, _ = nn.utils.rnn.pad_packed_sequence(gru(pack)[0], batch_first=True)
+        count = lengths[:, None] if right else hidden.size(1)
+        F.cross_entropy(head(hidden.sum(1) / count), LABELS).backward()  # LEAK
+        yield
+
+
 def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Report:
     with mg.doctor.watch(stop=True) as watched:
         for _ in program(**options):
@@ -122,7 +135,7 @@ def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Rep
 
 
 @pytest.mark.parametrize("loader", [True, False])
-@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, slightly])
+@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, slightly, states])
 def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     program: Callable[..., Iterator[None]], loader: bool
 ) -> None:

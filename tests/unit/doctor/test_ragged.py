@@ -56,8 +56,10 @@ def test_a_right_program_and_what_was_asked(name: str) -> None:
     (note,) = report.notes
     assert "'x': concatenated samples" in note.message
     assert "have no padding" in note.message
-    assert {tried.name for tried in report.experiments} == {"order", "recorded step"}
-    assert "nothing changed" in report.experiments[0].result
+    names = [tried.name for tried in report.experiments]
+    assert set(names) - {"padding-length"} == {"order", "recorded step"}
+    assert ("padding-length" in names) == (name == "packed")  # which this program pads itself
+    assert all("nothing" in tried.result for tried in report.experiments)
 
 
 @pytest.mark.parametrize("name", BATCHES)
@@ -112,3 +114,29 @@ def test_a_module_is_given_nested_samples(layout: torch.layout) -> None:
     report = mg.doctor.examine(step, {"x": torch.nested.nested_tensor(_samples(), layout=layout)})
     assert {tried.name for tried in report.experiments} == {"order", "recorded step"}
     assert report.kinds() == []
+
+
+def _to_padded(held: Any) -> Tensor:
+    if isinstance(held, PackedSequence):
+        return pad_packed_sequence(held, batch_first=True)[0]
+    if isinstance(held, list):
+        return torch.nn.utils.rnn.pad_sequence(held, batch_first=True)
+    return torch.nested.to_padded_tensor(held, 0.0)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("name", ["nested", "nested, strided", "packed", "list"])
+def test_what_the_program_pads_itself_has_a_length_too(name: str, right: bool) -> None:
+    def step(batch: Any) -> Tensor:
+        hidden = _to_padded(batch["x"]).cos() - 1
+        mean = hidden.sum(1) / (batch["count"] if right else hidden.size(1))  # LEAK
+        return LAYER(mean).square().mean()
+
+    batch = {
+        "x": _samples() if name == "list" else BATCHES[name](),
+        "count": torch.tensor(LENGTHS)[:, None] * 1.0,
+    }
+    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
+    assert "padding-length" in {tried.name for tried in report.experiments}, report
+    assert report.kinds() == ([] if right else ["padding-length"]), report
+    assert right or report.findings[0].code.endswith("# LEAK"), report
