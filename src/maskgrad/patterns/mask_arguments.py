@@ -75,14 +75,14 @@ def boolean_mask(mask: object, name: str = "mask", true: str = "specified") -> T
         ways = f"use {name} != 0, or {name} == 0 for an additive mask (0 and -inf)"
         raise TypeError(f"{_expected(name, true)}, found {mask.dtype}; {ways}")
     few = smallest(mask)
-    found = few != 0
+    chosen = few != 0
     if _may_be_read(few) and not _is_zero_or_one(few):
-        other = int(few[found.to(few.dtype) != few][0])
+        other = int(few[chosen.to(few.dtype) != few][0])
         ways = f"use {name} != 0"
         if mask.ndim == 1 and true == "specified":
             ways += f", or mg.from_lengths(data, {name}) for lengths"
         raise ValueError(f"{_expected(name, true)}, found the entry {other}; {ways}")
-    return found.expand(mask.shape)
+    return chosen.expand(mask.shape)
 
 
 def _expected(name: str, true: str) -> str:

@@ -279,7 +279,7 @@ def test_what_is_refused() -> None:
     p = nn.Parameter(torch.ones(2, 3))
     for mask, error, words in (
         (torch.ones(2, 3), TypeError, r"mask must be a Boolean torch\.Tensor, or .* found torch\.float32"),
-        ([[True] * 3] * 2, TypeError, r"mask must be a Boolean torch\.Tensor .* found list"),
+        ([[True] * 3] * 2, TypeError, r"mask must be a Boolean torch\.Tensor, .* found list"),
         (torch.ones(2, 3).bool().to_sparse(), TypeError, "mask must be a strided tensor"),
         (
             torch.ones(2).bool(),
