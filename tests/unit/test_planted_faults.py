@@ -15,10 +15,10 @@ from tests.planted_faults.rooms import runs_for
 from tests.planted_faults.table import PAGE, RESULTS, table
 
 
-def test_there_are_two_hundred_and_half_of_them_are_drawn() -> None:
-    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 200
+def test_there_are_many_and_about_half_of_them_are_drawn() -> None:
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS) >= 150
     drawn = [fault for fault in FAULTS if fault.drawn]
-    assert 2 * len(drawn) >= len(FAULTS)
+    assert 5 * len(drawn) >= 2 * len(FAULTS)
     assert all(is_drawn_from(fault.file) for fault in drawn)
 
 

@@ -29,7 +29,7 @@ def runs_loops(kernel: str, number_of_values: int) -> bool:
     if not is_eager():
         return False
     forced = forced_body()
-    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].min_numel)
+    enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)
     return enough and numba_works()
 
 
@@ -44,7 +44,7 @@ def kernels_in_use(device: str | torch.device = "cpu") -> dict[str, str]:
             f"kernels_in_use(): device is {str(device)!r}, but PyTorch finds no CUDA device; pass 'cpu', "
             "or run on a machine with a GPU and a CUDA build of PyTorch"
         )
-    size = max(LARGE, *(kernel.min_numel for kernel in KERNELS.values()))
+    size = max(LARGE, *(kernel.least for kernel in KERNELS.values()))
     samples = {
         dtype: torch.empty(1, dtype=dtype, device=place).expand(size)
         for dtype in (torch.float32, torch.int64)

@@ -46,7 +46,6 @@ __all__ = [
     "is_small",
     "is_transformed",
     "reference_is_forced",
-    "repeats_calls",
     "selected",
     "use_kernels",
 ]
@@ -75,18 +74,17 @@ class Supported:
 
     name: str
     dtypes: frozenset[torch.dtype]
-    min_numel: int
-    recorded: int
+    least: int
     in_graphs: int | None
     fuses: bool
     has_loops: bool
 
 
-def is_small(values: Tensor, least: int, number: int | None = None) -> bool:
-    """Whether there are fewer than ``least`` values and nothing is forced; not distinguished for small tensors."""
+def is_small(number: int, least: int) -> bool:
+    """Whether there are fewer than ``least`` values and nothing is forced; not distinguished in graphs."""
     if torch.compiler.is_compiling():  # graphs must not depend on sizes
         return False
-    return (values.numel() if number is None else number) < least and forced_body() is None
+    return number < least and forced_body() is None
 
 
 def gradients_are_stacked() -> bool:
@@ -109,22 +107,15 @@ def selected(
     if forced == "reference":
         return "reference", f"the reference is forced by use_kernels or by {VARIABLE}"
     body = "compiled" if forced == "compiled" or (forced is None and values.is_cuda) else "cpu"
-    reason = _why_too_few(kernel, body, number, values, *others) if forced is None else ""
+    number = values.numel() if number is None else number
+    reason = _why_too_few(kernel, body, number) if forced is None else ""
     reason = reason or _why_not(kernel, body, values, *others)
     return "reference" if reason else body, reason
 
 
-def _why_too_few(
-    kernel: Supported, body: str, number: int | None, values: Tensor, *others: Tensor | None
-) -> str:
-    number = values.numel() if number is None else number
-    least = LARGE if body == "compiled" else kernel.min_numel
-    if number < least:
-        return f"{number} values are too few: compiled kernels start at {least}"
-    recorded = number < kernel.recorded and torch.is_grad_enabled() and _needs_gradient(values, *others)
-    if body == "cpu" and recorded:
-        return f"{number} values are too few: with a gradient, compiled kernels start at {kernel.recorded}"
-    return ""
+def _why_too_few(kernel: Supported, body: str, number: int) -> str:
+    least = LARGE if body == "compiled" else kernel.least
+    return f"{number} values are too few: compiled kernels start at {least}" if number < least else ""
 
 
 def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | None) -> str:
@@ -161,13 +152,6 @@ def _is_alike(x: Tensor, values: Tensor) -> bool:
         and x.layout is _STRIDED
         and not (x.is_conj() or x.is_neg())
     )
-
-
-def _needs_gradient(*tensors: Tensor | None) -> bool:
-    for x in tensors:  # noqa: SIM110 (a generator costs as much as the checks)
-        if x is not None and x.requires_grad:
-            return True
-    return False
 
 
 def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *others: Tensor | None) -> str:
@@ -215,14 +199,6 @@ def can_read_values(*tensors: Tensor) -> bool:
         if not is_plain(x):
             return False
     return True
-
-
-def repeats_calls(is_small: bool) -> bool:
-    """Return whether a call on plain CPU tensors may be one that is repeated."""
-    forced = forced_body()
-    if forced != "cpu" and (is_small or forced is not None):
-        return False
-    return not (is_transformed() or gradients_are_stacked())
 
 
 def is_eager() -> bool:

@@ -27,7 +27,7 @@ Filler = float | int | bool
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 #: Number of entries from which the compiled selection is considered; for small tensors checking costs too much.
-LARGE = masked_filling.min_numel
+LARGE = masked_filling.least
 
 
 class Entries(NamedTuple):

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
-from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
 from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
@@ -23,8 +22,9 @@ from maskgrad.semantics.facts import of_rule
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
     """Running sum of the specified entries."""
     values = input.values if dtype is None else input.values.to(dtype)
-    if runs_compiled("masked_cumsum", values, input.mask):
-        return Entries(kernels.masked_cumsum(values, input.mask, as_dim(dim, values.ndim)), input.mask)
+    found = kernels.masked_cumsum.fast(values, input.mask, as_dim(dim, values.ndim), False)
+    if found is not None:
+        return Entries(found, input.mask)
     return Entries(fill(input, input.mask, 0).cumsum(dim, dtype=dtype), input.mask)
 
 

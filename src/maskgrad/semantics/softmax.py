@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import can_read_values, is_eager, is_small
-from maskgrad.kernels.softmax import SHORT, absent
+from maskgrad.kernels.selection import can_read_values, is_small
+from maskgrad.kernels.softmax import absent
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
     Entries,
@@ -29,11 +29,8 @@ PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
 #: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
 LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel. In rows whose length is not in
-#: ``SHORT`` the kernel wins from ``ROWS`` values on, with a gradient from ``RECORDED``, unless they are shorter. In us,
-#: fill and softmax / kernel: 64 x 200 25 / 23, 1600 x 8 249 / 106, with a gradient 128 x 200 189 / 174, 1600 x 8
-#: 453 / 270.
-FEW, RECORDED, ROWS = 49_152, 16_384, 2_048
+#: Values up to which a fill and PyTorch's softmax take less time than the kernel.
+FEW = 49_152
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -67,18 +64,10 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
-    in_rows = is_eager() and values.numel() >= ROWS and values.stride(dim) == 1
-    if in_rows:
-        length = values.shape[dim]
-        in_rows = length not in SHORT and (length < SHORT.start or not records or values.numel() >= RECORDED)
-    if in_rows and mask.stride(dim):
-        known = kernels.masked_softmax.repeated(values, mask, dim, logarithm)
-        if known is not None:
-            return Entries(known, mask)
     if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
         alike = mask.stride(dim) == 0
         shortest, longest = LENGTHS
-        if shortest <= values.shape[dim] <= longest if alike else not in_rows and is_small(values, FEW):
+        if shortest <= values.shape[dim] <= longest if alike else is_small(values.numel(), FEW):
             # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
             safe = values if alike else fill(input, mask, -torch.inf)
             found = function(safe, dim)

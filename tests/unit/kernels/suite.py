@@ -61,8 +61,7 @@ class KernelSuite(Deletion):
             found[(kernel.name, dtypes, *kinds)] = (kernel.name, tuple(leaves), options)
             return compiled(kernel, *args, **options)
 
-        every = mock.patch.object(Kernel, "repeated", return_value=None)  # which calls no body
-        with use_kernels("cpu"), every, mock.patch.object(Kernel, "compiled", record):
+        with use_kernels("cpu"), mock.patch.object(Kernel, "compiled", record):
             for variant in self.variants:
                 for dtype in (torch.float32, torch.float16, *self.integers[-1:]):
                     shape, where = next(self.few())

@@ -194,7 +194,7 @@ def _spared(
 @kernel(
     f"({_ROWS}, {_OPTIONS}) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=196_608,
+    least=196_608,
     in_graphs=0,
     numbers=_spared,
     check=_check,
@@ -265,7 +265,7 @@ def _blank(
 @kernel(
     f"(Tensor grad, {_ROWS}, Tensor output, Tensor logsumexp, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    min_numel=1,
+    least=1,
     in_graphs=0,
     leading=1,
 )

@@ -24,7 +24,6 @@ from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
     "(Tensor values, Tensor mask, int[] dim, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "
     "Tensor, Tensor, Tensor)",
     FLOATS,
-    min_numel=32_768,
     fuses=True,
     check=check_mask,
 )
@@ -55,7 +54,6 @@ def masked_batch_norm(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor scale, Tensor count, int[] dim, "
     "Tensor? weight, SymInt[] level, float eps) -> (Tensor, Tensor, Tensor)",
     FLOATS,
-    min_numel=32_768,
     fuses=True,
     leading=1,
 )
@@ -135,7 +133,5 @@ def _norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, .
     )  # fmt: skip
 
 
-# Measured on 2 cores, in microseconds, reference / compiled: batch_norm over dim 0 of 16,384 values 66 / 138, of 65,536
-# 486 / 157.
 masked_batch_norm.derive(_save, _norm_backward)
 masked_batch_norm_backward.derive_through_reference()

@@ -35,7 +35,6 @@ def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
 @kernel(
     "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
     FLOATS | {torch.int32, torch.int64},
-    min_numel=8_192,
     leading=1,
     check=_check,
 )
@@ -97,6 +96,4 @@ def _backward(ctx: Any, _: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
     return None, merge_backward(grad, indices, rows, values.detach(), merged.detach(), ctx.reduce), None, None
 
 
-# Measured on 2 cores, in microseconds, reference / compiled: (16, 64) values 27 / 23, (256, 64) 71 / 30,
-# (4096, 1) 43 / 120.
 merge_rows.derive(_save, _backward)

@@ -12,13 +12,11 @@ Starting a region from Python costs some 0.1 ms, so loops below ``SERIAL`` eleme
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import itertools
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,8 +37,6 @@ def run(loop: Callable[..., Any], *arguments: Any, tasks: int, elements: int) ->
     ``elements`` is the number of entries read or written by all tasks together. Which thread runs which piece is left
     open, so a task must write only its own results.
     """
-    if _noted.runs is not None:
-        _noted.runs.append((loop, (*arguments, 0, tasks), elements))
     threads = min(torch.get_num_threads(), tasks)
     # OpenMP does not survive a fork: in a forked child (a DataLoader worker) one thread does all.
     if threads < 2 or elements < SERIAL or os.getpid() != _PROCESS:
@@ -61,23 +57,6 @@ def run(loop: Callable[..., Any], *arguments: Any, tasks: int, elements: int) ->
     _region(threads, work)
     if failures:
         raise failures[0]
-
-
-class _Noted(threading.local):
-    runs: list[tuple[Callable[..., Any], tuple[Any, ...], int]] | None = None
-
-
-_noted = _Noted()
-
-
-@contextlib.contextmanager
-def noted_runs() -> Iterator[list[tuple[Callable[..., Any], tuple[Any, ...], int]]]:
-    """Note the loops that this thread runs: each with its arguments for all tasks, and the number of elements."""
-    before, _noted.runs = _noted.runs, []
-    try:
-        yield _noted.runs
-    finally:
-        _noted.runs = before
 
 
 def _region(threads: int, work: Callable[..., None]) -> None:

@@ -25,12 +25,7 @@ def class_dim(input: Tensor) -> int:
     return 1 if input.ndim > 1 else 0
 
 
-@kernel(
-    "(Tensor input, Tensor mask, Tensor labels, float smoothing) -> (Tensor, Tensor)",
-    FLOATS,
-    min_numel=32_768,
-    fuses=True,
-)
+@kernel("(Tensor input, Tensor mask, Tensor labels, float smoothing) -> (Tensor, Tensor)", FLOATS, fuses=True)
 def masked_cross_entropy(
     input: Tensor, mask: Tensor, labels: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
@@ -52,7 +47,6 @@ def masked_cross_entropy(
 @kernel(
     "(Tensor grad, Tensor input, Tensor mask, Tensor labels, Tensor normalizer, float smoothing) -> Tensor",
     FLOATS,
-    min_numel=32_768,
     fuses=True,
     leading=1,
 )

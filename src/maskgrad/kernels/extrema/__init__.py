@@ -36,9 +36,8 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest, bool counts=True) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=128,
     fuses=True,
-    repeats=True,
+    check=check_mask,
 )
 def masked_extremum(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, largest: bool, counts: bool = True
@@ -60,10 +59,8 @@ def masked_extremum(
 @kernel(
     "(Tensor grad, Tensor values, Tensor best, Tensor ties, Tensor mask) -> Tensor",
     FLOATS,
-    min_numel=128,
     fuses=True,
     leading=1,
-    repeats=True,
 )
 def masked_extremum_backward(
     grad: Tensor, values: Tensor, best: Tensor, ties: Tensor, mask: Tensor
@@ -80,10 +77,8 @@ def masked_extremum_backward(
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
-    min_numel=128,
     fuses=True,
     check=check_mask,
-    repeats=True,
 )
 def masked_position(
     values: Tensor, mask: Tensor, dim: int, keepdim: bool, largest: bool
@@ -169,12 +164,7 @@ def extremum(
 ) -> tuple[Tensor, Tensor]:
     """The largest, or smallest, specified entry, and whether there is one; ties share its gradient."""
     counts = values.requires_grad and torch.is_grad_enabled()
-    arguments = values, mask, dim, keepdim, largest, counts
-    found = masked_extremum.repeated(*arguments)
-    if found is None:
-        check_mask(values, mask)
-        if masked_extremum.is_compiled_for(*arguments):
-            found = masked_extremum.compiled(*arguments)
+    found = masked_extremum.fast(values, mask, dim, keepdim, largest, counts)
     if found is not None:
         best, ties = found
         return best, ties > 0 if counts else ties

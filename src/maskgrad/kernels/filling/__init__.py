@@ -17,15 +17,7 @@ from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
 
 
-@kernel(
-    "(Tensor values, Tensor mask, Scalar filler) -> Tensor",
-    REDUCIBLE,
-    min_numel=8_192,
-    fuses=True,
-    recorded=28_672,
-    repeats=True,
-    in_graphs=65_536,
-)
+@kernel("(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, fuses=True, in_graphs=65_536)
 def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     """``torch.where(mask, values, filler)`` with a scalar of the category of ``values``; any order of derivatives."""
     return torch.where(mask, values, filler)
@@ -54,8 +46,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
     return masked_filling(grad, ctx.saved_tensors[0], 0), None, None
 
 
-# Measured on one core, in microseconds, reference / compiled: 8,192 values at a random mask 8 / 8, with the gradient
-# 37 / 60, 24,576 values 20 / 9 and 65 / 69, 32,768 values 25 / 11 and 81 / 75.
 masked_filling.derive(_save, _backward)
 masked_filling.fake = like(0)
 

@@ -19,11 +19,7 @@ def _is_ordinary(table: Tensor, indices: Tensor) -> bool:
 
 
 @kernel(
-    "(Tensor table, Tensor indices) -> Tensor",
-    FLOATS,
-    min_numel=8_388_608,
-    numbers=_looked_up,
-    when=_is_ordinary,
+    "(Tensor table, Tensor indices) -> Tensor", FLOATS, least=8_388_608, numbers=_looked_up, when=_is_ordinary
 )
 def lookup_rows(table: Tensor, indices: Tensor) -> Tensor:
     """``table[indices]`` for ``indices`` (n,); an index outside the table is an IndexError. Records no gradient."""

@@ -44,12 +44,9 @@ ORDERS = (0.0, 1.0, 2.0, math.inf)
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
-    min_numel=128,
     fuses=True,
-    recorded=32_768,
     in_graphs=32_768,
     check=check_mask,
-    repeats=True,
     when=lambda *args: args[4] in ORDERS,
 )
 def masked_norm(
@@ -75,7 +72,6 @@ def masked_norm(
 @kernel(
     "(Tensor grad, Tensor values, Tensor mask, Tensor norm, float ord) -> Tensor",
     FLOATS,
-    min_numel=32_768,
     fuses=True,
     in_graphs=32_768,
     leading=1,
@@ -115,13 +111,11 @@ def _norm_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ..
     return masked_norm_backward(grad, values, mask, norm, ctx.ord), None, None, None, None
 
 
-# Measured on 2 cores, in microseconds, reference / compiled, norm over dim 1: of 16,384 values 29 / 44, of 32,768
-# 104 / 47, with its gradient 465 / 445.
 masked_norm.derive(_save_norm, _norm_backward)
 masked_norm_backward.derive_through_reference()
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order, float ord) -> Tensor", FLOATS, min_numel=8_192)
+@kernel("(Tensor values, Tensor pointers, Tensor? order, float ord) -> Tensor", FLOATS)
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
@@ -176,7 +170,6 @@ def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest:
 @kernel(
     "(Tensor grad, Tensor values, Tensor norm, Tensor pointers, Tensor? order, float ord) -> Tensor",
     FLOATS,
-    min_numel=8_192,
     leading=1,
 )
 def segment_norm_backward(

@@ -23,9 +23,7 @@ from maskgrad.kernels.smallest import any_of
 
 
 @kernel(
-    "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor, Tensor, Tensor)",
-    REDUCIBLE,
-    min_numel=65_536,
+    "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor, Tensor, Tensor)", REDUCIBLE
 )
 def masked_prod(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
@@ -64,12 +62,7 @@ def plain_product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: b
     return result.to(values.dtype) if values.dtype in HALVES else result
 
 
-@kernel(
-    "(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor mask) -> Tensor",
-    FLOATS,
-    min_numel=65_536,
-    leading=1,
-)
+@kernel("(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor mask) -> Tensor", FLOATS, leading=1)
 def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
     """The gradient of the factors from that of their product; ``grad``, ``rest``, ``zeros`` broadcast to them."""
     x, g = values.to(rest.dtype), grad.to(rest.dtype)
@@ -82,9 +75,9 @@ def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tens
 def product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
     """The product of the specified entries (1 where there is none), and whether there are any."""
     check_mask(values, mask)
-    if masked_prod.is_compiled_for(values, mask):
-        found, _, _, count = masked_prod.compiled(values, mask, dim, keepdim)
-        return found, count > 0
+    found = masked_prod.fast(values, mask, dim, keepdim)
+    if found is not None:
+        return found[0], found[3] > 0
     return plain_product(values, mask, dim, keepdim), any_of(mask, dim, keepdim)
 
 
@@ -111,9 +104,7 @@ def _prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, No
 masked_prod.derive(_save_prod, _prod_backward)
 
 
-@kernel(
-    "(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE, min_numel=8_192
-)
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE)
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """(n, *dense) -> (g, *dense): the product (float32 for half precision, int64 for integers), R, and Z (int64)."""
     nothing = values == 0
@@ -152,7 +143,6 @@ def product_by_tree(values: Tensor, pointers: Tensor, order: Tensor | None) -> T
 @kernel(
     "(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor pointers, Tensor? order) -> Tensor",
     FLOATS,
-    min_numel=8_192,
     leading=1,
 )
 def segment_prod_backward(

@@ -16,13 +16,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, kernel, like
 
 
-@kernel(
-    "(Tensor values, Tensor mask, int dim, bool reverse) -> Tensor",
-    FLOATS,
-    min_numel=8_192,
-    repeats=True,
-    check=check_mask,
-)
+@kernel("(Tensor values, Tensor mask, int dim, bool reverse) -> Tensor", FLOATS, check=check_mask)
 def masked_cumsum(values: Tensor, mask: Tensor, dim: int, reverse: bool = False) -> Tensor:
     """``torch.cumsum`` of the specified entries along ``dim``, from its end with ``reverse``; 0 at the others."""
     known = torch.where(mask, values, 0)

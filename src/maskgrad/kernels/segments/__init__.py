@@ -36,9 +36,7 @@ _WIDER = {
 
 
 @kernel(
-    "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)",
-    frozenset((torch.int32, torch.int64)),
-    min_numel=8_192,
+    "(Tensor indices, SymInt num_rows) -> (Tensor, Tensor, Tensor)", frozenset((torch.int32, torch.int64))
 )
 def sort_rows(indices: Tensor, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Segments of equal ``indices`` (n,) in [0, num_rows): pointers, stable order, ascending distinct indices."""
@@ -53,7 +51,7 @@ def segment_index(pointers: Tensor, order: Tensor | None, number: int) -> Tensor
     return index if order is None else torch.empty_like(index).index_copy(0, order, index)
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, ScalarType? dtype=None) -> Tensor", _MERGEABLE, min_numel=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, ScalarType? dtype=None) -> Tensor", _MERGEABLE)
 def segment_sum(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -63,18 +61,13 @@ def segment_sum(
     return _merged(values.to(dtype), pointers, order, "sum")
 
 
-@kernel(
-    f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor",
-    _MERGEABLE,
-    min_numel=8_192,
-    numbers=lambda *args: args[3],
-)
+@kernel(f"(Tensor values, {_SEGMENTS}, SymInt number) -> Tensor", _MERGEABLE, numbers=lambda *args: args[3])
 def segment_expand(values: Tensor, pointers: Tensor, order: Tensor | None, number: int) -> Tensor:
     """Return the value of its segment for each of ``number`` entries, (g, *dense) -> (n, *dense)."""
     return values.index_select(0, segment_index(pointers, order, number))
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE, min_numel=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, bool largest) -> Tensor", _MERGEABLE)
 def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
     """The largest or smallest entry of each segment, NaN if it has one; any value if it is empty.
 
@@ -83,7 +76,7 @@ def segment_extremum(values: Tensor, pointers: Tensor, order: Tensor | None, lar
     return _merged(values, pointers, order, "amax" if largest else "amin")
 
 
-@kernel(f"(Tensor values, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, min_numel=8_192)
+@kernel(f"(Tensor values, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS)
 def segment_softmax(
     values: Tensor, pointers: Tensor, order: Tensor | None = None, logarithm: bool = False
 ) -> Tensor:
@@ -101,7 +94,7 @@ def segment_softmax(
     return result.to(values.dtype)
 
 
-@kernel(f"(Tensor grad, Tensor output, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS, min_numel=8_192)
+@kernel(f"(Tensor grad, Tensor output, {_SEGMENTS}, bool logarithm) -> Tensor", FLOATS)
 def segment_softmax_backward(
     grad: Tensor, output: Tensor, pointers: Tensor, order: Tensor | None, logarithm: bool
 ) -> Tensor:

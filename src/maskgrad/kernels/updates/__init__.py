@@ -49,7 +49,7 @@ def _check(*tensors: Tensor | None) -> None:
     "float momentum=0., float dampening=0., float weight_decay=0., bool nesterov=False, float factor=1., "
     "Tensor(c!)? first_step=None) -> ()",
     FLOATS,
-    min_numel=0,
+    least=0,
     check=_check,
 )
 def sgd_rows_(
@@ -81,7 +81,7 @@ def sgd_rows_(
     _step(formulas.sgd_, rows, g, [param, buffer], started, lr=lr, weight_decay=weight_decay, **numbers)
 
 
-@kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
+@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
 def adagrad_rows_(
     param: Tensor,
     state_sum: Tensor,
@@ -98,7 +98,7 @@ def adagrad_rows_(
     _step(formulas.adagrad_, rows, g, [param, state_sum], lr=lr, weight_decay=weight_decay, eps=eps)
 
 
-@kernel(_ADAGRAD, FLOATS, min_numel=0, check=_check)
+@kernel(_ADAGRAD, FLOATS, least=0, check=_check)
 def rowwise_adagrad_rows_(
     param: Tensor,
     state_sum: Tensor,
@@ -122,7 +122,7 @@ def rowwise_adagrad_rows_(
     "Tensor indices, Tensor values, *, float step, float lr, float beta1, float beta2, float eps, "
     "float weight_decay=0., bool decoupled=False, float factor=1.) -> ()",
     FLOATS,
-    min_numel=0,
+    least=0,
     check=_check,
 )
 def adam_rows_(
@@ -154,7 +154,7 @@ def adam_rows_(
     "Tensor indices, Tensor values, *, float lr, float alpha, float eps, float weight_decay=0., "
     "float momentum=0., float factor=1.) -> ()",
     FLOATS,
-    min_numel=0,
+    least=0,
     check=_check,
 )
 def rmsprop_rows_(

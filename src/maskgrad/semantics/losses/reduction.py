@@ -16,7 +16,7 @@ from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
 from maskgrad.kernels.in_use import runs_compiled
-from maskgrad.kernels.selection import can_read_values, is_small
+from maskgrad.kernels.selection import can_read_values
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record
@@ -27,8 +27,6 @@ from maskgrad.semantics.signatures import paired
 
 PATTERN = "intersection; reduced: a plain scalar"
 
-#: Losses of fewer values in half precision are converted, and of probabilities computed step by step.
-FEW = 1_024
 #: PyTorch's integers for the reductions, in order.
 REDUCTIONS = ("none", "mean", "sum")
 LEGACY = ("size_average", "reduce")
@@ -114,15 +112,11 @@ def fused(
     x, t = values_of(input), values_of(target)
     if x.shape != t.shape or x.dtype != t.dtype:
         return None
-    if kind == "probabilities" and is_small(x, FEW):  # its calls read the result, and are not repeated
-        return None
     mask = all_specified(input, target)
     kernel: Any = kernels.masked_loss if reduction == "none" else kernels.masked_loss_sum
-    found = kernel.repeated(x, t, mask, kind, numbers)
+    found = kernel.fast(x, t, mask, kind, numbers)
     if found is None:
-        if not runs_compiled(kernel.name, x, t, mask):
-            return None
-        found = kernel(x, t, mask, kind, numbers)
+        return None
     if reduction == "none":
         return Entries(found, mask)
     total, count = found
@@ -230,7 +224,7 @@ def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torc
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):
         return None
     has_body = has_body and len(values) == 2 and values[0].shape == values[1].shape
-    has_body = has_body and not torch.compiler.is_compiling() and not is_small(values[0], FEW)
+    has_body = has_body and not torch.compiler.is_compiling()
     if has_body and runs_compiled("masked_loss", *values):
         return None
     return dtypes.pop()
