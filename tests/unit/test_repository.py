@@ -124,14 +124,14 @@ def test_the_licence_is_shipped() -> None:
 def test_the_readme_opens_three_doors_then_says_how_to_install_then_two_commands() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL)
-    assert [language for language, _ in blocks] == [*["diff", "python"] * 3, "sh", "sh"]
-    for _, diff in blocks[:6:2]:  # one line out, one line in
+    assert [language for language, _ in blocks] == ["text", *["diff", "python"] * 3, "sh", "sh"]
+    for _, diff in blocks[1:7:2]:  # one line out, one line in
         assert [line[0] for line in diff.splitlines()] == ["-", "+"]
     lines = [
         [line.partition("#")[0].strip() for line in text.splitlines() if line.strip()] for _, text in blocks
     ]
-    assert lines[6] == ["pip install maskgrad"]
-    assert lines[7] == ["make demo", "make test"]
+    assert lines[7] == ["pip install maskgrad"]
+    assert lines[8] == ["make demo", "make test"]
     assert len(text.splitlines()) <= 120
 
 

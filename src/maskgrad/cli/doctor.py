@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from maskgrad.errors import ExaminationError
 if TYPE_CHECKING:
     from maskgrad.doctor import Report, Watch
 
-__all__ = ["doctor"]
+__all__ = ["as_options", "doctor"]
 
 #: exit status by verdict; the last also without a result
 STATUS = {"ok": 0, "found": 1, "incomplete": 2}
@@ -177,6 +178,16 @@ def _given(padding: list[str] | None) -> dict[Any, Any] | None:
     return given or None
 
 
+def as_options(text: str) -> str:
+    """A text in which what is to be added is as on the command line: ``padding={'x': 0}`` is ``--padding x==0``."""
+
+    def written(found: re.Match[str]) -> str:
+        _, key, mask, number = found.groups()
+        return f"--padding {key}=={number}" if number else f"--padding {key}={mask or 'mask'}"
+
+    return re.sub(r"padding=\{('?)([\w.]+)\1: (?:'(~?[\w.]+)'|(-?\d+)|mask)\}", written, text)
+
+
 def _write(report: Report, json: Path | None, html: Path | None) -> int:
     """Print the report, and write it to the files that were asked for; the exit status."""
     from rich.console import Console
@@ -186,7 +197,7 @@ def _write(report: Report, json: Path | None, html: Path | None) -> int:
     color = {"ok": "green", "found": "red", "incomplete": "yellow"}[report.verdict]
     console.rule(f"[{color}]maskgrad doctor[/{color}]")
     # soft_wrap: a path and a line of code are copied as a whole
-    console.print(escape(str(report)), soft_wrap=True, highlight=False)
+    console.print(escape(as_options(str(report))), soft_wrap=True, highlight=False)
     for path, write in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
             try:

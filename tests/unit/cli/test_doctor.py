@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from maskgrad.cli.doctor import _given, as_options
 from maskgrad.cli.main import app
+from tests.project_file import ROOT
 
 SCRIPT = """
 import os, signal, sys, torch
@@ -123,6 +125,32 @@ def test_the_script_is_stopped_when_enough_is_seen(
     seen = [line for line in done.output.splitlines() if line.startswith("batch")]
     assert seen == [f"batch {number}" for number in range(steps)]
     assert ("the last line" in done.output) == ends
+
+
+@pytest.mark.parametrize(
+    ("option", "written"),
+    [
+        ("padding={'ids': 0}", "--padding ids==0"),
+        ("padding={0: -1}", "--padding 0==-1"),
+        ("padding={'ids': 'mask'}", "--padding ids=mask"),
+        ("padding={'a.ids': '~pad'}", "--padding a.ids=~pad"),
+        ("padding={'x': mask}", "--padding x=mask"),
+    ],
+)
+def test_what_is_to_be_added_is_an_option(option: str, written: str) -> None:
+    assert as_options(f"nothing; add {option}\nnothing") == f"nothing; add {written}\nnothing"
+    if "{'x'" not in option:
+        assert _given([written.removeprefix("--padding ")]) == eval(option.removeprefix("padding="))
+
+
+def test_the_readme_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "`maskgrad doctor train.py`" in text
+    lines = text.split("```text\n")[1].split("```")[0]
+    monkeypatch.chdir(ROOT / "docs" / "programs")
+    done = CliRunner().invoke(app, ["doctor", "train.py"])
+    assert done.exit_code == 1, done.output
+    assert lines in done.output
 
 
 def test_a_process_that_ends_itself_reports_first(tmp_path: Path) -> None:
