@@ -56,7 +56,7 @@ def doctor(
             help="For faults in a package's model: report the line of the 'program', or of the 'package'."
         ),
     ] = "program",
-    quick: Annotated[bool, typer.Option("--quick", help="Examine one step.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Examine one step, with other values only.")] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
     ] = False,
