@@ -42,8 +42,8 @@ def per_sample_grad(
             any kind. The first dimension of every tensor or MaskedTensor is that of samples; other values
             are passed on unchanged.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
-        create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, without the
-            rules that some layers have.
+        create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, as every
+            gradient is formed.
         chunk_size: number of samples that are processed at once; None: all. Fewer need less memory for activations.
         randomness: of dropout and similar: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
@@ -77,8 +77,7 @@ def per_sample_grad(
         <BLANKLINE>
                 [[42., 56.]]])
 
-    Source: Goodfellow, "Efficient per-example gradient computations", 2015; Rochette et al., "Efficient per-example
-    gradient computations in convolutional neural networks", 2019.
+    Source: ``torch.func.vmap`` of ``torch.func.grad``.
     """
     with torch.set_grad_enabled(create_graph):
         return _gradients(
@@ -120,7 +119,7 @@ def per_sample_grad_norms(
     randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
-    r"""Return the 2-norm of every sample's gradient over all parameters, without forming gradients if possible.
+    r"""Return the 2-norm of every sample's gradient over all parameters.
 
     .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
               \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
@@ -138,7 +137,7 @@ def per_sample_grad_norms(
     Returns:
         (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
-    Weights of linear layers, convolutions and tables need no more memory than the activations. Gradient: with
+    Weights of linear layers and tables need no more memory than the activations. Gradient: with
     ``create_graph``; the gradient of a zero norm is zero.
 
     Raises:
@@ -180,8 +179,8 @@ def clipped_backward(
 
     .. math:: \text{grad} +\!= \sum_b \min\left(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\right)\, G_b
 
-    No sample contributes more than ``max_norm`` to the sum. Gradients per sample are not formed if
-    possible, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass compute both.
+    No sample contributes more than ``max_norm`` to the sum. Gradients per sample of linear layers and tables are not
+    formed, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass compute both.
 
     Args:
         model: as for :func:`maskgrad.per_sample_grad`, like the other arguments.

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.per_sample_factors import Full, Rows, SampleGradients, joined
 from maskgrad.gradients.per_sample_mode import NotBatchedError, PerSampleMode, call_with
-from maskgrad.gradients.per_sample_rules import DIFFERENTIABLE, RULES
+from maskgrad.gradients.per_sample_rules import RULES
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.other_packages import level_of_user
@@ -246,7 +246,7 @@ class PerSample:
         """Run the model on all samples under ``vmap``, and the loss; ``loss_alone``: the loss sample by sample."""
         if self._hooked:  # a hook expects one sample's gradient, and is not called at all under vmap
             raise NotBatchedError(f"{self._hooked} has a backward hook")
-        rules = DIFFERENTIABLE if self.create_graph else RULES
+        rules = {} if self.create_graph else RULES  # what they keep cannot be differentiated again
         mode, failed = PerSampleMode(self.parameters, batch.size, rules, self.create_graph), False
         with warnings.catch_warnings():
             # Operations without a rule for vmap run sample by sample, as in a loop.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,12 +18,7 @@ from torch import Tensor
 from maskgrad import sparse
 from maskgrad.gradients.gradient import widened_dtype
 
-__all__ = ["Full", "Outer", "Patches", "Rows", "SampleGradients", "joined"]
-
-# Number of entries at a time where gradients must be formed only for their norm.
-_ENTRIES_AT_A_TIME = 1 << 22
-# From so many input channels on, oneDNN's grouped convolution is faster than patches and a product (2 cores, AVX2).
-_CHANNELS_FOR_GROUPS = 8
+__all__ = ["Full", "Outer", "Rows", "SampleGradients", "joined"]
 
 
 @dataclass(frozen=True)
@@ -60,12 +55,6 @@ class SampleGradients(abc.ABC):
     def _map(self, function: Callable[[Tensor], Tensor]) -> SampleGradients:
         changed: dict[str, Any] = {name: function(getattr(self, name)) for name in self.factors}
         return replace(self, **changed)
-
-    def _in_parts(self, entries: int) -> Iterator[Any]:
-        """Yield some samples at a time, if the gradient of one has ``entries`` entries."""
-        step = max(_ENTRIES_AT_A_TIME // max(entries, 1), 1)
-        for start in range(0, len(getattr(self, self.factors[0])), step):
-            yield self._map(lambda x, start=start: x[start : start + step])  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
@@ -112,7 +101,7 @@ class Outer(SampleGradients):
     def squared_norms(self) -> Tensor:
         (_, positions, inputs), outputs = self.inputs.shape, self.cotangents.shape[2]
         if positions * (inputs + outputs) > inputs * outputs:
-            return torch.cat([Full(p.gradients()).squared_norms() for p in self._in_parts(inputs * outputs)])
+            return Full(self.gradients()).squared_norms()
         # |sum_p g_p a_p^T|^2 = sum_pq <g_p, g_q> <a_p, a_q>: P*P values instead of I*O.
         dtype = widened_dtype(self.inputs.dtype)
         a, g = self.inputs.to(dtype), self.cotangents.to(dtype)
@@ -123,73 +112,6 @@ class Outer(SampleGradients):
     def weighted_sum(self, weights: Tensor) -> Tensor:
         g = self.cotangents * weights.to(self.cotangents.dtype)[:, None, None]
         return g.flatten(0, 1).mT @ self.inputs.flatten(0, 1).conj()
-
-
-@dataclass(frozen=True)
-class Patches(SampleGradients):
-    """The weight of a convolution: outer products of patches of the input and cotangents, one per position."""
-
-    factors = ("inputs", "cotangents")
-    inputs: Tensor
-    """(B, N, C, *sizes), padded; N images per sample."""
-    cotangents: Tensor
-    """(B, N, O, *positions)."""
-    weight_shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    def gradients(self) -> Tensor:
-        x, g, (batch, images) = self.inputs, self.cotangents, self.inputs.shape[:2]
-        on_cpu = x.dtype is torch.float32 and x.device.type == "cpu"
-        if on_cpu and self.weight_shape[1] >= _CHANNELS_FOR_GROUPS and x.numel():
-            # All samples in one convolution, each as a group.
-            x, g = (y.transpose(0, 1).reshape(images, -1, *y.shape[3:]) for y in (x, g))
-            found = self._weight_gradient(x, g, batch)
-        else:
-            found = self._outer().gradients()
-        return found.reshape(batch, *self.weight_shape)
-
-    def squared_norms(self) -> Tensor:
-        positions = self.inputs.shape[1] * math.prod(self.cotangents.shape[3:])
-        patch = math.prod(self.weight_shape[1:])
-        parts = self._in_parts(max(math.prod(self.weight_shape), positions * patch * self.groups))
-        return torch.cat([part._outer().squared_norms().view(-1, self.groups).sum(1) for part in parts])
-
-    def weighted_sum(self, weights: Tensor) -> Tensor:
-        g = self.cotangents * weights.to(self.cotangents.dtype).view(-1, *[1] * (self.cotangents.dim() - 1))
-        return self._weight_gradient(self.inputs.flatten(0, 1), g.flatten(0, 1))
-
-    def _weight_gradient(self, images: Tensor, cotangents: Tensor, copies: int = 1) -> Tensor:
-        """Return the gradient of ``copies`` copies of the weight, each with its own channels, over all images."""
-        shape = (copies * self.weight_shape[0], *self.weight_shape[1:])
-        none = (0,) * len(self.stride)
-        found: Tensor = torch.ops.aten.convolution_backward(
-            cotangents, images, images.new_empty(1).expand(shape), None, self.stride, none, self.dilation, False,
-            none, copies * self.groups, (False, True, False),
-        )[1]  # fmt: skip
-        return found
-
-    def _outer(self) -> Outer:
-        """Return the same as outer products, a batch of B * groups."""
-        batch, images, channels = self.inputs.shape[:3]
-        kernel, sizes = self.weight_shape[2:], self.cotangents.shape[3:]
-        x = self.inputs.contiguous()
-        strides = x.stride()
-        moves = [s * d for s, d in zip(strides[3:], self.dilation, strict=True)]
-        steps = [s * d for s, d in zip(strides[3:], self.stride, strict=True)]
-        per_group = channels // self.groups
-        # Positions last: copied along the rows of the image.
-        patches = x.as_strided(
-            (batch, self.groups, per_group, *kernel, images, *sizes),
-            (strides[0], strides[2] * per_group, strides[2], *moves, strides[1], *steps),
-        )
-        positions, group = images * math.prod(sizes), batch * self.groups
-        g = self.cotangents.unflatten(2, (self.groups, -1)).flatten(4).permute(0, 2, 3, 1, 4)
-        return Outer(
-            patches.reshape(group, per_group * math.prod(kernel), positions).mT,
-            g.reshape(group, self.weight_shape[0] // self.groups, positions).mT,
-        )
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,6 @@ gradient during the backward pass.
 from __future__ import annotations
 
 import contextlib
-import functools
-import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -183,52 +181,25 @@ class PerSampleMode(TorchFunctionMode):
             return func(*args) or _is_in_graph(args[0])
         if func in _REFUSED:
             _refuse(func, args, kwargs)
-        unfused = func is _FUSED_LOSS
-        if unfused:
+        if func is _FUSED_LOSS:
             # Its chunked form computes gradients in the forward pass, and silently gives zeros under vmap (torch 2.13).
             kwargs = {**kwargs, "options": None}
-        concerns = unfused or self._concerns(args) or self._concerns(kwargs.values())
-        if not concerns and func is not torch.nn.functional.scaled_dot_product_attention:
-            return func(*args, **kwargs)
-        is_masked = MaskedTensor in types
-        # other types that are not tensors implement functions themselves
-        plain = all(kind in _PLAIN for kind in types)
-        rule = self._rules.get((MaskedTensor, func) if is_masked else func) if plain or is_masked else None
-        if rule is not None:
-            try:
+        rule = self._rules.get(func)
+        if rule is not None and all(kind in (*_PLAIN, MaskedTensor) for kind in types):
+            with contextlib.suppress(NotByRuleError):
                 return rule(self, *args, **kwargs)
-            except NotByRuleError:
-                pass
-        if is_masked:  # implemented with functions on plain tensors, which are intercepted
+        if MaskedTensor in types:  # implemented with functions on plain tensors, which are intercepted
             with self:
                 return dispatch(func, args, kwargs)
-        args = tuple(self._with_copies(a) for a in args)
-        kwargs = {name: self._with_copies(a) for name, a in kwargs.items()}
-        body = _body(func) if plain else None
-        if body is None:
-            return func(*args, **kwargs)
-        with self:
-            return body(*args, **kwargs)
-
-    def _concerns(self, args: Any) -> bool:
-        names = self._names
-        return any(
-            id(a) in names or (isinstance(a, (list, tuple)) and any(id(e) in names for e in a)) for a in args
-        )
-
-    def _with_copies(self, arg: Any) -> Any:
-        """Replace parameters not reached through a module's attribute by the sample's copy."""
-        if isinstance(arg, (list, tuple)) and type(arg) in (list, tuple):
-            return type(arg)(self._with_copies(a) for a in arg)
-        name = self._names.get(id(arg))
-        return arg if name is None else self.of_sample[name]
+        return func(*args, **kwargs)
 
 
 _READ_REQUIRES_GRAD = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _PLAIN = (Tensor, torch.nn.Parameter)
 _FUSED_LOSS = getattr(torch.nn.functional, "linear_cross_entropy", None)
 _HOOKS = (Tensor.register_hook, Tensor.retain_grad)
-_REFUSED = {*_HOOKS, torch.nn.functional.batch_norm, torch._pack_padded_sequence}
+_RECURRENT = (torch.lstm, torch.lstm_cell, torch.gru, torch.rnn_tanh, torch.rnn_relu)
+_REFUSED = {*_HOOKS, *_RECURRENT, torch.nn.functional.batch_norm, torch._pack_padded_sequence}
 
 
 def call_with(copies: Mapping[int, Tensor], model: torch.nn.Module, inputs: Any) -> Any:
@@ -256,11 +227,10 @@ def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         )
     if func in _HOOKS:
         raise NotBatchedError(f"Tensor.{func.__name__} is meant for the gradient of one sample")
+    if func in _RECURRENT:
+        raise NotBatchedError("the model has recurrent layers, which torch.vmap does not support")
     if func is torch._pack_padded_sequence:
-        raise NotBatchedError(
-            "the model packs its sequences, which have different lengths; pass it mg.from_lengths(x, lengths), "
-            "which recurrent layers take without packing"
-        )
+        raise NotBatchedError("the model packs its sequences, which have different lengths")
 
 
 def _reaches(loss: Tensor, leaves: Sequence[Tensor], without: set[Any]) -> bool:
@@ -275,22 +245,3 @@ def _is_in_graph(x: Tensor) -> bool:
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
     return x.requires_grad
-
-
-def _body(func: Any) -> Any:
-    """Return a function of ``torch.nn.functional`` written in Python, without its check for ``__torch_function__``.
-
-    So the functions that it calls are seen (attention calls ``linear``). None: not such a function.
-    """
-    if not isinstance(func, types.FunctionType) or func.__module__ != "torch.nn.functional":
-        return None
-    return _without_check(func)
-
-
-@functools.cache
-def _without_check(func: Any) -> Any:
-    checks = [f"has_torch_function{suffix}" for suffix in ("", "_unary", "_variadic")]
-    names = {**func.__globals__, **dict.fromkeys(checks, lambda *_: False)}
-    body = types.FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
-    body.__kwdefaults__ = func.__kwdefaults__
-    return body

@@ -9,7 +9,6 @@ from torch import Tensor
 from maskgrad.gradients.per_sample_factors import (
     Full,
     Outer,
-    Patches,
     Rows,
     SampleGradients,
     joined,
@@ -30,12 +29,6 @@ def outer(positions: int, inputs: int = 3, outputs: int = 5, dtype: torch.dtype 
     )
 
 
-def patches(images: int = 1, groups: int = 1) -> Patches:
-    shape = (4, 4 // groups, 2, 2)
-    inputs, cotangents = torch.randn(B, images, 4, 5, 6, dtype=D), torch.randn(B, images, 4, 2, 4, dtype=D)
-    return Patches(inputs, cotangents, shape, (2, 1), (1, 2), groups)
-
-
 CASES = {
     "full": lambda: Full(torch.randn(B, 2, 3, dtype=D)),
     "full, a number": lambda: Full(torch.randn(B, dtype=D)),
@@ -46,8 +39,6 @@ CASES = {
     "outer, no position": lambda: outer(0),
     "outer, complex": lambda: outer(2, 7, 9, torch.complex128),
     "outer, complex, many": lambda: outer(40, dtype=torch.complex128),
-    "patches": patches,
-    "patches, groups, images": lambda: patches(3, 2),
     "rows": rows,
     "rows, dense": lambda: rows(False),
     "rows, none": lambda: rows(number=0),
@@ -98,17 +89,6 @@ def test_samples_left_out_are_zero_whatever_they_hold(name: str, garbage: float)
 def test_outer_products_are_what_they_say() -> None:
     part = outer(3)
     torch.testing.assert_close(part.gradients(), torch.einsum("bpo,bpi->boi", part.cotangents, part.inputs))
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("images", [1, 3])
-def test_convolutions_of_many_channels_in_float32(groups: int, images: int) -> None:
-    x, g = torch.randn(B, images, 16, 5, 6), torch.randn(B, images, 4, 2, 4)
-    options = ((4, 16 // groups, 2, 2), (2, 1), (1, 2), groups)
-    expected = Patches(x.double(), g.double(), *options)
-    found = Patches(x, g, *options)
-    torch.testing.assert_close(found.gradients().double(), expected.gradients(), rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(found.squared_norms().double(), expected.squared_norms(), rtol=1e-4, atol=1e-4)
 
 
 def test_halves_are_added_in_float32() -> None:
