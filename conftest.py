@@ -39,11 +39,6 @@ if find_spec("torch_xla") is None:  # `make test-xla` installs it in an environm
 if find_spec("torch_geometric") is None:  # nor would `make test` find what `make test-ecosystem` installs
     collect_ignore.append("tests/ecosystem")
 
-# Classes of other libraries, derived: whoever has an object of one has the library.
-for package, file in {"torchmetrics": "of_torchmetrics.py", "ignite": "of_ignite.py"}.items():
-    if find_spec(package) is None:
-        collect_ignore.append(f"src/maskgrad/metrics/{file}")
-
 
 class _Page(ModuleType):
     """The names of a page as a module: torch.compile of PyTorch 2.12 looks for a function's globals in one.

@@ -75,7 +75,7 @@ def _metric(name: str, shape: tuple[int, ...], point: Point) -> Comparison:
     make = METRICS[name]
     aligned = mg.align(prediction, target)
     ways: dict[str, Callable[[Any], Any]] = {
-        OURS: lambda metric: mg.metrics.wrap(metric).update(prediction, target),
+        OURS: lambda metric: metric.update(*mg.align(prediction, target)),
         "indexing": lambda metric: metric.update(x[mask], y[mask]),
         "bare-values": lambda metric: metric.update(*aligned),
     }

@@ -1,4 +1,4 @@
-"""ignite: metrics over what predictions and targets both have, and training with one denominator."""
+"""ignite: metrics over pairs, and training with one denominator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import ignite.metrics.regression
 import pytest
 import torch
 from ignite.engine import Engine
-from ignite.metrics.rec_sys import HitRate
 from torch.nn import functional as F
 
 import maskgrad as mg
@@ -31,27 +30,34 @@ def batches() -> list[tuple[Any, Any, torch.Tensor, torch.Tensor]]:
     return found
 
 
-def run(metric: Any, data: Any) -> float:
-    engine = Engine(lambda engine, batch: batch[:2])
+def run(metric: Any, data: Any, align: bool = True) -> float:
+    engine = Engine(lambda engine, batch: mg.align(*batch[:2]) if align else batch[:2])
     metric.attach(engine, "it")
     return engine.run(data).metrics["it"]
 
 
-@one_line("ignite", "metrics", "`mg.metrics.wrap(metric)`")
+@one_line("ignite", "metrics", "`Engine(lambda engine, batch: mg.align(y_pred, y))`")
+@refused("ignite", "MaskedTensors in metrics", "`mg.align(y_pred, y)`")
 @pytest.mark.parametrize(
     "make",
     [
         lambda: ignite.metrics.Loss(F.cross_entropy),
+        lambda: ignite.metrics.Loss(F.cross_entropy) * 2,
         ignite.metrics.Accuracy,
         lambda: ignite.metrics.TopKCategoricalAccuracy(k=2),
         lambda: ignite.metrics.ConfusionMatrix(5),
         ignite.metrics.Precision,
     ],
 )
-def test_classes_by_deletion(make: Any) -> None:
-    data = batches()
-    truth = run(make(), [(scores, labels) for *_, scores, labels in data if len(labels)])
-    torch.testing.assert_close(run(mg.metrics.wrap(make()), data), truth)
+def test_metrics_refuse(make: Any) -> None:
+    data = [one for one in batches() if len(one[3])]
+    truth = run(make(), [(scores, labels) for *_, scores, labels in data])
+    torch.testing.assert_close(run(make(), data), truth)
+    for call in (lambda: make().update(data[0][:2]), lambda: run(make(), data, align=False)):
+        with pytest.raises(
+            mg.UnsupportedOperationError, match=r"\.update.*metric\.update\(mg\.align\(y_pred, y\)\)"
+        ):
+            call()
 
 
 @pytest.mark.parametrize(
@@ -67,61 +73,20 @@ def test_classes_by_deletion(make: Any) -> None:
 def test_pairs_by_deletion(kind: Any) -> None:
     torch.manual_seed(1)
     x, y, a, b = torch.rand(6, 4), torch.rand(6, 4), torch.rand(6, 4) > 0.3, torch.rand(6, 4) > 0.3
-    wrapped, truth = mg.metrics.wrap(kind()), kind()
-    wrapped.update((mg.masked(torch.where(a, x, math.nan), a), mg.masked(torch.where(b, y, 1e38), b)))
+    metric, truth = kind(), kind()
+    metric.update(mg.align(mg.masked(torch.where(a, x, math.nan), a), mg.masked(torch.where(b, y, 1e38), b)))
     truth.update((x[a & b], y[a & b]))
-    torch.testing.assert_close(wrapped.compute(), truth.compute())
-    wrapped.reset()
-    with pytest.raises(ignite.exceptions.NotComputableError):
-        wrapped.compute()
+    torch.testing.assert_close(metric.compute(), truth.compute())
 
 
-def test_outputs_in_mappings_with_options_and_arithmetic() -> None:
-    data = batches()
-    loss = ignite.metrics.Loss(
-        F.cross_entropy, output_transform=lambda out: {"y_pred": out[0], "y": out[1], "criterion_kwargs": {}}
-    )
-    truth = F.cross_entropy(torch.cat([d[2] for d in data]), torch.cat([d[3] for d in data])).item()
-    assert run(mg.metrics.wrap(loss), data) == pytest.approx(truth)
-    options = mg.metrics.wrap(ignite.metrics.Loss(F.cross_entropy))
-    options.update((*data[0][:2], {"reduction": "mean"}))
-    assert options.compute() == pytest.approx(F.cross_entropy(*data[0][2:]).item())
-    twice = mg.metrics.wrap(ignite.metrics.Loss(F.cross_entropy)) * 2
-    assert run(twice, data) == pytest.approx(2 * truth)
-
-
-@refused("ignite", "unwrapped metrics", "`mg.metrics.wrap(metric)`")
-@pytest.mark.parametrize(
-    "make",
-    [
-        ignite.metrics.MeanSquaredError,
-        ignite.metrics.Accuracy,
-        ignite.metrics.regression.R2Score,
-        lambda: ignite.metrics.Loss(F.cross_entropy),
-        lambda: ignite.metrics.MeanSquaredError() * 2,
-    ],
-)
-def test_metrics_that_are_not_wrapped_refuse(make: Any) -> None:
-    scores, labels, *_ = batches()[0]
-    with pytest.raises(mg.UnsupportedOperationError, match=r"\.update.*mg\.metrics\.wrap\(metric\)"):
-        make().update((scores[:, 0], labels))
-    with pytest.raises(mg.UnsupportedOperationError, match=r"\.update.*mg\.metrics\.wrap\(metric\)"):
-        run(make(), batches())
-
-
-@refused("ignite", "metrics of samples and columns", "`mg.align` for each sample or column")
-def test_what_flat_tensors_cannot_say_is_refused() -> None:
-    for metric in (ignite.metrics.MeanPairwiseDistance(), HitRate(top_k=[1])):
-        with pytest.raises(ValueError, match=r"reads samples.*mg.align\(y_pred\[i\], y\[i\]\)"):
-            mg.metrics.wrap(metric)
-    with pytest.raises(ValueError, match=r"reads columns"):
-        mg.metrics.wrap(ignite.metrics.Accuracy(is_multilabel=True))
-    one = ignite.metrics.MeanSquaredError()
-    for metric in (one * 2, ignite.metrics.RunningAverage(one)):
-        with pytest.raises(TypeError, match=r"computed from other metrics.*mg.metrics.wrap\(metric\)"):
-            mg.metrics.wrap(metric)
-    with pytest.raises(TypeError, match=r"x.compressed\(\).unsqueeze\(1\)"):
-        mg.metrics.wrap(ignite.metrics.Average()).update(mg.masked(torch.ones(3)))
+@one_line("ignite", "`Average` of masked values", "`x.compressed().unsqueeze(1)`")
+def test_a_mean_of_masked_values() -> None:
+    x = mg.from_nan(torch.tensor([1.0, math.nan, 4.0]))
+    metric = ignite.metrics.Average()
+    with pytest.raises(mg.UnsupportedOperationError, match=r"x\.compressed\(\)"):
+        metric.update(x)
+    metric.update(x.compressed().unsqueeze(1))
+    assert metric.compute() == 2.5
 
 
 @one_line("ignite", "training, micro-batches", "`mg.integrations.ignite_training_step`")

@@ -129,13 +129,13 @@ def test_metrics_are_logged_as_metrics() -> None:
     class WithMetric(Net):
         def __init__(self) -> None:
             super().__init__()
-            self.accuracy = mg.metrics.wrap(
-                torchmetrics.classification.MulticlassAccuracy(4, average="micro")
-            )
+            self.accuracy = torchmetrics.classification.MulticlassAccuracy(4, average="micro")
 
         def validation_step(self, pair: Any, batch_idx: int) -> None:
             x, y = pair
-            self.accuracy(self.tagger(x).movedim(-1, 1), mg.masked(y.clamp(min=0), y != -100))
+            pairs = mg.align(self.tagger(x).movedim(-1, 1), mg.masked(y.clamp(min=0), y != -100))
+            if len(pairs[1]):
+                self.accuracy(*pairs)
             self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
 
     x, y = batch(4)

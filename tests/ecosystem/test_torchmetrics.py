@@ -1,4 +1,4 @@
-"""mg.metrics.wrap on the metrics of torchmetrics; the truth is the metric on what is left."""
+"""Metrics of torchmetrics get pairs from mg.align; the truth is the metric on the pairs of both masks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def batches(seed: int = 0, number: int = 3) -> list[tuple[Any, Any, Tensor, Tensor]]:
-    """Masked predictions and targets with garbage under the masks, and what both have; one batch has nothing."""
+    """Masked predictions and targets with garbage under the masks, and their pairs; one batch has none."""
     torch.manual_seed(seed)
     found = []
     for size in range(2, 2 + number):
@@ -49,31 +49,46 @@ PAIRS = [
 READ_MATRICES = ["ExplainedVariance", "R2Score", "RelativeSquaredError"]
 
 
-@one_line("torchmetrics", "regression and correlation", "`mg.metrics.wrap(metric)`")
-@pytest.mark.parametrize("name", PAIRS)
-def test_regression_by_deletion(name: str) -> None:
-    wrapped, truth = mg.metrics.wrap(getattr(regression, name)()), getattr(regression, name)()
-    for x, y, left, right in batches():
-        wrapped.update(x, y)
-        if len(left):
-            truth.update(left, right)
-    torch.testing.assert_close(wrapped.compute(), truth.compute())
-    wrapped.reset()
-    assert not wrapped.update_called
+@one_line("torchmetrics", "regression and correlation", "`metric.update(*mg.align(prediction, target))`")
+@refused(
+    "torchmetrics",
+    "MaskedTensors in `update` and `forward`",
+    "`metric.update(*mg.align(prediction, target))`",
+)
+@pytest.mark.parametrize("name", [*PAIRS, *READ_MATRICES])
+def test_metrics_refuse(name: str) -> None:
+    x, y, *_ = batches()[0]
+    metric = getattr(regression, name)()
+    for call in (metric.update, metric, torchmetrics.MetricCollection([metric]).update):
+        with pytest.raises(
+            mg.UnsupportedOperationError,
+            match=rf"{name}\.update.*flat.*metric\.update\(\*mg\.align\(prediction, target\)\)",
+        ):
+            call(x.flatten(), target=y.flatten())
+    assert not metric.update_called
+    for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
+        truth = getattr(regression, name)()
+        for a, b, c, d in batches():
+            if len(pair := mg.align(a, b)[0]):
+                again.update(*mg.align(a, b))
+                truth.update(c, d)
+            assert len(pair) == len(c)
+        torch.testing.assert_close(again.compute(), truth.compute())
+        with pytest.raises(mg.UnsupportedOperationError):
+            again.update(x, y)
 
 
+@one_line("torchmetrics", "outputs in columns", "a metric for each column")
 @pytest.mark.parametrize("name", READ_MATRICES)
-def test_columns_are_outputs_and_need_a_metric_each(name: str) -> None:
-    x, y, left, right = batches()[0]
-    metric = mg.metrics.wrap(getattr(regression, name)())
-    with pytest.raises(
-        ValueError, match=rf"{name} reads the columns of a matrix, found \(2, 5\).*prediction\[:, i\]"
-    ):
-        metric.update(x, y)
-    metric.update(x.flatten(), y.flatten())
-    truth = getattr(regression, name)()
-    truth.update(left, right)
-    torch.testing.assert_close(metric.compute(), truth.compute())
+def test_each_column_is_an_output_with_a_metric_of_its_own(name: str) -> None:
+    torch.manual_seed(2)
+    x, y, known = torch.rand(9, 2), torch.rand(9, 2), torch.rand(9, 2) > 0.3
+    prediction, target = mg.masked(torch.where(known, x, NAN), known), y
+    for i in range(2):
+        metric, truth = getattr(regression, name)(), getattr(regression, name)()
+        metric.update(*mg.align(prediction[:, i], target[:, i]))
+        truth.update(x[known[:, i], i], y[known[:, i], i])
+        torch.testing.assert_close(metric.compute(), truth.compute())
 
 
 MULTICLASS = sorted(
@@ -81,162 +96,53 @@ MULTICLASS = sorted(
 )
 
 
-@one_line("torchmetrics", "classification", "`mg.metrics.wrap(metric)`")
+@one_line("torchmetrics", "classification", "`metric.update(*mg.align(scores, labels))`")
 @pytest.mark.parametrize("name", MULTICLASS)
 def test_classes_by_deletion(name: str) -> None:
     options = {"beta": 2.0} if "FBeta" in name else {}
-    wrapped = mg.metrics.wrap(getattr(classification, name)(num_classes=3, **options))
-    truth = getattr(classification, name)(num_classes=3, **options)
+    metric, truth = (getattr(classification, name)(num_classes=3, **options) for _ in range(2))
     torch.manual_seed(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of classes that are never predicted
         for _ in range(2):
             scores, labels = torch.rand(9, 3).softmax(1), torch.randint(0, 3, (9,))
             a, b = torch.rand(9) > 0.2, torch.rand(9) > 0.2
-            wrapped.update(
+            pairs = mg.align(
                 mg.masked(torch.where(a[:, None], scores, NAN), a[:, None]),
                 mg.masked(torch.where(b, labels, 77), b),
             )
+            metric.update(*pairs)
             truth.update(scores[a & b], labels[a & b])
-        torch.testing.assert_close(wrapped.compute(), truth.compute(), equal_nan=True)
+        torch.testing.assert_close(metric.compute(), truth.compute(), equal_nan=True)
 
 
-def test_every_metric_that_reads_matrices_is_known() -> None:
-    """What torchmetrics computes otherwise for a matrix than for its pairs is refused for matrices."""
-    torch.manual_seed(2)
-    x, y = torch.rand(6, 4) + 0.1, torch.rand(6, 4) + 0.1
-    probabilities, labels = torch.rand(6, 3, 4).softmax(1), torch.randint(0, 3, (6, 4))
-    differing = []
-    for name in [*regression.__all__, *MULTICLASS]:
-        if name.startswith("Multiclass"):
-            options = {"num_classes": 3} | ({"beta": 2.0} if "FBeta" in name else {})
-            whole, flat = (probabilities, labels), mg.align(probabilities, labels)
-        else:
-            options = {"p": 3} if name == "MinkowskiDistance" else {}
-            options |= {"threshold": 0.5} if name == "CriticalSuccessIndex" else {}
-            whole, flat = (x, y), mg.align(x, y)
-        found = []
-        for pair in (whole, flat):
-            module = classification if name.startswith("Multiclass") else regression
-            metric = getattr(module, name)(**options)
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    metric.update(*pair)
-                    found.append(metric.compute())
-            except (ValueError, RuntimeError, IndexError):
-                found.append(None)
-        if found[0] is None or found[1] is None:
-            continue
-        try:
-            torch.testing.assert_close(*found, equal_nan=True)
-        except AssertionError:
-            differing.append(name)
-            with pytest.raises(ValueError, match="reads the columns of a matrix"):
-                mg.metrics.wrap(getattr(module, name)(**options)).update(*map(mg.masked, whole))
-    assert set(differing) == {"ExplainedVariance", "R2Score", "MulticlassExactMatch"}
-
-
-@one_line("torchmetrics", "`MetricCollection`", "`mg.metrics.wrap(collection)`")
+@one_line("torchmetrics", "`MetricCollection`", "`collection.update(*mg.align(prediction, target))`")
 def test_collections() -> None:
-    def collection() -> Any:
-        return torchmetrics.MetricCollection(
-            {"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()}, prefix="val_"
-        )
-
-    wrapped, truth = mg.metrics.wrap(collection()), collection()
-    for x, y, left, right in batches():
-        step = wrapped(x, y)
-        if len(left):
-            torch.testing.assert_close(step, truth(left, right))
-        else:
-            assert step is None
-    torch.testing.assert_close(wrapped.compute(), truth.compute())
-    assert isinstance(wrapped, torchmetrics.MetricCollection)
-    inside = torchmetrics.MetricCollection({"mse": mg.metrics.wrap(torchmetrics.MeanSquaredError())})
-    inside.update(*batches()[0][:2])
-    assert inside.compute()["mse"] == torchmetrics.functional.mean_squared_error(*batches()[0][2:])
-    wrapped.reset()
-    assert wrapped["mse"].update_count == 0
+    metrics = torchmetrics.MetricCollection(
+        {"mse": torchmetrics.MeanSquaredError(), "mae": torchmetrics.MeanAbsoluteError()}
+    )
+    for x, y, *_ in batches():
+        metrics.update(*mg.align(x, y))
+    left, right = (torch.cat(part) for part in list(zip(*batches(), strict=True))[2:])
+    truth = {"mse": (left - right).square().mean(), "mae": (left - right).abs().mean()}
+    torch.testing.assert_close(metrics.compute(), truth)
 
 
-def test_forward_reset_copies_and_files() -> None:
-    wrapped, truth = mg.metrics.wrap(torchmetrics.MeanAbsoluteError()), torchmetrics.MeanAbsoluteError()
-    for x, y, left, right in batches():
-        step = wrapped(x, y)
-        assert step is None if not len(left) else torch.equal(step, truth(left, right))
-    for again in (copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped)), wrapped.clone()):
-        assert again.compute() == truth.compute()
-    assert wrapped.update_count == 3
-    wrapped.reset()
-    assert wrapped.metric.update_count == 0
-
-
+@one_line("torchmetrics", "`MeanMetric` of values and weights", "`metric.update(*mg.align(values, weights))`")
 def test_means_with_weights_and_retrieval() -> None:
-    mean = mg.metrics.wrap(torchmetrics.MeanMetric())
+    mean = torchmetrics.MeanMetric()
     values, weights = torch.tensor([1.0, NAN, 3.0, 5.0]), torch.tensor([1.0, 1.0, 3.0, 9.0])
-    mean.update(mg.from_nan(values), mg.masked(weights, weights < 9))
+    with pytest.raises(mg.UnsupportedOperationError, match=r"metric.update\(x\.compressed\(\)\)"):
+        mean.update(mg.from_nan(values))
+    mean.update(mg.from_nan(values).compressed())
+    assert mean.compute() == 3
+    mean.reset()
+    mean.update(*mg.align(mg.from_nan(values), mg.masked(weights, weights < 9)))
     assert mean.compute() == (1 + 9) / 4
-    found = mg.metrics.wrap(torchmetrics.retrieval.RetrievalMRR())
-    known = torch.tensor([True, False, True, True])
-    found.update(
-        mg.masked(torch.tensor([0.2, 0.9, 0.3, 0.1]), known),
-        torch.tensor([True, True, False, True]),
-        indexes=torch.tensor([0, 0, 0, 1]),
-    )
+    found, known = torchmetrics.retrieval.RetrievalMRR(), torch.tensor([True, False, True, True])
+    ranked = mg.masked(torch.tensor([0.2, 0.9, 0.3, 0.1]), known)
+    found.update(*mg.align(ranked, torch.tensor([True, True, False, True]), torch.tensor([0, 0, 0, 1])))
     assert found.compute() == 0.75
-
-
-@refused("torchmetrics", "metrics of columns and samples", "`mg.align`, one metric for each column")
-def test_what_flat_tensors_cannot_say_is_refused() -> None:
-    for metric, text in (
-        (torchmetrics.MeanSquaredError(num_outputs=2), r"num_outputs=2.*prediction\[:, i\]"),
-        (classification.MultilabelAccuracy(num_labels=3), "num_labels=3"),
-        (classification.MulticlassAccuracy(3, multidim_average="samplewise"), "loop over samples"),
-        (torchmetrics.MeanSquaredError(dist_sync_on_step=True), "would wait for one that skips a step"),
-        (
-            torchmetrics.audio.SignalNoiseRatio(),
-            r"reads whole samples.*mg.align\(prediction\[i\], target\[i\]\)",
-        ),
-        (torchmetrics.image.StructuralSimilarityIndexMeasure(), "reads whole samples"),
-        (torchmetrics.text.Perplexity(), "reads whole samples"),
-        (torchmetrics.MultioutputWrapper(torchmetrics.MeanSquaredError(), 2), "reads whole samples"),
-        (torchmetrics.MetricCollection([torchmetrics.MeanSquaredError(num_outputs=2)]), "num_outputs=2"),
-    ):
-        with pytest.raises(ValueError, match=text):
-            mg.metrics.wrap(metric)
-    two = torchmetrics.MeanSquaredError(), torchmetrics.MeanAbsoluteError()
-    with pytest.raises(TypeError, match=r"mg.metrics.wrap\(a\) \+ mg.metrics.wrap\(b\)"):
-        mg.metrics.wrap(two[0] + two[1])
-    with pytest.raises(TypeError, match=r"MetricTracker\(mg.metrics.wrap\(metric\)\)"):
-        mg.metrics.wrap(torchmetrics.MetricTracker(two[0]))
-    together = mg.metrics.wrap(two[0]) + mg.metrics.wrap(two[1])
-    x, y, left, right = batches()[0]
-    together.update(x, y)
-    torch.testing.assert_close(
-        together.compute(), (left - right).square().mean() + (left - right).abs().mean()
-    )
-
-
-@refused("torchmetrics", "unwrapped metrics", "`mg.metrics.wrap(metric)`")
-@pytest.mark.parametrize("name", [*PAIRS, *READ_MATRICES])
-def test_metrics_that_are_not_wrapped_refuse(name: str) -> None:
-    x, y, left, right = batches()[0]
-    metric = getattr(regression, name)()
-    for call in (metric.update, metric, torchmetrics.MetricCollection([metric]).update):
-        with pytest.raises(
-            mg.UnsupportedOperationError,
-            match=rf"{name}\.update.*mg\.metrics\.wrap\(metric\).*update\(\*mg\.align",
-        ):
-            call(x.flatten(), target=y.flatten())
-    assert not metric.update_called
-    for again in (metric, copy.deepcopy(metric), pickle.loads(pickle.dumps(metric))):
-        again.update(*mg.align(x, y))
-        truth = getattr(regression, name)()
-        truth.update(left, right)
-        torch.testing.assert_close(again.compute(), truth.compute())
-        with pytest.raises(mg.UnsupportedOperationError):
-            again.update(x, y)
 
 
 FUNCTIONS = {
@@ -302,26 +208,16 @@ def test_a_metric_of_ones_own_may_know_what_is_specified() -> None:
     assert metric.compute() == 2
 
 
-def test_update_records_no_gradient_and_forward_does() -> None:
-    x = torch.rand(90, 100, requires_grad=True)  # large enough for the compiled body
-    mask = torch.rand(90, 100) > 0.3
-    metric = mg.metrics.wrap(torchmetrics.MeanSquaredError())
-    metric.update(mg.masked(x, mask), torch.zeros(90, 100))
-    assert not metric.metric.sum_squared_error.requires_grad
-    metric(mg.masked(x, mask), torch.zeros(90, 100)).backward()
-    assert x.grad is not None
-    torch.testing.assert_close(x.grad, torch.where(mask, 2 * x.detach() / mask.sum(), 0))
-
-
-def _on_ranks(rank: int, world_size: int, name: str, empty: bool) -> tuple[Any, Any]:
-    metric = mg.metrics.wrap(getattr(torchmetrics, name)())
-    mine = batches(rank, 2 + rank)
-    for x, y, *_ in mine[1:2] if empty and rank == 0 else mine:
-        metric.update(x, y)
+def _on_ranks(rank: int, world_size: int, name: str, empty: bool) -> float:
+    metric = getattr(torchmetrics, name)()
+    own = batches(rank, 2 + rank)
+    for x, y, *_ in own[1:2] if empty and rank == 0 else own:
+        prediction, target = mg.align(x, y)
+        if len(target):
+            metric.update(prediction, target)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # compute before update, on the rank without data
-        found = metric.compute()
-    return float(found), int(metric.update_count)
+        return float(metric.compute())
 
 
 @pytest.mark.parametrize("name", ["MeanSquaredError", "PearsonCorrCoef", "SpearmanCorrCoef"])
@@ -334,6 +230,4 @@ def test_two_ranks(name: str, empty: bool) -> None:
                 if len(left):
                     truth.update(left, right)
     found = run_on_ranks(_on_ranks, 2, name, empty)
-    torch.testing.assert_close(
-        [value for value, _ in found], [float(truth.compute())] * 2, rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(found, [float(truth.compute())] * 2, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""PyTorch-Ignite: a training engine with one denominator per step, and errors from metrics that are not wrapped."""
+"""PyTorch-Ignite: a training engine with one denominator per step, and errors from metrics given MaskedTensors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_
 from maskgrad.gradients.accumulated_losses import Mean
+from maskgrad.integrations.guarded_metrics import HAND_ON, guarded
 from maskgrad.integrations.integration import Integration
 from maskgrad.integrations.mean_losses import mean_and_number
-from maskgrad.integrations.unwrapped_metrics import HAND_ON, guarded
 from maskgrad.masked_tensor.torch_patches.patch import Patch
 
 __all__ = ["INTEGRATION", "ignite_training_step"]
@@ -104,7 +104,7 @@ def _guard_metrics() -> Callable[[], None]:
     def guard(kind: Any) -> None:
         update = vars(kind).get("update")
         if update and kind.__module__.partition(".")[0] == "ignite" and kind.__name__ not in HAND_ON:
-            kind.update = guarded(kind.__name__, update)
+            kind.update = guarded(kind.__name__, update, "mg.align(y_pred, y)")
             undone.append(lambda: setattr(kind, "update", update))
 
     def below(kind: Any) -> None:
@@ -133,8 +133,8 @@ INTEGRATION = Integration(
         Patch(
             target="ignite.metrics.metric.Metric.__init_subclass__",
             reason="metrics divide by the number of all entries, and weight batches by it",
-            without="metrics of ignite count unspecified entries; use mg.metrics.wrap(metric)",
-            test="tests/ecosystem/test_ignite.py::test_metrics_that_are_not_wrapped_refuse",
+            without="metrics of ignite count unspecified entries; return mg.align(y_pred, y) from the engine",
+            test="tests/ecosystem/test_ignite.py::test_metrics_refuse",
             needs={"ignite.metrics.metric.Metric.update": "self output"},
             install=_guard_metrics,
             after="ignite.metrics.metric",

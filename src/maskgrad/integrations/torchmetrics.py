@@ -1,21 +1,21 @@
-"""torchmetrics: its metrics refuse MaskedTensors unless wrapped."""
+"""torchmetrics: its metrics and functions refuse MaskedTensors; they take pairs of ``mg.align``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from maskgrad.integrations.guarded_metrics import HAND_ON, guarded
 from maskgrad.integrations.integration import Integration, exchanged, refusals
-from maskgrad.integrations.unwrapped_metrics import HAND_ON, guarded
 
 __all__ = ["INTEGRATION"]
 
 
 def _guard(wrap_update: Callable[..., Any], self: Any, update: Any) -> Any:
-    """Guard the base class's method that wraps ``update``; wrappers, including ours, override it."""
+    """Guard the base class's method that wraps ``update``; wrappers override it."""
     made, name = wrap_update(self, update), type(self).__name__
     is_theirs = update.__module__.partition(".")[0] == "torchmetrics"
-    return guarded(name, made) if is_theirs and name not in HAND_ON else made
+    return guarded(name, made, "*mg.align(prediction, target)") if is_theirs and name not in HAND_ON else made
 
 
 INTEGRATION = Integration(
@@ -28,8 +28,9 @@ INTEGRATION = Integration(
             "self update",
             _guard,
             reason="metrics divide by the number of all entries",
-            without="metrics of torchmetrics count unspecified entries; use mg.metrics.wrap(metric)",
-            test="test_torchmetrics.py::test_metrics_that_are_not_wrapped_refuse",
+            without="metrics of torchmetrics count unspecified entries; write "
+            "metric.update(*mg.align(prediction, target))",
+            test="test_torchmetrics.py::test_metrics_refuse",
         ),
         *refusals(
             "utilities.checks:_check_same_shape utilities.checks:_check_retrieval_functional_inputs "

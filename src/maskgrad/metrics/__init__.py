@@ -1,7 +1,11 @@
-"""Means and moments over batches, and metrics of other libraries on specified pairs."""
+"""Means and moments over batches; ``maskgrad.align`` has the pairs for metrics of other libraries."""
 
 from maskgrad.metrics.mean import Mean
 from maskgrad.metrics.moments import Moments
-from maskgrad.metrics.wrapping import Wrapped, wrap
+from maskgrad.removed import missing_attribute
 
-__all__ = ["Mean", "Moments", "Wrapped", "wrap"]
+__all__ = ["Mean", "Moments"]
+
+
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)

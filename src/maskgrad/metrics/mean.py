@@ -10,9 +10,8 @@ from torch import Tensor
 
 from maskgrad.gradients.accumulated_losses import summed
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.metrics.ranks import group_of
 
-__all__ = ["Mean"]
+__all__ = ["Mean", "group_of"]
 
 
 class Mean:
@@ -37,8 +36,6 @@ class Mean:
         >>> mean.update(torch.tensor(8.), count=1)  # a mean, and the number of its entries
         >>> mean.compute()
         tensor(4.)
-
-    Source: arithmetic.
     """
 
     _total: Tensor
@@ -90,3 +87,13 @@ class Mean:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore a state of :meth:`state_dict`."""
         self._total, self._count = state["total"].clone(), state["count"].clone()
+
+
+def group_of(group: Any, what: str) -> Any:
+    """The ranks of ``group``, or of the default group; None if there is one process."""
+    if group is None and not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    from maskgrad.distributed.process_group import ProcessGroup  # takes a second, avoided for one process
+
+    ranks = ProcessGroup(group, what)
+    return ranks if ranks.size > 1 else None

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor, masked
-from maskgrad.metrics.ranks import group_of
+from maskgrad.metrics.mean import group_of
 
 __all__ = ["Moments"]
 
@@ -73,9 +73,7 @@ class Moments:
             raise TypeError(f"x must be a tensor or a MaskedTensor of real numbers, found {kind}")
         dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
         plain = isinstance(x, Tensor)
-        wide: Any = (
-            (masked(x) if plain else x).detach().to(torch.float64)
-        )  # masked: empty batches do not warn
+        wide: Any = (masked(x) if plain else x).detach().double()  # empty masked batches do not warn
         options: dict[str, Any] = {"dim": self.dim, "keepdim": self.keepdim}
         count = _plain(torch.ones_like(wide).sum(**options))
         mean = torch.where(count > 0, _plain(wide.mean(**options)), 0)
@@ -103,9 +101,8 @@ class Moments:
         """Return the variance, unspecified or NaN where there are no more entries than ``correction``."""
         state, is_masked = self._of_all()
         enough = state.number > correction
-        return self._result(
-            state.squares / torch.where(enough, state.number - correction, 1), enough, is_masked
-        )
+        values = state.squares / torch.where(enough, state.number - correction, 1)
+        return self._result(values, enough, is_masked)
 
     def std(self, correction: float = 1) -> Any:
         """Return the standard deviation, the square root of :meth:`var`."""
@@ -113,20 +110,13 @@ class Moments:
 
     def reset(self) -> None:
         """Drop all entries."""
-        self._state = None
-        self._masked = False
-        self._dtype = torch.get_default_dtype()
+        self._state, self._masked, self._dtype = None, False, torch.get_default_dtype()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this rank: plain tensors, numbers and strings."""
         tensors = {} if self._state is None else {k: v.clone() for k, v in self._state._asdict().items()}
-        return {
-            **tensors,
-            "masked": self._masked,
-            "dtype": str(self._dtype),
-            "dim": self.dim,
-            "keepdim": self.keepdim,
-        }
+        options = {"dim": self.dim, "keepdim": self.keepdim}
+        return {**tensors, "masked": self._masked, "dtype": str(self._dtype), **options}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of :meth:`state_dict`; ValueError if ``dim`` or ``keepdim`` differ."""
@@ -148,9 +138,7 @@ class Moments:
             rows = [json.loads(one) for one in ranks.gather_texts(text)]
             shapes = [shape for shape, _ in rows if shape is not None]
             if any(shape != shapes[0] for shape in shapes):
-                raise ValueError(
-                    f"the ranks have moments of different shapes, {shapes}; reduce with the same dim="
-                )
+                raise ValueError(f"the ranks have moments of different shapes, {shapes}; use the same dim=")
             if shapes:
                 own = torch.zeros(3, *shapes[0], dtype=torch.float64)
                 own = own if self._state is None else torch.stack(self._state)
@@ -158,9 +146,7 @@ class Moments:
                 states, is_masked = [_State(*one) for one in gathered], any(row[1] for row in rows)
         found = [state for state in states if state is not None]
         if not found:
-            raise RuntimeError(
-                "Moments without update(), on any rank: there are no entries; call update(x) first"
-            )
+            raise RuntimeError("Moments without update(), on any rank: call update(x) first")
         return functools.reduce(_merged, found), is_masked
 
     def _result(self, values: Tensor, enough: Tensor, is_masked: bool) -> Any:

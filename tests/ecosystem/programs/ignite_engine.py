@@ -40,9 +40,9 @@ trainer.run(loader, max_epochs=20)
 @torch.no_grad()
 def predict(engine, batch):
     x, y = prepare(batch)
-    return model(x).transpose(1, 2), y
+    return mg.align(model(x).transpose(1, 2), y)
 
 
 evaluator = Engine(predict)
-mg.metrics.wrap(Loss(F.cross_entropy)).attach(evaluator, "loss")
+Loss(F.cross_entropy).attach(evaluator, "loss")
 assert evaluator.run(loader).metrics["loss"] < 0.5  # over all labels

@@ -16,17 +16,15 @@ target = torch.where(known, target, float("nan"))
 prediction = torch.randn(40, 12)
 batches = list(zip(prediction.split(16), mg.masked(target, known).split(16), strict=True))
 
-metrics = mg.metrics.wrap(
-    torchmetrics.MetricCollection(
-        {"mse": torchmetrics.MeanSquaredError(), "r": torchmetrics.PearsonCorrCoef()}
-    )
+metrics = torchmetrics.MetricCollection(
+    {"mse": torchmetrics.MeanSquaredError(), "r": torchmetrics.PearsonCorrCoef()}
 )
 for x, y in batches:
-    metrics.update(x, y)
+    metrics.update(*mg.align(x, y))
 found = {name: value.item() for name, value in metrics.compute().items()}
 
-evaluator = Engine(lambda _, batch: batch)  # gives (y_pred, y)
-mg.metrics.wrap(Loss(torch.nn.functional.mse_loss)).attach(evaluator, "mse")
+evaluator = Engine(lambda _, batch: mg.align(*batch))  # (y_pred, y), as pairs
+Loss(torch.nn.functional.mse_loss).attach(evaluator, "mse")
 found["ignite"] = evaluator.run(batches).metrics["mse"]
 
 pairs = prediction[known], target[known]

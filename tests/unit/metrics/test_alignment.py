@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from typing import Any
 
 import pytest
@@ -150,8 +149,12 @@ def test_gradients_pass_to_what_was_taken() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [
-        (([1.0], torch.ones(1)), TypeError, "prediction must be a tensor or a MaskedTensor, found list"),
-        ((torch.ones(2), torch.ones(2), "x"), TypeError, "argument 3 must be a tensor"),
+        (
+            ([1.0], torch.ones(1)),
+            TypeError,
+            "prediction must be a strided tensor or a MaskedTensor, found list",
+        ),
+        ((torch.ones(2), torch.ones(2), "x"), TypeError, "argument 3 must be a strided tensor"),
         ((torch.eye(2).to_sparse(), torch.eye(2)), TypeError, r"torch.sparse_coo.*mg.from_sparse\(x\)"),
         (
             (torch.ones(2), torch.ones(1)),
@@ -186,5 +189,13 @@ def test_class_dims_that_are_none() -> None:
         mg.align(torch.ones(2, 3), labels, class_dim=2)
     with pytest.raises(ValueError, match=r"class_dim is for scores.*omit it"):
         mg.align(torch.ones(2), torch.ones(2), class_dim=0)
-    with pytest.raises(TypeError, match=re.escape("mg.align(scores.to_dense(), labels)")):
-        mg.align(mg.masked(torch.ones(2, 3)).to_sparse(), labels)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
+def test_sparse_scores_are_those_of_dense_ones(layout: torch.layout) -> None:
+    scores, known = torch.randn(4, 3), torch.tensor([True, False, True, True])
+    labels = torch.tensor([0, 1, 2, 0])
+    whole = stored(scores, known[:, None].expand(4, 3), layout)
+    torch.testing.assert_close(mg.align(whole, labels), (scores[known], labels[known]), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="scores for some of its classes only, at 1 of 4 positions"):
+        mg.align(stored(scores, torch.arange(12).view(4, 3) > 0, layout), labels)

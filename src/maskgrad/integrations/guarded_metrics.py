@@ -1,4 +1,4 @@
-"""Metrics that divide by the number of all entries refuse MaskedTensors unless wrapped."""
+"""Metrics that divide by the number of all entries refuse MaskedTensors."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from maskgrad.masked_tensor.torch_patches.patch import has_masked
 
 __all__ = ["HAND_ON", "guarded"]
 
-#: Metrics that hand on what they are given to other metrics, which may be wrapped.
+#: Metrics that only pass their arguments to other metrics, which are guarded.
 HAND_ON = ("CompositionalMetric", "MetricGroup", "MetricsLambda")
 
 
-def guarded(name: str, update: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``update`` of the metric ``name``, refusing MaskedTensors."""
+def guarded(name: str, update: Callable[..., Any], pairs: str) -> Callable[..., Any]:
+    """Return ``update`` of the metric ``name``, refusing MaskedTensors; it takes ``pairs`` instead."""
 
     @functools.wraps(update)
     def function(*args: Any, **kwargs: Any) -> Any:
@@ -24,7 +24,8 @@ def guarded(name: str, update: Callable[..., Any]) -> Callable[..., Any]:
             raise UnsupportedOperationError(
                 f"{name}.update",
                 "it counts unspecified entries, too",
-                "Write metric = mg.metrics.wrap(metric) once, or metric.update(*mg.align(prediction, target)).",
+                "Pairs are flat tensors (K,): if this metric reads columns or samples, align each. Write "
+                f"metric.update({pairs}), or metric.update(x.compressed()) for a single tensor.",
             )
         return update(*args, **kwargs)
 
