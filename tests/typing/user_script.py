@@ -17,7 +17,8 @@ def train() -> float:
     y = mg.masked(torch.tensor([0, 2]), torch.tensor([True, True]))
     doubled: mg.MaskedTensor = x * 2 + 2 * x[:, 1:2] - x.filled(0.0)
     means: mg.MaskedTensor = x.mean(1)
-    mean: Tensor = x.mean() + x.std(correction=0) + x.norm(2) + x.median()
+    spread: Tensor = mg.functional.var(x.filled(0.0), 0, unbiased=False, keepdim=True, mask=x.mask)
+    mean: Tensor = spread.sum() + x.mean() + x.std(correction=0) + x.norm(2) + x.median()
     known: Tensor = doubled.exp().clamp(max=10.0).sum(dim=-1, keepdim=True).mask & means.mask
     assert x.max(1).values.mask.all()
     assert x.sort(descending=True).indices.shape == x.shape

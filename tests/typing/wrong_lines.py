@@ -23,6 +23,9 @@ def wrong(x: mg.MaskedTensor, data: Tensor, model: nn.Module) -> None:
     mg.masked([1.0, 2.0], x.mask)  # wrong
     mg.masked(data, "mask")  # wrong
     mg.from_sequences([data], layout="jagged")  # wrong
+    mg.functional.sum(data, 0, True)  # wrong: keepdim by name
+    mg.functional.prod(data, (0, 1))  # wrong: one dimension
+    mg.functional.softmax(data)  # wrong: dim is required
     mg.optim.AdamW(model.parameters(), unspecified="none")  # wrong
     mg.GradientAccumulator(model).backwards(x)  # wrong
     mg.doctor.examine(model)  # wrong

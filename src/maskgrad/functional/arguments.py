@@ -48,6 +48,23 @@ def documented(function: F) -> F:
     return function
 
 
+def tabulated(
+    function: F, dim: str, name: str, summary: str, gradient: str, dense: str, data: str, result: str
+) -> F:
+    """Name and document a row of the table, with an example whose second entry is unspecified."""
+    data = data.replace("nan", 'float("nan")')
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = (
+        f"{summary}\n\n"
+        + (f"    Gradient: {gradient}.\n" if gradient else "")
+        + (f"    Dense equivalent: ``{dense}``, for each result.\n" if dense else "")
+        + "\n    Example:\n"
+        + f"        >>> {name}(torch.tensor([{data}]){dim}, mask=torch.tensor([True, False, True]))\n"
+        + f"        {result}\n"
+    )
+    return documented(function)
+
+
 def entries_of(input: object, mask: Mask, dtype: Dtype = None, name: str = "mask") -> Entries:
     """The plain ``input`` and its mask as entries, in ``dtype`` if given."""
     if not isinstance(input, Tensor) or input.layout != torch.strided or has_own_mask(input):
