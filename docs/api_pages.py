@@ -45,7 +45,7 @@ GROUPS = {
         "find_coupling",
     ],
     "Change and check gradients": [
-        "mask_gradient", "reverse_gradient", "Function", "gradcheck", "gradgradcheck", "PaddedRows",
+        "mask_gradient", "reverse_gradient", "Function", "gradcheck", "gradgradcheck",
     ],
     "What an optimizer sees": ["train_only", "attach_gradient"],
     "Compilers and kernels": ["assert_no_recompile", "count_recompiles", "kernels_in_use", "use_kernels"],

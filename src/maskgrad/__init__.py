@@ -33,7 +33,6 @@ from maskgrad.gradients import (
     reverse_gradient,
 )
 from maskgrad.gradients.accumulation_ranks import find_ranks_with as _find_ranks_with
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.interop.from_frames import from_arrow, from_pandas, from_polars
 from maskgrad.interop.nested_tensors import from_nested, from_torch_masked
 from maskgrad.interop.scipy_matrices import from_scipy
@@ -68,7 +67,6 @@ __all__ = [
     "MaskedTensor",
     "MaskgradError",
     "MissingDependencyError",
-    "PaddedRows",
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",

@@ -62,11 +62,9 @@ MODULES: dict[str, Module] = {
     "`nn.Embedding`": _table(nn.Embedding),
     "`nn.Embedding(sparse=True)`": _table(nn.Embedding, sparse=True),
     "`mg.nn.Embedding`": _table(mg.nn.Embedding),
-    "`mg.nn.Embedding(capacity=)`": _table(mg.nn.Embedding, capacity=2 * ROWS),
     "`nn.EmbeddingBag`": _table(nn.EmbeddingBag),
     "`nn.EmbeddingBag(sparse=True)`": _table(nn.EmbeddingBag, sparse=True),
     "`mg.nn.EmbeddingBag`": _table(mg.nn.EmbeddingBag),
-    "`mg.nn.EmbeddingBag(capacity=)`": _table(mg.nn.EmbeddingBag, capacity=2 * ROWS),
     "`nn.Linear`": _features(lambda **o: nn.Linear(WIDTH, WIDTH, **o)),
     "`nn.LayerNorm`": _features(lambda **o: nn.LayerNorm(WIDTH, **o)),
     "`nn.MultiheadAttention`": _features(

@@ -89,11 +89,7 @@ def _data(module: Module, step: int, lengths: list[int], dtype: torch.dtype) -> 
 
 def _touched(module: Module, program: Program, data: Tensor, lengths: list[int]) -> Tensor | None:
     """The rows that the gradient lists; None: it is dense, or a missing row counts as zero."""
-    dense = not module.lists_rows or "zero" in program.option
-    # a gradient of padded rows is attached by backward() only
-    if dense or (
-        PER_SAMPLE in program.ways and "capacity" in program.module and ACCUMULATED not in program.ways
-    ):
+    if not module.lists_rows or "zero" in program.option:
         return None
     named = torch.cat([ids[:n] for ids, n in zip(data, lengths, strict=True)])
     return torch.zeros(ROWS, dtype=torch.bool).index_fill(0, named, True)

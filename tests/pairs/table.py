@@ -22,19 +22,12 @@ REFUSED: dict[frozenset[str], str] = {
         for module in MODULES
         if module != "`nn.Linear`"
     },
-    **{
-        frozenset(
-            (module, "`torch.compile`", "`per_sample_grad`")
-        ): "its gradient is attached by backward() only. Call the model without torch.compile, or backward()"
-        for module in MODULES
-        if "capacity" in module
-    },
 }
 
 #: What two ways are tried on.
 _OF_TWO_WAYS = (
     ("`mg.nn.Embedding`", "Boolean mask"),
-    ("`mg.nn.Embedding(capacity=)`", "jagged"),
+    ("`mg.nn.Embedding`", "jagged"),
     ("`mg.nn.EmbeddingBag`", "Boolean mask"),
     ("`nn.Linear`", "Boolean mask"),
 )

@@ -14,31 +14,6 @@ FAULTS: tuple[Fault, ...] = (
         "        tensors = parts + tensors",
     ),
     Fault(
-        "the mean of a bag counts its padding",
-        "nn/padded_lookup.py",
-        "index_add(0, owner, taken.to(wide))",
-        "index_add(0, owner, torch.ones_like(taken).to(wide))",
-    ),
-    Fault(
-        "bags of halves are added up in half precision",
-        "nn/padded_lookup.py",
-        "    wide = torch.promote_types(found.dtype, torch.float32)\n",
-        "    wide = found.dtype\n",
-    ),
-    Fault(
-        "a graph gives its own memory to a gradient",
-        "nn/padded_lookup.py",
-        "    add_padded_gradient(table, rows.clone(), values.clone())",
-        "    add_padded_gradient(table, rows, values)",
-    ),
-    Fault(
-        "unspecified indices send gradients to rows",
-        "nn/padded_lookup.py",
-        "            rows = torch.where(known.reshape(-1), rows, ctx.height)",
-        "            rows = rows.clone()",
-        "tests/unit/nn/test_padded_lookup.py tests/unit/nn/test_masked_lookup.py",
-    ),
-    Fault(
         "a table is saved while rows are behind",
         "nn/lookup.py",
         "_save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:\n        self.flush()\n",

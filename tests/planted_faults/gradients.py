@@ -53,18 +53,6 @@ FAULTS: tuple[Fault, ...] = (
         "            found.append((merged, None))",
     ),
     Fault(
-        "merging reads what lies in the padding",
-        "gradients/padded_rows.py",
-        "        values = torch.where(over_rows, self.values, 0).to(wide)[order]",
-        "        values = self.values.to(wide)[order]",
-    ),
-    Fault(
-        "merged rows have no place for the padding",
-        "gradients/padded_rows.py",
-        "        capacity = min(self.capacity, height + 1)",
-        "        capacity = min(self.capacity, height)",
-    ),
-    Fault(
         "gradients of halves accumulate in half precision",
         "gradients/accumulated_sums.py",
         "                set_grad_dtype(param, torch.float32)",

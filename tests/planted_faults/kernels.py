@@ -129,12 +129,6 @@ FAULTS: tuple[Fault, ...] = (
         "        pass\n",
     ),
     Fault(
-        "the row behind the last is looked up",
-        "kernels/lookup/__init__.py",
-        "(indices >= len(table))",
-        "(indices > len(table))",
-    ),
-    Fault(
         "compiled updates are no new versions of the tables",
         "kernels/updates/__init__.py",
         "        torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])\n",

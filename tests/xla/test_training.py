@@ -1,4 +1,4 @@
-"""Training: what a step of the optimizers costs, with dense, masked and row-sparse gradients in slots."""
+"""Training: what a step of the optimizers costs, with dense and masked gradients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.unit.optim.optimizers import NAMES, WITH_ROW_STATE
+from tests.unit.optim.optimizers import NAMES
 from tests.xla.steps import STEPS, assert_one_graph, run
 
 NAN = float("nan")
@@ -80,42 +80,5 @@ def test_masked_gradients(name: str, options: dict[str, Any], device: torch.devi
             optimizer.step()
 
         return step, lambda: [weight]
-
-    compare(build, device)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        (name, options)
-        for name in NEVER_READ
-        for options in ({}, {"state": "row"}, {"unspecified": "zero"})
-        if name in WITH_ROW_STATE or "state" not in options
-    ],
-    ids=str,
-)
-def test_padded_rows(name: str, options: dict[str, Any], device: torch.device) -> None:
-
-    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
-        torch.manual_seed(0)
-        table = mg.nn.Embedding(9, 3, padding_idx=4, capacity=8).to(on)
-        optimizer = optimizer_of(name, table.parameters(), **options)
-
-        def step(k: int) -> Any:
-            torch.manual_seed(k)
-            rows = torch.randint(9, (4, 2))
-            rows = torch.where(
-                torch.arange(8).view(4, 2) <= k, rows, 4
-            )  # ever more of them; the rest is padding
-            optimizer.zero_grad()
-            (table(rows.to(on)) ** 2).sum().backward()
-            mg.clip_grad_norm_(table.parameters(), 1.0)
-            optimizer.step()
-
-        def parameters() -> list[Tensor]:
-            optimizer.flush()
-            return [table.weight]
-
-        return step, parameters
 
     compare(build, device)

@@ -18,7 +18,6 @@ from maskgrad.gradients.attached import (
     keep_attached,
     set_grad_dtype,
 )
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
@@ -55,8 +54,8 @@ def all_reduce(
               d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
 
     Args:
-        x: strided, COO, CSR, CSC, BSR or BSC tensor, MaskedTensor of any layout, or :class:`maskgrad.PaddedRows`, of a
-            dtype that can be summed. All ranks have the same shape and dtype.
+        x: strided, COO, CSR, CSC, BSR or BSC tensor, or MaskedTensor of any layout, of a dtype that can
+            be summed. All ranks have the same shape and dtype.
         op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
             divided by the number of ranks on which the entry is specified.
         group: a process group of any backend; None: the default one.
@@ -68,9 +67,8 @@ def all_reduce(
     Returns:
         The result, the same bit for bit on all ranks and detached; ``x`` is not changed. An entry is specified where
         it is on any rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
-        mask; otherwise it has the common sparse layout, or COO where layouts differ; PaddedRows have the capacity of
-        all ranks together. Half precision is added in float32 and rounded once; Booleans are counted. For a
-        differentiable sum see :func:`maskgrad.distributed.sum`.
+        mask; otherwise it has the common sparse layout, or COO where layouts differ. Half precision is added in float32
+        and rounded once; Booleans are counted. For a differentiable sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
         TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
@@ -94,8 +92,8 @@ def all_reduce(
     with Postponed() as postponed:
         check_choice("op", op, ("sum", "avg", "mean"))
         check_choice("exchange", exchange, ("auto", "dense", "sparse"))
-        if not isinstance(x, (Tensor, MaskedTensor, PaddedRows)):
-            raise TypeError(f"x must be a tensor, a MaskedTensor or PaddedRows, found {type(x).__name__}")
+        if not isinstance(x, (Tensor, MaskedTensor)):
+            raise TypeError(f"x must be a tensor or a MaskedTensor, found {type(x).__name__}")
         if op != "sum" and not (x.dtype.is_floating_point or x.dtype.is_complex):
             raise TypeError(
                 f"op={op!r} has no meaning for dtype {x.dtype}; use op='sum', or convert x to a float"

@@ -25,7 +25,6 @@ from torch import Tensor
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.gradients.added import of_distinct_rows
 from maskgrad.gradients.gradient import AnyGradient, read
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS
@@ -44,7 +43,7 @@ class GradientFacts(NamedTuple):
 
     present: int = 0
     masked: int = 0
-    """0 for a tensor, 1 for a MaskedTensor, 2 for PaddedRows."""
+    """0 for a tensor, 1 for a MaskedTensor."""
     layout: int = 0
     """Index into ``LAYOUTS``."""
     dtype: int = 0
@@ -55,8 +54,6 @@ class GradientFacts(NamedTuple):
     height: int = 0
     """Block size; 0 without blocks."""
     width: int = 0
-    capacity: int = 0
-    """Of PaddedRows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
     """
     if gradient is None:
         return LocalGradient(shape)
-    if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
+    if not isinstance(gradient, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(gradient).__name__}")
     if gradient.shape != shape:
         raise ValueError(f"{name} must have shape {tuple(shape)}, found {tuple(gradient.shape)}")
@@ -120,10 +117,6 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
     found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
     rows, dtype = 0 if found.rows is None else len(found.rows), _DTYPES.index(gradient.dtype)
     facts = GradientFacts(present=1, dtype=dtype, leading=found.leading, rows=rows)
-    if isinstance(gradient, PaddedRows):
-        sparse = LAYOUTS.index(torch.sparse_coo)
-        facts = facts._replace(masked=2, layout=sparse, capacity=gradient.capacity)
-        return LocalGradient(shape, facts, found.values, found.mask, found.rows)
     # rows are exchanged, in the same way for jagged gradients and lists of coordinates
     layout = torch.sparse_coo if gradient.layout == torch.jagged else gradient.layout
     facts = facts._replace(masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(layout))
@@ -151,8 +144,6 @@ class ReductionPlan(NamedTuple):
     """Whether lists of rows are sent instead of dense values."""
     divisor: int
     """Divisor of the sum; 0: for each entry the number of ranks that specify it."""
-    capacity: int | None
-    """Capacity of a result that is PaddedRows, else None."""
     partial: bool
     """Whether the mask of the result, and the number of ranks per entry, must be exchanged."""
 
@@ -186,8 +177,6 @@ class ReductionPlan(NamedTuple):
         if count is not None:
             count = count.view(-1, *(1,) * (total.dim() - 1))
         values = self._divided(total, count)
-        if self.capacity is not None:
-            return PaddedRows(rows, values, self.shape).resized(self.capacity)
         return of_distinct_rows(
             rows, values, self.shape, self.leading, self.layout, self.blocksize, self.masked
         )
@@ -224,7 +213,7 @@ def reduction_plan(
     if any(kind[1] is torch.strided for kind in kinds):  # then every entry is a row
         none, partial = (0,) * len(facts), not dense or not divisor
         return ReductionPlan(
-            shape, torch.strided, not dense, None, dtype, len(shape), none, False, divisor, None, partial
+            shape, torch.strided, not dense, None, dtype, len(shape), none, False, divisor, partial
         )
     layouts = {kind[1:] for kind in kinds}
     layout, height, width = layouts.pop() if len(layouts) == 1 else (torch.sparse_coo, 0, 0)
@@ -232,12 +221,7 @@ def reduction_plan(
         transport == "auto" and _lists_are_shorter(counts, shape, leading, dtype)
     )
     blocksize = (height, width) if height else None
-    padded = all(f.masked == 2 for f in facts if f.present)
-    # A size that does not depend on values, as in the lookup.
-    capacity = min(sum(f.capacity for f in facts), shape[0]) if padded else None
-    return ReductionPlan(
-        shape, layout, masked, blocksize, dtype, leading, counts, listed, divisor, capacity, True
-    )
+    return ReductionPlan(shape, layout, masked, blocksize, dtype, leading, counts, listed, divisor, True)
 
 
 def _lists_are_shorter(counts: tuple[int, ...], shape: torch.Size, leading: int, dtype: torch.dtype) -> bool:

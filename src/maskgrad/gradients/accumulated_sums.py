@@ -1,7 +1,7 @@
 """Sums of gradients over backward passes, one for each loss, accumulated in ``.grad``.
 
 ``.grad`` holds the sum of the loss whose backward pass runs, and keeps it if there is only one loss. Gradients that
-``.grad`` cannot accumulate (masked ones, padded rows) are removed after each pass and added here.
+``.grad`` cannot accumulate (masked ones) are removed after each pass and added here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from maskgrad.gradients.attached import (
     set_grad_dtype,
 )
 from maskgrad.gradients.gradient import is_strided, read
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.parameter_arguments import listed_parameters
 from maskgrad.masked_tensor import MaskedTensor, from_sparse, masked
 from maskgrad.masked_tensor.tensor import stored_of
@@ -103,12 +102,7 @@ class GradientSums:
             dtype = param.dtype
             if place in self._dtypes:
                 dtype = self._dtypes[place] or dtype
-            finished: AnyGradient
-            if isinstance(gradient, PaddedRows):
-                finished = gradient.with_values(gradient.values.to(dtype))
-            else:
-                finished = gradient.to(dtype)
-            keep_attached(param, finished)
+            keep_attached(param, gradient.to(dtype))
 
     def close(self) -> None:
         """Let parameters accumulate gradients in their own dtypes again."""
@@ -199,9 +193,6 @@ def _encoded(gradient: AnyGradient | None) -> Any:
     """A copy made of tensors and Python numbers, which ``torch.load(weights_only=True)`` loads."""
     if gradient is None:
         return None
-    if isinstance(gradient, PaddedRows):
-        rows, values = gradient.rows.clone(), gradient.values.clone()
-        return {"rows": rows, "values": values, "shape": list(gradient.shape), "listed": gradient.listed}
     if not isinstance(gradient, MaskedTensor):
         return gradient.detach().clone()
     if stored_of(gradient) is None:
@@ -216,7 +207,10 @@ def _decoded(saved: Any, device: torch.device) -> Any:
         name: part.to(device, copy=True) if isinstance(part, Tensor) else part for name, part in saved.items()
     }
     if "rows" in found:
-        return PaddedRows(found["rows"], found["values"], torch.Size(found["shape"]), found["listed"])
+        raise ValueError(
+            "this state holds the gradient of a table with a capacity=, which version 0.3 removed; finish the "
+            "accumulation with the version that saved it, or begin with a new mg.accumulate()"
+        )
     return masked(found["values"], found["mask"]) if "mask" in found else from_sparse(found["stored"])
 
 

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.gradient import AnyGradient, Gradient, read, widened_dtype
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.patterns import CoordinatePattern
@@ -24,14 +23,9 @@ __all__ = ["added", "of_distinct_rows"]
 def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
     """Return their sum, in at least float32; errors as :func:`maskgrad.gradients.gradient.read`.
 
-    If one is strided, so is the sum; with a Boolean mask it is a MaskedTensor with a mask, of PaddedRows only it has
-    the rows of all; sparse ones keep their common layout, or become COO, possibly with duplicate rows.
+    If one is strided, so is the sum; with a Boolean mask it is a MaskedTensor with a mask; sparse ones keep their
+    common layout, or become COO, possibly with duplicate rows.
     """
-    padded = [
-        g.with_values(g.values.to(widened_dtype(g.dtype))) for g in gradients if isinstance(g, PaddedRows)
-    ]
-    if len(padded) == len(gradients):
-        return reduce(PaddedRows.__add__, padded)
     lists = [
         g.to(widened_dtype(g.dtype))
         for g in gradients
@@ -51,7 +45,7 @@ def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
     merged = replace(
         finer[0], rows=rows, values=torch.cat([part.values for part in finer]), each_once=False
     ).merged(ascending=True)
-    layouts = {g.layout for g in gradients if not isinstance(g, PaddedRows)}
+    layouts = {g.layout for g in gradients}
     layout = layouts.pop() if len(layouts) == 1 else torch.sparse_coo
     masked = any(isinstance(g, MaskedTensor) for g in gradients)
     assert merged.rows is not None
@@ -83,18 +77,17 @@ def _whole(part: Gradient) -> Tensor:
     """Dense values, 0 where unspecified."""
     if part.rows is None:
         return part.values
-    flat = part.values.new_zeros(part.number_of_rows + 1, *part.values.shape[1:])
-    places_of_rows = part.rows.clamp(max=part.number_of_rows)
-    return flat.index_add_(0, places_of_rows, part.values)[:-1].view(part.shape)
+    flat = part.values.new_zeros(part.number_of_rows, *part.values.shape[1:])
+    return flat.index_add_(0, part.rows, part.values).view(part.shape)
 
 
 def _specified(part: Gradient) -> Tensor:
     if part.rows is None:
         return torch.ones_like(part.values, dtype=torch.bool) if part.mask is None else part.mask
-    listed = part.rows.new_zeros(part.number_of_rows + 1, dtype=torch.bool)
-    listed[part.rows.clamp(max=part.number_of_rows)] = True
+    listed = part.rows.new_zeros(part.number_of_rows, dtype=torch.bool)
+    listed[part.rows] = True
     sizes = part.shape[: part.leading]
-    return listed[:-1].view(*sizes, *(1,) * (len(part.shape) - part.leading)).expand(part.shape)
+    return listed.view(*sizes, *(1,) * (len(part.shape) - part.leading)).expand(part.shape)
 
 
 def _finer(part: Gradient, leading: int) -> Gradient:
@@ -111,7 +104,7 @@ def _finer(part: Gradient, leading: int) -> Gradient:
 def _blocksize(gradients: Sequence[AnyGradient], layout: torch.layout) -> tuple[int, int] | None:
     if layout not in BLOCKED:
         return None
-    first = next(g for g in gradients if not isinstance(g, PaddedRows))
+    first = gradients[0]
     tensor = first.to_sparse_tensor() if isinstance(first, MaskedTensor) else first
     height, width = tensor.values().shape[-2:]
     return height, width

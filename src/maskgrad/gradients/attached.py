@@ -17,7 +17,6 @@ from torch.optim.optimizer import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from maskgrad.gradients.gradient import AnyGradient
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.step_hooks import StepObserver, named, observe_steps
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
@@ -55,7 +54,7 @@ SAME = frozenset({aten.detach, aten.detach_, aten.alias})
 COPYING = frozenset({aten.clone, aten._to_copy})
 
 NOT_MASKED = (
-    "the gradient of {where} is masked (mg.attach_gradient, or a table with a capacity): {who} "
+    "the gradient of {where} is masked (mg.attach_gradient): {who} "
     "would treat its other entries as zeros. Use mg.optim, mg.clip_grad_norm_ and mg.amp.GradScaler, or "
     "make it dense first, with zeros for missing entries: param.grad = param.grad.to_dense()"
 )
@@ -149,7 +148,7 @@ def set_grad_dtype(param: Tensor, dtype: torch.dtype | None) -> None:
 
 
 class MaskedGradient(torch.Tensor):
-    """Type of ``param.grad`` if the gradient is masked; ``gradient`` is a MaskedTensor, PaddedRows or sparse tensor.
+    """Type of ``param.grad`` if the gradient is masked; ``gradient`` is a MaskedTensor or sparse tensor.
 
     Entries without a gradient count as 0 in norms and checks, and scaling does not change that, so that
     ``torch.nn.utils.clip_grad_norm_``, ``torch.amp.GradScaler`` and ``zero_grad`` are right. ``to_dense()`` makes a
@@ -195,9 +194,7 @@ class MaskedGradient(torch.Tensor):
 
     def share_memory_(self) -> MaskedGradient:
         """Move the wrapped gradient to shared memory; this tensor has no memory itself."""
-        gradient = self.gradient
-        for part in (gradient.rows, gradient.values) if isinstance(gradient, PaddedRows) else (gradient,):
-            part.share_memory_()
+        self.gradient.share_memory_()
         return self
 
     def __dlpack__(self, **_: Any) -> Any:
@@ -212,28 +209,19 @@ class MaskedGradient(torch.Tensor):
     def clean(self) -> MaskedGradient:
         """A merged copy, with zeros under the mask."""
         gradient = self.gradient
-        if isinstance(gradient, PaddedRows):
-            self.gradient = gradient.merged()
-        elif isinstance(gradient, MaskedTensor) and stored_of(gradient) is None:
+        if isinstance(gradient, MaskedTensor) and stored_of(gradient) is None:
             self.gradient = masked(gradient.filled(0), gradient._pattern.mask)
         return self
 
     def empty(self) -> MaskedGradient:
-        """The same gradient with zeros; padded rows without rows."""
-        gradient = self.gradient
-        if isinstance(gradient, PaddedRows):
-            nowhere = torch.full_like(gradient.rows, gradient.shape[0])
-            self.gradient = PaddedRows(nowhere, torch.zeros_like(gradient.values), gradient.shape, 0)
-        else:
-            self.values().zero_()
+        """The same gradient with zeros."""
+        self.values().zero_()
         return self
 
     def values(self) -> Tensor:
         """The tensor of the specified entries."""
         gradient = self.gradient
-        if isinstance(gradient, MaskedTensor):
-            return gradient._values
-        return gradient.values if isinstance(gradient, PaddedRows) else gradient.values()
+        return gradient._values if isinstance(gradient, MaskedTensor) else gradient.values()
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -283,10 +271,6 @@ def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
 def _copied(gradient: Any, options: dict[str, Any]) -> Any:
     """The gradient in another dtype, on another device, or in new memory."""
     options = {name: options.get(name) for name in ("dtype", "device", "non_blocking") if options.get(name)}
-    if isinstance(gradient, PaddedRows):
-        device = options.get("device", gradient.device)
-        values = gradient.values.to(**options, copy=True)
-        return PaddedRows(gradient.rows.to(device, copy=True), values, gradient.shape, gradient.listed)
     return gradient.to(**options, copy=True)
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from maskgrad.gradients.attached import current_gradient, replace_gradient
 from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, is_strided, read
-from maskgrad.gradients.padded_rows import PaddedRows
 from maskgrad.gradients.parameter_arguments import listed_parameters
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
@@ -256,8 +255,6 @@ def _scale_down(
 
 def _scaled(gradient: AnyGradient, part: Gradient, factor: Tensor) -> AnyGradient:
     factor = factor.to(gradient.device)
-    if isinstance(gradient, PaddedRows) and is_half(gradient):
-        return gradient.with_values((gradient.values.to(factor.dtype) * factor).to(gradient.dtype))
     if isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo and is_half(gradient):
         contributions = (gradient._values().to(factor.dtype) * factor).to(gradient.dtype)
         return torch.sparse_coo_tensor(

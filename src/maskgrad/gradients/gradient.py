@@ -5,9 +5,7 @@ pattern                  entries that are specified                   read from
 =======================  ===========================================  ==============================================
 full                     every one                                    strided
 ``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
-``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these,
-                                                                      PaddedRows
-``rows`` ``padded``      padded rows, of fixed number                 PaddedRows where no size may depend on values
+``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these
 =======================  ===========================================  ==============================================
 """
 
@@ -20,7 +18,6 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.gradients.padded_rows import PaddedRows, supports_dynamic_shapes
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import listed_of, of_entries, stored_of
 from maskgrad.patterns.conversion import LAYOUTS
@@ -29,7 +26,7 @@ from maskgrad.sparse import increasing, places, positions, prod, stored
 
 __all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "is_strided", "read", "widened_dtype"]
 
-AnyGradient = Tensor | MaskedTensor | PaddedRows
+AnyGradient = Tensor | MaskedTensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +34,11 @@ class Gradient:
     """The specified entries of a tensor of ``shape``, and their values.
 
     Attributes:
-        values: of the full shape, 0 outside a mask; of rows (n, *row), 0 in padding and outside a mask.
+        values: of the full shape, 0 outside a mask; of rows (n, *row), 0 outside a mask.
         shape: shape of the tensor.
         mask: Boolean, of the whole shape: entries outside it are unspecified. None: all listed ones count.
-        rows: int64 (n,), in bounds: the listed rows; the tensor's length in padding.
+        rows: int64 (n,), in bounds: the listed rows.
         leading: rows are those of the tensor viewed as (R, *row), R being the product of its first ``leading`` sizes.
-        padded: whether rows are padded: ascending, distinct, padding last.
         each_once: whether rows are distinct.
     """
 
@@ -51,18 +47,12 @@ class Gradient:
     mask: Tensor | None = None
     rows: Tensor | None = None
     leading: int = 0
-    padded: bool = False
     each_once: bool = False
 
     @property
     def is_full(self) -> bool:
         """Return whether every entry is specified."""
         return self.rows is None and self.mask is None
-
-    @property
-    def lists_rows(self) -> bool:
-        """Return whether rows are listed, without padding."""
-        return self.rows is not None and not self.padded
 
     @property
     def number_of_rows(self) -> int:
@@ -80,7 +70,7 @@ class Gradient:
 
     def merged(self, ascending: bool = False) -> Gradient:
         """Merge duplicate rows, in the dtype of the values; sorted if ``ascending``."""
-        known = self.rows is None or self.padded or (self.each_once and not ascending)
+        known = self.rows is None or (self.each_once and not ascending)
         if known or increasing(self.rows):  # type: ignore[arg-type]
             return self
         rows, values = kernels.merge_rows(self.rows, self.values, self.number_of_rows, "sum")  # type: ignore[arg-type]
@@ -90,18 +80,12 @@ class Gradient:
         """Boolean, of the shape of the values: specified and, if given, ``trained`` (full shape). None: all."""
         if self.rows is None:
             return self.mask if trained is None else trained if self.mask is None else self.mask & trained
-        mask = None if trained is None else _rows_of(trained, self)
-        if self.padded:
-            used = (self.rows < self.shape[0]).view(-1, *(1 for _ in self.shape[1:])).expand_as(self.values)
-            mask = used if mask is None else mask & used
-        return mask
+        return None if trained is None else _rows_of(trained, self)
 
     def restricted(self, trained: Tensor | None) -> Gradient:
         """Only the entries under ``trained``, Boolean, of the whole shape; None: all. The cost follows the gradient."""
         if trained is None:
             return self
-        if self.padded:
-            return replace(self, mask=trained)
         if self.rows is None:
             mask = trained if self.mask is None else self.mask & trained
             return replace(self, values=torch.where(trained, self.values, 0), mask=mask)
@@ -134,10 +118,6 @@ class Gradient:
             if isinstance(kind, MaskedTensor):
                 return of_entries(self.values, kind.mask)
             return self.values
-        if isinstance(kind, PaddedRows):
-            capacity = max(min(kind.capacity, self.shape[0]), len(self.rows))
-            listed_at_most = min(kind.listed, len(self.rows))
-            return PaddedRows(self.rows, self.values, self.shape, listed_at_most).resized(capacity)
         if isinstance(kind, Tensor) and kind.layout is torch.sparse_coo:
             indices = places(self.rows, self.shape[: self.leading])
             return torch.sparse_coo_tensor(
@@ -164,12 +144,6 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
     """
     gradient = gradient.detach()
     shape = gradient.shape
-    if isinstance(gradient, PaddedRows):
-        if supports_dynamic_shapes(gradient.device):
-            used = gradient.checked(where).used
-            return Gradient(gradient.values[used], shape, rows=gradient.rows[used].to(torch.int64), leading=1)
-        merged = gradient.with_values(gradient.values.to(widened_dtype(gradient.dtype))).merged()
-        return Gradient(merged.values, shape, rows=merged.rows, leading=1, padded=True, each_once=True)
     if isinstance(gradient, Tensor):
         if gradient.layout is torch.strided:
             return Gradient(gradient, shape)
@@ -194,10 +168,8 @@ def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:
         raise TypeError(
             f"param must be a tensor, found {type(param).__name__}; attach one gradient to one parameter"
         )
-    if not isinstance(gradient, (Tensor, MaskedTensor, PaddedRows)):
-        raise TypeError(
-            f"{where} must be a tensor, a MaskedTensor or PaddedRows, got {type(gradient).__name__}"
-        )
+    if not isinstance(gradient, (Tensor, MaskedTensor)):
+        raise TypeError(f"{where} must be a tensor or a MaskedTensor, got {type(gradient).__name__}")
     if type(gradient).__name__ == "MaskedTensor" and not isinstance(gradient, MaskedTensor):
         raise TypeError(f"{where} is a torch.masked tensor; convert it with mg.from_torch_masked(grad)")
     if gradient.shape != param.shape:
@@ -247,6 +219,4 @@ def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:
     assert gradient.rows is not None
     if gradient.leading == 0:
         return whole.expand_as(gradient.values)
-    if gradient.padded:
-        return whole.index_select(0, gradient.rows.clamp(max=max(len(whole) - 1, 0)))
     return whole[gradient._places(gradient.rows)]

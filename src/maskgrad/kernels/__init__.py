@@ -20,7 +20,6 @@ from maskgrad.kernels.extrema import extremum, masked_position
 from maskgrad.kernels.filling import masked_filling, write_where_
 from maskgrad.kernels.in_use import explain, kernels_in_use
 from maskgrad.kernels.kernel import KERNELS
-from maskgrad.kernels.lookup import lookup_rows
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
 from maskgrad.kernels.normalization import masked_layer_norm
 from maskgrad.kernels.norms import masked_norm, segment_norm
@@ -54,7 +53,6 @@ __all__ = [
     "explain",
     "extremum",
     "kernels_in_use",
-    "lookup_rows",
     "masked_batch_norm",
     "masked_count",
     "masked_cross_entropy",

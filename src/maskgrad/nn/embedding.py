@@ -9,7 +9,6 @@ from torch import Tensor
 
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
-from maskgrad.nn.padded_lookup import has_padded_gradient, padded_lookup, sparse_lookup
 
 __all__ = ["Embedding"]
 
@@ -35,23 +34,16 @@ class Embedding(LookupTable, torch.nn.Embedding):
         sparse: whether the gradient of ``weight`` is a COO tensor; None: yes, unless ``scale_grad_by_freq``.
         device: device of the table.
         dtype: floating-point or complex.
-        capacity: the gradient is a :class:`maskgrad.PaddedRows` with this number of rows instead, attached to
-            ``weight`` (:func:`maskgrad.attach_gradient`): its size is constant, for graphs that must not be recompiled.
-            The number of lookups between two steps always suffices, and so does ``num_embeddings``. On a device without
-            sparse tensors (XLA) None means one row for each lookup.
 
     Shapes: indices, int32 or int64, of any shape ``(*)`` give ``(*, embedding_dim)``.
 
     Gradient:
-        COO rows, one per lookup; duplicates are merged by the optimizer. With a ``capacity``, padded rows are attached
-        by ``backward()`` (see :func:`maskgrad.attach_gradient`); if the weight is not a leaf, or under ``torch.func``,
-        the gradient is dense. Sparse gradients of half-precision tables on a CPU are accumulated in float32
-        (``weight.grad_dtype``), because PyTorch cannot add two of them otherwise.
+        COO rows, one per lookup; duplicates are merged by the optimizer. Sparse gradients of half-precision tables on a
+        CPU are accumulated in float32 (``weight.grad_dtype``), because PyTorch cannot add two of them otherwise.
 
     Raises:
-        TypeError: ``capacity`` is not an integer.
-        ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True``, or a ``capacity`` with
-            ``sparse=False`` or below 1; in a lookup or a backward pass, more rows than ``capacity``.
+        ValueError: ``sparse=True`` with ``scale_grad_by_freq=True``.
+        RuntimeError: in a lookup, the gradient is sparse and the table on an XLA device, which has no sparse tensors.
         IndexError: in a lookup, an index is outside the table.
 
     Dense equivalent: ``torch.nn.Embedding`` with the optimizer of ``torch.optim``.
@@ -84,16 +76,12 @@ class Embedding(LookupTable, torch.nn.Embedding):
         _freeze: bool = False,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        capacity: int | None = None,
     ) -> None:
-        sparse = has_sparse_gradient(
-            sparse, capacity, "scale_grad_by_freq=True" if scale_grad_by_freq else None
-        )
+        sparse = has_sparse_gradient(sparse, "scale_grad_by_freq=True" if scale_grad_by_freq else None)
         torch.nn.Embedding.__init__(
             self, num_embeddings, embedding_dim, padding_idx, max_norm, norm_type, scale_grad_by_freq,
             sparse, _weight, _freeze, device, dtype,
         )  # fmt: skip
-        self.capacity = capacity
         self._register()
 
     def forward(self, input: Tensor) -> Tensor:
@@ -101,14 +89,6 @@ class Embedding(LookupTable, torch.nn.Embedding):
         if isinstance(input, MaskedTensor) and input.layout is torch.jagged:
             return MaskedTensor(self.forward(input._values), input._pattern)
         input = self._ready(input)
-        if has_padded_gradient(self, input):
-            found = padded_lookup(self, input, self.padding_idx)
-            self._looked_up()
-            return found
-        if self.sparse and self.max_norm is None and not isinstance(input, MaskedTensor):
-            fused = sparse_lookup(self.weight, input, self.padding_idx)
-            if fused is not None:
-                return fused
         found = super().forward(input)
         self._looked_up()
         return found
@@ -123,7 +103,6 @@ class Embedding(LookupTable, torch.nn.Embedding):
         norm_type: float = 2.0,
         scale_grad_by_freq: bool = False,
         sparse: bool | None = None,
-        capacity: int | None = None,
     ) -> Embedding:
         """Create a table from ``embeddings`` (rows, columns), whose memory it shares; not trained if ``freeze``.
 
@@ -134,6 +113,6 @@ class Embedding(LookupTable, torch.nn.Embedding):
         """
         table: Embedding = cls._pretrained(
             embeddings, freeze, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
-            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse, capacity=capacity,
+            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
         )  # fmt: skip
         return table

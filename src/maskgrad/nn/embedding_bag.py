@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
-from maskgrad.nn.padded_lookup import has_padded_gradient, padded_bags
 
 __all__ = ["EmbeddingBag"]
 
@@ -33,20 +32,17 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         padding_idx: index of a row that belongs to no bag, and is initialized with zeros; may be negative.
         device: device of the table.
         dtype: floating-point.
-        capacity: number of padded rows of the gradient, as in :class:`maskgrad.nn.Embedding`. The rows of all bags are
-            then in memory at once.
 
     Shapes: indices (B, N), or (N,) with ``offsets`` (B,), give (B, embedding_dim); ``per_sample_weights`` have the
     shape of the indices.
 
     Gradient:
-        COO rows, one per index, or padded rows with a ``capacity``; and for ``per_sample_weights``. In float32 for
+        COO rows, one per index; and for ``per_sample_weights``. In float32 for
         half-precision tables on a CPU, as in :class:`Embedding`.
 
     Raises:
-        TypeError: ``capacity`` is not an integer.
-        ValueError: ``sparse=True`` or a ``capacity`` with ``scale_grad_by_freq=True`` or ``mode="max"``, or a
-            ``capacity`` with ``sparse=False`` or below 1; in a lookup or a backward pass, more rows than ``capacity``.
+        ValueError: ``sparse=True`` with ``scale_grad_by_freq=True`` or ``mode="max"``.
+        RuntimeError: as in :class:`Embedding`.
 
     Dense equivalent: ``torch.nn.EmbeddingBag`` with the optimizer of ``torch.optim``.
 
@@ -72,15 +68,13 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         padding_idx: int | None = None,
         device: Any = None,
         dtype: torch.dtype | None = None,
-        capacity: int | None = None,
     ) -> None:
         reason = "scale_grad_by_freq=True" if scale_grad_by_freq else 'mode="max"' if mode == "max" else None
-        sparse = has_sparse_gradient(sparse, capacity, reason)
+        sparse = has_sparse_gradient(sparse, reason)
         torch.nn.EmbeddingBag.__init__(
             self, num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, mode,
             sparse, _weight, include_last_offset, padding_idx, device, dtype,
         )  # fmt: skip
-        self.capacity = capacity
         self._register()
 
     def forward(
@@ -88,10 +82,7 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
     ) -> Tensor:
         """Look up and reduce; the arguments are those of ``torch.nn.EmbeddingBag``."""
         input = self._ready(input)
-        if has_padded_gradient(self, input):
-            found = padded_bags(self, input, offsets, per_sample_weights)
-        else:
-            found = super().forward(input, offsets, per_sample_weights)
+        found = super().forward(input, offsets, per_sample_weights)
         self._looked_up()
         return found
 
@@ -107,12 +98,10 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         sparse: bool | None = None,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
-        capacity: int | None = None,
     ) -> EmbeddingBag:
         """Create a table from given rows, whose memory it shares; see :meth:`maskgrad.nn.Embedding.from_pretrained`."""
         bag: EmbeddingBag = cls._pretrained(
             embeddings, freeze, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
             mode=mode, sparse=sparse, include_last_offset=include_last_offset, padding_idx=padding_idx,
-            capacity=capacity,
         )  # fmt: skip
         return bag

@@ -19,7 +19,7 @@ from maskgrad.kernels.kernel import HALVES
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of
 
-__all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns", "table_of"]
+__all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns"]
 
 # Tables for compiled code, which gets tensors without their attributes.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -32,12 +32,6 @@ class LookupTable(torch.nn.Module):
     weight: Tensor
     sparse: bool
     max_norm: float | None
-    capacity: int | None = None
-    """The number of padded rows of the gradient; None: it is a COO tensor, or dense."""
-
-    def extra_repr(self) -> str:
-        """PyTorch's, and ``capacity``."""
-        return super().extra_repr() + ("" if self.capacity is None else f", capacity={self.capacity}")
 
     def flush(self) -> None:
         """Apply all pending updates, before the weight is read or written as a whole."""
@@ -66,6 +60,11 @@ class LookupTable(torch.nn.Module):
 
     def _ready(self, rows: Tensor) -> Tensor:
         """Update ``rows`` before they are looked up. In a compiled graph this is one opaque operator."""
+        if self.sparse and self.weight.requires_grad and not has_sparse_tensors(self.weight.device):
+            raise RuntimeError(
+                f"{type(self).__name__} on an XLA device has a sparse gradient, but PyTorch/XLA has no sparse tensors; "
+                f"make the gradient dense: write mg.nn.{type(self).__name__}(..., sparse=False)"
+            )
         if isinstance(rows, MaskedTensor):  # masked values need not be valid rows
             stored = rows.filled(0) if rows.layout is torch.strided else rows._values
             return MaskedTensor(self._ready(stored), rows._pattern)
@@ -116,9 +115,9 @@ class LookupTable(torch.nn.Module):
         self._register()
 
 
-def table_of(number: int) -> LookupTable | None:
-    """The table with this id, for compiled graphs; None if it was deleted."""
-    return _TABLES.get(number)
+def has_sparse_tensors(device: torch.device) -> bool:
+    """Whether PyTorch has sparse tensors on this device."""
+    return device.type != "xla"
 
 
 def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
@@ -130,30 +129,17 @@ def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
     return embeddings.shape[0], embeddings.shape[1]
 
 
-def has_sparse_gradient(sparse: bool | None, capacity: Any, reason: str | None) -> bool:
+def has_sparse_gradient(sparse: bool | None, reason: str | None) -> bool:
     """Return whether the gradient is a COO tensor; ``reason``: why it cannot be sparse, if any.
 
     Raises:
-        TypeError: ``capacity`` is not an integer.
-        ValueError: ``sparse`` or ``capacity`` cannot be combined with ``reason`` or with each other.
+        ValueError: ``sparse=True`` cannot be combined with ``reason``.
     """
     if sparse and reason is not None:
         raise ValueError(
             f"sparse=True is not available with {reason}: PyTorch has no such gradient; use sparse=False"
         )
-    dense = reason is not None if sparse is None else not sparse
-    if capacity is None:
-        return not dense
-    if not isinstance(capacity, int) or isinstance(capacity, bool):
-        raise TypeError(f"capacity must be an integer, the number of rows, found {type(capacity).__name__}")
-    if capacity < 1:
-        raise ValueError(f"capacity must be at least 1, found {capacity}")
-    if dense:
-        raise ValueError(
-            f"capacity={capacity} is for sparse gradients, which {reason or 'sparse=False'} excludes; "
-            "omit one of them"
-        )
-    return False
+    return reason is None if sparse is None else sparse
 
 
 def _ready_rows(rows: Tensor, number: int) -> Tensor:

@@ -106,7 +106,7 @@ class Batch:
     ) -> None:
         """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts once it is done."""
         read = None
-        if gradient.lists_rows and 0 < gradient.values.numel() < _LARGE:
+        if gradient.rows is not None and 0 < gradient.values.numel() < _LARGE:
             read = _row_tables(update, [param.detach(), *states], gradient)
         if read is None:
             apply_update(update, param, gradient, states)
@@ -139,10 +139,6 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
     """
     tensors = [param.detach(), *states]
     values, mask = gradient.values, gradient.mask
-    if gradient.padded:
-        if param.numel() and len(values):
-            _update_padded_rows(update, tensors, gradient)
-        return
     if gradient.rows is not None:
         if len(values) == 0:
             return
@@ -252,29 +248,6 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
         old = access.gather(rows)
         updated = [torch.where(_touched(mask, new), new, t) for new, t in zip(updated, old, strict=True)]
     access.scatter(rows, updated)
-
-
-def _update_padded_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
-    """Update rows with padding; no size depends on data.
-
-    Rows of padding repeat the first row, and write the same row again with the same values. If all
-    are padding, they write the old values.
-    """
-    assert gradient.rows is not None
-    param = tensors[0]
-    access, values = RowAccess(tensors, 1), _real_values(gradient.values, param)
-    used = gradient.rows < len(param)
-    rows = torch.where(used, gradient.rows, gradient.rows[:1]).clamp(max=len(param) - 1)
-    wide = used.view(-1, *(1 for _ in values.shape[1:]))
-    values = torch.where(wide, values, values[:1])
-    mask = None
-    if gradient.mask is not None:
-        mask = _of_pairs(gradient.mask.index_select(0, rows), param)
-        values = torch.where(mask, values, 0)
-    before, after = access.gather(rows), access.gather(rows)
-    _run(update, after, values, Specified(mask, wide))
-    written = [used[0] if mask is None else used[0] & _touched(mask, old) for old in before]
-    access.scatter(rows, [torch.where(*three) for three in zip(written, after, before, strict=True)])
 
 
 def _widen(t: Tensor, dtype: torch.dtype) -> Tensor:

@@ -28,7 +28,7 @@ from torch._compile import _disable_dynamo  # imports the compiler only when it 
 
 from maskgrad.gradients.step_hooks import parameters_of
 
-__all__ = ["EFFECT_TAGS", "GraphOptimizer"]
+__all__ = ["GraphOptimizer"]
 
 # Optimizers by the integer used in compiled code.
 _OPTIMIZERS: WeakValueDictionary[int, GraphOptimizer] = WeakValueDictionary()
@@ -153,12 +153,11 @@ def _remove_gradients(order: Tensor, number: int) -> None:
         optimizer._remove_gradients(True)
 
 
-#: For operators that run Python code, which CUDA graphs would not record.
-EFFECT_TAGS = (torch.Tag.cudagraph_unsafe,)
+_TAGS = (torch.Tag.cudagraph_unsafe,)  # they run Python code, which CUDA graphs would not record
 for _name, _arguments, _body in (
     ("optimizer_step", "Tensor(a!)[] params, Tensor(b!) order, SymInt number", _step),
     ("remove_gradients", "Tensor(a!) order, SymInt number", _remove_gradients),
 ):
-    torch.library.define(f"maskgrad::{_name}", f"({_arguments}) -> ()", tags=EFFECT_TAGS)
+    torch.library.define(f"maskgrad::{_name}", f"({_arguments}) -> ()", tags=_TAGS)
     torch.library.impl(f"maskgrad::{_name}", "default", _body)
     torch.library.register_fake(f"maskgrad::{_name}", lambda *_: None)

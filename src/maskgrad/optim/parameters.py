@@ -77,7 +77,7 @@ def attach_gradient(param: Tensor, masked: AnyGradient | None) -> None:
 
     Args:
         param: the parameter, any shape.
-        masked: a MaskedTensor, a :class:`maskgrad.PaddedRows`, or a strided, COO, CSR, CSC, BSR or BSC tensor, with the
+        masked: a MaskedTensor, or a strided, COO, CSR, CSC, BSR or BSC tensor, with the
             parameter's shape and device; it is detached, not copied. None removes the gradient.
 
     Gradient:

@@ -13,7 +13,7 @@ SHAPE = (6, 4)
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e38)
 SPARSE = ("csr", "csc", "bsr", "bsc")
 KINDS = (
-    "none", "dense", "transposed", "rows", "entries", "empty rows", "mask", "nothing specified", "slots",
+    "none", "dense", "transposed", "rows", "entries", "empty rows", "mask", "nothing specified",
     *SPARSE, "masked rows", *(f"masked {name}" for name in SPARSE),
 )  # fmt: skip
 
@@ -60,15 +60,6 @@ def gradient(kind: str, rank: int, dtype: torch.dtype = torch.float32) -> tuple[
         mask = none.mask.index_put(tuple(at), torch.tensor(True))
         meaning = Meaning(none.values.index_put(tuple(at), values.to(wide(dtype)), accumulate=True), mask)
         return torch.sparse_coo_tensor(at, values, SHAPE, check_invariants=True), meaning
-    if kind == "slots":
-        at = torch.tensor([3, rank, SHAPE[0], 3])
-        values = random(draw, 4, SHAPE[1], dtype=dtype)
-        values[2] = torch.tensor(GARBAGE).to(dtype)
-        used = at < SHAPE[0]
-        mask = none.mask.clone()
-        mask[at[used]] = True
-        summed = none.values.index_add(0, at[used], values[used].to(wide(dtype)))
-        return mg.PaddedRows(at, values, SHAPE), Meaning(summed, mask)
     blocks = torch.rand(3, 2, generator=draw) < 0.5
     if kind == "nothing specified":
         blocks = torch.zeros_like(blocks)
@@ -89,8 +80,6 @@ def meaning_of(gradient: Any) -> Meaning | None:
     """Read a result by other means than the library's: position by position."""
     if gradient is None:
         return None
-    if isinstance(gradient, mg.PaddedRows):
-        gradient = gradient.to_masked()
     if isinstance(gradient, mg.MaskedTensor):
         return Meaning(torch.where(gradient.mask, gradient.filled(0), 0), gradient.mask)
     if gradient.layout is torch.strided:
@@ -114,7 +103,5 @@ def kind_of(gradient: Any) -> str:
     """The kind that a result has."""
     if gradient is None:
         return "none"
-    if isinstance(gradient, mg.PaddedRows):
-        return f"{gradient.capacity} slots"
     masked = "masked " if isinstance(gradient, mg.MaskedTensor) else ""
     return masked + str(gradient.layout).removeprefix("torch.")

@@ -86,8 +86,6 @@ def test_four_ranks_one_of_which_has_most() -> None:
         (("rows", "masked rows"), "masked sparse_coo"),
         (("masked csr", "csr"), "masked sparse_csr"),
         (("masked csr", "rows"), "masked sparse_coo"),
-        (("slots", "slots"), "6 slots"),
-        (("slots", "rows"), "masked sparse_coo"),
     ],
 )
 def test_the_kind_of_the_result(kinds: tuple[str, str], expected: str) -> None:

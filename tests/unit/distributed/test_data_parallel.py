@@ -41,7 +41,7 @@ def _training(rank: int, world_size: int, name: str, optimizer: str) -> list[Ten
 
 @pytest.mark.parametrize(
     ("name", "world_size"),
-    [*((name, 2) for name in SCENARIOS), *((name, 4) for name in ("tied", "slots", "masked"))],
+    [*((name, 2) for name in SCENARIOS), *((name, 4) for name in ("tied", "masked"))],
 )
 def test_as_one_process_on_the_joint_batch(name: str, world_size: int) -> None:
     kind, flags, _ = SCENARIOS[name]

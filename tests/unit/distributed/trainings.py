@@ -70,14 +70,6 @@ class OnlyTables(nn.Module):
         return self.table(words).sum(1).tanh().sum(1)
 
 
-class Slots(OnlyTables):
-    """A table whose gradient is attached, in a fixed number of slots."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = mg.nn.Embedding(WORDS, 2, capacity=WORDS)
-
-
 class Sometimes(nn.Module):
     """All that is exchanged is used on some rank only."""
 
@@ -195,7 +187,6 @@ SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
     "tied": (Tied, multiply_on_rank_0, {}),
     "unknown class": (OwnLookup, no_flags, {}),
     "only tables": (OnlyTables, no_flags, {}),
-    "slots": (Slots, no_flags, {}),
     "only on a rank": (Sometimes, seldom_on_rank_1, {}),
     "masked": (Masked, no_flags, {"find_unused_parameters": True}),
     "named": (Tables, never_seldom, {"sparse": ["hidden", "extra.weight"]}),

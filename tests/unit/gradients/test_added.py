@@ -36,7 +36,6 @@ def test_any_two_kinds(one: str) -> None:
         (("bsr", "bsr"), "sparse_bsr"),
         (("csr", "rows"), "sparse_coo"),
         (("masked csr", "csr"), "masked sparse_csr"),
-        (("slots", "slots"), "8 slots"),
         (("mask", "rows"), "masked strided"),
         (("mask", "dense"), "strided"),
         (("rows", "rows"), "sparse_coo"),

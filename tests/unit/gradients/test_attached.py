@@ -28,9 +28,6 @@ KINDS: dict[str, Callable[[], Any]] = {
     "rows": lambda: masked(nan).to_sparse(1),
     "CSR": lambda: masked(nan).to_sparse_csr(),
     "CSR tensor": lambda: masked(nan).to_sparse_csr().to_sparse_tensor(),
-    "slots": lambda: mg.PaddedRows(
-        torch.tensor([0, 2, 4, 3, 2]), torch.tensor([[30.0], [-30.0], [nan], [120.0], [-10.0]]), (4, 1)
-    ),
 }
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -160,22 +157,6 @@ def test_dense_and_coo_gradients_are_ordinary_ones() -> None:
         assert p.grad is None
 
 
-def test_tables_with_a_capacity_in_a_loop_of_pytorch() -> None:
-    table = mg.nn.Embedding(6, 2, capacity=4)
-    with torch.no_grad():
-        table.weight.zero_()
-    optimizer = mg.optim.SGD(table.parameters(), lr=1.0)
-    for to_none in (True, False, False, True):
-        nn.Module.zero_grad(table, set_to_none=to_none)
-        table(torch.tensor([1, 4, 1])).sum().backward()
-        torch.testing.assert_close(
-            torch.nn.utils.clip_grad_norm_(table.parameters(), 1.0), torch.tensor(10.0).sqrt()
-        )
-        optimizer.step()
-    torch.testing.assert_close(table.weight.detach()[1], torch.full((2,), -4 * 2 / 10**0.5))
-    assert not table.weight[[0, 2, 3, 5]].any()
-
-
 ORDERS = [2.0, inf, -inf, -1.0, 0.0, 0.5, 1.0]
 
 
@@ -218,7 +199,7 @@ def test_models_are_converted_with_it(kind: str) -> None:
     assert layer.to("meta").p.grad.device.type == "meta"
 
 
-@pytest.mark.parametrize("kind", ["Boolean", "COO", "rows", "slots"])
+@pytest.mark.parametrize("kind", ["Boolean", "COO", "rows"])
 def test_memory_that_it_has_not_is_not_handed_out(kind: str) -> None:
     layer = nn.Module()
     layer.p = parameter(kind)
@@ -230,12 +211,3 @@ def test_memory_that_it_has_not_is_not_handed_out(kind: str) -> None:
             call()
     with pytest.raises(RuntimeError):
         layer.p.grad.numpy()
-
-
-@pytest.mark.parametrize("convert", [nn.Module.double, nn.Module.bfloat16, nn.Module.float])
-def test_tables_with_a_capacity_are_converted(convert: Any) -> None:
-    table = mg.nn.Embedding(10, 4, capacity=3)
-    table(torch.tensor([1, 2, 1])).sum().backward()
-    convert(table)
-    assert table.weight.grad.dtype == table.weight.dtype
-    assert table.weight.grad.to_dense()[:3, 0].tolist() == [0.0, 2.0, 1.0]

@@ -113,7 +113,6 @@ def test_the_forms() -> None:
     assert under.mask is not None
     assert under.rows is None
     rows = read_gradient(param, coo([[1, 1]], torch.ones(2, 2), (2, 2)), "p")
-    assert rows.lists_rows
     assert rows.rows is not None
     assert (rows.rows.tolist(), rows.leading) == ([1, 1], 1)
 
@@ -126,7 +125,7 @@ def test_gradients_are_detached() -> None:
 @pytest.mark.parametrize(
     ("grad", "error", "words"),
     [
-        ("text", TypeError, "gradient of p must be a tensor, a MaskedTensor or PaddedRows, got str"),
+        ("text", TypeError, "gradient of p must be a tensor or a MaskedTensor, got str"),
         (torch.ones(3, 2), ValueError, r"of p has shape \(3, 2\), but the parameter has shape \(4, 2\)"),
         (coo([[0]], torch.ones(1, 2), (5, 2)), ValueError, r"has shape \(5, 2\)"),
         (torch.ones(4, 2, dtype=torch.int64), TypeError, r"has dtype torch\.int64"),

@@ -13,7 +13,7 @@ from maskgrad.gradients.gradient import Gradient, read
 from tests.unit.optim.kinds import FULL, dense_of
 
 inf, nan = float("inf"), float("nan")
-TENSORS = {name: kind for name, kind in FULL.items() if name not in ("whole", "padded rows")}
+TENSORS = {name: kind for name, kind in FULL.items() if name != "whole"}
 
 
 def merged_gradient(gradient: Tensor | mg.MaskedTensor, factor: Tensor | None = None) -> Gradient:
@@ -69,14 +69,3 @@ def test_nothing_stored_and_what_is_broken() -> None:
     outside = torch.sparse_coo_tensor([[3]], torch.ones(1), (3,), check_invariants=False)
     with pytest.raises(IndexError, match="3"):
         merged_gradient(outside)
-
-
-def test_padded_rows_keep_their_room_and_what_may_be_used_of_it() -> None:
-    rows, values = torch.tensor([2, 0, 5, 2]), torch.tensor([[1.0], [2.0], [nan], [3.0]])
-    given = mg.PaddedRows(rows, values, (5, 1), listed=4)
-    merged = merged_gradient(given)
-    back = merged.with_values(merged.values * 2).like(given)
-    assert isinstance(back, mg.PaddedRows)
-    assert (back.capacity, back.listed) == (4, 2)
-    assert back.to_dense().tolist() == [[4.0], [0.0], [8.0], [0.0], [0.0]]
-    assert (back + back).capacity == 4

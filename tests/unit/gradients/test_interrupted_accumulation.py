@@ -27,7 +27,6 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.table = nn.Embedding(7, 3, sparse=True)
-        self.slots = mg.nn.Embedding(7, 3, capacity=6)
         self.narrow = nn.Parameter(torch.randn(3, 3).to(torch.bfloat16))
         self.head = nn.Linear(3, 2)
         self.gate = nn.Parameter(torch.ones(3))
@@ -35,7 +34,7 @@ class Net(nn.Module):
         self.gate.register_post_accumulate_grad_hook(lambda p: mg.attach_gradient(p, mg.masked(p.grad, mask)))
 
     def forward(self, words: Tensor) -> Tensor:
-        x = (self.table(words) + self.slots(words)) * self.gate
+        x = self.table(words) * self.gate
         return self.head(torch.tanh(x @ self.narrow.float()))
 
 

@@ -31,8 +31,6 @@ def others() -> list[Sample]:
         ("masked_scatter", (torch.randn(number, requires_grad=True), mask), {}),
         ("masked_scatter", (torch.arange(number), mask), {}),
         ("sort_rows", (torch.tensor([3, 1, 3, 0]), 5), {}),
-        ("lookup_rows", (torch.randn(5, 3), torch.tensor([4, 0, 4])), {}),
-        ("lookup_rows", (torch.randn(5, 3, 2).half(), torch.tensor([1, 2], dtype=torch.int32)), {}),
         *samples_attention.samples(),
         *samples_updates.samples(),
     ]

@@ -11,13 +11,12 @@ from torch import nn
 import maskgrad as mg
 
 
-def test_the_signature_is_pytorchs_and_a_capacity() -> None:
+def test_the_signature_is_pytorchs() -> None:
     for ours, theirs in (
         (mg.nn.Embedding.__init__, nn.Embedding.__init__),
         (mg.nn.Embedding.from_pretrained, nn.Embedding.from_pretrained),
     ):
-        names = list(inspect.signature(theirs).parameters)
-        assert list(inspect.signature(ours).parameters) == [*names, "capacity"]
+        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
 
 
 def test_the_gradient_is_sparse_where_pytorch_has_one() -> None:

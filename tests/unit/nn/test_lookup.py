@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.nn import lookup
 from maskgrad.nn.lookup import LookupTable
 from maskgrad.optim.lazy.rows import lazy_rows_of
 
@@ -244,3 +245,16 @@ def test_an_exported_program_has_no_trace_of_it() -> None:
     assert "maskgrad" not in program.graph_module.code
     indices = torch.tensor([0, 6])
     torch.testing.assert_close(program.module()(indices), theirs(indices), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_sparse_gradients_are_refused_where_there_are_no_sparse_tensors(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookup, "has_sparse_tensors", lambda device: False)
+    ids = torch.tensor([[0, 2]])
+    with pytest.raises(RuntimeError, match=rf"XLA .*write mg\.nn\.{kind}\(\.\.\., sparse=False\)$"):
+        getattr(mg.nn, kind)(ROWS, WIDTH)(ids)
+    table = getattr(mg.nn, kind)(ROWS, WIDTH, sparse=False)
+    table(ids).sum().backward()
+    assert table.weight.grad.layout is torch.strided

@@ -10,14 +10,13 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.optim import attached_gradient
 from tests.poison import on
 
 HEIGHT, WIDTH = 6, 3
 MASK = on([1, 1, 0, 1], [0, 0, 0, 0], [1, 0, 0, 0])
 #: garbage under the mask names no row
 IDS = torch.tensor([[1, 2, -9, 2], [10**9] * 4, [3, 99, -1, 6]])
-FORMS: dict[str, dict[str, Any]] = {"sparse": {}, "dense": {"sparse": False}, "padded": {"capacity": 12}}
+FORMS: dict[str, dict[str, Any]] = {"sparse": {}, "dense": {"sparse": False}}
 FORM = pytest.mark.parametrize("form", FORMS)
 
 
@@ -45,10 +44,7 @@ def compare(table: Any, own: Any) -> None:
     found, wanted = table.weight.grad, own.weight.grad
     torch.testing.assert_close(found.to_dense(), wanted)
     named = set(wanted.any(1).nonzero()[:, 0].tolist())
-    attached = attached_gradient(table.weight)
-    if isinstance(attached, mg.PaddedRows):
-        assert set(attached.rows[attached.used].tolist()) == named
-    elif found.layout is torch.sparse_coo:
+    if found.layout is torch.sparse_coo:
         assert set(found._indices()[0].tolist()) == named
 
 
@@ -156,45 +152,11 @@ def test_one_graph_serves_all_masks(form: str, kind: str, padding: int | None) -
 
 
 def test_layouts_without_rows_are_refused() -> None:
-    for table in (
-        mg.nn.Embedding(6, 3),
-        mg.nn.Embedding(6, 3, capacity=9),
-        mg.nn.EmbeddingBag(6, 3, capacity=9),
-    ):
+    for table in (mg.nn.Embedding(6, 3), mg.nn.EmbeddingBag(6, 3)):
         with pytest.raises(
             UnsupportedLayoutError, match=r"torch.sparse_coo. Convert explicitly with x.to_dense"
         ):
             table(mg.masked(IDS, MASK).to_sparse())
-
-
-def test_derivatives_by_the_weight_of_a_table_with_a_capacity() -> None:
-    """``torch.autograd.grad`` attaches nothing; what it is asked for it gives."""
-    table, layer = mg.nn.Embedding(HEIGHT, WIDTH, capacity=12), nn.Linear(WIDTH, 1)
-    ids = mg.masked(IDS, MASK)
-    (found,) = torch.autograd.grad(layer(table(ids)).sum(), table.weight)
-    counts = torch.tensor([0, 1, 2, 1, 0, 0])[:, None]
-    torch.testing.assert_close(found, counts * layer.weight.detach())
-    torch.autograd.grad(layer(table(ids)).sum(), layer.weight)
-    assert table.weight.grad is None
-    per_sample = mg.per_sample_grad(table, lambda y: (y * layer.weight.detach()).sum(), ids, method="loop")
-    torch.testing.assert_close(per_sample["weight"].sum(0), found)
-    assert table.weight.grad is None
-
-
-@pytest.mark.compiled
-def test_derivatives_through_a_graph_are_refused() -> None:
-    table, layer = mg.nn.Embedding(HEIGHT, WIDTH, capacity=12), nn.Linear(WIDTH, 1)
-    compiled = torch.compile(lambda ids: layer(table(ids)), fullgraph=True, backend="aot_eager")
-    torch.autograd.grad(compiled(IDS.clamp(0, 5)).sum(), layer.weight)
-    assert table.weight.grad is None
-    with pytest.raises(
-        RuntimeError, match=r"attached by backward\(\) only. Call the model without torch.compile"
-    ):
-        torch.autograd.grad(compiled(IDS.clamp(0, 5)).sum(), table.weight)
-    compiled(mg.masked(IDS, MASK)).sum().backward()
-    torch.testing.assert_close(
-        table.weight.grad.to_dense(), torch.tensor([0, 1, 2, 1, 0, 0])[:, None] * layer.weight.detach()
-    )
 
 
 def test_vmap_says_why_it_cannot_list_rows() -> None:

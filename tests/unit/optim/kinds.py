@@ -44,14 +44,6 @@ def hidden(dense: Tensor) -> MaskedTensor:
     return masked(torch.where(dense != 0, dense, NAN), dense != 0)
 
 
-def padded(dense: Tensor) -> mg.PaddedRows:
-    """The rows that are not 0, in more slots than there are such rows; NaN in those that are not used."""
-    rows = dense.flatten(1).abs().sum(1).nonzero().view(-1)
-    free = dense.new_full((2, *dense.shape[1:]), NAN)
-    at = torch.cat([rows, rows.new_full((2,), len(dense))])
-    return mg.PaddedRows(at, torch.cat([dense[rows], free]), dense.shape)
-
-
 def whole(dense: Tensor) -> Tensor:
     """A tensor without sparse dimensions, which lists the parameter twice."""
     values = torch.stack([dense - 1, torch.ones_like(dense)])
@@ -83,7 +75,6 @@ MASKED: dict[str, Callable[[Tensor], Any]] = {
 BY_ROWS: dict[str, Callable[[Tensor], Any]] = {
     "rows": lambda d: d.to_sparse(1),
     "rows twice": rows_twice,
-    "padded rows": padded,
 }
 #: Nothing is left out.
 FULL: dict[str, Callable[[Tensor], Any]] = {
@@ -95,8 +86,6 @@ every_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 def specified(gradient: Any) -> Tensor:
     """Which entries a gradient specifies."""
-    if isinstance(gradient, mg.PaddedRows):
-        gradient = gradient.to_masked()
     if isinstance(gradient, MaskedTensor):
         return gradient.mask
     if gradient.layout is torch.strided:

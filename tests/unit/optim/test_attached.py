@@ -56,7 +56,7 @@ def test_what_does_not_fit_is_refused_at_once() -> None:
     p = nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=r"gradient of the parameter has shape \(3,\)"):
         attach_gradient(p, masked(torch.ones(3), torch.tensor([True, False, True])))
-    with pytest.raises(TypeError, match="must be a tensor, a MaskedTensor or PaddedRows, got list"):
+    with pytest.raises(TypeError, match="must be a tensor or a MaskedTensor, got list"):
         attach_gradient(p, [1.0, 2.0])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"dtype torch\.int64"):
         attach_gradient(p, torch.tensor([1, 2]))

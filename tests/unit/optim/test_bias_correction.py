@@ -40,9 +40,8 @@ def test_the_first_step_of_a_row_after_a_hundred_of_others() -> None:
     ("kind", "dtype"),
     [
         (kind, dtype)
-        for kind in ("rows", "masked", "padded", "dense")
+        for kind in ("rows", "masked", "dense")
         for dtype in (torch.float32, torch.float64, torch.complex64)
-        if not (kind == "padded" and dtype.is_complex)  # padded rows are real
     ],
 )
 def test_each_row_is_as_if_it_were_alone(
@@ -64,11 +63,6 @@ def test_each_row_is_as_if_it_were_alone(
             p.grad = torch.sparse_coo_tensor([index], values, p.shape, check_invariants=True)
         elif kind == "dense":
             p.grad = grad
-        elif kind == "padded":
-            padded = mg.PaddedRows(
-                torch.tensor([*index, 5]), torch.cat([values, values[:1] * float("nan")]), p.shape
-            )
-            mg.attach_gradient(p, padded)
         else:
             whole = mask.view(-1, *(1 for _ in row)).expand(p.shape)
             mg.attach_gradient(p, mg.masked(torch.where(whole, grad, float("nan")), whole))

@@ -47,7 +47,7 @@ def test_they_are_those_of_torch(name: str) -> None:
 
 
 @every_kind
-@pytest.mark.parametrize("kind", ["COO", "CSR", "masked", "slots"])
+@pytest.mark.parametrize("kind", ["COO", "CSR", "masked"])
 def test_others_are_refused_before_anything_moves(name: str, kind: str) -> None:
     p, q = nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))
     optimizer = getattr(mg.optim, name)([p, q], **KINDS[name])
@@ -58,8 +58,6 @@ def test_others_are_refused_before_anything_moves(name: str, kind: str) -> None:
         gradient = gradient.to_sparse(1).to_sparse_tensor()
     elif kind == "CSR":
         gradient = gradient.to_sparse_csr()
-    elif kind == "slots":
-        gradient = mg.PaddedRows(torch.tensor([0, 3]), torch.ones(2, 2), (3, 2))
     for again in (optimizer, copy.deepcopy(optimizer)):
         own = again.param_groups[0]["params"]
         own[0].grad = torch.ones(3, 2)

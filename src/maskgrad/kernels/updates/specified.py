@@ -14,13 +14,13 @@ __all__ = ["EVERY", "Listed", "Specified"]
 
 
 class Specified:
-    """The entries of a rule's tensors under ``mask``; None: all. Padded rows count in norms only where ``used``."""
+    """The entries of a rule's tensors under ``mask``; None: all."""
 
     in_pieces = False
     """Whether several pieces of one row have state values of their own, which must stay equal."""
 
-    def __init__(self, mask: Tensor | None = None, used: Tensor | None = None) -> None:
-        self.mask, self.used = mask, used
+    def __init__(self, mask: Tensor | None = None) -> None:
+        self.mask = mask
 
     def row_mean(self, x: Tensor, like: Tensor) -> Tensor:
         """Mean of ``x`` over the specified entries of each row, in a shape that fits ``like``; 0 if there are none."""
@@ -38,8 +38,7 @@ class Specified:
 
     def norm(self, x: Tensor) -> Tensor:
         """Euclidean norm of all specified entries of ``x``, shape ()."""
-        x = self._kept(x if self.used is None else torch.where(self.used, x, 0))
-        norm: Tensor = torch.linalg.vector_norm(x)
+        norm: Tensor = torch.linalg.vector_norm(self._kept(x))
         return norm
 
     def add_square_(self, total: Tensor, grad: Tensor, weight: float) -> None:

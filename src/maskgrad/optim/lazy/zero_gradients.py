@@ -49,13 +49,7 @@ def update_with_zeros(
     lazy = lazy_rows_of(param)
     mask = trained_entries(param)
     per_row = any(state.shape != param.shape for state in states)
-    if (
-        gradient.rows is None
-        or gradient.padded
-        or gradient.leading == 0
-        or update.whole
-        or (mask is not None and per_row)
-    ):
+    if gradient.rows is None or gradient.leading == 0 or update.whole or (mask is not None and per_row):
         if lazy is not None:
             if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
                 got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)
@@ -109,9 +103,8 @@ def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradi
     """The gradient with zeros where unspecified, except for entries outside ``mask``."""
     values = gradient.values
     if gradient.rows is not None:
-        merged = gradient if gradient.padded else _merged(gradient, param)
+        merged = _merged(gradient, param)
         assert merged.rows is not None
-        free = int(gradient.padded)  # padding is added to an extra row at the end
-        values = merged.values.new_zeros(merged.number_of_rows + free, *merged.values.shape[1:])
-        values = values.index_add(0, merged.rows, merged.values)[: merged.number_of_rows].view(param.shape)
+        values = merged.values.new_zeros(merged.number_of_rows, *merged.values.shape[1:])
+        values = values.index_add(0, merged.rows, merged.values).view(param.shape)
     return Gradient(values, param.shape, mask)
