@@ -219,3 +219,12 @@ def test_where_no_process_can_be_forked_the_report_is_incomplete(monkeypatch: py
         for _ in pooled(right=True, loader=True):
             pass
     assert watched.report.ok
+
+
+def test_where_the_process_that_waits_is_gone_the_report_is_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("maskgrad.doctor.forked.padding_length", lambda case: os._exit(1))
+    report = run(pooled, right=True, loader=True)
+    assert report.verdict == "incomplete"
+    assert "its process ended" in report.skipped[0].why
