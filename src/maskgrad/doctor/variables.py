@@ -28,15 +28,14 @@ class Variables:
 
     def __init__(self, arguments: Mapping[Key, Any]) -> None:
         self.tensors: dict[Key, Tensor] = {}
-        #: a part, the key of the tensor that it is of, its first column, and how many columns it lacks
-        self._parts: list[tuple[Tensor, Key, int, int]] = []
+        #: a part, the key of the tensor that it is of, the axis, its first position, and how many positions it lacks
+        self._parts: list[tuple[Tensor, Key, int, int, int]] = []
         seen = [*_tensors(arguments), *_of_functions(sys._getframe(1))]
         for key, tensor in seen:
-            wholes = [(other, start) for _, other in seen if (start := _start(tensor, other)) is not None]
+            wholes = [(name, other, *at) for name, other in seen if (at := _place(tensor, other)) is not None]
             if wholes:
-                whole, start = max(wholes, key=lambda found: found[0].shape[1])
-                name = next(name for name, other in seen if other is whole)
-                self._parts.append((tensor, name, start, whole.shape[1] - tensor.shape[1]))
+                name, whole, axis, start = max(wholes, key=lambda found: found[1].numel())
+                self._parts.append((tensor, name, axis, start, whole.shape[axis] - tensor.shape[axis]))
             elif not any(tensor is other for other in self.tensors.values()):
                 self.tensors.setdefault(key, tensor)
 
@@ -45,8 +44,8 @@ class Variables:
         for key, tensor in self.tensors.items():
             if new[key] is not tensor:
                 tensor.data = new[key].detach()
-        for part, key, start, missing in self._parts:
-            part.data = new[key].detach().narrow(1, start, new[key].shape[1] - missing)
+        for part, key, axis, start, missing in self._parts:
+            part.data = new[key].detach().narrow(axis, start, new[key].shape[axis] - missing)
 
 
 def _of_functions(frame: FrameType | None) -> Iterator[tuple[Key, Tensor]]:
@@ -67,17 +66,17 @@ def _tensors(held: Any) -> Iterator[tuple[Key, Tensor]]:
             yield key, tensor
 
 
-def _start(part: Tensor, whole: Tensor) -> int | None:
-    """The first column of a tensor that has some of the columns of another, in its memory; None if it has not."""
+def _place(part: Tensor, whole: Tensor) -> tuple[int, int] | None:
+    """The axis and the first position of a tensor that has some positions of another, in its memory; None if not."""
     if key_of(part) is None or key_of(part) != key_of(whole) or part.ndim != whole.ndim or part.ndim < 2:
         return None
-    same = (
-        part.stride() == whole.stride()
-        and part.shape[:1] + part.shape[2:] == whole.shape[:1] + whole.shape[2:]
-    )
-    start, rest = divmod(int(part.storage_offset() - whole.storage_offset()), max(whole.stride(1), 1))
-    inside = start >= 0 and start + part.shape[1] <= whole.shape[1]
-    return start if same and inside and not rest and part.shape[1] < whole.shape[1] else None
+    axes = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
+    if len(axes) != 1 or axes[0] > 1 or part.stride() != whole.stride():
+        return None
+    (axis,) = axes
+    offset = int(part.storage_offset() - whole.storage_offset())
+    start, rest = divmod(offset, max(whole.stride(axis), 1))
+    return (axis, start) if not rest and 0 <= start <= whole.shape[axis] - part.shape[axis] else None
 
 
 def mask_in(tensor: Tensor, mask: Tensor, other: Tensor) -> Tensor | None:
@@ -86,8 +85,8 @@ def mask_in(tensor: Tensor, mask: Tensor, other: Tensor) -> Tensor | None:
         return mask
     if (other.shape, other.dtype) == (tensor.shape, tensor.dtype) and bool((other == tensor).all()):
         return mask
-    start = _start(tensor, other)
-    if start is None or tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
+    place = _place(tensor, other)
+    if place is None or tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
         return None
     real = other != tensor[~mask][0]  # the id of padding
-    return real if bool((real.narrow(1, start, tensor.shape[1]) == mask).all()) else None
+    return real if bool((real.narrow(*place, tensor.shape[place[0]]) == mask).all()) else None
