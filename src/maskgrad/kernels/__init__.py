@@ -42,7 +42,7 @@ from maskgrad.kernels.updates import (
     rmsprop_rows_,
     rowwise_adagrad_rows_,
     sgd_rows_,
-    update_tables_,
+    update_table_,
 )
 from maskgrad.kernels.variance import masked_variance, segment_mean, segment_variance
 
@@ -92,7 +92,7 @@ __all__ = [
     "served_rows",
     "sgd_rows_",
     "sort_rows",
-    "update_tables_",
+    "update_table_",
     "use_kernels",
     "write_where_",
 ]

@@ -8,7 +8,7 @@ as pairs of real ones. A state may have one value per row: shape (R, 1, ..., 1) 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -22,10 +22,9 @@ from maskgrad.optim.rule import Fused, Update
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places
 
-__all__ = ["Batch", "RowAccess", "apply_update", "computing_dtype"]
+__all__ = ["RowAccess", "apply_update", "computing_dtype"]
 
 _PIECE = 1 << 17  # entries of a masked update at a time
-_LARGE = 1 << 17  # values of a gradient; copying more takes longer than starting a kernel
 
 
 def computing_dtype(param: Tensor) -> torch.dtype:
@@ -83,53 +82,6 @@ class RowAccess:
     def _indexed(self, rows: Tensor) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
         at = (rows,) if self._flat else tuple(places(rows, self.sizes))
         return [(table, (self.first(rows),) if per_row else at) for table, per_row in self._tables]
-
-
-class Batch:
-    """Updates of different parameters, in any order; combined for small tables.
-
-    An update of some hundred rows takes less time than its call overhead. Tables with equal numbers, dtype and row
-    shape are passed as one: a model with 26 of them starts one kernel. Their gradients are concatenated,
-    so large ones, which gain nothing, are passed separately.
-    """
-
-    def __init__(self) -> None:
-        self._groups: dict[Any, tuple[Fused, list[Any]]] = {}
-
-    def add(
-        self,
-        update: Update,
-        param: Tensor,
-        gradient: Gradient,
-        states: Sequence[Tensor],
-        done: Callable[[], None],
-    ) -> None:
-        """Perform an update, at once or with :meth:`run`, and then call ``done``: a step counts once it is done."""
-        read = None
-        if gradient.rows is not None and 0 < gradient.values.numel() < _LARGE:
-            read = _row_tables(update, [param.detach(), *states], gradient)
-        if read is None:
-            apply_update(update, param, gradient, states)
-            done()
-            return
-        fused, tables, values = read
-        used = tuple(table is not None for table in tables)
-        table = tables[0]
-        key = (
-            fused.kernel, *sorted(fused.numbers.items()), used, table.dtype, table.device, table.shape[1:],
-        )  # fmt: skip
-        self._groups.setdefault(key, (fused, []))[1].append((tables, gradient.rows, values, done))
-
-    def run(self) -> None:
-        """Perform the deferred updates."""
-        for fused, updates in self._groups.values():
-            tables, rows, values, done = zip(*updates, strict=True)
-            kernels.update_tables_(
-                fused.kernel, [*map(list, zip(*tables, strict=True))], [*rows], [*values], **fused.numbers
-            )
-            for count in done:
-                count()
-        self._groups.clear()
 
 
 def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequence[Tensor]) -> None:
@@ -230,9 +182,7 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
     read = _row_tables(update, tensors, gradient)
     if read is not None:
         fused, tables, values = read
-        kernels.update_tables_(
-            fused.kernel, [[t] for t in tables], [gradient.rows], [values], **fused.numbers
-        )
+        kernels.update_table_(fused.kernel, tables, gradient.rows, values, **fused.numbers)
         return
     access = RowAccess(tensors, gradient.leading)
     rows, values = gradient.rows, _real_values(gradient.values, tensors[0])

@@ -7,7 +7,6 @@ import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
@@ -19,14 +18,14 @@ from maskgrad.gradients.step_hooks import name_of, named, parameters_of
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.documentation import documentation_of
-from maskgrad.optim.engine import Batch
+from maskgrad.optim.engine import apply_update
 from maskgrad.optim.hyperparameters import check_options
 from maskgrad.optim.lazy.rows import bring_up_to_date, prepare_loading
 from maskgrad.optim.lazy.zero_gradients import update_with_zeros
 from maskgrad.optim.loading import SHARED_OPTIONS, check_group, check_names, check_shapes
 from maskgrad.optim.parameters import check_parameter, with_values
-from maskgrad.optim.rows import RowLoop, too_many
-from maskgrad.optim.rule import Hyperparameters, Rule, Update
+from maskgrad.optim.rows import RowLoop
+from maskgrad.optim.rule import Hyperparameters, Rule
 from maskgrad.optim.torch_steps import TorchGroup, TorchSteps
 from maskgrad.semantics.entries import HALVES
 
@@ -211,7 +210,7 @@ class MaskedOptimizer(TorchSteps):
             else:
                 groups, others = kept.dense.sort(self.state)
                 dense += groups
-            rows = None if kept.rows is None or too_many(others) else kept.rows
+            rows = kept.rows
             for number, param in others:
                 table = None if rows is None else rows.table(param, self.state)
                 if table is not None:
@@ -226,12 +225,10 @@ class MaskedOptimizer(TorchSteps):
         # Nothing is written so far.
         if dense:
             self._step_as_torch(dense)
-        batch = Batch()
         for param, gradient, numbers, name in ready:
-            self._update(param, gradient, numbers, batch, name)
+            self._update(param, gradient, numbers, name)
         for table in tables:
             table()
-        batch.run()
         return loss
 
     def _prepared_group(self, position: int, group: dict[str, Any]) -> Prepared:
@@ -270,25 +267,19 @@ class MaskedOptimizer(TorchSteps):
         check_options(group, type(self).__name__, self._rule.has_statistics, self._is_torchs)
         return Hyperparameters.of(self._rule, group)
 
-    def _update(
-        self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, batch: Batch, name: str
-    ) -> None:
+    def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, name: str) -> None:
         numbers = self._numbers_now(param, numbers)
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry if it has no state
         step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
         scalars = {name: state[name] for name in numbers.scalars()}
         update = numbers.update(step, **scalars)
-        count = partial(self._count, param, gradient, numbers, update)
         if numbers.zeros:
             update_with_zeros(update, param, gradient, states, numbers, step, scalars, name)
-            count()
         else:
             bring_up_to_date(param)  # does nothing, unless the option was changed
-            batch.add(update, param, gradient, states, count)
-
-    def _count(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, update: Update) -> None:
-        """Count the step of ``param``, and store its scalar states."""
+            apply_update(update, param, gradient, states)
+        # A step counts once it is done.
         state = self.state.get(param, {})
         if numbers.counts_steps:
             state["step"] += 1

@@ -1,13 +1,12 @@
 """Fast steps for the usual gradient of a table, COO with whole rows, which call the compiled loop directly.
 
 Finding the rows checks the indices. Everything else uses the engine: other layouts and dtypes, frozen entries,
-``unspecified="zero"``, one state value per row, many small tables (in one pass), and invalid arguments,
-for which the engine raises the errors.
+``unspecified="zero"``, one state value per row, and invalid arguments, for which the engine raises the errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,23 +19,18 @@ from maskgrad.kernels.selection import PLAIN
 from maskgrad.optim.rule import Fused, Hyperparameters
 from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
 
-__all__ = ["RowLoop", "too_many"]
+__all__ = ["RowLoop"]
 
 #: Up to this number of values for each thread, a plain SGD step uses PyTorch's addition, which neither sorts nor
 #: merges. Merging first takes 0.9 to 1.6 times as long below, and 0.85 at twice as many, in a table beyond the cache.
 ADDED = 1 << 20
-#: Above this number of tables, one pass of the engine is faster.
-MANY = 4
+#: Number of tables whose addresses are kept.
+KEPT = 256
 
 
 def _is_of_rows(grad: Any) -> bool:
     """Return whether the gradient lists whole rows."""
     return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
-
-
-def too_many(params: Sequence[tuple[int, Tensor]]) -> bool:
-    """Return whether there are too many tables to step one by one."""
-    return len(params) > MANY and sum(_is_of_rows(param.grad) for _, param in params) > MANY
 
 
 class RowLoop:
@@ -98,9 +92,9 @@ class RowLoop:
         place = param.shape, param.dtype, param.data_ptr(), *[t.data_ptr() for t in states]
         prepared = self.tables.get(place)
         if prepared is None:
-            tables = [[param.detach()], *([t] for t in fused.arranged(states))]
+            tables = [param.detach(), *fused.arranged(states)]
             prepared = backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
-            if len(self.tables) >= 4 * MANY:  # their memory has changed
+            if len(self.tables) >= KEPT:  # their memory has changed
                 self.tables.clear()
             self.tables[place] = prepared
         call = self.bound.get(param.dtype)

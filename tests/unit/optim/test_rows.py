@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad import kernels
+from maskgrad.kernels.updates import cpu as cpu_updates
 from maskgrad.optim import rows as prepared
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -198,3 +200,42 @@ def test_a_parameter_of_a_class_of_its_own_goes_through_the_engine() -> None:
         optimizer.step()
         assert param.detach()[1].tolist() == pytest.approx([0.9, 0.9])
     assert taken == [True, False]
+
+
+def test_a_refused_step_changes_no_table() -> None:
+    params = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(3)]
+    optimizer = mg.optim.Adagrad(params, lr=0.1)
+    for p, row in zip(params, (0, 1, 9), strict=True):
+        p.grad = torch.sparse_coo_tensor([[min(row, 3)]], torch.ones(1, 2), (4, 2))
+    params[2].grad = torch.sparse_coo_tensor([[9]], torch.ones(1, 2), (4, 2), check_invariants=False)
+    with pytest.raises(IndexError, match="9"):
+        optimizer.step()
+    assert all(bool((p == 1).all()) for p in params)
+    assert not any(optimizer.state[p]["step"] for p in params)
+
+
+@pytest.mark.parametrize("options", [{}, {"state": "row"}], ids=str)
+def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """Not for tables whose kernel never ran: of the usual kind, and of one that the engine updates."""
+    dense = torch.nn.Parameter(torch.ones(4, 2))
+    tables = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(6)]
+    optimizer = mg.optim.Adagrad([dense, *tables], lr=0.1, **options)
+    dense.grad = torch.ones(4, 2)
+    for table in tables:
+        table.grad = torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2))
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(kernels, "update_table_", fails)
+    monkeypatch.setattr(cpu_updates, "run", fails)
+    with pytest.raises(MemoryError):
+        optimizer.step()
+    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [1, *[0] * 6]
+    assert not (dense == 1).any()
+    assert all(bool((table == 1).all()) for table in tables)
+    monkeypatch.undo()
+    optimizer.step()
+    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [2, *[1] * 6]

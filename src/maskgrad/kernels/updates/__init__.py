@@ -226,33 +226,27 @@ def scalars(name: str, numbers: dict[str, Any]) -> tuple[float, ...]:
 
 
 @torch.no_grad()
-def update_tables_(
-    name: str,
-    tables: Sequence[Sequence[Tensor | None]],
-    indices: Sequence[Tensor],
-    values: Sequence[Tensor],
-    **numbers: Any,
+def update_table_(
+    name: str, tables: Sequence[Tensor | None], indices: Tensor, values: Tensor, **numbers: Any
 ) -> None:
-    """One step on several tables with the same scalars, in place: in one pass if the implementation supports them.
+    """One step on a table, in place, without the overhead of an operator, which is as much as a small step.
 
     Args:
         name: name of the kernel.
-        tables: the parameters, and for each state of the rule a list of one tensor (or None) per table.
-        indices: for each table the rows that have a gradient.
+        tables: the parameter, and each state of the rule, or None.
+        indices: the rows that have a gradient.
         values: their gradients.
         numbers: the scalars of the rule.
     """
-    for i, v in zip(indices, values, strict=True):
-        check_rows(i, v)
-    rows = zip(*tables, strict=True)
-    # calls the implementation directly, not through its operator, which costs twice as much as a small step
-    together = numbers.get("first_step") is None and all(
-        KERNELS[name].is_compiled_for(*row, i, v) for row, i, v in zip(rows, indices, values, strict=True)
-    )
-    if together and backend_of("maskgrad.kernels.updates.cpu", "update_tables")(
-        name, tables, indices, values, **numbers
+    check_rows(indices, values)
+    own = KERNELS[name]
+    if (
+        numbers.get("first_step") is None
+        and own.is_compiled_for(*tables, indices, values)
+        and backend_of("maskgrad.kernels.updates.cpu", "update_table")(
+            name, tables, indices, values, **numbers
+        )
     ):
-        torch.autograd.graph.increment_version([t for kind in tables for t in kind if t is not None])
+        torch.autograd.graph.increment_version([t for t in tables if t is not None])
         return
-    for *row, i, v in zip(*tables, indices, values, strict=True):
-        KERNELS[name](*row, i, v, **numbers)
+    own(*tables, indices, values, **numbers)

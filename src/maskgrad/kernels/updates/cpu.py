@@ -1,17 +1,15 @@
-r"""One optimizer step on the rows that have a gradient, of one table or of several: merge and update, in one pass.
+r"""One optimizer step on the rows of a table that have a gradient: merge and update, in one pass.
 
 The formulas are those of the reference. Indices are sorted first (see ``sorting.py``), so each touched row belongs to
 one task and is read and written once; merged gradients never reach memory. The rows of a large table lie at places that
 the processor cannot predict, so they are prefetched: half the time for 262,144 rows of
-a 10^6 x 64 table. Several tables count as one, with continuous row numbers, so that a model with 26 small ones sorts
-once and starts one loop. An index outside its table is found before anything is written. Half-precision parameters and
-rows with gaps are left to the reference.
+a 10^6 x 64 table. An index outside the table is found before anything is written. Half-precision parameters and rows
+with gaps are left to the reference.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -33,9 +31,8 @@ def _update(name: str, *tensors: Tensor | None, first_step: Tensor | None = None
     if name in ("sgd_rows_", "rmsprop_rows_") and not numbers.get("momentum"):
         tables[-1] = None  # the buffer
     marks = None if tables[-1] is None else first_step
-    kinds = [[table] for table in tables]
     fits = first_step is None or first_step.is_contiguous()
-    if fits and update_tables(name, kinds, [indices], [values], marks=marks, **numbers):  # type: ignore[list-item]
+    if fits and update_table(name, tables, indices, values, marks=marks, **numbers):  # type: ignore[arg-type]
         return
     if first_step is not None:
         numbers["first_step"] = first_step
@@ -48,77 +45,62 @@ sgd_rows_, adagrad_rows_, rowwise_adagrad_rows_, adam_rows_, rmsprop_rows_ = (
 )
 
 
-def update_tables(
+def update_table(
     name: str,
-    tables: Sequence[Sequence[Tensor | None]],
-    indices: Sequence[Tensor],
-    values: Sequence[Tensor],
-    *,
+    tables: Sequence[Tensor | None],
+    indices: Tensor,
+    values: Tensor,
     marks: Tensor | None = None,
     **numbers: Any,
 ) -> bool:
-    """Update several tables in one pass, if they are supported; return whether it did.
-
-    Args:
-        name: name of the kernel.
-        tables: the parameters, and for each state of the rule a list of one tensor (or None) per table.
-        indices: for each table the rows that have a gradient.
-        values: their gradients; of one width for all tables.
-        marks: for the only table of SGD, the rows whose buffer has not been started.
-        numbers: the scalars of the rule.
-    """
-    params: list[Any] = list(tables[0])
-    if not _fusable(params, tables[1:], values):
+    """As :func:`maskgrad.kernels.update_table_`, with ``first_step`` in ``marks``; False if the loops do not fit."""
+    param = tables[0]
+    assert param is not None
+    if not _fits(tables, values, len(param)):
         return False
-    found = _runs([len(p) for p in params], indices)
-    gradients = [v.detach().to(params[0].dtype).reshape(-1).contiguous() for v in values]
-    gradient = gradients[0] if len(gradients) == 1 else torch.cat(gradients)
+    found = runs(indices, len(param))
+    gradient = values.detach().to(param.dtype).reshape(-1).contiguous()
     ready = prepared(tables)
     update_prepared(ready, found, array(gradient), *bound(name, ready, marks, **numbers))
     return True
 
 
-class Tables(NamedTuple):
-    """The memory of tables: arguments of the loops that do not change between steps."""
+class Table(NamedTuple):
+    """The memory of a table and its states: arguments of the loops that do not change between steps."""
 
     bases: Any
-    firsts: Any
     width: int
     dtype: torch.dtype
     present: tuple[bool, ...]
 
 
-def prepared(tables: Sequence[Sequence[Tensor | None]]) -> Tables:
-    """Parameters of one width, and for each state one tensor or None per table, all contiguous."""
-    params: Any = tables[0]
+def prepared(tables: Sequence[Tensor | None]) -> Table:
+    """A parameter and its states, or None for those that are not used, all contiguous."""
+    param: Any = tables[0]
     # Numba compiles one version for arrays and one for None: the parameter replaces a state that is not used.
-    bases = [[t.data_ptr() for t in (params if kind[0] is None else kind)] for kind in tables]  # type: ignore[union-attr]
-    firsts = [0, *itertools.accumulate(len(p) for p in params)]
-    present = tuple(kind[0] is not None for kind in tables[1:])
-    width = math.prod(params[0].shape[1:])
-    return Tables(np.array(bases, np.int64), np.array(firsts, np.int64), width, params[0].dtype, present)
+    bases = [(param if t is None else t).data_ptr() for t in tables]
+    present = tuple(t is not None for t in tables[1:])
+    return Table(np.array(bases, np.int64), math.prod(param.shape[1:]), param.dtype, present)
 
 
 def bound(
-    name: str, tables: Tables, marks: Tensor | None = None, **numbers: Any
+    name: str, table: Table, marks: Tensor | None = None, **numbers: Any
 ) -> tuple[Any, tuple[Any, ...]]:
-    """The loop of a kernel, and its last arguments: the scalars in the type of the tables."""
-    number: Any = np.float32 if tables.dtype == torch.float32 else np.float64
-    arguments = (*map(number, family.scalars(name, numbers)), *tables.present[_REQUIRED.get(name, 1) :])
+    """The loop of a kernel, and its last arguments: the scalars in the type of the table."""
+    number: Any = np.float32 if table.dtype == torch.float32 else np.float64
+    arguments = (*map(number, family.scalars(name, numbers)), *table.present[_REQUIRED.get(name, 1) :])
     if name == "sgd_rows_":
         fresh = _NO_MARKS if marks is None else array(marks)
         arguments = (fresh, *arguments, bool(numbers.get("nesterov")))
     return getattr(loops, name.removesuffix("_rows_")), arguments
 
 
-def update_prepared(
-    tables: Tables, found: Runs, gradient: Any, loop: Any, arguments: tuple[Any, ...]
-) -> None:
-    """Update the rows in ``found``; ``gradient`` is a 1-D array of the dtype of the tables."""
+def update_prepared(table: Table, found: Runs, gradient: Any, loop: Any, arguments: tuple[Any, ...]) -> None:
+    """Update the rows in ``found``; ``gradient`` is a 1-D array of the dtype of the table."""
     number = len(found.rows)
     run(
-        loop, tables.bases, tables.firsts, found.rows, gradient, found.keys, found.places, found.starts, tables.width,
-        *arguments, tasks=number, elements=3 * tables.width * len(found.keys),
+        loop, table.bases, found.rows, gradient, found.keys, found.places, found.starts, table.width,
+        *arguments, tasks=number, elements=3 * table.width * len(found.keys),
     )  # fmt: skip
 
 
@@ -127,29 +109,11 @@ _NO_MARKS = np.empty(0, np.uint8)
 _REQUIRED = {"sgd_rows_": 0, "adam_rows_": 2}
 
 
-def _fusable(
-    params: Sequence[Tensor], states: Sequence[Sequence[Tensor | None]], values: Sequence[Tensor]
-) -> bool:
-    dtype, row = params[0].dtype, params[0].shape[1:]
+def _fits(tables: Sequence[Tensor | None], values: Tensor, height: int) -> bool:
+    dtype = tables[0].dtype  # type: ignore[union-attr]
     return (
         dtype in (torch.float32, torch.float64)
-        and all(p.shape[1:] == row for p in params)
-        and all(
-            t is None or (t.dtype == dtype and t.is_contiguous()) for kind in (params, *states) for t in kind
-        )
-        and all(v.numel() > 0 for v in values)
-        and fits(sum(len(v) for v in values), sum(len(p) for p in params))
+        and all(t is None or (t.dtype == dtype and t.is_contiguous()) for t in tables)
+        and values.numel() > 0
+        and fits(len(values), height)
     )
-
-
-def _runs(sizes: list[int], indices: Sequence[Tensor]) -> Runs:
-    """Runs of equal rows, with continuous row numbers over all tables."""
-    if len(sizes) == 1:
-        return runs(indices[0], sizes[0])
-    through = torch.cat(list(indices))
-    counts = np.array([len(i) for i in indices], np.int64)
-    outside = loops.number_through(through.numpy(), counts, np.array(sizes, np.int64))
-    if outside >= 0:
-        for i, size in zip(indices, sizes, strict=True):
-            runs(i, size)  # raises for the table that it concerns
-    return runs(through, sum(sizes))

@@ -1,8 +1,7 @@
 """The loops of the updates, one for each rule; see ``cpu.py``.
 
-Row k of the work is row ``rows[k]``, numbered over all tables: of table t if ``firsts[t] <= rows[k]`` and
-``rows[k] < firsts[t + 1]``. ``bases[i, t]`` is the address of its parameter (i = 0) or of a state. Rows ascend, so a
-table is found by stepping on. The scalars are those of the rules; ``factor`` multiplies the merged gradient.
+Row k of the work is row ``rows[k]``; ``bases[i]`` is the address of the parameter (i = 0) or of a state. The scalars
+are those of the rules; ``factor`` multiplies the merged gradient.
 """
 
 from __future__ import annotations
@@ -17,27 +16,6 @@ from maskgrad.kernels.cpu.compiler import ask, compiled, inlined, pointer
 AHEAD = 8  # rows between prefetching one and reading it
 
 
-@compiled
-def number_through(indices: Any, counts: Any, sizes: Any) -> int:
-    """Number the rows over all tables, in place; return the position of an index outside its table, or -1."""
-    outside, i, first = -1, 0, 0
-    for t in range(sizes.size):
-        for _ in range(counts[t]):
-            if indices[i] < 0 or indices[i] >= sizes[t]:
-                outside = i
-            indices[i] += first
-            i += 1
-        first += sizes[t]
-    return outside
-
-
-@inlined
-def _table_of(row: int, firsts: Any, table: int) -> int:
-    while row >= firsts[table + 1]:
-        table += 1
-    return table
-
-
 @inlined
 def _row(address: Any, width: int, dtype: Any) -> Any:
     """A row by its address. A slice would be reference-counted, twice for each row."""
@@ -46,18 +24,24 @@ def _row(address: Any, width: int, dtype: Any) -> Any:
 
 @inlined
 def _ask_ahead(
-    bases: Any, firsts: Any, rows: Any, memory: Any, keys: Any, places: Any, starts: Any, size: Any, kinds: int, k: int,
-    hi: int, table: int,
-) -> int:  # fmt: skip
-    """Prefetch row k + AHEAD of ``kinds`` tables and its gradients; return the index of its table."""
+    bases: Any,
+    rows: Any,
+    memory: Any,
+    keys: Any,
+    places: Any,
+    starts: Any,
+    size: Any,
+    kinds: int,
+    k: int,
+    hi: int,
+) -> None:
+    """Prefetch row k + AHEAD of parameter and states, ``kinds`` together, and its gradients."""
     later = k + AHEAD
     if later < hi:
-        table = _table_of(rows[later], firsts, table)
         for i in range(starts[later], min(starts[later + 1], starts[later] + AHEAD)):
             ask(memory + np.int64(keys[i] & places) * size, size)
         for i in range(kinds):
-            ask(bases[i, table] + (rows[later] - firsts[table]) * size, size)
-    return table
+            ask(bases[i] + rows[later] * size, size)
 
 
 @inlined
@@ -90,25 +74,21 @@ def _merge_run(
 
 @compiled
 def sgd(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, fresh: Any,
+    bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, fresh: Any,
     factor: Any, decay: Any, lr: Any, momentum: Any, undamped: Any, buffered: bool, nesterov: bool, lo: int, hi: int,
 ) -> None:  # fmt: skip
-    """SGD; ``fresh`` marks the rows of a single table whose buffer has not been started."""
+    """SGD; ``fresh`` marks the rows whose buffer has not been started."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
-    table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _ask_ahead(
-            bases, firsts, rows, memory, keys, places, starts, size, 2 if buffered else 1, k, hi, later
-        )
-        table = _table_of(rows[k], firsts, table)
-        row = rows[k] - firsts[table]
-        p = _row(bases[0, table] + row * size, width, dtype)
+        _ask_ahead(bases, rows, memory, keys, places, starts, size, 2 if buffered else 1, k, hi)
+        row = rows[k]
+        p = _row(bases[0] + row * size, width, dtype)
         _merge_run(
             memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
         )
         if buffered:
-            b = _row(bases[1, table] + row * size, width, dtype)
+            b = _row(bases[1] + row * size, width, dtype)
             if fresh.size and fresh[row] != 0:
                 fresh[row] = 0
                 for j in range(width):
@@ -124,22 +104,20 @@ def sgd(
 
 @compiled
 def adagrad(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
     decay: Any, lr: Any, eps: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adagrad, one state for each entry."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
-    table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 2, k, hi, later)
-        table = _table_of(rows[k], firsts, table)
-        row = rows[k] - firsts[table]
-        p = _row(bases[0, table] + row * size, width, dtype)
+        _ask_ahead(bases, rows, memory, keys, places, starts, size, 2, k, hi)
+        row = rows[k]
+        p = _row(bases[0] + row * size, width, dtype)
         _merge_run(
             memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
         )
-        s = _row(bases[1, table] + row * size, width, dtype)
+        s = _row(bases[1] + row * size, width, dtype)
         for j in range(width):
             s[j] += g[j] * g[j]
             p[j] -= lr * g[j] / (np.sqrt(s[j]) + eps)
@@ -147,25 +125,23 @@ def adagrad(
 
 @compiled
 def rowwise_adagrad(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
     decay: Any, lr: Any, eps: Any, lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adagrad, one state for each row: the mean of its squares."""
     g, wide = np.full(width, lr), np.empty(width, np.float64)
-    table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 1, k, hi, later)
-        table = _table_of(rows[k], firsts, table)
-        row = rows[k] - firsts[table]
-        p = _row(bases[0, table] + row * size, width, dtype)
+        _ask_ahead(bases, rows, memory, keys, places, starts, size, 1, k, hi)
+        row = rows[k]
+        p = _row(bases[0] + row * size, width, dtype)
         _merge_run(
             memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
         )
         squares = np.float64(0)
         for j in range(width):
             squares += np.float64(g[j]) * np.float64(g[j])
-        state = _row(bases[1, table] + row * v.itemsize, 1, dtype)
+        state = _row(bases[1] + row * v.itemsize, 1, dtype)
         state[0] += v.dtype.type(squares / width)
         scale = lr / (np.sqrt(state[0]) + eps)
         for j in range(width):
@@ -174,32 +150,28 @@ def rowwise_adagrad(
 
 @compiled
 def adam(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
     decay: Any, rate: Any, new1: Any, beta2: Any, new2: Any, root2: Any, eps: Any, shrink: Any, amsgrad: bool,
     lo: int, hi: int,
 ) -> None:  # fmt: skip
     """Adam; ``new1`` is 1 - beta1, ``root2`` the root of the second bias correction, ``shrink`` AdamW's decay."""
     g, wide = np.full(width, rate), np.empty(width, np.float64)
-    table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _ask_ahead(
-            bases, firsts, rows, memory, keys, places, starts, size, 4 if amsgrad else 3, k, hi, later
-        )
-        table = _table_of(rows[k], firsts, table)
-        row = rows[k] - firsts[table]
-        p = _row(bases[0, table] + row * size, width, dtype)
+        _ask_ahead(bases, rows, memory, keys, places, starts, size, 4 if amsgrad else 3, k, hi)
+        row = rows[k]
+        p = _row(bases[0] + row * size, width, dtype)
         _merge_run(
             memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
         )
-        m = _row(bases[1, table] + row * size, width, dtype)
-        s = _row(bases[2, table] + row * size, width, dtype)
+        m = _row(bases[1] + row * size, width, dtype)
+        s = _row(bases[2] + row * size, width, dtype)
         for j in range(width):
             m[j] += new1 * (g[j] - m[j])
             s[j] = beta2 * s[j] + new2 * g[j] * g[j]
             g[j] = s[j]
         if amsgrad:
-            t = _row(bases[3, table] + row * size, width, dtype)
+            t = _row(bases[3] + row * size, width, dtype)
             for j in range(width):
                 t[j] = t[j] if t[j] > s[j] or t[j] != t[j] else s[j]
                 g[j] = t[j]
@@ -209,35 +181,33 @@ def adam(
 
 @compiled
 def rmsprop(
-    bases: Any, firsts: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
+    bases: Any, rows: Any, v: Any, keys: Any, places: Any, starts: Any, width: int, factor: Any,
     decay: Any, lr: Any, alpha: Any, new: Any, eps: Any, momentum: Any, centered: bool, buffered: bool, lo: int,
     hi: int,
 ) -> None:  # fmt: skip
     """RMSprop; where it is not centered or has no buffer, the parameter replaces them (and is prefetched once more)."""
     g, wide, spread = np.full(width, lr), np.empty(width, np.float64), np.full(width, lr)
-    table, later = 0, 0
     memory, size, dtype = np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype
     for k in range(lo, hi):
-        later = _ask_ahead(bases, firsts, rows, memory, keys, places, starts, size, 4, k, hi, later)
-        table = _table_of(rows[k], firsts, table)
-        row = rows[k] - firsts[table]
-        p = _row(bases[0, table] + row * size, width, dtype)
+        _ask_ahead(bases, rows, memory, keys, places, starts, size, 4, k, hi)
+        row = rows[k]
+        p = _row(bases[0] + row * size, width, dtype)
         _merge_run(
             memory, size, dtype, keys, places, starts[k], starts[k + 1], width, factor, decay, p, wide, g
         )
-        s = _row(bases[1, table] + row * size, width, dtype)
+        s = _row(bases[1] + row * size, width, dtype)
         for j in range(width):
             s[j] = alpha * s[j] + new * g[j] * g[j]
             spread[j] = s[j]
         if centered:
-            a = _row(bases[2, table] + row * size, width, dtype)
+            a = _row(bases[2] + row * size, width, dtype)
             for j in range(width):
                 a[j] += new * (g[j] - a[j])
                 spread[j] -= a[j] * a[j]
         for j in range(width):
             g[j] /= np.sqrt(spread[j]) + eps
         if buffered:
-            b = _row(bases[3, table] + row * size, width, dtype)
+            b = _row(bases[3] + row * size, width, dtype)
             for j in range(width):
                 b[j] = momentum * b[j] + g[j]
                 g[j] = b[j]
