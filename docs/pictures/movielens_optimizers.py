@@ -44,7 +44,6 @@ OPTIMIZERS: dict[str, tuple[tuple[float, ...], dict[str, Any]]] = {
     "Rprop": ((0.0003, 0.001, 0.003), {}),
     "ASGD": ((30.0, 100.0, 300.0), {}),
     "Lion": ((0.0003, 0.001, 0.003), {}),
-    "LAMB": ((0.003, 0.01, 0.03), {}),
 }
 HEADINGS = (
     '| optimizer | RMSE `"skip"` | RMSE `"zero"` | step `"skip"` | step `"zero"` '

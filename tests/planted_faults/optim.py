@@ -65,16 +65,4 @@ FAULTS: tuple[Fault, ...] = (
         "            self._table.apply_(tensors, had)\n            return",
         "tests/unit/optim/lazy",
     ),
-    Fault(
-        "a decay of 0 keeps all of the average",
-        "optim/averaging.py",
-        "math.log(factor) if factor > 0 else _NO_MEMORY",
-        "math.log(factor) if factor > 0 else 0.0",
-    ),
-    Fault(
-        "the weights that averages replace are not copied",
-        "optim/averaging.py",
-        "[average.param.detach().clone() for average",
-        "[average.param.detach() for average",
-    ),
 )

@@ -19,9 +19,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from maskgrad.doctor.operations import tensors_in
-from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.lazy import ClosedFormTable
-from maskgrad.optim.lazy.averages import LazyAverage, LazyAverages
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 
@@ -32,7 +30,7 @@ __all__ = [
 
 #: of a parameter
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-_COUNTERS = (LRScheduler, torch.amp.GradScaler, ExponentialMovingAverage, LazyAverages, LazyAverage)
+_COUNTERS = (LRScheduler, torch.amp.GradScaler)
 
 
 def random_state(generator: torch.Generator | None = None) -> Any:

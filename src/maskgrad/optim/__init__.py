@@ -9,9 +9,7 @@ from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam, AdamW, SparseAdam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
-from maskgrad.optim.averaging import ExponentialMovingAverage
 from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
-from maskgrad.optim.lamb import LAMB
 from maskgrad.optim.lazy.rows import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
@@ -20,10 +18,10 @@ from maskgrad.optim.radam import RAdam
 from maskgrad.optim.rmsprop import RMSprop
 from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
+from maskgrad.removed import missing_attribute
 
 __all__ = [
     "ASGD",
-    "LAMB",
     "LBFGS",
     "SGD",
     "Adadelta",
@@ -32,7 +30,6 @@ __all__ = [
     "Adam",
     "AdamW",
     "Adamax",
-    "ExponentialMovingAverage",
     "Lion",
     "Muon",
     "NAdam",
@@ -45,3 +42,7 @@ __all__ = [
     "functional",
     "trained_entries",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)

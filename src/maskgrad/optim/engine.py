@@ -109,7 +109,7 @@ def apply_update(update: Update, param: Tensor, gradient: Gradient, states: Sequ
 
 def _run(update: Update, tensors: Sequence[Tensor], values: Tensor, specified: Specified) -> None:
     """Call the rule; elementwise rules do not get the specified entries."""
-    if update.whole or specified.in_pieces or _some_per_row(tensors):
+    if specified.in_pieces or _some_per_row(tensors):
         update.rule(tensors[0], values, *tensors[1:], specified=specified)
     else:
         update.rule(tensors[0], values, *tensors[1:])
@@ -133,7 +133,7 @@ def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: 
     parts = (mask, values, *tensors)
     pieces: list[Sequence[Tensor]] = [(t,) for t in parts]
     # Some ten temporary tensors are needed, which should stay in the cache on the CPU.
-    if tensors[0].device.type == "cpu" and not update.whole and mask.numel() > _PIECE:
+    if tensors[0].device.type == "cpu" and mask.numel() > _PIECE:
         if _some_per_row(tensors):
             rows = max(_PIECE * len(mask) // mask.numel(), 1)
             pieces = [t.split(rows) for t in parts]

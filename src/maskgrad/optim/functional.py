@@ -20,7 +20,6 @@ from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.documentation import arguments_of, entry
 from maskgrad.optim.engine import apply_update
 from maskgrad.optim.hyperparameters import finite, flag
-from maskgrad.optim.lamb import LAMB
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
 from maskgrad.optim.optimizer import MaskedOptimizer
@@ -36,7 +35,6 @@ __all__ = [
     "adam_",
     "adamax_",
     "asgd_",
-    "lamb_",
     "lion_",
     "nadam_",
     "radam_",
@@ -220,7 +218,6 @@ adamax_ = functional_form(Adamax, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
 asgd_ = functional_form(
     ASGD, "torch.ones(2), torch.tensor(0.1), torch.ones(()), step=1, lr=0.1, lambd=0", "[0.9000, 1.0000]"
 )
-lamb_ = functional_form(LAMB, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")
 lion_ = functional_form(Lion, "torch.zeros(2), lr=0.1", "[0.9000, 1.0000]")
 nadam_ = functional_form(NAdam, f"{TWO}, torch.ones(()), step=1, lr=0.1", "[0.8944, 1.0000]")
 radam_ = functional_form(RAdam, f"{TWO}, step=1, lr=0.1", "[0.9000, 1.0000]")

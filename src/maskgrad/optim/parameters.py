@@ -111,7 +111,7 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
     .. math::
         \theta_i \leftarrow \begin{cases} \text{the optimizer's result} & m_i \\ \theta_i & \text{otherwise} \end{cases}
 
-    Weight decay, momentum from earlier steps, second moments, LAMB's norms, a NaN in the gradient: nothing affects an
+    Weight decay, momentum from earlier steps, second moments, a NaN in the gradient: nothing affects an
     entry outside the mask, which keeps its value bit for bit. A value that you assign (``param.data[1] = 0``), before
     or after, is kept.
 

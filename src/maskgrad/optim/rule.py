@@ -98,15 +98,13 @@ class Update:
     """One update, with its hyperparameters bound.
 
     ``rule(param, grad, *states)`` works in place on tensors of one shape, except for states with one value per row.
-    With those, and if ``whole``, it takes ``specified`` (:mod:`maskgrad.kernels.updates.specified`). ``fused`` is a
-    kernel that does the same on the rows of contiguous tables, merging duplicates. ``whole`` rules compare all
-    specified entries of a parameter, which must therefore be updated at once. ``scalars`` are the scalar states
-    after the update. ``closed_form(number of states)`` is the update for a zero gradient.
+    With those it takes ``specified`` (:mod:`maskgrad.kernels.updates.specified`). ``fused`` is a kernel that does the
+    same on the rows of contiguous tables, merging duplicates. ``scalars`` are the scalar states after the update.
+    ``closed_form(number of states)`` is the update for a zero gradient.
     """
 
     rule: Callable[..., None]
     fused: Fused | None = None
-    whole: bool = False
     scalars: Mapping[str, Tensor] = field(default_factory=dict)
     closed_form: Callable[[int], ClosedForm | None] = field(default=lambda _: None)
 
@@ -130,7 +128,6 @@ class Rule:
         fused: the kernel for rows, given the hyperparameters, and whether states are per row.
         closed_form: of a step with gradient zero, given its hyperparameters and the number of states.
         is_idempotent: a second step with gradient zero and the same hyperparameters changes nothing.
-        whole: whether the rule compares all entries of a parameter.
         defaults: of the hyperparameters, from the constructor.
     """
 
@@ -148,7 +145,6 @@ class Rule:
     fused: Callable[[Numbers, bool], Fused | None] | None = None
     closed_form: Callable[[Numbers, int], ClosedForm | None] = lambda *_: None
     is_idempotent: bool = False
-    whole: bool = False
     defaults: Mapping[str, Any] = field(init=False, repr=False, default_factory=dict)
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -281,14 +277,13 @@ class Hyperparameters:
         """The update of step number ``step``, counted from 1 (0 if steps are not counted)."""
         rule, numbers, after = self.rule, {**self.numbers, "step": step}, NOTHING
         if self.by_row:
-            return Update(partial(_step_by_row, rule, self.numbers), whole=rule.whole)
+            return Update(partial(_step_by_row, rule, self.numbers))
         if rule.prepare is not None:
             changed, after = rule.prepare(self.numbers, step, scalars)
             numbers.update(changed)
         return Update(
             partial(rule.update_, **{name: numbers[name] for name in rule.names}),
             rule.fused(numbers, self.row) if rule.fused is not None else None,
-            rule.whole,
             after,
             partial(rule.closed_form, numbers),
         )

@@ -1,4 +1,4 @@
-"""Rows that wait for their updates, and what else is kept beside tensors, wait as before after an examination."""
+"""Rows that wait for their updates, and what else is counted in Python, wait as before after an examination."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ BATCH = {
 
 
 class _Training:
-    """A table of which some rows are behind, its optimizer, a schedule and an average."""
+    """A table of which some rows are behind, its optimizer and a schedule."""
 
     def __init__(self, make: Callable[[Any], Any]) -> None:
         torch.default_generator.manual_seed(0)
         self.table = mg.nn.Embedding(9, 2, sparse=True)
         self.optimizer = make(self.table.parameters())
         self.schedule = StepLR(self.optimizer, 2)
-        self.average = mg.optim.ExponentialMovingAverage(self.table.parameters(), 0.5)
         for ids in ([1, 4], [2, 4], [5, 6]):
             self.train({"ids": torch.tensor([ids]), "mask": torch.ones(1, 2, dtype=torch.bool)})
 
@@ -46,13 +45,11 @@ class _Training:
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.schedule.step()
-        self.average.update()
         return loss.detach()
 
     def saved(self, batch: dict[str, Tensor]) -> Tensor:
         loss = self.loss(batch)
         self.optimizer.state_dict()
-        self.average.state_dict()
         return loss
 
     def failing(self, batch: dict[str, Tensor]) -> Tensor:
@@ -71,16 +68,14 @@ class _Training:
             f"state {name}": torch.as_tensor(value).clone()
             for name, value in self.optimizer.state[weight].items()
         }
-        found |= {"schedule": self.schedule.state_dict(), "updates": self.average.num_updates}
-        tracked = self.average._tracker.averages[0]
-        return found | {"average": tracked.values.clone(), "done": torch.as_tensor(tracked.done).clone()}
+        return found | {"schedule": self.schedule.state_dict()}
 
     def later(self) -> dict[str, Any]:
         """What comes of some more steps."""
         for ids in ([1, 3], [7, 2]):
             self.train({"ids": torch.tensor([ids]), "mask": torch.ones(1, 2, dtype=torch.bool)})
         self.optimizer.flush()
-        return self.kept() | {"averages": self.average.averages()[0].clone()}
+        return self.kept()
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -17,7 +17,7 @@ from maskgrad import optim
 from maskgrad.optim.optimizer import MaskedOptimizer
 from maskgrad.optim.rule import Hyperparameters
 from maskgrad.optim.torch_steps import FUSED
-from tests.unit.optim.papers import PaperLAMB, PaperLion
+from tests.unit.optim.papers import PaperLion
 
 NAN = float("nan")
 BETAS = {"betas": (0.7, 0.95)}
@@ -115,15 +115,6 @@ DECLARED = (
         optim.Lion, PaperLion, ("exp_avg",),
         options={"": {}, "all options": {**BETAS, "weight_decay": 0.1, "maximize": True}},
     ),
-    Declared(
-        optim.LAMB, PaperLAMB, MOMENTS, per_row=("exp_avg_sq",),
-        options={
-            "": {},
-            "all options": {
-                **BETAS, "eps": 1e-3, "bias_correction": False, "norm_bounds": (0.5, 2.0), "maximize": True,
-            },
-        },
-    ),
 )  # fmt: skip
 
 
@@ -158,11 +149,6 @@ class Case(NamedTuple):
     def keeps_singles(self) -> bool:
         """Whether PyTorch keeps some of its numbers in float32, whatever the parameter is."""
         return self.ours.__name__ in ("NAdam", "ASGD")
-
-    @property
-    def compares_entries(self) -> bool:
-        """Whether the step of an entry depends on the others that are specified."""
-        return issubclass(self.ours, optim.LAMB)
 
     def mine(self, params: Any, **more: Any) -> Any:
         return self.ours(params, **{**self.options, **more})  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Lion and LAMB as their papers print them, for dense gradients: what torch.optim lacks to be compared with."""
+"""Lion as its paper prints it, for dense gradients: what torch.optim lacks to be compared with."""
 
 from __future__ import annotations
 
@@ -36,52 +36,3 @@ class PaperLion(torch.optim.Optimizer):
                 sign = torch.view_as_complex(c.sign()) if p.is_complex() else c.sign()
                 p.sub_(lr * (sign + group["weight_decay"] * p))
                 self.state[p]["exp_avg"] = beta2 * m + (1 - beta2) * g
-
-
-class PaperLAMB(torch.optim.Optimizer):
-    """You et al., 2020, algorithm 2."""
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-3,
-        betas: Any = (0.9, 0.999),
-        eps: float = 1e-6,
-        weight_decay: float = 0.01,
-        **options: Any,
-    ):
-        options = {"bias_correction": True, "norm_bounds": None, "maximize": False} | options
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay} | options
-        )
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            (beta1, beta2), lr = group["betas"], float(group["lr"])
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                state = self.state[p]
-                for name in ("exp_avg", "exp_avg_sq"):
-                    state.setdefault(name, torch.zeros_like(p))
-                state["step"] = torch.as_tensor(float(state.get("step", 0)) + 1)
-                t = state["step"].item()
-                g = -p.grad if group["maximize"] else p.grad
-                square = g * g
-                if p.is_complex():  # its parts are two numbers
-                    square = torch.complex(g.real**2, g.imag**2)
-                state["exp_avg"] = m = beta1 * state["exp_avg"] + (1 - beta1) * g
-                state["exp_avg_sq"] = v = beta2 * state["exp_avg_sq"] + (1 - beta2) * square
-                if group["bias_correction"]:
-                    m, v = m / (1 - beta1**t), v / (1 - beta2**t)
-                if p.is_complex():
-                    eps = group["eps"]
-                    r = torch.complex(m.real / (v.real.sqrt() + eps), m.imag / (v.imag.sqrt() + eps))
-                else:
-                    r = m / (v.sqrt() + group["eps"])
-                u = r + group["weight_decay"] * p
-                length, reach = p.abs().square().sum().sqrt(), u.abs().square().sum().sqrt()
-                phi = length if group["norm_bounds"] is None else length.clamp(*group["norm_bounds"])
-                ratio = phi / reach if length > 0 and reach > 0 else 1.0
-                p.sub_(lr * ratio * u)

@@ -133,12 +133,11 @@ def test_large_masked_updates_are_those_of_small_ones(order: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["full", "row"])
-@pytest.mark.parametrize("name", ["LAMB", "Adam"])
-def test_large_masked_steps_are_those_of_dense_ones(name: str, state: str) -> None:
-    # Norms are of all entries, and rows are not cut.
+def test_large_masked_steps_are_those_of_dense_ones(state: str) -> None:
+    # Rows are not cut.
     start, gradient = torch.randn(300, 1000), torch.randn(300, 1000)
     p, q = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    a, b = (getattr(optim, name)([param], lr=0.1, state=state) for param in (p, q))
+    a, b = (optim.Adam([param], lr=0.1, state=state) for param in (p, q))
     for _ in range(2):
         mg.attach_gradient(p, masked(gradient, torch.ones(300, 1000, dtype=torch.bool)))
         q.grad = gradient

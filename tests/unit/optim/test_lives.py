@@ -229,10 +229,6 @@ class Life:
             kinds += ["csr", "entries twice"] if p.dim() == 2 else []
             kind = usual if usual in kinds and self.random.random() < 0.8 else self.random.choice(kinds)
             kind = "dense" if usual == "always dense" else kind
-            if (
-                self.theirs.__name__ == "PaperLAMB" and not self.zeros
-            ):  # compares all entries that are specified
-                kind = self.random.choice(["dense", "none"])
             self.told.append(kind)
             mg.attach_gradient(p, None)
             q.grad = None

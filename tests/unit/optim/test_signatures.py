@@ -74,13 +74,6 @@ BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("ASGD", {"lambd": -1}, ValueError, "lambd must be at least 0"),
     ("ASGD", {"alpha": NAN}, ValueError, "alpha must be finite"),
     ("ASGD", {"t0": float("inf")}, ValueError, "t0 must be finite"),
-    (
-        "LAMB",
-        {"norm_bounds": (2.0, 1.0)},
-        ValueError,
-        "norm_bounds must be two numbers of at least 0 in ascending order",
-    ),
-    ("LAMB", {"norm_bounds": (1.0,)}, ValueError, "norm_bounds must be two numbers"),
     ("Adam", {"eps": NAN}, ValueError, "eps must be finite"),
     ("Adagrad", {"lr_decay": -1.0}, ValueError, "lr_decay must be at least 0, got -1"),
     (

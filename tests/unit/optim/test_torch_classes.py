@@ -14,7 +14,7 @@ from torch import nn
 import maskgrad as mg
 from tests.unit.optim.optimizers import CASES, Case, give, twins
 
-OWN = {"Lion", "LAMB", "SparseAdam"}
+OWN = {"Lion", "SparseAdam"}
 
 
 def test_they_are_of_pytorchs_classes() -> None:

@@ -17,7 +17,10 @@ ALL = [f"{case}, {unspecified}" for case in CASES for unspecified in ("skip", "z
 
 @pytest.fixture(scope="module")
 def kept() -> dict[str, Any]:
-    return torch.load(FILE, weights_only=True)  # type: ignore[no-any-return]
+    states = torch.load(FILE, weights_only=True)
+    return {
+        name: state for name, state in states.items() if not name.startswith("lamb")
+    }  # an optimizer that is gone
 
 
 def gradients(step: int) -> tuple[Tensor, Tensor]:

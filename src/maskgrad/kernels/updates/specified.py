@@ -1,8 +1,8 @@
 """Statistics over specified entries, for update rules that are not entrywise.
 
-Most rules treat every entry separately. Two kinds do not: those with one state value per row (``state="row"``), and
-those that compare norms (LAMB). They use an object of this file, which knows the specified entries of the
-tensors that a rule gets. A state with one value per row has size 1 in the dimensions that it sums over.
+Most rules treat every entry separately; those with one state value per row (``state="row"``) do not. They use an
+object of this file, which knows the specified entries of the tensors that a rule gets. A state with one value per row
+has size 1 in the dimensions that it sums over.
 """
 
 from __future__ import annotations
@@ -35,11 +35,6 @@ class Specified:
     def row_amax(self, x: Tensor, like: Tensor) -> Tensor:
         """Largest specified entry of ``x``, all nonnegative, in each row, in a shape that broadcasts to ``like``."""
         return _amax(self._kept(x), _summed(x, like))
-
-    def norm(self, x: Tensor) -> Tensor:
-        """Euclidean norm of all specified entries of ``x``, shape ()."""
-        norm: Tensor = torch.linalg.vector_norm(self._kept(x))
-        return norm
 
     def add_square_(self, total: Tensor, grad: Tensor, weight: float) -> None:
         """Add ``weight`` times the square of ``grad``, or its mean over each row if ``total`` has one value per row."""

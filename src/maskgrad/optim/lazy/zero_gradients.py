@@ -49,7 +49,7 @@ def update_with_zeros(
     lazy = lazy_rows_of(param)
     mask = trained_entries(param)
     per_row = any(state.shape != param.shape for state in states)
-    if gradient.rows is None or gradient.leading == 0 or update.whole or (mask is not None and per_row):
+    if gradient.rows is None or gradient.leading == 0 or (mask is not None and per_row):
         if lazy is not None:
             if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
                 got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)

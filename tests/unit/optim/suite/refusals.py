@@ -150,7 +150,7 @@ class Refusals:
         """An optimizer of each class that keeps states, ours and PyTorch's, after a step."""
         found: dict[str, list[Any]] = {}
         for name in ("SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
-                     "ASGD", "Lion", "LAMB"):  # fmt: skip
+                     "ASGD", "Lion"):  # fmt: skip
             libraries = [library for library in (optim, torch.optim) if hasattr(library, name)]
             momentum = {"momentum": 0.9} if name == "SGD" else {}
             found[name] = [stepped(getattr(library, name), **momentum) for library in libraries]
