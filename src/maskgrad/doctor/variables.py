@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, fields
@@ -30,36 +33,56 @@ class Variables:
         self.tensors: dict[Key, Tensor] = {}
         #: a part, the key of the tensor that it is of, the axis, its first position, and how many positions it lacks
         self._parts: list[tuple[Tensor, Key, int, int, int]] = []
-        seen = [*_tensors(arguments), *_of_functions(sys._getframe(1))]
-        for key, tensor in seen:
-            wholes = [(name, other, *at) for name, other in seen if (at := _place(tensor, other)) is not None]
+        #: NumPy's arrays by name, which are examined as tensors
+        self._arrays: dict[Key, np.ndarray[Any, Any]] = {}
+        found: dict[Key, Any] = {}
+        for key, held in [*_held(arguments), *_of_functions(sys._getframe(1))]:
+            if not any(held is other for other in found.values()):
+                name = key
+                while name in found:  # another function's variable
+                    name = f"{name}'"
+                found[name] = held
+        self._arrays |= {name: held for name, held in found.items() if isinstance(held, np.ndarray)}
+        found |= {name: torch.from_numpy(np.array(held)) for name, held in self._arrays.items()}
+        for key, tensor in found.items():
+            wholes = [(name, other, *at) for name, other in found.items() if (at := _place(tensor, other))]
             if wholes:
-                name, whole, axis, start = max(wholes, key=lambda found: found[1].numel())
+                name, whole, axis, start = max(wholes, key=lambda place: place[1].numel())
                 self._parts.append((tensor, name, axis, start, whole.shape[axis] - tensor.shape[axis]))
-            elif not any(tensor is other for other in self.tensors.values()):
-                self.tensors.setdefault(key, tensor)
+            else:
+                self.tensors[key] = tensor
 
     def put(self, new: Mapping[Key, Tensor]) -> None:
         """Let the tensors themselves hold others, for whoever has them."""
         for key, tensor in self.tensors.items():
-            if new[key] is not tensor:
-                tensor.data = new[key].detach()
+            if new[key] is tensor:
+                continue
+            tensor.data = new[key].detach()
+            if key in self._arrays:
+                self._arrays[key].resize(new[key].shape, refcheck=False)  # in this process nobody else has it
+                self._arrays[key][...] = new[key].numpy()
         for part, key, axis, start, missing in self._parts:
             part.data = new[key].detach().narrow(axis, start, new[key].shape[axis] - missing)
 
 
-def _of_functions(frame: FrameType | None) -> Iterator[tuple[Key, Tensor]]:
+def _of_functions(frame: FrameType | None) -> Iterator[tuple[Key, Any]]:
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             for name, held in list(frame.f_locals.items()):
-                yield from ((name if key == 0 else f"{name}.{key}", tensor) for key, tensor in _tensors(held))
+                yield from ((name if key == 0 else f"{name}.{key}", part) for key, part in _held(held))
         frame = frame.f_back
 
 
-def _tensors(held: Any) -> Iterator[tuple[Key, Tensor]]:
-    """No parameters, and nothing that was computed with them."""
+def _held(held: Any) -> Iterator[tuple[Key, Any]]:
+    """Tensors and arrays of numbers; no parameters, and nothing that was computed with them."""
+    if isinstance(held, np.ndarray):
+        held = {0: held}
     if isinstance(held, (Mapping, list, tuple)) and len(held) > _FEW:
         return
+    if isinstance(held, Mapping):
+        yield from (
+            (k, a) for k, a in held.items() if isinstance(a, np.ndarray) and a.dtype.kind in "bif" and a.ndim
+        )
     for key, tensor in fields(held).items():
         plain = isinstance(tensor, Tensor) and not isinstance(tensor, nn.Parameter)
         if plain and tensor.ndim and tensor.grad_fn is None:
@@ -85,8 +108,22 @@ def mask_in(tensor: Tensor, mask: Tensor, other: Tensor) -> Tensor | None:
         return mask
     if (other.shape, other.dtype) == (tensor.shape, tensor.dtype) and bool((other == tensor).all()):
         return mask
-    place = _place(tensor, other)
-    if place is None or tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
+    if tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
+        return None
+    place = _place(tensor, other) or _alike_at(tensor, other)
+    if place is None:
         return None
     real = other != tensor[~mask][0]  # the id of padding
     return real if bool((real.narrow(*place, tensor.shape[place[0]]) == mask).all()) else None
+
+
+def _alike_at(part: Tensor, whole: Tensor) -> tuple[int, int] | None:
+    """The same for a part that was copied: all positions but some at the ends."""
+    if part.dtype != whole.dtype or part.ndim != 2 or whole.ndim != 2 or part.device != whole.device:
+        return None
+    for axis, start in itertools.product((0, 1), range(3)):
+        missing = whole.shape[axis] - part.shape[axis]
+        fits = part.shape[1 - axis] == whole.shape[1 - axis] and start <= missing <= 2
+        if fits and torch.equal(whole.narrow(axis, start, part.shape[axis]), part):
+            return axis, start
+    return None

@@ -220,7 +220,16 @@ class Watch:
             return False
         if self._progress is not None and paddings:
             self._progress("padding-length", self.steps - 1, self._wanted)
-        found = self._snapshot.examined(list(_in_batch(paddings, self._batch, self._snapshot.batch)))
+        known = list(_in_batch(paddings, self._batch, self._snapshot.batch))
+        if paddings and not known:
+            self.report.note(
+                Note("padding-length", "skipped: what is padded is in no variable and no argument")
+            )
+        try:
+            found = self._snapshot.examined(known)
+        except BaseException:
+            self.report.skipped.append(Skipped("padding-length", "the program was interrupted"))
+            raise
         self.report.take(found)
         self._lengths_are_known |= bool(paddings or found.experiments)
         return bool(found.experiments)

@@ -98,6 +98,37 @@ def packed(*, right: bool, loader: bool) -> Iterator[None]:
         yield
 
 
+def arrays(*, right: bool, loader: bool) -> Iterator[None]:
+    """The model makes tensors of arrays."""
+    model, head = Encoder(), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        ids = batch["ids"].numpy().copy()
+        hidden = model(torch.as_tensor(ids))
+        mask = torch.as_tensor(ids != 0)
+        count = mask.sum(1, keepdim=True) if right else hidden.size(1)
+        F.cross_entropy(head((hidden * mask[..., None]).sum(1) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
+class Converts(Encoder):
+    """Takes arrays."""
+
+    def forward(self, ids: Any, mask: Tensor | None = None) -> Tensor:
+        return super().forward(torch.LongTensor(ids), mask)
+
+
+def converted(*, right: bool, loader: bool) -> Iterator[None]:
+    """The model is given arrays, and the loss asks them."""
+    model, head = Converts(), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        ids = batch["ids"].numpy().copy()
+        hidden = model(ids)
+        mask = torch.as_tensor(ids != 0)
+        count = mask.sum(1, keepdim=True) if right else hidden.size(1)
+        F.cross_entropy(head((hidden * mask[..., None]).sum(1) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
 def slightly(*, right: bool, loader: bool) -> Iterator[None]:
     """A small difference is one in float64, too: there modules and the batch have that in the other processes."""
     model, head = Encoder(), nn.Linear(8, 5)
@@ -135,7 +166,9 @@ def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Rep
 
 
 @pytest.mark.parametrize("loader", [True, False])
-@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, slightly, states])
+@pytest.mark.parametrize(
+    "program", [pooled, tagged, shifted, packed, learned, slightly, states, arrays, converted]
+)
 def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     program: Callable[..., Iterator[None]], loader: bool
 ) -> None:
