@@ -14,8 +14,8 @@ from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import _pytree as pytree
 
+from maskgrad.distributed.end_of_backward import ExchangeAtEnd
 from maskgrad.distributed.exchange import Transport
-from maskgrad.distributed.overlap import OverlappedExchange
 from maskgrad.distributed.partition import ParameterPartition, check_gradient_is_dense
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
@@ -33,17 +33,15 @@ class DataParallel(nn.Module, Joinable):
         ranks: ProcessGroup,
         parts: ParameterPartition,
         exchange: Transport,
-        overlap: bool,
         init_sync: bool,
         timeout: datetime.timedelta | None,
-        bucket_bytes: float,
         ddp_options: dict[str, Any],
     ) -> None:
         nn.Module.__init__(self)
         Joinable.__init__(self)
         self.module = module
         self._group, self._partition = ranks.group, parts
-        self._overlap, self.require_backward_grad_sync = overlap, True
+        self.require_backward_grad_sync = True
         self._announced: list[Any] = []
         own = ProcessGroup(_new_group(ranks, timeout), "the exchange of gradients")
         # In a tuple: neither a second copy in state_dict() nor one more level of modules.
@@ -62,7 +60,7 @@ class DataParallel(nn.Module, Joinable):
         if init_sync:
             self._send_from(own, 0)
         REPLICAS.add(self)
-        self._exchange = OverlappedExchange(parts.exchanged, own, exchange, overlap, bucket_bytes)
+        self._exchange = ExchangeAtEnd(parts.exchanged, own, exchange)
 
     @torch.compiler.disable(recursive=False)  # type: ignore[untyped-decorator]  # what is inside is compiled
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -130,8 +128,6 @@ class DataParallel(nn.Module, Joinable):
 
     def _announce(self, synchronize: bool) -> bool:
         """Tell ranks without further input, which do not run this forward pass, whether an exchange follows."""
-        # Those ranks mirror the end of backward in DistributedDataParallel, and ours.
-        self._exchange.overlap = False
         self._exchange.group.wait(self._announced)
         self._follows = torch.tensor([int(synchronize)], device=self._exchange.group.device)
         self._exchange.group.largest(self._follows, self._announced)
@@ -177,7 +173,6 @@ class _RunOut(JoinHook):
         """At the end all ranks get the parameters of one of the last ranks with input."""
         model, group = self.model, self.model._exchange.group
         group.wait(model._announced)
-        model._exchange.overlap = model._overlap
         last = torch.tensor([group.rank if is_last_joiner else -1], device=group.device)
         group.largest(last)
         model._send_from(group, int(last))

@@ -25,10 +25,8 @@ def prepare(
     *,
     sparse: Iterable[str | Tensor | nn.Module] | None = None,
     exchange: Transport = "auto",
-    overlap: bool = True,
     init_sync: bool = True,
     timeout: datetime.timedelta | None = None,
-    exchange_bucket_mb: float = 1.0,
     **ddp_options: Any,
 ) -> DataParallel:
     """Prepare a module for training on several ranks, equivalent to one process on the joint batch, for any gradients.
@@ -41,11 +39,8 @@ def prepare(
             layers with ``sparse=True`` and of classes outside ``torch.nn`` always are.
         exchange: how sparse gradients are sent: ``"sparse"``, lists of rows; ``"dense"``, the whole shape; ``"auto"``,
             whichever is smaller, step by step.
-        overlap: exchange during the backward pass; False: at its end.
         init_sync: broadcast the parameters and buffers of rank 0.
         timeout: how long an exchange waits for a rank; None: that of ``init_process_group(timeout=…)``.
-        exchange_bucket_mb: maximum size, in MiB, of the parameters in one exchange. Fewer exchanges
-            have less overhead, more of them start earlier.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,
             ``gradient_as_bucket_view=True``, ``device_ids=[...]``, ``bucket_cap_mb=...``.
 
@@ -83,8 +78,7 @@ def prepare(
             raise TypeError(f"module must be a torch.nn.Module, found {type(module).__name__}")
         check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         parts = partition(module, sparse)
-        own = {"exchange": exchange, "overlap": overlap, "init_sync": init_sync, "timeout": timeout}
-        options = {**own, "exchange_bucket_mb": exchange_bucket_mb, **ddp_options}
+        options = {"exchange": exchange, "init_sync": init_sync, "timeout": timeout, **ddp_options}
         plan = "; ".join(
             [*(f"{name}={_shown(options[name])}" for name in sorted(options)), parts.described()]
         )
@@ -92,10 +86,7 @@ def prepare(
     # Its base class is missing in builds without torch.distributed.
     from maskgrad.distributed.data_parallel import DataParallel
 
-    bucket_bytes = exchange_bucket_mb * (1 << 20)
-    return DataParallel(
-        module, ranks, parts, exchange, overlap, init_sync, timeout, bucket_bytes, ddp_options
-    )
+    return DataParallel(module, ranks, parts, exchange, init_sync, timeout, ddp_options)
 
 
 def _shown(value: object) -> str:

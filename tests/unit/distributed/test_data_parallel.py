@@ -35,7 +35,7 @@ def _training(rank: int, world_size: int, name: str, optimizer: str) -> list[Ten
     if rank:
         for p in module.parameters():
             p.data.zero_()  # rank 0's are sent
-    model = mg.distributed.prepare(module, **{"exchange_bucket_mb": 0.0, **options})
+    model = mg.distributed.prepare(module, **options)
     return course(module, model, [rank], optimizer, flags)
 
 
@@ -53,7 +53,7 @@ def test_as_one_process_on_the_joint_batch(name: str, world_size: int) -> None:
 
 def _accumulating(rank: int, world_size: int) -> list[Tensor]:
     module = made(Tables)
-    model = mg.distributed.prepare(module, find_unused_parameters=True, exchange_bucket_mb=0)
+    model = mg.distributed.prepare(module, find_unused_parameters=True)
     optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
     found = []
     for step in range(3):
@@ -83,7 +83,7 @@ def test_gradients_accumulated_without_exchange() -> None:
 
 def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module], initial: bool) -> Tensor:
     module = made(kind)
-    model = mg.distributed.prepare(module, exchange_bucket_mb=0)
+    model = mg.distributed.prepare(module)
     optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
     with model.join(divide_by_initial_world_size=initial):
         for step in range(2 + 2 * rank):

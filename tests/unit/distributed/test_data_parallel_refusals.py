@@ -67,44 +67,6 @@ def test_ranks_that_differ_are_refused_on_all_of_them(name: str, kind: str, word
         assert all(word in text for word in words), text
 
 
-def _order(rank: int, world_size: int, overlap: bool) -> list[str]:
-    module = nn.Sequential(nn.Embedding(WORDS, 2, sparse=True), nn.Linear(2, 2), Shift())
-    order = []
-    model = mg.distributed.prepare(module, exchange_bucket_mb=0, overlap=overlap)
-    before = torch.distributed.all_gather
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        order.append("sent")
-        return before(*args, **kwargs)
-
-    module[0].weight.register_hook(lambda g: order.append("gradient of the first layer"))
-    torch.distributed.all_gather = noted
-    try:
-        model(batches(0, rank)).sum().backward()
-    finally:
-        torch.distributed.all_gather = before
-    return order
-
-
-class Shift(nn.Module):
-    """The last layer, whose gradient comes first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.by
-
-
-def test_exchanges_begin_while_the_backward_pass_goes_on() -> None:
-    first = "gradient of the first layer"
-    for order in run_on_ranks(_order, 2, True):
-        assert order[:2] == ["sent", first]
-    for order in run_on_ranks(_order, 2, False):
-        assert order[:2] == [first, "sent"]
-
-
 def _broken_gradient(rank: int, world_size: int) -> tuple[str, str]:
     module = made(Tables)
     broken = [rank == 1]
@@ -116,7 +78,7 @@ def _broken_gradient(rank: int, world_size: int) -> tuple[str, str]:
     module.seldom.weight.register_post_accumulate_grad_hook(spoil)
     alone = copy.deepcopy(module)
     loss_of(alone(batches(0, rank), seldom=True)).backward()
-    model = mg.distributed.prepare(module, exchange_bucket_mb=0)
+    model = mg.distributed.prepare(module)
     try:
         loss_of(model(batches(0, rank), seldom=True)).backward()
     except IndexError as error:

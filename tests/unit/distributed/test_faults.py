@@ -58,7 +58,7 @@ def _between_backward_and_exchange(rank: int, world_size: int, how: str) -> Any:
 
 def _in_the_backward_pass(rank: int, world_size: int, how: str) -> Any:
     model = Model()
-    prepared = mg.distributed.prepare(model, exchange_bucket_mb=0)
+    prepared = mg.distributed.prepare(model)
     optimizer = mg.optim.Adagrad(model.parameters(), lr=0.1)
     prepared(torch.tensor([1, 2])).backward()  # once it goes well
     optimizer.zero_grad()
@@ -78,9 +78,7 @@ def _in_the_backward_pass(rank: int, world_size: int, how: str) -> Any:
 
 def _hanging(rank: int, world_size: int, noticed: Path) -> Any:
     model = Model()
-    prepared = mg.distributed.prepare(
-        model, exchange_bucket_mb=0, timeout=datetime.timedelta(milliseconds=2345)
-    )
+    prepared = mg.distributed.prepare(model, timeout=datetime.timedelta(milliseconds=2345))
     if rank == 1:
         while not noticed.exists():  # it neither takes part nor ends before the other has noticed
             time.sleep(0.1)

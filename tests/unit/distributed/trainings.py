@@ -179,8 +179,7 @@ def course(
 
 SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
     "tables": (Tables, never_seldom, {}),
-    "at the end": (Tables, never_seldom, {"overlap": False, "gradient_as_bucket_view": True}),
-    "together": (Tables, never_seldom, {"exchange_bucket_mb": 1.0}),
+    "views of buckets": (Tables, never_seldom, {"gradient_as_bucket_view": True}),
     "as a whole": (Tables, never_seldom, {"exchange": "dense"}),
     "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
     "static graph": (Tables, never_seldom, {"static_graph": True}),
