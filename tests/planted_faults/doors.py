@@ -36,8 +36,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "masks do not matter beside listed places",
         "metrics/alignment.py",
-        "        keys = keys if known is None else keys[known[keys]]",
-        "        keys = keys.clone()",
+        "        keys = known.nonzero().squeeze(1) if keys is None else keys[known[keys]]",
+        "        keys = known.nonzero().squeeze(1) if keys is None else keys",
     ),
     Fault(
         "a file gives what lies under the mask",
