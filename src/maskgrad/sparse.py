@@ -228,6 +228,14 @@ def places(position: Tensor, size: Sequence[int]) -> Tensor:
     return indices
 
 
+def finer_rows(rows: Tensor, shape: Sequence[int], leading: int, finer: int) -> Tensor:
+    """Convert rows of the first ``leading`` dimensions to rows of the first ``finer`` ones, of which there are more."""
+    if leading == finer:
+        return rows
+    parts = prod(shape[leading:finer])
+    return (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)).view(-1)
+
+
 def _lines(position: Tensor, extent: int, places: int) -> Tensor:
     """``position // extent``; on the CPU in float64, which is twice as fast and exact below 2**53."""
     if position.device.type == "cpu" and places <= 2**53:

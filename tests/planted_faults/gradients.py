@@ -69,8 +69,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the sum of two masked gradients has the entries that both have",
         "gradients/added.py",
-        "reduce(torch.logical_or, [",
-        "reduce(torch.logical_and, [",
+        "reduce(torch.logical_or, entries",
+        "reduce(torch.logical_and, entries",
     ),
     Fault(
         "frozen entries are trained, and no others",

@@ -22,12 +22,11 @@ from maskgrad.distributed.agreement import Postponed, check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from maskgrad.distributed.reduction_plan import (
     GradientFacts,
-    LocalGradient,
     ReductionPlan,
     local_gradient,
     reduction_plan,
 )
-from maskgrad.gradients.attached import AnyGradient
+from maskgrad.gradients.gradient import AnyGradient, Gradient
 from maskgrad.sparse import prod
 
 __all__ = ["Exchange", "NamedGradient", "Op", "Transport"]
@@ -81,14 +80,15 @@ class Exchange:
             + "; ".join(f"{g.name} {tuple(g.shape)} {g.dtype} {g.device.type}" for g in gradients)
         )
         self._error = error
-        self.parts = [LocalGradient(g.shape) for g in gradients]
+        parts: list[tuple[GradientFacts, Gradient | None]] = [(GradientFacts(), None) for _ in gradients]
         if error is None:
             with Postponed() as postponed:
-                self.parts = [local_gradient(g.gradient, g.shape, g.name) for g in gradients]
+                parts = [local_gradient(g.gradient, g.shape, g.name) for g in gradients]
             self._error = postponed.error
+        self._parts = [part for _, part in parts]
         self._works: list[Any] = []
         self._sent: list[_DenseTransfer | _SparseTransfer] = []
-        numbers = [n for part in self.parts for n in part.facts]
+        numbers = [n for facts, _ in parts for n in facts]
         first = numbers[: _FIRST * len(GradientFacts._fields)]
         head = [int(self._error is not None), digest(self._plan), int(away), len(gradients)]
         padding = [0] * (_FIRST * len(GradientFacts._fields) - len(first))
@@ -123,11 +123,12 @@ class Exchange:
         ]
         items: dict[tuple[str, bool], list[_Item]] = {}
         for number, (gradient, part, plan) in enumerate(
-            zip(self.gradients, self.parts, self.reduction_plans, strict=True)
+            zip(self.gradients, self._parts, self.reduction_plans, strict=True)
         ):
             if plan is not None:
                 key = str(self.group.transport(gradient.device)), plan.listed
-                item = _Item(number, gradient.device, part.with_leading(plan.leading), plan)
+                finer = None if part is None else part.finer(plan.leading)
+                item = _Item(number, gradient.device, finer, plan)
                 items.setdefault(key, []).append(item)
         for device, listed in sorted(items):
             transfer = _SparseTransfer if listed else _DenseTransfer
@@ -146,8 +147,20 @@ class _Item(NamedTuple):
 
     number: int
     device: torch.device
-    part: LocalGradient
+    part: Gradient | None
     plan: ReductionPlan
+
+    def whole(self) -> Tensor:
+        """Values of all entries (n,), in the dtype of the sum: 0 where unspecified."""
+        if self.part is None:
+            return torch.zeros(prod(self.plan.shape), dtype=self.plan.summed, device=self.device)
+        return self.part.whole().reshape(-1).to(self.plan.summed)
+
+    def specified(self) -> Tensor:
+        """int32 (n,): 1 for the rows that are specified."""
+        if self.part is None:
+            return torch.zeros(self.plan.number_of_rows, dtype=torch.int32, device=self.device)
+        return self.part.specified().to(torch.int32)
 
 
 class _DenseTransfer:
@@ -169,10 +182,8 @@ class _DenseTransfer:
         self._add_up(bucket, device)
 
     def _add_up(self, bucket: list[_Item], device: torch.device) -> None:
-        values = [part.whole_values(plan.summed, own).reshape(-1).to(device) for _, own, part, plan in bucket]
-        counts = [
-            part.specified(plan.leading, own).to(device) for _, own, part, plan in bucket if plan.partial
-        ]
+        values = [item.whole().to(device) for item in bucket]
+        counts = [item.specified().to(device) for item in bucket if item.plan.partial]
         # Concatenation copies, also one tensor: the gradient itself must not change before all have responded.
         flat = torch.cat(values)
         self._group.add(flat, self._works)
@@ -238,8 +249,8 @@ def _index_dtype(plan: ReductionPlan) -> torch.dtype:
     return torch.int32 if plan.number_of_rows < 2**31 else torch.int64
 
 
-def _packed(part: LocalGradient, plan: ReductionPlan) -> list[Tensor]:
-    if part.rows is None or part.values is None:
+def _packed(part: Gradient | None, plan: ReductionPlan) -> list[Tensor]:
+    if part is None or part.rows is None:
         return []
     return [as_bytes(part.rows.to(_index_dtype(plan))), as_bytes(part.values.to(plan.summed))]
 

@@ -1,22 +1,12 @@
-"""Contributions of each rank to an exchange, and the kind of the result.
+"""What each rank says of its gradient before an exchange, and the kind of the result.
 
-=====================  =======================================================  ===========================
-kind of gradient       how a rank holds it                                      entries that are specified
-=====================  =======================================================  ===========================
-None                   nothing                                                  none
-strided tensor         ``values`` of the whole shape                            all
-Boolean MaskedTensor   ``values`` of the whole shape, 0 where unspecified       those under ``mask``
-anything sparse        ``rows`` (n,), ascending, each once, ``values`` (n, *)   those of the rows listed
-=====================  =======================================================  ===========================
-
-Rows are counted in the product of the first ``leading`` sizes. Values are in the dtype of the sum:
-half precision is added in float32, also duplicates on one rank.
+A rank reads its gradient as a :class:`~maskgrad.gradients.gradient.Gradient`: merged, rows ascending, in the dtype of
+the sum, as half precision is added in float32, also duplicates on one rank. None: the rank has no gradient.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -24,13 +14,13 @@ from torch import Tensor
 
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.gradients.added import of_distinct_rows
-from maskgrad.gradients.gradient import AnyGradient, read
+from maskgrad.gradients.gradient import AnyGradient, Gradient, read
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS
 from maskgrad.sparse import prod
 
-__all__ = ["GradientFacts", "LocalGradient", "ReductionPlan", "local_gradient", "reduction_plan"]
+__all__ = ["GradientFacts", "ReductionPlan", "local_gradient", "reduction_plan"]
 
 _DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128, torch.complex32,
@@ -43,7 +33,7 @@ class GradientFacts(NamedTuple):
 
     present: int = 0
     masked: int = 0
-    """0 for a tensor, 1 for a MaskedTensor."""
+    """1 for a MaskedTensor."""
     layout: int = 0
     """Index into ``LAYOUTS``."""
     dtype: int = 0
@@ -56,57 +46,16 @@ class GradientFacts(NamedTuple):
     width: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LocalGradient:
-    """The gradient of one rank; see the table above for unused fields."""
-
-    shape: torch.Size
-    facts: GradientFacts = GradientFacts()  # noqa: RUF009  (tuples are immutable)
-    values: Tensor | None = None
-    mask: Tensor | None = None
-    rows: Tensor | None = None
-
-    def with_leading(self, leading: int) -> LocalGradient:
-        """The same, listing rows of the first ``leading`` dimensions, which must be at least as many."""
-        before = self.facts.leading
-        if self.rows is None or before == leading:
-            return self
-        assert self.values is not None
-        parts = prod(self.shape[before:leading])
-        finer = self.rows.unsqueeze(1) * parts + torch.arange(parts, device=self.rows.device)
-        facts = self.facts._replace(leading=leading)
-        return replace(
-            self, facts=facts, rows=finer.view(-1), values=self.values.reshape(-1, *self.shape[leading:])
-        )
-
-    def whole_values(self, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Dense values, 0 where unspecified."""
-        if self.values is not None and self.rows is None:
-            return self.values.to(dtype)
-        whole = torch.zeros(self.shape, dtype=dtype, device=device)
-        if self.values is not None and self.rows is not None:
-            rows = whole.view(prod(self.shape[: self.facts.leading]), *self.values.shape[1:])
-            rows.index_copy_(0, self.rows, self.values.to(dtype))
-        return whole
-
-    def specified(self, leading: int, device: torch.device) -> Tensor:
-        """int32 (n,): 1 for the rows of the first ``leading`` dimensions that are specified."""
-        if self.mask is not None:
-            return self.mask.to(torch.int32).reshape(-1)
-        number = prod(self.shape[:leading])
-        if self.rows is None:
-            return torch.full((number,), self.facts.present, dtype=torch.int32, device=device)
-        return torch.zeros(number, dtype=torch.int32, device=device).index_fill_(0, self.rows, 1)
-
-
-def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -> LocalGradient:
-    """Check and read a gradient of any kind.
+def local_gradient(
+    gradient: AnyGradient | None, shape: torch.Size, name: str
+) -> tuple[GradientFacts, Gradient | None]:
+    """Check and read a gradient of any kind: merged, in the dtype of the sums.
 
     ``shape`` is the required shape, ``name`` the name in errors: TypeError for non-tensors, or an unknown layout
     or dtype; ValueError for another shape, or indices that contradict each other; IndexError for one outside the shape.
     """
     if gradient is None:
-        return LocalGradient(shape)
+        return GradientFacts(), None
     if not isinstance(gradient, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} must be a tensor or a MaskedTensor, found {type(gradient).__name__}")
     if gradient.shape != shape:
@@ -115,17 +64,22 @@ def local_gradient(gradient: AnyGradient | None, shape: torch.Size, name: str) -
         raise TypeError(f"{name} has dtype {gradient.dtype}, which cannot be summed; convert it first")
     found = read(gradient, name)
     found = found.with_values(found.values.to(ProcessGroup.summable(gradient.dtype))).merged(ascending=True)
-    rows, dtype = 0 if found.rows is None else len(found.rows), _DTYPES.index(gradient.dtype)
-    facts = GradientFacts(present=1, dtype=dtype, leading=found.leading, rows=rows)
     # rows are exchanged, in the same way for jagged gradients and lists of coordinates
     layout = torch.sparse_coo if gradient.layout == torch.jagged else gradient.layout
-    facts = facts._replace(masked=int(isinstance(gradient, MaskedTensor)), layout=LAYOUTS.index(layout))
+    facts = GradientFacts(
+        present=1,
+        masked=int(isinstance(gradient, MaskedTensor)),
+        layout=LAYOUTS.index(layout),
+        dtype=_DTYPES.index(gradient.dtype),
+        leading=found.leading,
+        rows=0 if found.rows is None else len(found.rows),
+    )
     if gradient.layout in BLOCKED:
         stored = stored_of(gradient) if isinstance(gradient, MaskedTensor) else None
         values = gradient.values() if stored is None else stored.values
         height, width = values.shape[found.leading - 1 : found.leading + 1]
         facts = facts._replace(height=height, width=width)
-    return LocalGradient(shape, facts, found.values, found.mask, found.rows)
+    return facts, found
 
 
 class ReductionPlan(NamedTuple):

@@ -10,12 +10,12 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from maskgrad.gradients.gradient import AnyGradient, Gradient, read, widened_dtype
+from maskgrad.gradients.gradient import AnyGradient, read, widened_dtype
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.patterns import CoordinatePattern
 from maskgrad.patterns.conversion import BLOCKED
-from maskgrad.sparse import places, prod
+from maskgrad.sparse import places
 
 __all__ = ["added", "of_distinct_rows"]
 
@@ -35,12 +35,13 @@ def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
         return reduce(torch.add, lists)
     parts = [read(g, "a gradient").wide() for g in gradients]
     if any(part.rows is None for part in parts):
-        values = reduce(torch.add, [_whole(part) for part in parts])
+        values = reduce(torch.add, [part.whole() for part in parts])
         if any(part.is_full for part in parts):
             return values
-        return of_entries(values, reduce(torch.logical_or, [_specified(part) for part in parts]))
+        entries = [part.finer(len(part.shape)).specified().view(part.shape) for part in parts]
+        return of_entries(values, reduce(torch.logical_or, entries))
     leading = max(part.leading for part in parts)
-    finer = [_finer(part, leading) for part in parts]
+    finer = [part.finer(leading) for part in parts]
     rows = torch.cat([part.rows for part in finer if part.rows is not None])
     merged = replace(
         finer[0], rows=rows, values=torch.cat([part.values for part in finer]), each_once=False
@@ -71,34 +72,6 @@ def of_distinct_rows(
         with contextlib.suppress(ValueError):
             found = found.to_sparse(layout, blocksize=blocksize)
     return found if masked else found.to_sparse_tensor()
-
-
-def _whole(part: Gradient) -> Tensor:
-    """Dense values, 0 where unspecified."""
-    if part.rows is None:
-        return part.values
-    flat = part.values.new_zeros(part.number_of_rows, *part.values.shape[1:])
-    return flat.index_add_(0, part.rows, part.values).view(part.shape)
-
-
-def _specified(part: Gradient) -> Tensor:
-    if part.rows is None:
-        return torch.ones_like(part.values, dtype=torch.bool) if part.mask is None else part.mask
-    listed = part.rows.new_zeros(part.number_of_rows, dtype=torch.bool)
-    listed[part.rows] = True
-    sizes = part.shape[: part.leading]
-    return listed.view(*sizes, *(1,) * (len(part.shape) - part.leading)).expand(part.shape)
-
-
-def _finer(part: Gradient, leading: int) -> Gradient:
-    """The same, listing rows of the first ``leading`` dimensions, which must be at least as many."""
-    if part.leading == leading:
-        return part
-    assert part.rows is not None
-    inner = prod(part.shape[part.leading : leading])
-    rows = part.rows.unsqueeze(1) * inner + torch.arange(inner, device=part.rows.device)
-    values = part.values.reshape(-1, *part.shape[leading:])
-    return replace(part, rows=rows.view(-1), values=values, leading=leading)
 
 
 def _blocksize(gradients: Sequence[AnyGradient], layout: torch.layout) -> tuple[int, int] | None:

@@ -22,7 +22,7 @@ from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import listed_of, of_entries, stored_of
 from maskgrad.patterns.conversion import LAYOUTS
 from maskgrad.semantics.entries import HALVES
-from maskgrad.sparse import increasing, places, positions, prod, stored
+from maskgrad.sparse import finer_rows, increasing, places, positions, prod, stored
 
 __all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "is_strided", "read", "widened_dtype"]
 
@@ -76,6 +76,28 @@ class Gradient:
         rows, values = kernels.merge_rows(self.rows, self.values, self.number_of_rows, "sum")  # type: ignore[arg-type]
         return replace(self, rows=rows, values=values, each_once=True)
 
+    def finer(self, leading: int) -> Gradient:
+        """The same, listing rows of the first ``leading`` dimensions, which must be as many or more."""
+        if self.rows is None or self.leading == leading:
+            return self
+        rows = finer_rows(self.rows, self.shape, self.leading, leading)
+        values = self.values.reshape(-1, *self.shape[leading:])
+        return replace(self, rows=rows, values=values, leading=leading)
+
+    def whole(self) -> Tensor:
+        """Values of the whole shape, 0 where unspecified."""
+        if self.rows is None:
+            return self.values
+        flat = self.values.new_zeros(self.number_of_rows, *self.values.shape[1:])
+        return flat.index_add_(0, self.rows, self.values).view(self.shape)
+
+    def specified(self) -> Tensor:
+        """Boolean (n,): the rows that are listed; of dense and masked gradients, the entries that are specified."""
+        if self.rows is None:
+            mask = torch.ones_like(self.values, dtype=torch.bool) if self.mask is None else self.mask
+            return mask.reshape(-1)
+        return self.rows.new_zeros(self.number_of_rows, dtype=torch.bool).index_fill_(0, self.rows, True)
+
     def counted(self, trained: Tensor | None) -> Tensor | None:
         """Boolean, of the shape of the values: specified and, if given, ``trained`` (full shape). None: all."""
         if self.rows is None:
@@ -105,12 +127,8 @@ class Gradient:
             return self
         if self.leading == 1:
             return replace(self, values=torch.where(inside, self.values, 0), mask=trained)
-        parts = prod(row_shape)
-        entries = self.rows.unsqueeze(1) * parts + torch.arange(parts, device=self.rows.device)
-        chosen = inside.flatten(1)
-        return replace(
-            self, rows=entries[chosen], values=self.values.flatten(1)[chosen], leading=len(self.shape)
-        )
+        entries, chosen = self.finer(len(self.shape)), inside.view(-1)
+        return replace(entries, rows=entries.rows[chosen], values=entries.values[chosen])  # type: ignore[index]
 
     def like(self, kind: AnyGradient) -> AnyGradient:
         """Convert to the type, layout and pattern of ``kind``, from which this one was read."""

@@ -29,13 +29,12 @@ from maskgrad.optim.engine import RowAccess, computing_dtype
 from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Update
-from maskgrad.sparse import places
+from maskgrad.sparse import finer_rows, places
 
 __all__ = [
     "LazyRows",
     "begin_lazy_rows",
     "bring_up_to_date",
-    "finer_rows",
     "flush",
     "forget_lazy_rows",
     "lazy_rows_of",
@@ -204,14 +203,6 @@ def _settle(param: Tensor) -> None:
     forget_lazy_rows(param)
 
 
-def finer_rows(rows: Tensor, param: Tensor, leading: int, finer: int) -> Tensor:
-    """Convert rows of the first ``leading`` dimensions as rows of the first ``finer`` ones."""
-    if leading == finer:
-        return rows
-    parts = prod(param.shape[leading:finer])
-    return (rows.unsqueeze(1) * parts + torch.arange(parts, device=rows.device)).view(-1)
-
-
 @torch.no_grad()
 def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
     """Update ``rows`` of ``param`` (indices in its first dimension, duplicates allowed), or all."""
@@ -229,7 +220,7 @@ def bring_up_to_date(param: Tensor, rows: Tensor | None = None) -> None:
         return  # the lookup raises
     if lazy.leading == 1:
         rows = lazy.behind(rows)
-    lazy.catch_up(param, finer_rows(rows.unique(), param, 1, lazy.leading))
+    lazy.catch_up(param, finer_rows(rows.unique(), param.shape, 1, lazy.leading))
 
 
 def prepare_loading(param: Tensor) -> None:

@@ -11,8 +11,9 @@ from torch import Tensor
 from maskgrad.gradients.gradient import Gradient
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.engine import apply_update, computing_dtype
-from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, finer_rows, lazy_rows_of
+from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters, Update
+from maskgrad.sparse import finer_rows
 
 __all__ = ["RowsReadLate", "update_with_zeros"]
 
@@ -66,7 +67,7 @@ def update_with_zeros(
         gradient = _whole_rows(gradient, param)
     lazy.fit_rows(param, gradient.leading)
     assert gradient.rows is not None
-    rows = finer_rows(gradient.rows, param, gradient.leading, lazy.leading)
+    rows = finer_rows(gradient.rows, param.shape, gradient.leading, lazy.leading)
     if lazy.catch_up(param, rows) and not lazy.is_read_in_time:
         _warn_of_late_read(lazy, param, name)
     apply_update(update, param, gradient, states)
@@ -101,10 +102,5 @@ def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
 
 def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradient:
     """The gradient with zeros where unspecified, except for entries outside ``mask``."""
-    values = gradient.values
-    if gradient.rows is not None:
-        merged = _merged(gradient, param)
-        assert merged.rows is not None
-        values = merged.values.new_zeros(merged.number_of_rows, *merged.values.shape[1:])
-        values = values.index_add(0, merged.rows, merged.values).view(param.shape)
-    return Gradient(values, param.shape, mask)
+    merged = gradient if gradient.rows is None else _merged(gradient, param)
+    return Gradient(merged.whole(), param.shape, mask)
