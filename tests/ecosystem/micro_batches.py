@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import runpy
+import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,7 +14,7 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 
-__all__ = ["Tagger", "batch", "cut", "jagged", "losses_of", "moved", "one_pass"]
+__all__ = ["Tagger", "batch", "cut", "jagged", "losses_of", "moved", "one_pass", "recipe"]
 
 #: How losses come to a trainer.
 FORMS = ["masked", "jagged", "plain with a count", "mean with a count"]
@@ -91,3 +95,11 @@ def moved(one: Any, other: Any) -> float:
     """The largest difference of two models' parameters; NaN if there is one."""
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return float(torch.stack([(a - b).detach().abs().max() for a, b in pairs]).max())
+
+
+@functools.cache
+def recipe(program: str, name: str) -> Any:
+    """Run a program of a page, and return a function or class of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return runpy.run_path(str(Path(__file__).parent / "programs" / f"{program}.py"))[name]

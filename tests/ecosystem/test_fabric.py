@@ -1,4 +1,4 @@
-"""Lightning Fabric: its loop with mg.integrations.FabricAccumulator, against one pass over the whole batch."""
+"""Lightning Fabric: the recipe of its page, against one pass over the whole batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from lightning.fabric import Fabric
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
+from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved, one_pass, recipe
 from tests.ecosystem.rows import one_line
 
 STEPS = 3
@@ -20,20 +20,21 @@ def train(
 ) -> tuple[Any, list[float]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model, optimizer = fabric.setup(model, optimizer)
-    accumulator = mg.integrations.FabricAccumulator(fabric, model)
+    layout = "jagged" if form == "jagged" else "masked"
     means = []
     for micro_batches in steps:
-        for x, y in micro_batches:
-            accumulator.backward(*losses_of(model, x, y, form))
-        means.append(float(accumulator.finish()))
+        mean = recipe("fabric_loop", "propagate")(
+            fabric, model, micro_batches, lambda *given: losses_of(*given, layout)[0]
+        )
+        means.append(float(mean))
         mg.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
     return model, means
 
 
-@one_line("lightning", "Fabric, micro-batches", "`mg.integrations.FabricAccumulator`")
-@pytest.mark.parametrize("form", FORMS)
+@one_line("lightning", "Fabric, micro-batches", "[recipe](trainers/fabric.md)")
+@pytest.mark.parametrize("form", ["masked", "jagged"])
 def test_a_step_is_one_pass(form: str) -> None:
     batches = [batch(seed) for seed in range(STEPS)]
     truth = Tagger()
@@ -64,16 +65,3 @@ def test_mixed_precision_is_a_backward_of_fabric() -> None:
     assert 1e-6 < moved(model, truth) < 0.02
     with pytest.raises(RuntimeError, match=r"fabric\.backward"):
         model(batches[0][0]).sum().backward()
-
-
-def test_strategies_that_propagate_by_themselves_are_refused() -> None:
-    class DeepSpeedStrategy:
-        pass
-
-    class OfDeepSpeed:
-        strategy = DeepSpeedStrategy()
-
-    with pytest.raises(
-        ValueError, match=r"DeepSpeedStrategy runs the backward pass.* by itself; use DDPStrategy"
-    ):
-        mg.integrations.FabricAccumulator(OfDeepSpeed(), Tagger())

@@ -13,7 +13,7 @@ from ignite.engine import Engine
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
+from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass, recipe
 from tests.ecosystem.rows import one_line, refused
 
 
@@ -89,7 +89,19 @@ def test_a_mean_of_masked_values() -> None:
     assert metric.compute() == 2.5
 
 
-@one_line("ignite", "training, micro-batches", "`mg.integrations.ignite_training_step`")
+def train(model: Any, micro: list[Any], form: str, every: int, max_norm: float, **options: Any) -> None:
+    step = recipe("ignite_engine", "training_step")(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.5),
+        lambda model, x, y: losses_of(model, x, y, form),
+        every=every,
+        max_norm=max_norm,
+        prepare=tuple,
+    )
+    Engine(step).run(micro, **options)
+
+
+@one_line("ignite", "training, micro-batches", "[recipe](trainers/ignite.md)")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
@@ -97,47 +109,14 @@ def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
     one_pass(truth, wholes)
     micro = [piece for seed, whole in enumerate(wholes) for piece in cut(seed, *whole, 4)]
     model = Tagger(sparse)
-    step = mg.integrations.ignite_training_step(
-        _Tokens(model),
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        lambda model, pair: losses_of(model, *pair, form),
-        gradient_accumulation_steps=4,
-        max_norm=0.3,
-        prepare_batch=lambda pair: (pair[0], pair),
-    )
-    Engine(step).run(micro)
+    train(model, micro, form, every=4, max_norm=0.3)
     assert moved(model, truth) < 1e-6
 
 
-class _Tokens(torch.nn.Module):
-    """Hands the model itself on, so that the loss can call it with what it needs."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, _: Any) -> torch.nn.Module:
-        return self.model
-
-
-def test_epochs_end_within_a_step_and_outputs_are_means() -> None:
+def test_the_last_step_of_an_epoch_has_the_remaining_iterations() -> None:
     micro = cut(2, *batch(2), 5)
     model, truth = Tagger(), Tagger()
-    step = mg.integrations.ignite_training_step(
-        model,
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        lambda scores, y: F.cross_entropy(
-            scores.movedim(-1, 1), mg.masked(y.clamp(min=0), y != -100), reduction="none"
-        ),
-        gradient_accumulation_steps=3,
-        max_norm=0.3,
-        scaler=torch.amp.GradScaler("cpu", init_scale=1024.0),
-    )
-    engine = Engine(step)
-    engine.run(micro, max_epochs=2)
+    train(model, micro, "masked", every=3, max_norm=0.3, max_epochs=2)
     parts = [tuple(torch.cat(t) for t in zip(*some, strict=True)) for some in (micro[:3], micro[3:])]
     one_pass(truth, parts * 2)  # type: ignore[arg-type]
     assert moved(model, truth) < 1e-6
-    assert isinstance(engine.state.output, float)
-    with pytest.raises(ValueError, match="must be 1 or more, found 0"):
-        mg.integrations.ignite_training_step(model, None, None, gradient_accumulation_steps=0)

@@ -179,7 +179,7 @@ def test_mistakes_are_named() -> None:
         fit(Net(), micro, 2, strategy=AccumulatesByItself(torch.device("cpu")), accelerator="auto")
     with pytest.raises(ValueError, match=r"log_mean: batch_size cannot be passed"):
         Net().log_mean("x", mg.masked(torch.ones(1)), batch_size=3)
-    with pytest.raises(ValueError, match="how many entries count is unknown"):
+    with pytest.raises(ValueError, match=r"without count= or mask=, so it is unknown which entries count"):
         Net().log_mean("x", torch.ones(1))
 
 

@@ -14,7 +14,6 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from ignite.engine import Engine
 from lightning.fabric import Fabric
 from skorch.callbacks import GradientNormClipping
 from torch import Tensor
@@ -29,7 +28,7 @@ from tests.ecosystem import (
     test_skorch,
     test_transformers_trainer,
 )
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, jagged, losses_of, moved, one_pass
+from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, jagged, moved, one_pass
 from tests.effort import examples
 from tests.ranks import run_on_ranks
 
@@ -97,13 +96,8 @@ def in_lightning(steps: list[Pieces], form: str, clip: float, sparse: bool = Fal
 
 
 def in_skorch(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
-    """With dense gradients, which are what its clipping takes; masked or jagged."""
-
-    class Net(test_skorch.Net):
-        accumulate_batches = len(steps[0])
-
-    collate = test_skorch.collate_jagged if form == "jagged" else test_skorch.collate
-    net = test_skorch.net_of(Net, callbacks=[GradientNormClipping(clip)], iterator_train__collate_fn=collate)
+    """With dense gradients and plain data, which skorch takes."""
+    net = test_skorch.net_of(len(steps[0]), callbacks=[GradientNormClipping(clip)])
     micro = [piece for pieces in steps for piece in pieces]
     return net.fit(test_skorch.Pieces(micro), y=None).module_.tagger
 
@@ -114,15 +108,8 @@ def in_ignite(
     model: Any = Tagger(sparse)
     if parallel:
         model = torch.nn.parallel.DistributedDataParallel(model)
-    step = mg.integrations.ignite_training_step(
-        test_ignite._Tokens(model),
-        torch.optim.SGD(model.parameters(), lr=0.5),
-        lambda model, pair: losses_of(model, *pair, form),
-        gradient_accumulation_steps=len(steps[0]),
-        max_norm=clip,
-        prepare_batch=lambda pair: (pair[0], pair),
-    )
-    Engine(step).run([piece for pieces in steps for piece in pieces])
+    micro = [piece for pieces in steps for piece in pieces]
+    test_ignite.train(model, micro, form, every=len(steps[0]), max_norm=clip)
     return model
 
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_, clip_grad_value_
-from maskgrad.gradients.accumulated_losses import Mean, parts_of
-from maskgrad.integrations.mean_losses import mean_and_number
+from maskgrad.gradients.accumulated_losses import Mean, Summed, parts_of, summed
 
 __all__ = ["LightningMixin"]
 
@@ -60,8 +59,8 @@ class LightningMixin:
         self._registered = losses, count, options
         shown: Any = 0
         for _, weight, part in parts:
-            if part is not None and not part.is_empty:
-                shown = shown + part.total.detach() * part.times / part.number * weight
+            if part is not None:
+                shown = shown + _mean(part) * weight
         found = shown if isinstance(shown, Tensor) else torch.zeros((), device=self.device)  # type: ignore[attr-defined]
         return found.detach().requires_grad_()
 
@@ -72,7 +71,8 @@ class LightningMixin:
             name: the key to log.
             losses: masked values, or a plain tensor with ``count``, or a mean and its ``count``.
             count: the number of entries of ``losses``.
-            options: those of ``LightningModule.log``, except ``batch_size``, ``on_step``, ``on_epoch``, ``reduce_fx``.
+            options: ``mask`` of plain losses; those of ``LightningModule.log``, except ``batch_size``, ``on_step``,
+                ``on_epoch``, ``reduce_fx``.
 
         Raises:
             ValueError: the number of entries is unknown, or one of these options is given.
@@ -83,10 +83,11 @@ class LightningMixin:
                 f"log_mean: {', '.join(sorted(decided))} cannot be passed, because it logs the mean over all entries "
                 "of an epoch; use self.log for anything else"
             )
-        value, number = mean_and_number(losses, count)
+        part = summed(losses, count, options.pop("mask", None), "entry", "losses is")
+        number = int(part.number)
         if options.get("sync_dist"):  # Lightning divides weights by the number of ranks, rounding down
             number *= self.trainer.world_size  # type: ignore[attr-defined]
-        self.log(name, value, batch_size=number, on_step=False, on_epoch=True, **options)  # type: ignore[attr-defined]
+        self.log(name, _mean(part), batch_size=number, on_step=False, on_epoch=True, **options)  # type: ignore[attr-defined]
 
     # what Lightning calls
 
@@ -152,3 +153,9 @@ class LightningMixin:
             clip_grad_value_(params, gradient_clip_val)
         else:
             clip_grad_norm_(params, gradient_clip_val)
+
+
+def _mean(part: Summed) -> Tensor:
+    """The mean, without a gradient; 0 if there are no entries."""
+    total = part.total.detach()
+    return total * (part.times / part.number) if part.number else torch.zeros_like(total)

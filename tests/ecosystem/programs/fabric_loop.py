@@ -20,18 +20,34 @@ fabric.launch()
 model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 7))
 model, optimizer = fabric.setup(model, torch.optim.AdamW(model.parameters(), lr=0.1))
 loader = fabric.setup_dataloaders(loader)
-accumulator = mg.integrations.FabricAccumulator(fabric, model)
+
+
+def masked_losses(model, x, y):
+    return F.cross_entropy(model(x).transpose(1, 2), mg.masked(y, y != -100), reduction="none")
+
+
+def propagate(fabric, model, micro_batches, losses_of):
+    """Propagate the sums of a step's losses, and divide the gradients by the number of all of them, once."""
+    total, count = torch.zeros(2, device=fabric.device, dtype=torch.float64)
+    for place, micro_batch in enumerate(micro_batches, start=1):
+        with fabric.no_backward_sync(model, enabled=place < len(micro_batches)):
+            losses = losses_of(model, *micro_batch)
+            fabric.backward(losses.sum())  # instead of fabric.backward(losses.mean() / 8)
+        total, count = total + losses.sum().detach(), count + losses.num_specified()
+    total, count = fabric.all_reduce([total, count], reduce_op="sum")
+    for param in model.parameters():
+        if param.grad is not None:  # averaged over ranks by DistributedDataParallel
+            param.grad *= float(fabric.world_size / count.clamp(min=1))
+    return total / count
+
 
 for epoch in range(20):
-    for place, (x, y) in enumerate(loader, start=1):
-        scores = model(x).transpose(1, 2)
-        losses = F.cross_entropy(scores, mg.masked(y, y != -100), reduction="none")
-        accumulator.backward(losses)  # instead of fabric.backward(losses.mean() / 8)
-        if place % 8 == 0 or place == len(loader):
-            loss = accumulator.finish()
-            mg.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    batches = list(loader)
+    for start in range(0, len(batches), 8):
+        loss = propagate(fabric, model, batches[start : start + 8], masked_losses)
+        fabric.clip_gradients(model, optimizer, max_norm=1.0)
+        optimizer.step()
+        optimizer.zero_grad()
     fabric.print(f"epoch {epoch}: {loss:.3f}")  # over all labels of the last step, on all ranks
 
 assert loss < 0.5

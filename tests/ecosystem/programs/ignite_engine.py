@@ -25,15 +25,29 @@ def prepare(batch):
     return x, mg.masked(y, y != -100)
 
 
-def losses(scores, y):
-    return F.cross_entropy(scores.transpose(1, 2), y, reduction="none")
+def losses(model, x, y):
+    return F.cross_entropy(model(x).transpose(1, 2), y, reduction="none"), None  # the mask has the count
 
 
-trainer = Engine(
-    mg.integrations.ignite_training_step(
-        model, optimizer, losses, gradient_accumulation_steps=8, max_norm=1.0, prepare_batch=prepare
-    )
-)
+def training_step(model, optimizer, losses_of, every, max_norm, prepare=prepare):
+    """Return the function of an engine; a step has `every` iterations, or those that remain of an epoch."""
+    accumulator = mg.GradientAccumulator(model)
+
+    def step(engine, batch):
+        place = (engine.state.iteration - 1) % engine.state.epoch_length + 1
+        model.train()
+        losses, count = losses_of(model, *prepare(batch))
+        accumulator.backward(losses, count)  # instead of (losses.mean() / every).backward()
+        if place % every == 0 or place == engine.state.epoch_length:
+            engine.state.loss = accumulator.finish()  # over all labels of the step, on all ranks
+            mg.clip_grad_norm_(model.parameters(), max_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+trainer = Engine(training_step(model, optimizer, losses, every=8, max_norm=1.0))
 trainer.run(loader, max_epochs=20)
 
 

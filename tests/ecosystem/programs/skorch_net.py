@@ -13,14 +13,55 @@ torch.manual_seed(0)
 tokens = torch.randint(1, 50, (64, 12))
 lengths = torch.randint(1, 13, (64, 1))
 labels = torch.where(torch.arange(12) < lengths, tokens % 7, -100)  # -100: nothing to learn there
-masked = mg.masked(labels, labels != -100)
-data = torch.utils.data.StackDataset(tokens, masked)  # a sample: its tokens, its masked labels
+data = torch.utils.data.StackDataset(tokens, labels)  # a sample: its tokens, its labels
 
 
-class Net(mg.integrations.SkorchMixin, skorch.NeuralNet):
-    """The mixin comes first."""
+class Net(skorch.NeuralNet):
+    """A step has `every` batches, or those that remain of an epoch; the loss of an epoch is a mean over labels."""
 
-    accumulate_batches = 8
+    every = 8
+
+    def on_train_begin(self, net, *args, **kwargs):
+        super().on_train_begin(net, *args, **kwargs)
+        self.waiting, self.accumulator = 0, mg.GradientAccumulator(self.module_)
+
+    def on_train_end(self, net, *args, **kwargs):
+        super().on_train_end(net, *args, **kwargs)
+        self.accumulator = self.losses = None  # nets are pickled
+
+    def get_loss(self, y_pred, y_true, *args, **kwargs):
+        y = y_true.to(self.device)
+        self.losses = self.criterion_(y_pred, mg.masked(y, y != -100))
+        return self.losses.sum() / self.losses.num_specified().clamp(min=1)
+
+    def train_step(self, batch, **fit_params):
+        self.module_.train()
+        x, y = batch
+        y_pred = self.infer(x, **fit_params)
+        loss = self.get_loss(y_pred, y)
+        self.accumulator.backward(self.losses)
+        self.waiting += 1
+        if self.waiting == self.every:
+            self.finish()
+        return {"loss": loss, "y_pred": y_pred}
+
+    def run_single_epoch(self, *args, **kwargs):
+        super().run_single_epoch(*args, **kwargs)
+        if self.waiting:
+            self.finish()
+
+    def finish(self):
+        self.waiting = 0
+        self.accumulator.finish()
+        named = list(self.module_.named_parameters())
+        self.notify("on_grad_computed", named_parameters=named, training=True)  # clips
+        self.optimizer_.step()
+        self.optimizer_.zero_grad()
+
+    def on_batch_end(self, net, *args, training=False, **kwargs):
+        super().on_batch_end(net, *args, training=training, **kwargs)
+        count = int(self.losses.num_specified())  # the weight of the batch in the epoch's mean
+        self.history.record_batch("train_batch_size" if training else "valid_batch_size", count)
 
 
 class Tagger(nn.Module):
