@@ -1,4 +1,4 @@
-"""Accelerate: an accumulator for its loop, and errors where it would skip a MaskedTensor."""
+"""Accelerate: an accumulator for its loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from torch import Tensor
 
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_
 from maskgrad.gradients.accumulated_losses import Mean
-from maskgrad.integrations.integration import Integration, refusals
 
-__all__ = ["INTEGRATION", "AcceleratorAccumulator"]
+__all__ = ["AcceleratorAccumulator"]
 
 #: Values of ``accelerator.distributed_type`` for which Accelerate does not reduce or divide gradients itself.
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "MULTI_NPU", "MULTI_XPU", "FSDP")
@@ -72,18 +71,3 @@ class AcceleratorAccumulator(GradientAccumulator):
             return self._accelerator.clip_grad_norm_(self._model.parameters(), max_norm, norm_type)  # type: ignore[no-any-return]
         self._accelerator.unscale_gradients()
         return clip_grad_norm_(self._model.parameters(), max_norm, norm_type)
-
-
-INTEGRATION = Integration(
-    "accelerate",
-    without="wrong in silence",
-    patches=(
-        *refusals(
-            "slice_tensors listify get_data_structure",
-            "accelerate leaves what is no torch.Tensor as it is",
-            "Write x[tensor_slice] or x.tolist(), or give the parts of x, mg.interop.to_tensors({'x': x}).",
-            "test_accelerate.py::test_what_leaves_masked_tensors_alone_refuses",
-            "accelerate.utils.operations:",
-        ),
-    ),
-)

@@ -8,28 +8,13 @@ import sys
 
 from maskgrad.errors import MissingDependencyError
 from maskgrad.integrations.integration import Integration
+from maskgrad.integrations.refusing import REFUSING
 
 __all__ = ["KNOWN", "install", "record_of", "uninstall"]
 
-#: Packages with a file here, whose ``INTEGRATION`` is the record.
-KNOWN = (
-    "accelerate",
-    "einops",
-    "ignite",
-    "opacus",
-    "pandas",
-    "polars",
-    "safetensors",
-    "skorch",
-    "tensorboard",
-    "tensordict",
-    "timm",
-    "torch_geometric",
-    "torchjd",
-    "torchmetrics",
-    "torchvision",
-    "transformers",
-)
+#: Packages with a module here, whose ``INTEGRATION`` is the record.
+_MODULES = ("einops", "ignite", "torch_geometric", "torchmetrics", "torchvision", "transformers")
+KNOWN = tuple(sorted({*_MODULES, *REFUSING}))
 
 
 def record_of(package: str) -> Integration:
@@ -39,6 +24,8 @@ def record_of(package: str) -> Integration:
             f"package must be one of {', '.join(KNOWN)}, found {package!r}. Other packages need no installation, or "
             "are not supported; see the page 'With other libraries'"
         )
+    if package in REFUSING:
+        return REFUSING[package]
     found: Integration = importlib.import_module(f"maskgrad.integrations.{package}").INTEGRATION
     return found
 

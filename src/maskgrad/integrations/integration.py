@@ -12,7 +12,9 @@ from typing import Any, Literal
 from maskgrad.masked_tensor.other_packages import settle, unsettle
 from maskgrad.masked_tensor.torch_patches.patch import HOLDS, Patch, apply, exchange, refuse
 
-__all__ = ["Integration", "exchanged", "refusals"]
+__all__ = ["Integration", "Without", "exchanged", "refusals"]
+
+Without = Literal["wrong in silence", "raises", "keeps an object"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -27,7 +29,7 @@ class Integration:
     """
 
     package: str
-    without: Literal["wrong in silence", "raises", "keeps an object"]
+    without: Without
     patches: tuple[Patch, ...]
 
     def __repr__(self) -> str:
