@@ -16,7 +16,7 @@ BY_PACKAGE = {
     "polars": "mg.from_polars({})",
     "pyarrow": "mg.from_arrow({})",
     "scipy": "mg.from_scipy({})",
-    "awkward": "mg.interop.from_awkward({})",
+    "awkward": "mg.from_arrow(ak.to_arrow({}, extensionarray=False))",
     "xarray": "mg.from_nan(torch.tensor({}.to_numpy()))",
 }
 

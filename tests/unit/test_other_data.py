@@ -82,7 +82,7 @@ def test_what_is_refused_is_converted_by_the_line_of_the_message(taker: str, kin
     data = make()
     with pytest.raises(TypeError, match="; use ") as caught:
         call(data)
-    scope = {"mg": mg, "torch": torch, "np": np, "pa": pa, name: data}
+    scope = {"mg": mg, "torch": torch, "np": np, "pa": pa, "ak": ak, name: data}
     found = eval(line(caught.value), scope)
     assert found.tolist() == expected
 

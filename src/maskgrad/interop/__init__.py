@@ -1,4 +1,4 @@
-"""To and from pandas, Arrow, polars and other frames, awkward, SciPy, and PyTorch's nested, packed and masked tensors.
+"""To and from pandas, Arrow, polars and other frames, SciPy, and PyTorch's nested, packed and masked tensors.
 
 A missing value stays missing and a NaN stays a NaN: nothing is converted through NaN. The packages are
 optional (``pip install 'maskgrad[interop]'``) and are imported by the functions that need them. No function
@@ -6,7 +6,6 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 ``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.
 """
 
-from maskgrad.interop.awkward_arrays import from_awkward, to_awkward
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.keyed_jagged import from_keyed_jagged, to_keyed_jagged
 from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
@@ -15,22 +14,19 @@ from maskgrad.interop.scipy_matrices import to_scipy
 from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
 from maskgrad.interop.to_frames import to_arrow, to_pandas, to_polars
 from maskgrad.interop.token_budget import TokenBudgetSampler
-from maskgrad.interop.tokenizers import from_tokenizer
+from maskgrad.removed import missing_attribute
 
 __all__ = [
     "CuSeqlens",
     "Exported",
     "TokenBudgetSampler",
     "collate_jagged",
-    "from_awkward",
     "from_dlpack",
     "from_keyed_jagged",
     "from_packed",
     "from_tensors",
-    "from_tokenizer",
     "lengths",
     "to_arrow",
-    "to_awkward",
     "to_cu_seqlens",
     "to_dlpack",
     "to_keyed_jagged",
@@ -42,3 +38,7 @@ __all__ = [
     "to_tensors",
     "to_torch_masked",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)

@@ -220,6 +220,11 @@ def from_arrow(
     require("narwhals", function)
     import pyarrow as pa
 
+    if type(obj).__module__.startswith("awkward"):  # Arrow's lists are wrapped in extension types by default
+        raise TypeError(
+            f"mg.from_arrow: obj must be Arrow data, found {type(obj).__name__} of awkward; use "
+            "mg.from_arrow(ak.to_arrow(array, extensionarray=False))"
+        )
     data = obj if isinstance(obj, (pa.Table, pa.RecordBatch, pa.Array, pa.ChunkedArray)) else _in_arrow(obj)
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         columns = [(f"column {field.name!r}", data.column(i)) for i, field in enumerate(data.schema)]
