@@ -33,7 +33,7 @@ test test-all test-peers test-newest test-minors: export OMP_WAIT_POLICY := PASS
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PRECIOUS: .venv-2.%/.stamp-minor
-.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench sweep bench-gpu wild record docs look dist planted-faults clean
+.PHONY: help demo test test-all install-newest test-newest test-minors test-xla test-ecosystem test-peers fuzz lint bench steps sweep bench-gpu wild record docs look dist planted-faults clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -88,6 +88,9 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 
 bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
 	$(BIN)/python -m benchmarks --out benchmark-report $(ARGS)
+
+steps: $(VENV)/.stamp-bench  ## seventeen training steps beside the last tag's; ARGS='--against COMMIT'; some minutes
+	$(BIN)/python -m benchmarks.steps $(ARGS)
 
 sweep: $(VENV)/.stamp-bench  ## everyday lines at ten shapes beside the safe line by hand; ten minutes
 	$(BIN)/python -m benchmarks.sweep $(ARGS)
