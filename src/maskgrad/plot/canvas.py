@@ -10,25 +10,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "DASHES", "INK", "axes_to_draw_into", "dress", "figure", "require_matplotlib"]
+__all__ = ["COLORS", "DASHES", "INK", "axes_to_draw_into", "dress", "figure"]
 
 #: Okabe and Ito's palette, less its yellow (too faint on white): distinguishable for colour-blind readers and in print
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-#: a second distinction of curves
 DASHES = ("-", "--", ":", "-.")
 INK = "#333333"
-
 TITLE_SIZE, LABEL_SIZE, TICK_SIZE = 14, 12, 11
-
-
-def require_matplotlib() -> None:
-    """Raise an error that says what to install if matplotlib is not available."""
-    require("matplotlib", "maskgrad.plot")
 
 
 def figure(width: float, height: float) -> Figure:
     """A figure for a file: no window, and no change to the user's matplotlib (inches; 150 dots each)."""
-    require_matplotlib()
+    require("matplotlib", "maskgrad.plot")
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=150, layout="constrained", facecolor="white")
@@ -36,7 +29,7 @@ def figure(width: float, height: float) -> Figure:
 
 def axes_to_draw_into(ax: Axes | None) -> Axes:
     """``ax``, or the axes of a new figure of pyplot, which notebooks display."""
-    require_matplotlib()
+    require("matplotlib", "maskgrad.plot")
     if ax is not None:
         return ax
     from matplotlib import pyplot
@@ -53,5 +46,4 @@ def dress(ax: Axes, title: str | None, xlabel: str | None, ylabel: str | None, *
     if ylabel is not None:
         ax.set_ylabel(ylabel, fontsize=LABEL_SIZE, color=INK)
     ax.tick_params(labelsize=TICK_SIZE, color=INK, labelcolor=INK)
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right"]].set_visible(False)

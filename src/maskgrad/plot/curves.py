@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from maskgrad.plot.canvas import COLORS, DASHES, INK, TICK_SIZE, axes_to_draw_into, dress
 
@@ -51,20 +51,15 @@ def curves(
     from matplotlib.ticker import MaxNLocator
 
     for number, (name, values) in enumerate(series.items()):
-        ax.plot(
-            range(1, len(values) + 1),
-            values,
-            label=name,
-            color=COLORS[number % len(COLORS)],
-            linestyle=DASHES[number % len(DASHES)],
-            linewidth=2.2,
-            # a single point is not visible as a line
-            marker="o" if len(values) == 1 else None,
-        )
+        style: dict[str, Any] = {
+            "color": COLORS[number % len(COLORS)],
+            "linestyle": DASHES[number % len(DASHES)],
+        }
+        marker = "o" if len(values) == 1 else None  # a single point is not visible as a line
+        ax.plot(range(1, len(values) + 1), values, label=name, linewidth=2.2, marker=marker, **style)
     if level is not None:
         ax.axhline(level[1], label=level[0], color=INK, linewidth=1)
-    longest = max((len(values) for values in series.values()), default=0)
-    ax.set_xlim(0.5, max(longest, 1) + 0.5)  # there is no epoch 0
+    ax.set_xlim(0.5, max([1, *map(len, series.values())]) + 0.5)  # there is no epoch 0
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.grid(axis="y", color="#dddddd", linewidth=0.8)
     ax.set_axisbelow(True)

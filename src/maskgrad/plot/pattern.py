@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -64,21 +64,18 @@ def pattern(
     ax = axes_to_draw_into(ax)
     rows, columns = mask.shape
     share = density(mask, bins)  # (cell rows, cell columns)
-    extent = (0.5, columns + 0.5, rows + 0.5, 0.5)  # entries are counted from 1
+    # entries are counted from 1
+    cells: dict[str, Any] = {
+        "extent": (0.5, columns + 0.5, rows + 0.5, 0.5),
+        "aspect": "auto",
+        "interpolation": "nearest",
+    }
     if tuple(share.shape) == (rows, columns):
         from matplotlib.colors import ListedColormap
 
-        ax.imshow(
-            share.numpy(),
-            cmap=ListedColormap(["white", INK]),
-            vmin=0,
-            vmax=1,
-            aspect="auto",
-            interpolation="nearest",
-            extent=extent,
-        )
+        ax.imshow(share.numpy(), cmap=ListedColormap(["white", INK]), vmin=0, vmax=1, **cells)
     else:
-        _draw_density(ax, share, extent)
+        _draw_density(ax, share, cells)
     dress(ax, title, xlabel, ylabel)
     return ax
 
@@ -95,26 +92,18 @@ def density(mask: Tensor, bins: tuple[int, int]) -> Tensor:
     at_row, at_column = mask.nonzero(as_tuple=True)
     cell = row_cell[at_row] * cell_columns + column_cell[at_column]
     specified = torch.bincount(cell, minlength=cell_rows * cell_columns).reshape(cell_rows, cell_columns)
-    size = torch.outer(torch.bincount(row_cell), torch.bincount(column_cell))
-    return specified.double() / size
+    return specified.double() / torch.outer(torch.bincount(row_cell), torch.bincount(column_cell))
 
 
-def _draw_density(ax: Axes, share: Tensor, extent: tuple[float, float, float, float]) -> None:
+def _draw_density(ax: Axes, share: Tensor, cells: dict[str, Any]) -> None:
     """Draw percentages of the cells, with a colour bar."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import FuncFormatter
 
     percent = share.numpy() * 100
-    some = percent[percent > 0]
-    low = min(float(some.min()), 10.0) if some.size else 0.1
-    image = ax.imshow(
-        percent,
-        cmap="viridis_r",
-        norm=LogNorm(vmin=low, vmax=100, clip=False),  # zero has no logarithm: such cells stay white
-        aspect="auto",
-        interpolation="nearest",
-        extent=extent,
-    )
+    low = float(percent[percent > 0].min(initial=10.0))
+    norm = LogNorm(vmin=low, vmax=100, clip=False)  # zero has no logarithm: such cells stay white
+    image = ax.imshow(percent, cmap="viridis_r", norm=norm, **cells)
     bar = ax.figure.colorbar(image, ax=ax, pad=0.02)
     bar.set_label("specified entries (%)", fontsize=LABEL_SIZE, color=INK)
     bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
@@ -128,8 +117,7 @@ def _matrix(x: MaskedTensor | Tensor) -> Tensor:
     if isinstance(mask, Tensor) and mask.is_floating_point():
         raise TypeError(f"x must be a MaskedTensor or a mask, found {mask.dtype}; pass mg.masked(x, mask)")
     mask = boolean_mask(mask, "x")
-    if mask.dim() == 1:
-        mask = mask.unsqueeze(0)
+    mask = mask.unsqueeze(0) if mask.dim() == 1 else mask
     if mask.dim() != 2 or mask.numel() == 0:
         raise ValueError(
             f"x must have one or two dimensions and an entry, but has shape {tuple(mask.shape)}; pass a part of it, "
