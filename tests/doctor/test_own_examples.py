@@ -82,7 +82,9 @@ def test_the_autoencoder_reads_ratings_that_exist() -> None:
     with doctor.watch() as watched:
         learner.train_epoch()
     assert watched.report.ok, str(watched.report)
-    assert watched.report.padding == {"input": "the pattern of the MaskedTensor"}
+    assert {part.name: part.recognised for part in watched.report.inventory} == {
+        "input": "the pattern of the MaskedTensor"
+    }
     assert watched.report.experiments
 
 

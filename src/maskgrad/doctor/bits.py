@@ -7,10 +7,10 @@ import functools
 import torch
 from torch import Tensor
 
+from maskgrad.doctor.aligned import first_difference, log
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.operations import same
-from maskgrad.doctor.reshaped import first_difference, log
 from maskgrad.doctor.variants import selected
 
 __all__ = ["batch_bits"]

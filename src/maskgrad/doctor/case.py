@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.findings import Note
+from maskgrad.doctor.inferred import ObservedUse
+from maskgrad.doctor.inventory import Inventory, Skipped
 from maskgrad.doctor.packed import Documents
+from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.trial import Trial
@@ -50,6 +54,12 @@ class Examination:
     trial: Trial
     paddings: list[Padding] = field(default_factory=list)
     report: Report = field(default_factory=Report)
+    #: made before the first experiment
+    inventory: Inventory = field(init=False)
+    #: what the first run has shown
+    use: ObservedUse | None = None
+    #: the experiments that are made
+    chosen: list[str] = field(default_factory=list)
     #: which document each token belongs to, in a packed batch
     documents: Documents | None = None
     #: the experiments that were asked for by name
@@ -58,6 +68,8 @@ class Examination:
     parts: Any = None
     #: whether the program as it is gives NaN
     gives_nan: bool = False
+    #: for each key of the batch, the experiments that changed it
+    examined: dict[Key, list[str]] = field(default_factory=dict)
     #: results of the program as it is, by experiment
     base: dict[str, Any] = field(default_factory=dict)
 
@@ -66,9 +78,16 @@ class Examination:
         """The number of samples."""
         return rows_of(self.trial.batch, self.paddings)
 
-    def tried(self, name: str, changed: str, result: str) -> None:
-        """Write down what was done."""
+    def tried(self, name: str, changed: str, result: str, keys: Iterable[Key] = ()) -> None:
+        """Write down what was done, and to which parts of the batch."""
         self.report.experiments.append(Experiment(name, changed, result))
+        for key in keys:
+            made = self.examined.setdefault(key, [])
+            made += [name] * (name not in made)
+
+    def skipped(self, experiment: str, why: str, option: str = "") -> None:
+        """Write down what was asked for, or detected, and is not examined."""
+        self.report.skip(Skipped(experiment, why, option))
 
     def note(self, about: str, message: str, place: Any = None) -> None:
         """Write down what is no fault."""

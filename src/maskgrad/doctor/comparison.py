@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Padding, fields, tensor_of
+from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.operations import dense, differing
+from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 

@@ -4,56 +4,66 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.batches import Key, Padding, fields, replaced
+from maskgrad.doctor.batches import Key, fields, replaced
 from maskgrad.doctor.case import Examination, Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
+from maskgrad.doctor.inferred import forms
 from maskgrad.doctor.modes import Guarded
+from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double
 from maskgrad.doctor.trial import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, selected
 
-__all__ = ["as_a_whole", "is_rounding"]
+__all__ = ["Whole", "as_a_whole", "is_rounding"]
 
 
-def as_a_whole(
-    case: Examination, hidden: Hidden, kind: str, seed: int, mode: Twins, difference: Difference | None
-) -> Difference | None:
-    """What the step as it is gives with the garbage in its batch; None where that would say nothing new.
+@dataclass
+class Whole:
+    """What the step as it is gives with other contents in its batch."""
 
-    It is asked where twins could not follow an operation, and where they saw a difference that is no rounding. A
-    program that tests ids for padding keeps its ids, and its tables look up others.
+    difference: Difference
+    #: the other batch; None if only the tables look up others
+    batch: Any = None
+
+
+def as_a_whole(case: Examination, hidden: Hidden, kind: str, seed: int, mode: Twins) -> Whole | None:
+    """What the step as it is gives with only the padding rewritten; None if it cannot be rewritten there.
+
+    A program that tests ids for padding keeps its ids, and its tables look up others. Labels of -100 and NaN say
+    themselves that they are padding: rewritten, they would be none.
     """
-    if not mode.not_followed and (mode.saw_markers or not (difference and difference.relative >= DOUBTFUL)):
-        return None
     batch = case.trial.batch if hidden.batch is None else hidden.batch
     inside, new, rest = fields(batch), dict[Key, Any](), list[Padding]()
+    looked_up = list[tuple[Tensor, Tensor]]()
     for padding in hidden.paddings:
         held = inside[padding.key]
-        if padding.source.startswith("labels") or padding.source == "NaN" or not isinstance(held, Tensor):
-            rest.append(padding)  # what stands there says that it is not to be counted
+        is_label = padding.source.startswith(("labels", "ignore_index")) or padding.source == "NaN"
+        if is_label or not isinstance(held, Tensor):
+            rest.append(padding)
             continue
         other = other_contents(held.detach(), padding.entries(held), kind, seed)
-        if other is not None:
-            new[padding.key] = other.requires_grad_(held.requires_grad)
-    if not new:
-        return None
-    if mode.saw_markers:
-        looked_up = [(inside[key], other) for key, other in new.items()]
-        if any(other.is_floating_point() for other in new.values()):
+        if other is None:
+            continue
+        if held.is_floating_point() and mode.saw_markers:
             return None
-        outcomes = _both(case, hidden, batch, batch, looked_up)
-    else:
-        outcomes = _both(case, hidden, batch, replaced(batch, new))
+        if mode.saw_markers or padding.is_marked:
+            looked_up.append((held, other))
+        else:
+            new[padding.key] = other.requires_grad_(held.requires_grad)
+    if not new and not looked_up:
+        return None
+    outcomes = _both(case, hidden, batch, replaced(batch, new), looked_up)
     if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
-    whole = compare_outcomes(*outcomes, case.count)
-    if whole or not rest:
+    whole = Whole(compare_outcomes(*outcomes, case.count), replaced(batch, new) if new else None)
+    if whole.difference or not rest:
         return whole
     # what was not rewritten may be what the twins saw
     return whole if mode.not_followed and not _seen_by_twins(case, hidden, batch, rest, kind, seed) else None
@@ -99,11 +109,12 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
     served: set[int] = set()
 
     def look_up(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args[0] if args else kwargs.get("input")
-        for number, (own, other) in enumerate(ids):
-            if isinstance(given, Tensor) and given.shape == own.shape and torch.equal(given, own):
-                served.add(number)
-                return ((other, *args[1:]), kwargs) if args else (args, {**kwargs, "input": other})
+        given: Any = args[0] if args else kwargs.get("input")
+        for number, (own, other) in enumerate(ids if isinstance(given, Tensor) else ()):
+            for form, changed in zip(*(forms(tensor, given) for tensor in (own, other)), strict=True):
+                if form.shape == given.shape and torch.equal(form, given):
+                    served.add(number)
+                    return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "input": changed})
         return None
 
     tables = [module for root in roots for module in root.modules() if isinstance(module, nn.Embedding)]

@@ -10,21 +10,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, ragged, recognised, tensor_of, with_own_memory
+from maskgrad.doctor.batches import fields, ragged, tensor_of
 from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
-from maskgrad.doctor.inferred import Asking, inferred
+from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
+from maskgrad.doctor.inventory import Inventory
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, OperationLog, module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
+from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report, check_blame
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
+from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
@@ -85,8 +88,9 @@ def examine(
             ``backward`` itself. A keyword ``parts`` gets the sizes of the parts to split the batch into.
         batch: dict or other mapping, tuple, list, dataclass or tensor.
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
-            leading dimensions of the tensor; or the key of such a mask in the batch. By default it is recognised from
-            MaskedTensors, masks, lengths, labels of -100, and NaN.
+            leading dimensions of the tensor; or the key of such a mask or lengths in the batch (``"~mask"`` if its
+            True means padding); or the id of padding. The padding of other keys is recognised: by what they hold where
+            a mask or lengths of the batch say padding, by -100 and NaN, and by the tables and modules that read them.
         documents: for packed batches, the document of each token: the key of the batch with an id for each token
             (``"seq_idx"``), with restarting positions (``"position_ids"``) or with bounds (``"cu_seqlens"``), or
             ``{key: integers of the shape of its tokens}``. By default it is recognised by such names. For three
@@ -110,8 +114,8 @@ def examine(
             (the package's own line is added), or ``"package"``.
 
     Returns:
-        the report; it is true if something was examined and nothing found. If no experiment was possible, it is
-        false, and ``report.unexamined`` has the reason.
+        the report; ``report.verdict`` is ``"found"``, ``"incomplete"`` or ``"ok"``, and the report is true only if it
+        is ``"ok"``: all that was recognised or asked for was examined, and nothing was found.
 
     Raises:
         ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
@@ -135,6 +139,7 @@ def examine(
     try:
         _prepare(case, padding, documents)
         _run(case, chosen, progress, required=required)
+        case.report.inventory = case.inventory.parts(case.examined)
         case.report.blame(blame)
     except Exception as error:
         if case.trial.replicas() is None:
@@ -151,22 +156,28 @@ def examine(
 def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
     """Find padding and documents, and run the step as it is, twice."""
     trial = case.trial
-    trial.batch = with_own_memory(trial.batch)
     case.documents = documents_of(trial.batch, documents)
-    if case.documents is not None:
-        case.report.padding["documents"] = f"{case.documents.count}, by {case.documents.source}"
-    case.paddings = recognised(trial.batch, padding)
-    case.report.padding |= {str(found.key): found.source for found in case.paddings}
+    document = None if case.documents is None else case.documents.key
+    roles = Roles(trial.batch, only_proven=padding is not None, documents=document)
+    if roles.turned and padding is None:
+        trial.turn(roles.turned)
+        roles = Roles(trial.batch, time_first=False, documents=document)
+    case.paddings = with_given(roles.paddings, trial.batch, padding)
     if takes_parts(trial.step):
         trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
-    asking = Asking()
-    with module_calls(asking.called, lambda *_: None):
-        outcome = trial.run(asking, after=Outcome.cloned)
+    use = ObservedUse(trial.modules())
+    with module_calls(use.enter, use.leave):
+        outcome = trial.run(use, after=Outcome.cloned)
     again = trial.run(Guarded(), after=Outcome.cloned)
-    if padding is None:
-        more = inferred(asking, trial.batch, {found.key for found in case.paddings})
-        case.paddings += more
-        case.report.padding |= {str(found.key): found.source for found in more}
+    known = {found.key for found in case.paddings}
+    turned = use.turned(trial.batch, known | set(padding or ())) if case.documents is None else None
+    if turned:
+        trial.turn(turned)
+        roles = Roles(trial.batch, only_proven=padding is not None, time_first=False)
+        case.paddings = with_given(roles.paddings, trial.batch, padding)
+    case.paddings += use.paddings(trial.batch, {found.key for found in case.paddings} | set(padding or ()))
+    case.use = use
+    case.inventory = Inventory(roles, case.paddings, use, case.documents)
     case.gives_nan = outcome.has_nan()
     _check_step(case, outcome.tensors(), again.tensors())
 
@@ -185,27 +196,7 @@ def _run(
             f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
             "leak; their values, columns and samples are not changed",
         )
-    if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
-        message = (
-            "none was recognised in the batch; mark the real entries with padding={key: mask} "
-            "(True = real) or padding={key: key_of_the_mask}"
-        )
-        if required:
-            raise ExaminationError(f"padding: {message}")
-        if not samples and case.documents is None:
-            case.note("padding", message)
-        chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
-    if case.documents is not None:  # another column would belong to a document; rows may be tokens
-        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
-    else:
-        left_out = {"document-leak", "document-alone"}
-    if case.documents is None and left_out & case.asked:
-        case.note(
-            "document-leak",
-            "no documents were recognised in the batch; pass documents='seq_idx', the key of their "
-            "ids, positions or bounds",
-        )
-    chosen = [name for name in chosen if name not in left_out]
+    case.chosen = chosen = _possible(case, chosen, required=required, none=not samples)
     modules = [module for root in case.trial.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program runs uncompiled")
@@ -216,6 +207,30 @@ def _run(
         EXPERIMENTS[name][0](case)
     if progress is not None:
         progress("", len(chosen), len(chosen))
+
+
+def _possible(case: Examination, chosen: list[str], *, required: bool, none: bool) -> list[str]:
+    """The experiments that the batch allows; what was asked for and is not among them is skipped."""
+    if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
+        why = "no padding was recognised in the batch"
+        if required:
+            raise ExaminationError(f"padding: {why}; mark the real entries with {SAYS_PADDING}")
+        for name in chosen:
+            if EXPERIMENTS[name][1] and name in case.asked:
+                case.skipped(name, why, SAYS_PADDING)
+        if none and case.documents is None:
+            case.note("padding", f"{why}; {SAYS_PADDING} marks it")
+        chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
+    if case.documents is not None:  # another column would belong to a document; rows may be tokens
+        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
+    else:
+        left_out = {"document-leak", "document-alone"}
+        for name in left_out & case.asked:
+            case.skipped(
+                name, "no documents were recognised in the batch", "documents='seq_idx', the key of their ids"
+            )
+    chosen = [name for name in chosen if name not in left_out]
+    return chosen if chosen or case.asked else ["order"]  # quick, where nothing is padded
 
 
 def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:

@@ -85,10 +85,13 @@ def watch(
 
     @functools.wraps(following)
     def next_batch(loader: Any) -> Any:
-        return watched.batch(following(loader), of_loader=True)
+        batch = following(loader)
+        return batch if watched.is_inside_examination() else watched.batch(batch, of_loader=True)
 
     @functools.wraps(backward)
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        if not watched.is_inside_examination():
+            watched.read_by_loss(tensors)
         backward(tensors, *args, **kwargs)
         after(tensors)
 
@@ -110,6 +113,10 @@ def watch(
         return found
 
     def after(losses: Any, gradients: list[tuple[Tensor, Tensor]] | None = None) -> None:
+        if (
+            watched.is_inside_examination()
+        ):  # a step that is examined inside the block is none of the program's
+            return
         watched.differentiated(losses, gradients)
         if watched.ends:
             raise _Stopped
@@ -117,6 +124,8 @@ def watch(
     def called(module: nn.Module, args: Any) -> None:
         end_group_last(module)
         # a hook for all modules is not given keywords: they are in the frame of the call
+        if watched.is_inside_examination():
+            return
         watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
 
     warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Padding
-from maskgrad.doctor.case import Examination, Hidden
+from maskgrad.doctor.aligned import first_difference, log
+from maskgrad.doctor.case import Examination, Hidden, garble
+from maskgrad.doctor.comparison import compare_twins
+from maskgrad.doctor.labels import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
-from maskgrad.doctor.reshaped import changed, finding, first_difference, log
+from maskgrad.doctor.padding import Padding
+from maskgrad.doctor.reshaped import changed, finding
+from maskgrad.doctor.twins import Twins
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
 UNLABELLED = (
-    "skipped: no label can be ignored for {whom}; labels must be integers (ignored with -100), a MaskedTensor, "
-    "or weighted, with a name that contains 'label', 'target' or 'weight'"
+    "no label can be ignored for {whom}",
+    "labels of integers (-100 is ignored), a MaskedTensor, or weights, under a name with 'label', 'target' or 'weight'",
 )
 
 
@@ -47,14 +53,34 @@ def _first_leak(
     ignored: str,
 ) -> None:
     """Hide what is not seen in one try after the other, until something leaks; a note where no label can be ignored."""
-    batches = [with_labels(case.trial.batch, tokens, seen) for seen, _ in tries]
-    if all(batch is None for batch in batches):
-        case.note(kind, UNLABELLED.format(whom=ignored))
-    for (seen, words), batch in zip(tries, batches, strict=True):
-        places = content(case.trial.batch, tokens).items()
-        paddings = [Padding(key, seen(ids), tokens.source) for key, ids in places]
-        if batch is not None and leak(case, Hidden(kind, paddings, batch=batch, **words)):
-            return
+    made = False
+    for seen, words in tries:
+        with _only_labels(case, tokens, seen) as batch:
+            if batch is None:
+                continue
+            made = True
+            places = content(case.trial.batch, tokens).items()
+            paddings = [Padding(key, seen(ids), tokens.source) for key, ids in places]
+            if leak(case, Hidden(kind, paddings, batch=batch, **words)):
+                return
+    if not made:
+        case.skipped(kind, *(text.format(whom=ignored) for text in UNLABELLED))
+
+
+@contextlib.contextmanager
+def _only_labels(case: Examination, tokens: Documents, seen: Callable[[Tensor], Tensor]) -> Iterator[Any]:
+    """Inside, only labels of positions count for which ``seen`` holds, in the batch that is given; None if unknown.
+
+    By the names of labels and weights, else by what cross entropies read.
+    """
+    batch = with_labels(case.trial.batch, tokens, seen)
+    if batch is None and case.use is not None:
+        case.trial.ignored = labels_ignored(case.use.labels, case.trial.batch, tokens, seen)
+        batch = None if case.trial.ignored is None else case.trial.batch
+    try:
+        yield batch
+    finally:
+        case.trial.ignored = None
 
 
 def document_alone(case: Examination) -> None:
@@ -81,9 +107,16 @@ def future_leak(case: Examination) -> None:
     """For a few positions: the labels after each ignored, and the inputs after it rewritten."""
     positions = _positions(case)
     if positions is None:
-        case.note("future-leak", "skipped: no tensor of the batch has the shape (samples, positions)")
+        case.skipped("future-leak", "no tensor of the batch has the shape (samples, positions)")
         return
-    last = positions.ids.shape[-1] - 1
+    if not _is_settled(case, positions):
+        axis = _axis_of_time(case, positions)
+        if axis is None:
+            why = "it cannot be told which axis of the batch is time: samples influence each other along both"
+            case.skipped("future-leak", why, "an nn module with batch_first, or padding={key: mask}")
+            return
+        positions = _along(positions, axis)
+    last = int(positions.ids.max())
     tries = [
         (
             functools.partial(torch.le, other=place),
@@ -99,6 +132,66 @@ def future_leak(case: Examination) -> None:
     _first_leak(case, "future-leak", positions, tries, "later positions")
 
 
+def _is_settled(case: Examination, positions: Documents) -> bool:
+    """Whether padding, documents or a module say that the samples come first."""
+    rows, columns = positions.ids.shape[0], positions.ids.shape[-1]
+    near = {(rows, columns + step) for step in (-1, 0, 1)}
+    known = bool(case.paddings) or case.documents is not None or rows == 1 or positions.ids.ndim == 1
+    return (
+        known
+        or bool(case.trial.presented.turned)
+        or (case.use is not None and bool(case.use.batch_first & near))
+    )
+
+
+def _along(positions: Documents, axis: int) -> Documents:
+    """The number of each position along an axis."""
+    steps = torch.arange(positions.ids.shape[axis])
+    return Documents((steps if axis else steps[:, None]).expand(positions.ids.shape), positions.source)
+
+
+def _axis_of_time(case: Examination, positions: Documents) -> int | None:
+    """The only axis along which entries influence each other, or of two the one along which they do in one direction.
+
+    The second axis where nothing does: each position is computed for itself.
+    """
+    ways = {
+        axis: [_influences(case, _along(positions, axis), later=later) for later in (True, False)]
+        for axis in (0, 1)
+    }
+    mixing = [axis for axis, directions in ways.items() if any(directions)]
+    if len(mixing) == 2:
+        mixing = [axis for axis in mixing if not all(ways[axis])]
+    return (
+        1
+        if not mixing and not any(any(directions) for directions in ways.values())
+        else mixing[0]
+        if len(mixing) == 1
+        else None
+    )
+
+
+def _influences(case: Examination, positions: Documents, *, later: bool) -> bool:
+    """Whether one half of the positions influences what is computed for the other."""
+    half = int(positions.ids.max()) // 2
+    kept = functools.partial(torch.le if later else torch.gt, other=half)
+    with _only_labels(case, positions, kept) as batch:
+        return batch is not None and _differs(case, positions, kept, batch)
+
+
+def _differs(case: Examination, positions: Documents, kept: Callable[[Tensor], Tensor], batch: Any) -> bool:
+    """Whether other contents where ``kept`` does not hold change anything."""
+    paddings = [
+        Padding(key, kept(ids), positions.source) for key, ids in content(case.trial.batch, positions).items()
+    ]
+    mode = Twins()
+    garble(mode, batch, paddings, "numbers")
+    found: bool = case.trial.run(
+        mode, batch, after=lambda outcome: bool(compare_twins(mode, outcome, case.trial, paddings))
+    )
+    return found
+
+
 def _some(count: int) -> list[int]:
     """The last, the middle and the first: what a causal model leaks comes from before."""
     return sorted({0, count // 2, count - 1}, reverse=True)
@@ -109,8 +202,9 @@ def _positions(case: Examination) -> Documents | None:
     documents = case.documents
     if documents is not None and documents.ids.ndim == 1:
         return Documents(torch.arange(len(documents.ids)), "positions")
+    read = [] if case.use is None else case.use.shapes_of_labels(case.trial.batch)
     shapes = [tuple(padding.mask.shape) for padding in case.paddings if padding.mask.ndim == 2]
-    return positions_of(case.trial.batch, shapes)
+    return positions_of(case.trial.batch, read or shapes)
 
 
 def _cut(tokens: int, places: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:

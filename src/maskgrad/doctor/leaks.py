@@ -7,11 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, Padding, fields, tensor_of
+from maskgrad.doctor.aligned import first_difference, log, where_real
+from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.case import Examination, Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_twins
-from maskgrad.doctor.confirmation import as_a_whole, is_rounding
+from maskgrad.doctor.confirmation import Whole, as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
 from maskgrad.doctor.trial import Outcome
@@ -28,23 +30,24 @@ def padding_leak(case: Examination) -> None:
 
 
 def leak(case: Examination, hidden: Hidden) -> bool:
-    """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report."""
+    """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report.
+
+    What the twins see the step as it is has to confirm, with only that rewritten; what they cannot follow it tells.
+    """
     for seed, kind in enumerate(("numbers", "large")):
         difference, _, mode = _with_garbage(case, hidden, kind, seed)
-        whole = as_a_whole(case, hidden, kind, seed, mode, difference)
-        if whole is not None:
-            if not difference and whole:  # what the twins could not follow reaches the result
-                place, lost = mode.not_followed[0]
-                (found,) = findings_of([], hidden, kind, whole)
-                case.report.add(
-                    [Finding.at(place, hidden.kind, f"{lost}; {found.message}", affected=found.affected)]
-                )
-                return True
-            if difference and not whole:
-                note = "not confirmed: the whole step gives the same result on changed data"
-                case.note(hidden.kind, note)
-                continue
-        if not difference or is_rounding(case, hidden, kind, seed, difference):
+        whole = as_a_whole(case, hidden, kind, seed, mode) if difference or mode.not_followed else None
+        if whole is not None and whole.difference and not difference:
+            case.report.add(_not_followed(case, hidden, kind, mode, whole))
+            return True
+        if difference and whole is not None and not whole.difference and difference.relative >= DOUBTFUL:
+            case.note(hidden.kind, "not confirmed: the whole step gives the same result on changed data")
+            continue
+        if not difference:
+            if mode.not_followed and whole is None:
+                case.skipped(hidden.kind, f"{mode.not_followed[0][1]}, and the whole step cannot be compared")
+            continue
+        if is_rounding(case, hidden, kind, seed, difference):
             continue
         findings = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
@@ -56,6 +59,18 @@ def leak(case: Examination, hidden: Hidden) -> bool:
         case.report.add(findings)
         return True
     return False
+
+
+def _not_followed(case: Examination, hidden: Hidden, kind: str, mode: Twins, whole: Whole) -> list[Finding]:
+    """What the twins could not follow reaches the result: the first line that differs where it is real."""
+    place, lost = mode.not_followed[0]
+    (found,) = findings_of([], hidden, kind, whole.difference)
+    entry = None
+    if whole.batch is not None and place is None:
+        align = where_real([padding.mask for padding in hidden.paddings])
+        entry = first_difference(log(case, hidden.batch), log(case, whole.batch), align)
+    message = f"{lost}; {found.message}"
+    return [Finding.at(place if entry is None else entry, hidden.kind, message, affected=found.affected)]
 
 
 def _with_garbage(
@@ -76,7 +91,7 @@ def _with_garbage(
             case.note(name, why, place)
     where = "" if name in ("padding-leak", "nan-under-mask") else f"for {hidden.others}, "
     words = found.words(hidden.how) or nothing
-    case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words)
+    case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words, changed)
     return found, changed, mode
 
 

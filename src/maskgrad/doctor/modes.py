@@ -6,19 +6,22 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from maskgrad.doctor.black_boxes import outside
 from maskgrad.doctor.frames import BOUNDARY, Place, here
 from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 
-__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "module_calls"]
+if TYPE_CHECKING:
+    from maskgrad.doctor.labels import IgnoredLabels
+
+__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "is_examining", "module_calls"]
 
 
 @contextlib.contextmanager
@@ -45,6 +48,8 @@ class Guarded(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         #: whether collective operations send nothing
         self.sends_nothing = False
+        #: labels that losses ignore
+        self.ignored: IgnoredLabels | None = None
         self._made: set[int] = set()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
 
@@ -76,7 +81,10 @@ class Guarded(TorchDispatchMode):
                 args, kwargs = waited_for(types, args, kwargs)
         elif self.sends_nothing:
             args = with_fake_group(func, args)
-        return self.operation(Operated(func, facts, args, kwargs))
+        call = Operated(func, facts, args, kwargs)
+        if self.ignored is not None and facts.name.startswith("nll_loss"):
+            call = self.ignored.changed(call)
+        return self.operation(call)
 
     def operation(self, call: Operated) -> Any:
         """Run an operation, and remember the memory that it writes or makes."""
@@ -116,6 +124,13 @@ class Guarded(TorchDispatchMode):
         whole = on(tensor.untyped_storage(), tensor)
         # the tensor is held too, so that its memory is not given to another one
         self._kept[key] = (tensor.detach(), on(whole.untyped_storage().clone(), whole))
+
+
+def is_examining() -> bool:
+    """Whether a step runs that the doctor itself has called."""
+    return any(
+        isinstance(mode, Guarded) and mode.sends_nothing for mode in _get_current_dispatch_mode_stack()
+    )
 
 
 class _Functions(TorchFunctionMode):

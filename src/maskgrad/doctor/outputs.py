@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,15 +13,28 @@ from torch import Tensor, nn
 from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Note
+from maskgrad.doctor.inventory import Skipped
+from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import tensors_in
-from maskgrad.doctor.packed import Documents, documents_of, positions_of
+from maskgrad.doctor.packed import WEIGHT, Documents, documents_of, shapes_of_positions
+from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
+from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.errors import ExaminationError
 
 __all__ = ["examine_outputs"]
 
-#: the weight of each token among the arguments of the model
-_WEIGHT = "weight of the doctor"
+#: how the weight of each position lies on an output: by position, flat, without the last one, time first
+_FORMS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda weight: weight,
+    lambda weight: weight.squeeze(0),
+    lambda weight: weight.flatten(),
+    lambda weight: weight[:, :-1],
+    lambda weight: weight[:, :-1].flatten(),
+    lambda weight: weight[:-1],
+    lambda weight: weight[:-1].flatten(),
+    lambda weight: weight.t(),
+)
 
 
 def examine_outputs(
@@ -33,22 +46,26 @@ def examine_outputs(
     it counts all documents, whatever the weights.
     """
     arguments = dict(call.arguments)
+    kind = "document-leak"
     try:
-        if isinstance(documents, str) and documents not in fields(arguments):
+        plain = Presented(arguments).batch
+        if isinstance(documents, str) and documents not in fields(plain):
             documents = None  # the key of another batch
-        packed = documents_of(arguments, documents)
-        tokens = packed or (positions_of(arguments) if causal else None)
-        if tokens is None:
+        packed = documents_of(plain, documents)
+        if packed is None and not causal:
             return None
+        kind = "document-leak" if packed is not None else "future-leak"
+        shapes = [tuple(packed.ids.shape)] if packed is not None else shapes_of_positions(plain)
+        shape, place, form = _chosen(module, call, shapes)
 
         def step(batch: dict[str, Any]) -> Tensor:
             given = dict(batch)
-            weight = given.pop(_WEIGHT)
+            weight = given.pop(WEIGHT)
             again = inspect.BoundArguments(call.signature, given)
-            return _weighed(module(*again.args, **again.kwargs), weight)
+            return _weighed(_outputs(module(*again.args, **again.kwargs))[place], form(weight))
 
-        batch = {**arguments, _WEIGHT: torch.ones(tokens.ids.shape, device=tokens.ids.device)}
-        given = None if packed is None else {_key(arguments, packed): packed.ids}
+        batch = {**arguments, WEIGHT: torch.ones(shape)}
+        given = None if packed is None else {_key(plain, packed): packed.ids}
         kinds = ["document-leak", "document-alone"] if packed is not None else []
         options: dict[str, Any] = {"padding": {}, "documents": given, "causal": causal, "model": module}
         report = examine(step, batch, experiments=kinds, **options)
@@ -56,16 +73,52 @@ def examine_outputs(
         report.experiments = [
             replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
         ]
+        report.inventory = [part for part in report.inventory if part.name != WEIGHT]
         about = f"the outputs of {type(module).__name__} were examined, but no later computation"
-        report.note(Note("document-leak" if packed is not None else "future-leak", about))
-        if packed is not None:
-            report.padding["documents"] = f"{packed.count}, by {packed.source}"
+        report.note(Note(kind, about))
         return report
     except Exception as error:  # the program goes on as it would without us
         why = str(error) if isinstance(error, ExaminationError) else f"the model fails: {error!r}"
         report = Report()
-        report.note(Note("document-leak" if not causal else "future-leak", f"skipped: {why}"))
+        report.skip(Skipped(kind, why))
         return report
+
+
+def _chosen(
+    module: nn.Module, call: inspect.BoundArguments, shapes: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, ...], int, Callable[[Tensor], Tensor]]:
+    """The shape of the positions, the output that has something for each of them, and how they lie on it.
+
+    This is decided once, by the call as it is: later there may be as many positions as classes.
+    """
+    found: list[tuple[int, ...]] = []
+
+    def step(batch: dict[str, Any]) -> Tensor:
+        again = inspect.BoundArguments(call.signature, batch)
+        outputs = _outputs(module(*again.args, **again.kwargs))
+        found[:] = [tuple(output.shape) for output in outputs]
+        return torch.stack([output.double().mean() for output in outputs]).sum()
+
+    Trial(step, dict(call.arguments), module).run(Guarded(), after=Outcome.has_nan)
+    for form in _FORMS:
+        for shape in shapes:
+            if len(shape) == 1 and form is not _FORMS[0]:
+                continue
+            weight = form(torch.ones(shape))
+            for place, size in enumerate(found):
+                if size[: weight.ndim] == tuple(weight.shape) and (
+                    weight.ndim > 1 or len(shape) == 1 or len(size) == 2
+                ):
+                    return shape, place, form
+    raise ExaminationError(
+        "the model returns no output for each token; examine the step, from the batch to the loss, with "
+        "mg.doctor.examine(step, batch)"
+    )
+
+
+def _outputs(returned: Any) -> list[Tensor]:
+    outputs = tensors_in(list(returned.values()) if isinstance(returned, Mapping) else returned)
+    return [output for output in outputs if output.requires_grad and output.is_floating_point()]
 
 
 def _key(arguments: dict[str, Any], documents: Documents) -> Any:
@@ -76,20 +129,12 @@ def _of_outputs(words: str) -> str:
     return words.replace("the loss is", "a weighted sum of the outputs is")
 
 
-def _weighed(returned: Any, weight: Tensor) -> Tensor:
-    """A sum of the first output that has something for each token."""
-    for output in tensors_in(list(returned.values()) if isinstance(returned, Mapping) else returned):
-        for form in (weight, weight.squeeze(0)):
-            if (
-                output.requires_grad
-                and output.is_floating_point()
-                and output.shape[: form.ndim] == form.shape
-            ):
-                # features are weighed too: their sum alone may be the same for all tokens, after a LayerNorm
-                features = output.flatten(form.ndim) if output.ndim > form.ndim else output.unsqueeze(-1)
-                weights = torch.arange(1, features.shape[-1] + 1, device=output.device).cos().to(output.dtype)
-                return ((features * weights).sum(-1) * form).sum()
-    raise ExaminationError(
-        "the model returns no output for each token; examine the step, from the batch to the loss, with "
-        "mg.doctor.examine(step, batch)"
-    )
+def _weighed(output: Tensor, weight: Tensor) -> Tensor:
+    """A sum of an output in which positions are weighed.
+
+    Features are weighed too: their sum alone may be the same for all tokens, after a LayerNorm.
+    """
+    weight = weight.to(output.device)
+    features = output.flatten(weight.ndim) if output.ndim > weight.ndim else output.unsqueeze(-1)
+    weights = torch.arange(1, features.shape[-1] + 1, device=output.device).cos().to(output.dtype)
+    return ((features * weights).sum(-1) * weight).sum()

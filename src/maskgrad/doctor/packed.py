@@ -9,12 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import IGNORED, Key, fields, replaced, tensor_of
+from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
+from maskgrad.doctor.padding import IGNORED
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["Documents", "alone", "content", "documents_of", "is_structure", "positions_of", "with_labels"]
+__all__ = [
+    "WEIGHT",
+    "Documents",
+    "alone",
+    "content",
+    "documents_of",
+    "is_structure",
+    "positions_of",
+    "shapes_of_positions",
+    "with_labels",
+]
 
+#: the weight of each position of a model's outputs, beside its arguments
+WEIGHT = "weight of the doctor"
 #: Names under which programs pass a number for each token; positions, which start again; and bounds.
 _NUMBERS = ("seq_idx", "document_ids", "document_id", "doc_ids", "segment_ids", "sequence_ids")
 _POSITIONS = ("position_ids", "input_pos", "positions")
@@ -172,17 +185,29 @@ def _counted(ids: Tensor) -> Tensor:
     return found
 
 
-def positions_of(batch: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Documents | None:
-    """The number of each position, in the shape (samples, positions) that is given, or that most tensors begin with.
+def shapes_of_positions(batch: Any) -> list[tuple[int, ...]]:
+    """The shapes (samples, positions) that a batch may have, those of most tensors first.
 
-    Two dimensions of floats are positions only where nothing else is: they may be features.
+    Integers of two dimensions first; floats of two dimensions only where nothing else is: they may be features.
     """
     tensors = [tensor for field in fields(batch).values() if (tensor := tensor_of(field)).ndim >= 2]
-    surely = [tensor for tensor in tensors if tensor.ndim > 2 or not tensor.is_floating_point()]
-    shapes = shapes or [tuple(tensor.shape[:2]) for tensor in surely or tensors]
+    ids = [tensor for tensor in tensors if tensor.ndim == 2 and _are_numbers(tensor)]
+    surely = [tensor for tensor in tensors if tensor.ndim > 2 and tensor.is_floating_point()]
+    shapes = [tuple(tensor.shape[:2]) for tensor in ids]
+    others = [tuple(tensor.shape[:2]) for tensor in surely or ([] if ids else tensors)]
+    found = [*sorted(shapes, key=shapes.count, reverse=True), *sorted(others, key=others.count, reverse=True)]
+    return list(dict.fromkeys(shape for shape in found if shape[1] > 1))
+
+
+def positions_of(batch: Any, shapes: Sequence[tuple[int, ...]] = ()) -> Documents | None:
+    """The number of each position, in the shape (samples, positions) that is given, or that most tensors begin with."""
+    weights = [
+        tuple(field.shape) for key, field in fields(batch).items() if key == WEIGHT and field.ndim == 2
+    ]
+    shapes = weights or shapes or shapes_of_positions(batch)
     if not shapes:
         return None
-    rows, columns = max(set(shapes), key=shapes.count)
+    rows, columns = max(dict.fromkeys(shapes), key=list(shapes).count)
     return Documents(torch.arange(columns).expand(rows, columns), "positions") if columns > 1 else None
 
 

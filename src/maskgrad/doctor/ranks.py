@@ -19,9 +19,15 @@ from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "check_examinable", "end_group_last", "gathered_report", "is_sharded", "passes_on", "united",
+    "NOT_WATCHED", "check_examinable", "end_group_last", "gathered_report", "is_sharded", "passes_on", "united",
     "waited_for", "with_fake_group", "without_replication",
 ]  # fmt: skip
+
+#: why sharded parameters are left alone
+NOT_WATCHED = (
+    "the parameters of {} are sharded, which the doctor cannot track: nothing is watched; run the script without "
+    "fully_shard, on one process or under DistributedDataParallel"
+)
 
 
 def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -142,7 +148,6 @@ def united(reports: Mapping[int, Report]) -> Report:
     whole.skipped = _shared(reports, "skipped", "why")
     whole.inventory = next((report.inventory for report in reports.values() if report.inventory), [])
     for report in reports.values():
-        whole.padding = {**report.padding, **whole.padding}
         for file, lines in report.trail.items():
             whole.add_lines({(file, line): what for line, what in lines.items()})
     return whole

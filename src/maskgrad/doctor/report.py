@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.inventory import Part, Skipped
+from maskgrad.doctor.inventory import Part, Skipped, table_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["Experiment", "Report", "check_blame", "identity"]
@@ -42,32 +42,31 @@ class Report:
         findings: the mistakes, each with its line.
         notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.
         experiments: the experiments, with the change and the result of each.
-        padding: for each key of the batch, the source of its padding.
         trail: lines of the program at which padding differed, for the picture.
     """
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     experiments: list[Experiment] = field(default_factory=list)
-    padding: dict[str, str] = field(default_factory=dict)
     trail: dict[str, dict[int, str]] = field(default_factory=dict)
     inventory: list[Part] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
-
-    @property
-    def unexamined(self) -> str:
-        """Return the reason if no experiment was made, else an empty string."""
-        if self.findings or self.experiments:
-            return ""
-        return "; ".join(map(str, self.notes)) or "no experiment applies to the batch"
 
     @property
     def verdict(self) -> str:
         """``"found"``, ``"incomplete"`` (something that may be wrong was not examined) or ``"ok"``."""
         if self.findings:
             return "found"
-        left = self.skipped or any(part.option and not part.examined for part in self.inventory)
-        return "incomplete" if left or not self.experiments else "ok"
+        return "incomplete" if self.unexamined else "ok"
+
+    @property
+    def unexamined(self) -> list[str]:
+        """What was not examined, one line each: why, and what to add; empty if the report is complete."""
+        left = [f"{part.name} may be padded; add {part.option}" for part in self.inventory if part.option]
+        left += map(str, self.skipped)
+        if left or self.experiments:
+            return left
+        return [str(note) for note in self.notes] or ["no experiment applies to the batch"]
 
     @property
     def ok(self) -> bool:
@@ -94,6 +93,11 @@ class Report:
         if note not in self.notes:
             self.notes.append(note)
 
+    def skip(self, skipped: Skipped) -> None:
+        """Add a skipped experiment, once."""
+        if skipped not in self.skipped:
+            self.skipped.append(skipped)
+
     def blame(self, whom: str) -> None:
         """Name the lines of the program, or those of installed packages that it calls."""
         if whom == "package":
@@ -107,7 +111,6 @@ class Report:
         self.experiments += other.experiments
         self.inventory += other.inventory
         self.skipped += [skipped for skipped in other.skipped if skipped not in self.skipped]
-        self.padding |= other.padding
         for file, lines in other.trail.items():
             self.add_lines({(file, line): what for line, what in lines.items()})
 
@@ -119,11 +122,11 @@ class Report:
                 known[line] = what
 
     def __str__(self) -> str:
-        lines = [_headline(self), *(f"\n{finding}" for finding in self.findings)]
+        lines = [_headline(self), *_aligned(table_of(self.inventory) if self.inventory else [])]
+        lines += [f"\n{finding}" for finding in self.findings]
         parts: dict[str, Sequence[Any]] = {
-            "skipped": self.skipped,
+            "not examined": self.unexamined,
             "notes": self.notes,
-            "padding": [f"{key}: {source}" for key, source in self.padding.items()],
             "experiments": [f"{tried.name} ({tried.changed}): {tried.result}" for tried in self.experiments],
         }
         for title, part in parts.items():
@@ -141,7 +144,6 @@ class Report:
             [Finding(**finding) for finding in plain["findings"]],
             [Note(**note) for note in plain["notes"]],
             [Experiment(**tried) for tried in plain["experiments"]],
-            dict(plain["padding"]),
             {file: {int(n): what for n, what in lines.items()} for file, lines in plain["trail"].items()},
             [Part.from_dict(part) for part in plain["inventory"]],
             [Skipped(**skipped) for skipped in plain["skipped"]],
@@ -163,12 +165,18 @@ class Report:
 
 
 def _headline(report: Report) -> str:
-    if report.unexamined:
-        return f"nothing was examined: {report.unexamined}"
     count = len(report.findings)
-    counted = f"{count} finding{'s' * (count != 1)}"
-    unpadded = not report.padding and any(note.about == "padding" for note in report.notes)
-    return f"{counted}; no padding was changed, see the notes" if unpadded else counted
+    if not count and report.unexamined:
+        return "incomplete: nothing was found, but not all was examined that may be wrong"
+    return f"{count} finding{'s' * (count != 1)}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a table with columns of one width."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
@@ -197,6 +205,14 @@ _MEANING = {
 
 def _page(report: Report) -> str:
     parts = [f"<h1>{escape(_headline(report))}</h1>"]
+    names, *held = table_of(report.inventory)
+    if held:
+        cells = "".join(_row(*map(escape, row)) for row in held)
+        parts.append(f"<table><tr><th>{'</th><th>'.join(names)}</th></tr>{cells}</table>")
+    if report.unexamined:
+        parts.append(
+            f"<h2>Not examined</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in report.unexamined)}</ul>"
+        )
     for finding in report.findings:
         where = f"{escape(finding.file)}:{finding.line}" if finding.file else "no line is known"
         parts.append(

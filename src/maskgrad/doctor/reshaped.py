@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
-import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Padding
+from maskgrad.doctor.aligned import Aligned, first_difference, log
+from maskgrad.doctor.batches import Key, fields
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.comparison import Difference, compare_outcomes, furthest, moved_alike, not_close
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.frames import Place
 from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
+from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
 from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.trial import Outcome
@@ -24,53 +23,13 @@ from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, s
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "changed", "empty_row", "finding", "first_difference", "last_division", "log", "longest_first", "order",
-    "padding_length", "run_as_it_is",
-    "run_without_dropout", "splits",
+    "DRAWS", "changed", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length",
+    "run_as_it_is", "run_without_dropout", "splits",
 ]  # fmt: skip
 
 DRAWS = "skipped: the program draws its own random numbers, which would differ"
-#: of two outputs: what may be compared, None if nothing can be
-Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 #: where a program drew numbers itself, and of which shape
 Draws = list[tuple[Place | None, tuple[int, ...]]]
-
-
-def first_difference(
-    first: list[LoggedOperation],
-    second: list[LoggedOperation],
-    align: Aligned,
-    apart: Callable[[Tensor, Tensor], bool] = not_close,
-) -> LoggedOperation | None:
-    """The first operation whose outputs are ``apart`` where they can be compared.
-
-    Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
-    more: then only the common end of its operations is compared.
-    """
-    groups = [
-        [(place, list(group)) for place, group in itertools.groupby(entries, key=lambda entry: entry.place)]
-        for entries in (first, second)
-    ]
-    keys = [[key for key, _ in group] for group in groups]
-    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
-    for start, other, size in matcher.get_matching_blocks():
-        for place in range(size):
-            for a, b in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
-                for outputs in zip(a.outputs, b.outputs, strict=False):
-                    aligned = align(*outputs)
-                    if aligned is not None and apart(*aligned):
-                        return a
-    return None
-
-
-def _pairs(
-    first: list[LoggedOperation], second: list[LoggedOperation]
-) -> Iterator[tuple[LoggedOperation, LoggedOperation]]:
-    if [entry.operation for entry in first] == [entry.operation for entry in second]:
-        yield from zip(first, second, strict=True)
-        return
-    pairs = list(zip(reversed(first), reversed(second), strict=False))
-    yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
 
 
 def _cropped(columns: int, more: int, masks: list[Tensor], *, left: bool) -> Aligned:
@@ -159,8 +118,14 @@ def changed(
         difference = Difference()
     elif not difference and wide is not None:
         difference = moved_alike((before, after), wide, case.count)
-    case.tried(name, words, difference.words("after") or "nothing changed")
+    case.tried(name, words, difference.words("after") or "nothing changed", _altered(case, batch))
     return difference
+
+
+def _altered(case: Examination, batch: Any) -> list[Key]:
+    """What is another tensor in a changed batch."""
+    before = fields(case.trial.batch)
+    return [key for key, held in fields(batch).items() if held is not before.get(key)]
 
 
 def _in_double(case: Examination, before: Any, after: Any, wider: int) -> tuple[Outcome, Outcome] | None:
@@ -179,13 +144,6 @@ def _raised(error: Exception) -> str:
     return f"the program fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
-def log(case: Examination, batch: Any = None, *, wider: int = 0) -> list[LoggedOperation]:
-    """The operations of a run."""
-    made = OperationLog(wider=wider)
-    entries: list[LoggedOperation] = case.trial.run(made, batch, after=lambda _: made.entries)
-    return entries
-
-
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation with a different result: " if entry else ""
@@ -197,6 +155,8 @@ def padding_length(case: Examination) -> None:
     """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
     for paddings in by_columns(case.paddings):
         wrong = _is_wider_wrong(case, paddings)
+        if wrong is None and paddings[0].source == "NaN":
+            continue  # numbers that are missing are no positions
         if wrong or _is_narrower_wrong(case, paddings, only_at_ends=wrong is None):
             return
     _is_wider_inside_wrong(case)
@@ -366,7 +326,7 @@ def empty_row(case: Examination) -> None:
     except Exception as error:
         case.note("empty-row", f"{words}: {_raised(error)}")
         return
-    case.tried("empty-row", words, "there is a NaN" if found else "no NaN")
+    case.tried("empty-row", words, "there is a NaN" if found else "no NaN", _altered(case, batch))
     if not found:
         return
     findings = nan_findings(case, "empty-row", batch)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.distributed.accumulation import replicating
-from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.batches import Key, fields, tensor_of, with_own_memory
+from maskgrad.doctor.labels import IgnoredLabels
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import tensors_in
 from maskgrad.doctor.precision import in_double
+from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import check_examinable, without_replication
 from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import (
@@ -27,7 +29,7 @@ from maskgrad.doctor.state import (
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "Trial", "reached", "with_gradient"]
+__all__ = ["Outcome", "Trial", "gradients_of", "reached", "with_gradient"]
 
 
 @dataclass
@@ -65,7 +67,8 @@ class Trial:
     """
 
     def __init__(self, step: Callable[[Any], Any], batch: Any, model: nn.Module | None) -> None:
-        self.step, self.batch = step, batch
+        self.step, self.presented = step, Presented(batch)
+        self.batch = with_own_memory(self.presented.batch)
         self.roots: list[nn.Module] = [model] if model is not None else []
         if model is not None:
             check_examinable(model)
@@ -76,6 +79,8 @@ class Trial:
         self._modules = ModuleState(modules)
         if model is not None:
             self._take_up(model)
+        #: labels that losses ignore in all runs
+        self.ignored: IgnoredLabels | None = None
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
 
@@ -91,6 +96,9 @@ class Trial:
             what ``after`` returns, else the outcome.
         """
         mode.sends_nothing = True
+        if self.ignored is not None:
+            self.ignored.begin()
+            mode.ignored = self.ignored
         state = RunState(self._leaves, self._counters, mode.keep, sees_late_reads=mode.sees_late_reads)
         try:
             with (
@@ -101,7 +109,7 @@ class Trial:
                 mode,
                 torch.enable_grad(),
             ):
-                returned = call_step(self.step, self.batch if batch is None else batch)
+                returned = call_step(self.step, self.presented, self.batch if batch is None else batch)
                 loss = _loss_of(returned)
                 if not any(leaf.grad is not None for leaf in state.leaves()):
                     _backward(loss)
@@ -159,6 +167,12 @@ class Trial:
             for name, module in root.named_modules()
         }
 
+    def turn(self, keys: Collection[Key]) -> None:
+        """Let the samples come first in the tensors of these keys; the step is given them as before."""
+        self.presented.batch = self.batch
+        self.presented.turn(keys)
+        self.batch = self.presented.batch
+
     @contextlib.contextmanager
     def _watch_modules(self, state: RunState) -> Iterator[None]:
         """In the first run: note which modules are called by nobody but the step."""
@@ -188,9 +202,9 @@ class Trial:
             self.rows = self.rows or [0]
 
 
-def call_step(step: Callable[[Any], Any], batch: Any) -> Any:
+def call_step(step: Callable[[Any], Any], presented: Presented, batch: Any) -> Any:
     """Where the doctor ends and the user's program begins: frames are searched up to here."""
-    return step(batch)
+    return step(presented.as_given(batch))
 
 
 def _loss_of(returned: Any) -> Tensor | None:
@@ -251,3 +265,14 @@ def with_gradient(leaves: list[Tensor], parameters: Iterable[tuple[str, Tensor]]
         for place, leaf in enumerate(leaves)
         if leaf.grad is not None
     }
+
+
+def gradients_of(
+    roots: Iterable[nn.Module], loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None
+) -> dict[str, Any]:
+    """The gradients of a loss by the names of their parameters; ``pairs`` if they are not in ``.grad``."""
+    params = [found for root in roots for found in root.named_parameters()]
+    if pairs is None:
+        return {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
+    names = {id(param): name for name, param in params}
+    return {names.get(id(leaf), f"leaf {n}"): gradient for n, (leaf, gradient) in enumerate(pairs)}

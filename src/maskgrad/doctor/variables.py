@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -12,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.batches import Key, fields
+from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.frames import is_users
 from maskgrad.doctor.operations import key_of
+from maskgrad.doctor.padding import Padding
 
-__all__ = ["Variables", "mask_in"]
+__all__ = ["Variables", "mask_in", "paddings_in"]
 
 #: a variable may be a batch, and not a list of all data
 _FEW = 64
@@ -127,3 +129,15 @@ def _alike_at(part: Tensor, whole: Tensor) -> tuple[int, int] | None:
         if fits and torch.equal(whole.narrow(axis, start, part.shape[axis]), part):
             return axis, start
     return None
+
+
+def paddings_in(paddings: list[Padding], held: Any, batch: Any) -> Iterator[Padding]:
+    """The paddings of the tensors that ``batch`` has, too, by the keys that they have there."""
+    inside, found = fields(held), fields(batch)
+    for padding in paddings:
+        tensor = tensor_of(inside[padding.key])
+        for key, other in found.items():
+            mask = mask_in(tensor, padding.mask, tensor_of(other))
+            if mask is not None:
+                said_by = {name: value for name, value in padding.said_by.items() if name in found}
+                yield replace(padding, key=key, mask=mask, said_by=said_by)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from maskgrad.doctor.batches import IGNORED, Key, Padding, fields, ragged, replaced, tensor_of
+from maskgrad.doctor.batches import Key, fields, parts, ragged, replaced, tensor_of, with_parts
+from maskgrad.doctor.padding import IGNORED, Padding
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
@@ -100,7 +101,26 @@ def selected(batch: Any, rows: Tensor, count: int) -> Any:
             else:
                 new[key] = _like(field, field[rows.to(tensor_of(field).device)])
     new |= {key: _chosen(held, rows) for key, held in ragged(batch).items() if _count(held) == count}
-    return replaced(batch, new)
+    return _with_lists(replaced(batch, new), rows.tolist(), count)
+
+
+def _with_lists(batch: Any, rows: list[int], count: int) -> Any:
+    """The batch in which lists of one thing for each sample, texts for instance, have the rows, too."""
+    new = {}
+    for key, part in parts(batch):
+        if (
+            type(part) in (list, tuple)
+            and len(part) == count
+            and not any(
+                isinstance(held, Tensor) and len(held.shape) and held.shape[0] == count for held in part
+            )
+        ):
+            new[key] = type(part)(part[row] for row in rows)
+        else:
+            other = _with_lists(part, rows, count) if parts(part) else part
+            if other is not part:
+                new[key] = other
+    return with_parts(batch, new) if new else batch
 
 
 def _chosen(held: Any, rows: Tensor) -> Any:
@@ -157,20 +177,51 @@ def widened(
     columns = _columns(masks[0])[1]
     rows = masks[0].shape[0]
     by_key = {padding.key: padding for padding in paddings}
-    mask_keys = _mask_keys(paddings)
+    said = _said(paddings)
     new: dict[Key, Any] = {}
-    for key, field, axes in _with_columns(batch, masks[0], mask_keys):
+    for key, field, axes in _with_columns(batch, masks[0], by_key, said):
         wide = tensor_of(field).detach()
-        for axis in axes:
-            column = _column(wide, axis, key, by_key, mask_keys, masks[0]).repeat_interleave(count, axis)
-            wide = torch.cat([column, wide] if left else [wide, column], axis)
+        if len(axes) == 2:
+            new[key] = _like(field, _wider_pairs(wide, axes, said.get(key), left=left, count=count))
+            continue
+        (axis,) = axes
+        column = _column(wide, axis, key, by_key, said, masks[0]).repeat_interleave(count, axis)
+        wide = torch.cat([column, wide] if left else [wide, column], axis)
         if isinstance(field, MaskedTensor):
             mask = field.mask
-            blank = torch.zeros_like(mask.narrow(axes[0], 0, 1)).repeat_interleave(count, axes[0])
-            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], axes[0]))
+            blank = torch.zeros_like(mask.narrow(axis, 0, 1)).repeat_interleave(count, axis)
+            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], axis))
         else:
             new[key] = _like(field, wide)
     return replaced(batch, new), (rows, columns)
+
+
+def _wider_pairs(
+    tensor: Tensor, axes: Sequence[int], hidden: float | None, *, left: bool, count: int
+) -> Tensor:
+    """A mask for pairs of positions with more of them: causal as before, else nobody sees the new ones."""
+    size = tensor.shape[axes[0]]
+    flat = tensor.movedim(tuple(axes), (0, 1)).reshape(size, size, -1)[..., 0]
+    causal = _causal(size, flat)
+    if causal is not None and tensor.numel() == size * size:
+        pairs = _two_valued(size + count, causal, tensor)
+        return pairs.reshape([size + count if axis in axes else 1 for axis in range(tensor.ndim)])
+    query, key = axes
+    edge = tensor.narrow(query, 0 if left else size - 1, 1).repeat_interleave(count, query)
+    tensor = torch.cat([edge, tensor] if left else [tensor, edge], query)
+    column = torch.full_like(tensor.narrow(key, 0, count), hidden or 0)
+    return torch.cat([column, tensor] if left else [tensor, column], key)
+
+
+def _causal(size: int, pairs: Tensor) -> tuple[Any, Any] | None:
+    """What a causal mask of two dimensions holds above its diagonal, and elsewhere; None if it is no such mask."""
+    values = pairs[0, -1], pairs[-1, 0]
+    return values if torch.equal(_two_valued(size, values, pairs), pairs) else None
+
+
+def _two_valued(size: int, values: tuple[Tensor, Tensor], like: Tensor) -> Tensor:
+    later = torch.ones(size, size, dtype=torch.bool, device=like.device).triu(1)
+    return torch.where(later, values[0], values[1])
 
 
 def narrowed(
@@ -203,12 +254,17 @@ def narrowed(
 
     wide, new = selected(batch, rows, count), dict[Key, Any]()
     chosen = masks[0][rows]
-    mask_keys = _mask_keys(paddings)
-    known = mask_keys.keys() | {padding.key for padding in paddings}
-    for key, field, axes in _with_columns(wide, chosen, mask_keys):
+    said, by_key = _said(paddings), {padding.key: padding for padding in paddings}
+    for key, field, axes in _with_columns(wide, chosen, by_key, said):
         tensor = tensor_of(field).detach()
         gone = tensor.narrow(axes[0], 0 if left else few, columns - few)
-        if key not in known and tensor.dtype != torch.bool and not bool((gone == gone.flatten()[0]).all()):
+        if (
+            key not in said
+            and key not in by_key
+            and len(axes) == 1
+            and tensor.dtype != torch.bool
+            and not bool((gone == gone.flatten()[0]).all())
+        ):
             return None  # of which nothing is known, and which may be real there
         part = cut(tensor, axes).clone()
         if isinstance(field, MaskedTensor):
@@ -231,28 +287,45 @@ class Narrowed:
     mask: Tensor
 
 
-def _mask_keys(paddings: Sequence[Padding]) -> dict[Key | None, bool]:
-    return {padding.mask_key: padding.inverted for padding in paddings if padding.mask_key is not None}
+def _said(paddings: Sequence[Padding]) -> dict[Key, float | None]:
+    """The masks that say where padding is, and what they hold there."""
+    return {key: value for padding in paddings for key, value in padding.said_by.items()}
 
 
 def _with_columns(
-    batch: Any, mask: Tensor, mask_keys: Container[Key | None]
+    batch: Any, mask: Tensor, paddings: Container[Key] | dict[Key, Padding], said: Container[Key]
 ) -> Iterator[tuple[Key, Tensor | MaskedTensor, list[int]]]:
     """The tensors of a batch that have the rows and columns of a mask, and the axes along which they have columns."""
     along, columns = _columns(mask)
+    images = mask.ndim - mask.shape[1:].count(1) > 2
     for key, field in fields(batch).items():
         tensor = tensor_of(field)
-        if tensor.ndim < 2 or tensor.layout is not torch.strided or tensor.shape[0] != mask.shape[0]:
+        if tensor.ndim < 2 or tensor.layout is not torch.strided:
             continue
-        # the mask of images has no channels
-        first = along - max(mask.ndim - tensor.ndim, 0) if key in mask_keys else along
-        axes = [axis for axis in (first, 1) if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
-        if not axes:
+        square = tensor.shape[-1] == tensor.shape[-2] == columns
+        if square and _is_for_all_samples(tensor, columns) and key not in paddings and key not in said:
+            yield key, field, [tensor.ndim - 2, tensor.ndim - 1]
             continue
-        square = key not in mask_keys and tensor.ndim > 2 and tensor.shape[2] == columns
-        if axes == [1] and square and tensor.dtype == torch.bool:  # who may look at whom
-            axes = [1, 2]
-        yield key, field, axes
+        if tensor.shape[0] != mask.shape[0]:
+            continue
+        if key in said and not images:
+            axes = [axis for axis in range(1, tensor.ndim) if tensor.shape[axis] == columns]
+            axes = axes[-2:] if square else axes[-1:]
+        else:
+            first = along - max(mask.ndim - tensor.ndim, 0) if key in said else along
+            places = [first, 1, *([2] if tensor.ndim == 3 and tensor.is_floating_point() else [])]
+            axes = [axis for axis in places if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
+            if square and tensor.ndim > 2 and tensor.dtype == torch.bool and key not in said:
+                axes = [tensor.ndim - 2, tensor.ndim - 1]
+        if axes:
+            yield key, field, axes
+
+
+def _is_for_all_samples(tensor: Tensor, columns: int) -> bool:
+    """Whether a tensor says who may look at whom in every sample."""
+    if tensor.numel() != columns**2:
+        return False
+    return tensor.dtype == torch.bool or _causal(columns, tensor.reshape(columns, columns)) is not None
 
 
 def _column(
@@ -260,7 +333,7 @@ def _column(
     axis: int,
     key: Key,
     paddings: dict[Key, Padding],
-    masks: dict[Key | None, bool],
+    said: dict[Key, float | None],
     common: Tensor,
 ) -> Tensor:
     """A column of padding: what the tensor has there already, else zeros, or for a mask what means padding.
@@ -268,8 +341,8 @@ def _column(
     A tensor of which nothing is known has what it has where others, of which ``common`` is the mask, are padded.
     """
     edge = tensor.narrow(axis, tensor.shape[axis] - 1, 1)
-    if key in masks:
-        return torch.full_like(edge, int(masks[key]))
+    if key in said:
+        return torch.full_like(edge, said[key] or 0)
     if tensor.dtype == torch.bool:
         return torch.zeros_like(edge)
     if key in paddings:
@@ -302,7 +375,6 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
         tensor = tensor_of(field).detach().clone()
         if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
             continue
-        own = padding.source == "NaN" or padding.source.startswith(("labels", "padding_idx", "the id"))
         padded = tensor[~padding.entries(tensor)]
         tensor[row] = padded[0] if padded.numel() else 0
         if isinstance(field, MaskedTensor):
@@ -311,11 +383,11 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
             new[padding.key], said = masked(tensor, mask), True
             continue
         new[padding.key] = _like(field, tensor)
-        if padding.mask_key is not None:
-            mask = tensor_of(inside[padding.mask_key]).clone()
-            mask[row] = int(padding.inverted)
-            new[padding.mask_key], said = mask, True
-        said |= own
+        for name, value in padding.said_by.items():
+            mask = tensor_of(inside[name]).clone()
+            mask[row] = value or 0
+            new[name], said = mask, True
+        said |= padding.is_marked
     return replaced(batch, new) if said else None
 
 

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from maskgrad.doctor.batches import Key, Padding, fields, recognised, tensor_of
+from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.case import Hidden, garble
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
-from maskgrad.doctor.inferred import padded_ids
-from maskgrad.doctor.inventory import Skipped
+from maskgrad.doctor.inferred import IdsRead, padded_ids
+from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.doctor.leaks import findings_of
+from maskgrad.doctor.modes import is_examining
 from maskgrad.doctor.outputs import examine_outputs
-from maskgrad.doctor.ranks import is_sharded
+from maskgrad.doctor.padding import Padding
+from maskgrad.doctor.presented import Presented
+from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report, check_blame
-from maskgrad.doctor.trial import reached, with_gradient
-from maskgrad.doctor.variables import Variables, mask_in
+from maskgrad.doctor.shadows import distinct
+from maskgrad.doctor.stock import Stock
+from maskgrad.doctor.trial import gradients_of
+from maskgrad.doctor.variables import Variables, paddings_in
 
 __all__ = ["Watch"]
 
@@ -53,6 +58,7 @@ class Watch:
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
+        self.stock = Stock(self.report)
         #: backward passes, of whatever
         self.passes = 0
         self._padding, self._wanted, self.stops = padding, steps, stop
@@ -64,7 +70,6 @@ class Watch:
         self._influence_is_known = False
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
-        #: the batch of this step in which they are
         self._batch: Any = None
         #: the program as it was at the beginning of this step, and in the process of a run that run
         self._snapshot: Snapshot | None = None
@@ -72,7 +77,10 @@ class Watch:
         self._lengths_are_known = False
         self._not_forked = ""
         self._changed = ""
-        self._seen: dict[Key, None] = {}
+        #: the tensors of the batches and arguments of this step
+        self._seen: dict[Key, Any] = {}
+        #: arrays and lists of the program, as tensors: these are not followed
+        self._arrays: dict[Key, Any] = {}
         self._busy = False
         self._roots: list[nn.Module] = []
 
@@ -99,6 +107,15 @@ class Watch:
     def _patience(self) -> int:
         return max(8, 4 * self._wanted)
 
+    def is_inside_examination(self) -> bool:
+        """Whether a step runs that ``examine`` has called inside the block: it is none of the program's."""
+        return self._run is None and is_examining()
+
+    def read_by_loss(self, losses: Any) -> None:
+        """A backward pass begins: labels that the loss ignores are no padding that somebody forgot."""
+        if self._run is None:
+            self.stock.ignored(losses if isinstance(losses, Tensor) else losses[0], self._seen)
+
     def batch(self, batch: Any, *, of_loader: bool = False) -> Any:
         """A batch came from a data loader, or to a model: from here on its padding has twins.
 
@@ -110,11 +127,8 @@ class Watch:
             self._forget()
             batch = self._remembered(batch)
         if self._run is None:
-            self._busy = True
-            try:
+            with self._apart():
                 self._begin(batch)
-            finally:
-                self._busy = False
         return batch
 
     def _remembered(self, batch: Any) -> Any:
@@ -134,29 +148,50 @@ class Watch:
         self._run.begin(self._roots)
         return self._run.batch
 
-    def _begin(self, batch: Any, inferred: list[Padding] | None = None) -> None:
+    def _begin(self, batch: Any) -> None:
+        """Rewrite what is padded in a batch, if it is not rewritten yet."""
+        if self._recorder is not None:  # of what is rewritten already, nothing is to be said
+            kept = {key: held for key, held in fields(batch).items() if self._is_new(tensor_of(held))}
+            batch = {key: held for key, held in kept.items() if key not in self._seen}
         inside = fields(batch)
-        self._seen |= dict.fromkeys(inside)
-        given = self._padding
-        if given is not None:
-            given = {key: mask for key, mask in given.items() if key in inside}
-        known = recognised(batch, given) if inferred is None else inferred
-        paddings = [found for found in known if not bool(found.mask.all())]
-        if not paddings:
+        self._seen |= inside
+        self._arrays |= {
+            key: held for key, held in fields(Presented(batch).batch).items() if key not in inside
+        }
+        paddings = self.stock.recognised(batch, self._padding, self._is_new)
+        if not paddings and self._recorder is None:
             self.unpadded += bool(inside)
             return
-        names = {id(module): name for root in self._roots for name, module in root.named_modules()}
-        recorder = Recorder([padding.mask for padding in paddings], names)
+        self._rewrite(paddings, inside)
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        return self._recorder is None or self._recorder.twin(tensor) is None
+
+    def _rewrite(self, paddings: list[Padding], inside: Mapping[Key, Any]) -> None:
+        """Let paddings have other contents in the second computation, which begins with the first of them."""
         kind = _KINDS[self.steps % len(_KINDS)]
-        self._changed = ", ".join(map(str, garble(recorder, batch, paddings, kind, self.steps)))
-        if not self._changed:
-            self.steps += 1  # nothing of this kind can be written there, such as NaN among ids
+        masks = [padding.by_sample for padding in paddings]
+        recorder = self._recorder
+        if recorder is None:
+            names = {id(module): name for root in self._roots for name, module in root.named_modules()}
+            recorder = Recorder(masks, names)
+        else:
+            recorder.shadows.masks = distinct([*recorder.shadows.masks, *masks])
+        changed = garble(recorder, inside, paddings, kind, self.steps)
+        if not changed:
+            self.steps += (
+                self._recorder is None
+            )  # nothing of this kind can be written there, such as NaN among ids
             return
+        self._changed = ", ".join(filter(None, [self._changed if self._recorder else "", *map(str, changed)]))
         if self._progress is not None:
             self._progress(f"padding-leak: {kind} in {self._changed}", self.steps, self._wanted)
-        self._paddings, self._batch, self._recorder = paddings, batch, recorder
-        self.report.padding |= {str(padding.key): padding.source for padding in paddings}
-        recorder.__enter__()
+        self._paddings = [*(self._paddings if self._recorder else ()), *paddings]
+        self._batch = {**(self._batch if self._recorder else {}), **inside}
+        self.stock.rewritten(paddings, changed)
+        if self._recorder is None:
+            self._recorder = recorder
+            recorder.__enter__()
 
     def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
@@ -165,14 +200,7 @@ class Watch:
         if not self._roots and is_sharded(module):
             self._leave()
             self._wanted = 0
-            self.report.note(
-                Note(
-                    "padding-leak",
-                    f"the parameters of {type(module).__name__} are sharded, which the doctor cannot track: "
-                    "nothing is watched; run the script without fully_shard, on one process or under "
-                    "DistributedDataParallel",
-                )
-            )
+            self.report.note(Note("padding-leak", NOT_WATCHED.format(type(module).__name__)))
             return
         if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
             self._roots.append(module)
@@ -183,17 +211,22 @@ class Watch:
         except (TypeError, ValueError):
             call = None
         arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
+        # what another module has computed is no batch
+        arguments = {key: held for key, held in arguments.items() if getattr(held, "grad_fn", None) is None}
         if self._recorder is None and module in self._roots and self._snapshot is None:
             variables = Variables(arguments)
             variables.put(self._remembered(variables.tensors))
             if self._run is not None:
                 return
-        if isinstance(module, nn.Embedding) and self._recorder is None and self._padding is None:
+        if isinstance(module, nn.Embedding):
             self._read_by_table(module, args[0] if args else kwargs.get("input"))
         if not any(parameter.requires_grad for parameter in module.parameters()):
             return
         if self._recorder is None:
             self.batch(arguments)
+        elif module in self._roots and self._padding is None:
+            with self._apart():
+                self._begin(arguments)
         if call is not None and module in self._roots and not self._calls:
             self._calls.append((module, call))
 
@@ -201,14 +234,39 @@ class Watch:
         """Ids that are padded with the table's own id of padding: nothing else in the program may say so."""
         if table.padding_idx is None or not isinstance(ids, Tensor):
             return
-        real = padded_ids(ids, table.padding_idx)
-        if real is not None:
-            self._busy = True
-            try:
-                source = f"padding_idx={table.padding_idx} of the table that reads it"
-                self._begin({"ids": ids}, [Padding("ids", real, source)])
-            finally:
-                self._busy = False
+        read = IdsRead(ids, table.padding_idx, "padding_idx", "table", self._name_of(table))
+        for key, held in self._seen.items():
+            if isinstance(held, Tensor) and read.of(held) and str(key) not in map(str, self._padding or ()):
+                self._rewrite_read(read, key, held)
+        known = any(isinstance(held, Tensor) and read.of(held) for held in self._seen.values())
+        if not known or (self._recorder is not None and self._is_new(ids)):  # or a copy that was made before
+            self._rewrite_read(read, f"ids of {read.module}", ids)
+            made = [Padding(key, held, read.source) for key, held in self._arrays.items() if read.of(held)]
+            self.stock.rewritten(made, [padding.key for padding in made])
+
+    def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:
+        real = padded_ids(held, read.padding_idx)
+        if real is None or not self._is_new(held):
+            return
+        with self._apart():
+            self.stock.take(
+                [Part(str(key), tuple(held.shape), str(held.dtype)[6:], "ids", read.source, 0, 1)]
+            )
+            self._rewrite([Padding(key, real, read.source)], {key: held})
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Inside, what is computed is not the program's."""
+        self._busy = True
+        try:
+            with _disable_current_modes():
+                yield
+        finally:
+            self._busy = False
+
+    def _name_of(self, module: nn.Module) -> str:
+        names = (name for root in self._roots for name, inner in root.named_modules() if inner is module)
+        return next(names, "") or type(module).__name__
 
     def _look_at_lengths(self, paddings: list[Padding]) -> bool:
         """The step is over: it is made again with other lengths, if it was right; whether anything was tried."""
@@ -220,7 +278,7 @@ class Watch:
             return False
         if self._progress is not None and paddings:
             self._progress("padding-length", self.steps - 1, self._wanted)
-        known = list(_in_batch(paddings, self._batch, self._snapshot.batch))
+        known = list(paddings_in(paddings, self._batch, self._snapshot.batch))
         if paddings and not known:
             self.report.note(
                 Note("padding-length", "skipped: what is padded is in no variable and no argument")
@@ -231,6 +289,9 @@ class Watch:
             self.report.skipped.append(Skipped("padding-length", "the program was interrupted"))
             raise
         self.report.take(found)
+        self.stock.examined(
+            {str(padding.key): ("padding-length",) for padding in paddings if found.experiments}
+        )
         self._lengths_are_known |= bool(paddings or found.experiments)
         return bool(found.experiments)
 
@@ -244,14 +305,13 @@ class Watch:
         """A call that packs documents, or any if the model is to be causal, is made a few times more."""
         if self._influence_is_known or not self._calls or not self._alone:
             return
-        self._busy = True
-        try:
+        with self._apart():
             found = examine_outputs(*self._calls.pop(), self._documents, causal=self._causal)
-        finally:
-            self._busy = False
         if found is not None:
             self._influence_is_known = True
+            made, found.inventory = {part.name: part.examined for part in found.inventory}, []
             self.report.take(found)
+            self.stock.examined(made)
 
     def differentiated(self, losses: Any, pairs: list[tuple[Tensor, Tensor]] | None = None) -> None:
         """A backward pass is over: loss and gradients are compared with their twins.
@@ -263,7 +323,7 @@ class Watch:
         loss = losses if isinstance(losses, Tensor) else losses[0]
         if self._run is not None:
             with _disable_current_modes():  # the mode is not left: the program may have entered others since
-                self._run.end(loss.detach(), self._gradients(loss, pairs))
+                self._run.end(loss.detach(), gradients_of(self._roots, loss, pairs))
         self.passes += 1
         recorder = self._recorder
         if recorder is None:
@@ -274,7 +334,7 @@ class Watch:
             self.steps += self._influence_is_known  # no padding: this was all
             return
         self._leave()
-        gradients, loss = self._gradients(loss, pairs), loss.detach()
+        gradients, loss = gradients_of(self._roots, loss, pairs), loss.detach()
         difference = compare_tensors(recorder, loss, gradients)
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
@@ -283,21 +343,13 @@ class Watch:
         self.report.experiments.append(Experiment("padding-leak", changed, result))
         for place, why in recorder.not_followed:
             self.report.note(Note.at(place, "padding-leak", why))
-        if difference and (kind != "nan" or self._padding_holds_nan()):
+        if difference and (kind != "nan" or any(padding.may_hold_nan for padding in self._paddings)):
             self._found(recorder, loss, gradients, kind, difference)
         self._look_at_lengths(self._paddings)
         self._forget()
         self._look_at_influence()
         if self.done and self._progress is not None:
             self._progress("", self._wanted, self._wanted)
-
-    def _gradients(self, loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None) -> dict[str, Any]:
-        """The gradients by the names of their parameters."""
-        params = [found for root in self._roots for found in root.named_parameters()]
-        if pairs is None:
-            return {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
-        names = {id(param): name for name, param in params}
-        return {names.get(id(leaf), f"leaf {n}"): gradient for n, (leaf, gradient) in enumerate(pairs)}
 
     def _found(
         self, recorder: Recorder, loss: Tensor, gradients: dict[str, Any], kind: str, difference: Difference
@@ -306,9 +358,6 @@ class Watch:
         name = "nan-under-mask" if kind == "nan" else "padding-leak"
         self.report.add(findings_of(recorder.mixing(ends), Hidden(name, self._paddings), kind, difference))
         self.report.add_lines(recorder.lines)
-
-    def _padding_holds_nan(self) -> bool:
-        return any(padding.source in ("NaN", "the pattern of the MaskedTensor") for padding in self._paddings)
 
     def fail(self, error: BaseException | None) -> None:
         """The program is over: a run of its own process ends with it."""
@@ -331,16 +380,15 @@ class Watch:
             else:
                 why = f"{ended} after {self.steps} of {self._wanted} steps"
                 self.report.skipped.append(Skipped("padding-leak", why))
+        if self._causal and not self._influence_is_known and self._alone:
+            self.report.skip(Skipped("future-leak", "no model was called whose outputs could be examined"))
         self.report.blame(self._blame)
-        if self._seen and not self.report.padding:
+        if self._seen and not self._paddings:
             self.report.note(
                 Note(
                     "padding",
-                    f"none was recognised in the batches of a DataLoader or the arguments of a module "
-                    f"({', '.join(map(repr, self._seen))}), and nothing was examined. Pass padding={{key: mask}}, with "
-                    "a mask (True = real) or its key, for a key of the batch or an argument of the model. "
-                    "Targets and masks that only the loss uses are seen if they come from a DataLoader; otherwise "
-                    "call mg.doctor.examine(step, batch)",
+                    f"none was recognised in the batches and arguments ({', '.join(map(repr, self._seen))}); add "
+                    "padding={key: mask}, or call mg.doctor.examine(step, batch) for what only the loss reads",
                 )
             )
         if not self.report.experiments and not self.report.notes:
@@ -350,15 +398,3 @@ class Watch:
                     "no backward pass followed a batch with padding; watch the training, including loss.backward()",
                 )
             )
-
-
-def _in_batch(paddings: list[Padding], held: Any, batch: Any) -> Iterator[Padding]:
-    """The paddings of the tensors that ``batch`` has, too, by the keys that they have there."""
-    inside, found = fields(held), fields(batch)
-    for padding in paddings:
-        tensor = tensor_of(inside[padding.key])
-        for key, other in found.items():
-            mask = mask_in(tensor, padding.mask, tensor_of(other))
-            if mask is not None:
-                mask_key = padding.mask_key if padding.mask_key in found else None
-                yield replace(padding, key=key, mask=mask, mask_key=mask_key)

@@ -30,7 +30,7 @@ def test_a_trainer_that_is_absent_is_named_with_its_own_package(
 def test_a_training_in_which_nothing_was_examined_is_warned_of() -> None:
     watching = _Watching({})
     watching.begin()
-    with pytest.warns(UserWarning, match="nothing was examined: steps: no backward pass"):
+    with pytest.warns(UserWarning, match="steps: no backward pass"):
         watching.end()
 
 

@@ -164,11 +164,12 @@ def test_the_length_of_the_pack_in_a_denominator_is_found() -> None:
     assert report.findings[0].code == 'return total / b["ids"].shape[1]'
 
 
-def test_labels_that_cannot_be_ignored_are_noted() -> None:
+def test_a_batch_whose_labels_cannot_be_ignored_is_not_examined() -> None:
     layer = nn.Linear(3, 1)
     batch = {"x": torch.randn(1, 8, 3), "seq_idx": NUMBERS, "target": torch.randn(1, 8)}
     report = mg.doctor.examine(lambda b: (layer(b["x"])[..., 0] - b["target"]).square().mean(), batch)
-    assert any("no label can be ignored" in note.message for note in report.notes)
+    assert report.verdict == "incomplete"
+    assert any("no label can be ignored" in skipped.why for skipped in report.skipped)
 
 
 def test_a_model_that_is_watched_is_called_with_other_documents() -> None:

@@ -76,32 +76,42 @@ def _leaks(b: Any) -> Tensor:
 
 
 TABLE = nn.Embedding(9, 3)
-UNMARKED = {"ids": torch.tensor([[5, 6, 7], [8, 0, 0]]), "y": torch.tensor([0, 2])}
+UNMARKED = {"ids": torch.tensor([[5, 6, 7, 4], [8, 0, 0, 0], [3, 2, 0, 0]]), "y": torch.tensor([0, 2, 1])}
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"quick": True}, "padding: none was recognised"),
-        ({"experiments": ["padding-leak", "padding-length", "empty-row"]}, "padding: none was recognised"),
-        ({"experiments": ["nan-under-mask"]}, "no experiment applies to the batch"),
+        ({"quick": True}, "ids may be padded; add padding={'ids': 0}"),
+        ({}, "ids may be padded; add padding={'ids': 0}"),
+        (
+            {"experiments": ["padding-leak"]},
+            "padding-leak: no padding was recognised in the batch; add padding={key: mask}",
+        ),
+        ({"experiments": ["document-leak"]}, "document-leak: no documents were recognised"),
     ],
 )
-def test_a_report_that_examined_nothing_is_not_ok(given: dict[str, Any], why: str) -> None:
+def test_what_may_be_wrong_and_was_not_examined_is_not_ok(given: dict[str, Any], why: str) -> None:
     report = mg.doctor.examine(_leaks, UNMARKED, **given)
-    assert report.experiments == []
-    assert (report.ok, bool(report)) == (False, False)
-    assert str(report).startswith(f"nothing was examined: {why}")
-    assert f"<h1>nothing was examined: {why}" in report.to_html()
+    assert (report.verdict, report.ok, bool(report)) == ("incomplete", False, False)
+    assert any(line.startswith(why) for line in report.unexamined), report.unexamined
+    assert str(report).startswith("incomplete: nothing was found, but not all was examined")
+    assert "<h2>Not examined</h2>" in report.to_html()
     plain = report.as_dict()
-    assert (plain["ok"], plain["unexamined"]) == (False, report.unexamined)
-    assert not Report.from_dict(plain).ok
+    assert (plain["verdict"], plain["unexamined"]) == ("incomplete", report.unexamined)
+    assert Report.from_dict(plain).as_dict() == plain
 
 
-def test_experiments_without_padding_say_that_none_was_changed() -> None:
-    report = mg.doctor.examine(_leaks, UNMARKED)
-    assert report.ok  # order and gradients were examined
-    assert str(report).startswith("0 findings; no padding was changed, see the notes")
+def test_the_option_that_is_named_examines() -> None:
+    assert mg.doctor.examine(_leaks, UNMARKED, padding={"ids": 0}).kinds() == ["padding-leak"]
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_a_batch_without_padding_is_ok_if_anything_was_examined(quick: bool) -> None:
+    ids = torch.tensor([[5, 6, 7, 4], [8, 1, 2, 3], [3, 2, 6, 7]])
+    report = mg.doctor.examine(_leaks, {**UNMARKED, "ids": ids}, quick=quick)
+    assert (report.verdict, report.unexamined) == ("ok", [])
+    assert [part.role for part in report.inventory] == ["ids", "labels"]
 
 
 def test_an_experiment_that_could_not_run_is_a_note() -> None:
@@ -114,7 +124,7 @@ def test_an_experiment_that_could_not_run_is_a_note() -> None:
     given = {"x": torch.randn(2, 4, 3), "mask": torch.arange(4) < torch.tensor([[4], [2]])}
     report = mg.doctor.examine(step, given, experiments=["padding-length"])
     assert not report.ok
-    assert "the program fails: RuntimeError" in report.unexamined
+    assert any("the program fails: RuntimeError" in line for line in report.unexamined)
 
 
 def test_batch_normalisation_is_a_note() -> None:

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import maskgrad as mg
-from maskgrad.doctor.batches import recognised
 from maskgrad.doctor.inferred import padded_ids
+from maskgrad.doctor.roles import recognised
 from maskgrad.errors import ExaminationError
 
 LENGTHS = torch.tensor([9, 4, 6, 2])
@@ -56,9 +56,8 @@ def test_the_commonest_script(padding_idx: int | None) -> None:
             lambda b, model=model: F.cross_entropy(model(b["ids"]), b["y"]), batch, quick=True
         )
         assert [finding.code for finding in report.findings] == code
-        assert report.padding["ids"].startswith(
-            "padding_idx=0" if padding_idx == 0 else "the argument src_key"
-        )
+        how = report.inventory[0].recognised
+        assert how.startswith("padding_idx=0" if padding_idx == 0 else "the argument src_key")
         assert not report.unexamined
 
 
@@ -70,7 +69,7 @@ def test_the_commonest_script_is_watched() -> None:
                 F.cross_entropy(model(ids), label).backward()
         assert watched.report.kinds() == kinds
         assert watched.report.experiments
-        assert "padding_idx=0" in watched.report.padding["ids"]
+        assert any("padding_idx=0" in part.recognised for part in watched.report.inventory)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_the_mask_of_the_source_says_nothing_of_the_target() -> None:
 
     report = mg.doctor.examine(step, {"source": IDS, "target": torch.randint(1, 20, (4, 9))}, quick=True)
     assert report.ok, str(report)
-    assert list(report.padding) == ["source"]
+    assert [part.examined for part in report.inventory] == [("padding-leak",), ()]
 
 
 def test_integers_of_samples_are_a_mask_of_them_or_lengths() -> None:
@@ -141,7 +140,7 @@ def test_integers_of_samples_are_a_mask_of_them_or_lengths() -> None:
     assert samples.entries(batch["x"]).all(1).tolist() == [True, False, True, True]
     (lengths,) = recognised(batch, {"x": "size"})
     assert torch.equal(lengths.mask, MASK)
-    with pytest.raises(ExaminationError, match="make one from lengths"):
+    with pytest.raises(ExaminationError, match="found the entry 9; use"):
         recognised(batch, {"x": "~size"})
 
 
@@ -162,5 +161,5 @@ def test_lengths_that_are_packed(first: bool, is_sorted: bool) -> None:
 
     for leak in (True, False):
         report = mg.doctor.examine(lambda batch, leak=leak: step(batch, leak), {"x": x}, quick=True)
-        assert report.padding == {"x": "the lengths of pack_padded_sequence"}
+        assert report.inventory[0].recognised == "the lengths of pack_padded_sequence"
         assert report.kinds() == ["padding-leak"] * leak

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad import masked
-from maskgrad.doctor.batches import recognised
+from maskgrad.doctor.roles import recognised
 from maskgrad.doctor.variants import narrowed, widened
 
 LENGTHS = torch.tensor([16, 9, 12])

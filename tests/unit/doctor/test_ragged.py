@@ -89,7 +89,7 @@ def test_a_step_that_ignores_a_ragged_batch_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_nothing_is_asserted_of_padding_that_is_not_there(name: str) -> None:
-    with pytest.raises(ExaminationError, match="none was recognised"):
+    with pytest.raises(ExaminationError, match="no padding was recognised"):
         mg.testing.assert_padding_invariant(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()})
 
 

@@ -57,7 +57,7 @@ def test_a_watch_that_recognises_nothing_says_which_argument_to_give() -> None:
         assert watched.unpadded == 1
         # nothing was examined, which is not the same as nothing found
         assert not watched.report.ok
-        assert str(watched.report).startswith("nothing was examined: padding: none was recognised")
+        assert watched.report.verdict == "incomplete"
     with mg.doctor.watch({"input": ~target.isnan()}) as watched:
         train()
     assert (watched.report.ok, watched.report.notes) == (True, [])
@@ -71,7 +71,7 @@ def test_a_watch_of_no_backward_pass_is_not_ok(batches: int) -> None:
         for _ in range(batches):
             layer({"x": torch.ones(2, 4, 3)}["x"][torch.ones(2, 4, dtype=torch.bool)])
     assert not watched.report
-    assert "nothing was examined" in str(watched.report)
+    assert watched.report.verdict == "incomplete"
 
 
 class Pooled(nn.Module):

@@ -43,14 +43,14 @@ def test_accumulation() -> None:
 
 def test_padding_must_be_known() -> None:
     layer = nn.Linear(3, 1)
-    with pytest.raises(ExaminationError, match="none was recognised"):
+    with pytest.raises(ExaminationError, match="no padding was recognised"):
         mg.testing.assert_padding_invariant(lambda b: layer(b).mean(), batch()["x"])
 
 
 def test_watched_steps_fail_a_test_that_trains_nothing() -> None:
     steps = fixtures.watched_steps._get_wrapped_function()()
     next(steps)
-    with pytest.raises(pytest.fail.Exception, match="nothing was examined"):
+    with pytest.raises(pytest.fail.Exception, match="not all was examined"):
         next(steps)
 
 
