@@ -46,13 +46,6 @@ def test_a_cost_is_the_time_beside_the_peer() -> None:
     assert goal.words == "at most 3 times the time of dense"
 
 
-def test_an_excess_is_in_microseconds() -> None:
-    goal = replace(GOAL, peer="dense", relation="<=", bound=5, quantity="excess")
-    dense = replace(THEIRS, peer="dense", ratio=0.25, median_ms=0.002)
-    assert goal.value(dense) == pytest.approx(6.0)
-    assert not goal.is_met(dense)
-
-
 def test_memory_is_that_at_the_peak_beside_the_peer() -> None:
     goal = replace(GOAL, peer="dense", relation="<=", bound=2.5, quantity="memory")
     dense = replace(THEIRS, peer="dense", memory=0.5)
