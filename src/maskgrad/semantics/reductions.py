@@ -52,27 +52,25 @@ def mean(
     return Entries(result, some(count, input.mask, dims, keepdim))
 
 
-def over_all(input: Entries, average: bool, power: Callable[[Tensor], Tensor] | None = None) -> Tensor | None:
+def over_all(input: Entries, average: bool) -> Tensor | None:
     """The sum or the mean of all specified entries of a small tensor; None if empty, or if values may not be read.
 
-    The count is read, so that neither it nor its graph node costs a tensor. A ``power`` (0 of 0) is
-    applied to values that are 0 where unspecified.
+    The count is read, so that neither it nor its graph node costs a tensor.
     """
     values, mask = input
     if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
         return None
-    if not average and power is None and mask.numel() < SHORT and not is_noted():
+    if not average and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
     kernel = kernels.masked_mean if average else kernels.masked_sum
-    if power is None and not kernel.is_small(values):
+    if not kernel.is_small(values):
         return None
     few = smallest(mask)
     count = int(few.count_nonzero()) * (mask.numel() // max(few.numel(), 1))
     if not count:
         return None
     note(None)
-    known = values if count == mask.numel() else fill(input, mask, 0)
-    total = (known if power is None else power(known)).sum()
+    total = (values if count == mask.numel() else fill(input, mask, 0)).sum()
     return total / count if average else total
 
 

@@ -20,9 +20,9 @@ from maskgrad.kernels.selection import can_read_values
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record
-from maskgrad.semantics.losses.adding_up import added_up, adds_up
+from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.numbers import note, number
-from maskgrad.semantics.reductions import mean, over_all, sum
+from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.signatures import paired
 
 PATTERN = "intersection; reduced: a plain scalar"
@@ -45,19 +45,17 @@ def reduce_loss(loss: Entries, reduction: str) -> Entries | Tensor:
     """Reduce a loss per position over the specified positions, to a scalar."""
     if reduction == "none":
         return loss
-    if not adds_up():
-        found = over_all(loss, reduction == "mean")
-        if found is not None:
-            return found
-        return number(mean(loss), nan) if reduction == "mean" else number(sum(loss), 0)
     values, dims = loss.values, tuple(range(loss.values.ndim))
-    wide = torch.float32 if values.dtype in HALVES else None
-    total, _ = kernels.masked_sum(values, loss.mask, dims, False, wide)
-    return summed(total, kernels.masked_count(loss.mask, dims, False), values.dtype, reduction)
+    is_half = values.dtype in HALVES
+    total, _ = kernels.masked_sum(values, loss.mask, dims, False, torch.float32 if is_half else None)
+    count = kernels.masked_count(loss.mask, dims, False)
+    return summed(total, count, values.dtype if is_half else total.dtype, reduction)
 
 
 def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> Tensor:
     """The mean or the sum, of this process or of several."""
+    if reduction == "mean" and not (dtype.is_floating_point or dtype.is_complex):
+        total.mean()  # torch refuses integers
     total, count = added_up(total, count)
     if can_read_values(count) and count.item():
         note(None)
@@ -68,21 +66,22 @@ def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> 
     return number(Entries(total.to(dtype), count.to(torch.bool)), 0)
 
 
+def quotient(total: Entries, divisor: Tensor, dtype: torch.dtype) -> Tensor:
+    """A specified total divided by ``divisor``, each of this process or summed over several; NaN if there is none."""
+    parts = [torch.where(total.mask, part, 0) for part in (total.values, divisor)]
+    numerator, denominator, known = added_up(*parts, total.mask.to(torch.int64))
+    known = known > 0
+    return number(Entries((numerator / torch.where(known, denominator, 1)).to(dtype), known), nan)
+
+
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
     """The sum of losses, already weighted, divided by the sum of the weights of the same positions.
 
     ``repeated`` is how often broadcasting repeats each weight, which PyTorch counts once.
     """
     wide = torch.float32 if loss.values.dtype in HALVES else None
-    (total, known), (share, _) = sum(loss, dtype=wide), sum(Entries(weight, loss.mask), dtype=wide)
-    if adds_up():
-        parts = [torch.where(known, part, 0) for part in (total, share)]
-        total, share, some = added_up(*parts, known.to(torch.int64))
-        known = some > 0
-    divisor = torch.where(known, share, 1)
-    if repeated > 1:  # 0 if empty
-        divisor = divisor / repeated
-    return number(Entries((total / divisor).to(loss.values.dtype), known), nan)
+    share = sum(Entries(weight, loss.mask), dtype=wide).values
+    return quotient(sum(loss, dtype=wide), share / repeated if repeated > 1 else share, loss.values.dtype)
 
 
 #: The scalars of a distance: see ``maskgrad/kernels/losses/__init__.py``.

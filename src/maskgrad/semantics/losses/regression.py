@@ -13,7 +13,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.kernels.kernel import KERNELS
 from maskgrad.kernels.reductions import masked_count
 from maskgrad.kernels.smallest import any_of
 from maskgrad.patterns.eager import can_read_values
@@ -23,14 +22,11 @@ from maskgrad.semantics.entries import (
     Operand,
     all_specified,
     fill,
-    filled,
-    is_moderate,
     mask_of,
     rearranged,
     specified,
     values_of,
 )
-from maskgrad.semantics.losses.adding_up import added_up, adds_up
 from maskgrad.semantics.losses.reduction import (
     ABSOLUTE,
     LEGACY,
@@ -39,31 +35,24 @@ from maskgrad.semantics.losses.reduction import (
     fused,
     huber,
     loss_record,
+    quotient,
     reduce_loss,
     smooth,
     summed,
     weighted_mean,
 )
-from maskgrad.semantics.numbers import number
-from maskgrad.semantics.reductions import over_all, sum
+from maskgrad.semantics.reductions import sum
 
 
 def each_position(
     function: Callable[..., Tensor],
     operands: dict[str, Operand],
     filler: float,
-    tame: bool = False,
     **options: Any,
 ) -> Entries:
-    """PyTorch's own loss of each position, with operands made safe where one of them is unspecified.
-
-    For a ``tame`` function moderate values are safe.
-    """
+    """PyTorch's own loss of each position, with operands made safe where one of them is unspecified."""
     mask = all_specified(*operands.values())
-    if tame and is_moderate(mask, *map(values_of, operands.values())):
-        filled = {name: values_of(operand) for name, operand in operands.items()}
-    else:
-        filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
+    filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
     loss = function(**filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
 
@@ -110,44 +99,32 @@ def of_difference(
     ) -> Operand:
         if weight is not None:
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
-        x, t = values_of(input), values_of(target)
-        if x.shape != t.shape:
-            input, target = _broadcast(input, target)
-            x, t = values_of(input), values_of(target)
-        distance, found = numbers(**options), None
-        if not KERNELS["masked_loss"].is_small(x):
-            found = fused("distance", input, target, reduction, distance)
-        elif reduction != "none" and distance in POWERS and not adds_up():  # in the fewest calls
-            difference = Entries(x - t, all_specified(input, target))
-            found = over_all(difference, reduction == "mean", POWERS[distance])
-        if found is None and distance is not None and torch.compiler.is_compiling():
-            found = _of_one_difference(function, input, target, reduction, **options)
+        input, target = _broadcast(input, target)
+        found = fused("distance", input, target, reduction, numbers(**options))
         if found is not None:
             return found
-        operands, tame = {"input": input, "target": target}, distance is not None
-        return reduce_loss(each_position(function, operands, 1, tame, **options), reduction)
+        if values_of(input).dtype is values_of(target).dtype:
+            return _of_one_difference(function, input, target, reduction, **options)
+        # each loss has its own dtype for two of them
+        return reduce_loss(
+            each_position(function, {"input": input, "target": target}, 1, **options), reduction
+        )
 
     return rule
 
 
 def _of_one_difference(
     function: Callable[..., Tensor], input: Operand, target: Operand, reduction: str, **options: Any
-) -> Operand | None:
-    """The loss in a graph: one selection, of the difference, instead of three.
-
-    A difference of 0 has the loss 0, so the mask is only counted. The compiler does not vectorise if an eighth of
-    a loop's operations are selections, and rows are shorter than half a vector.
-    """
-    x, t = values_of(input), values_of(target)
-    if x.dtype != t.dtype or not x.is_floating_point() or x.is_complex():
-        return None
+) -> Operand:
+    """The loss by one selection, of the difference: a difference of 0 has the loss 0, so the mask is only counted."""
     mask = all_specified(input, target)
-    difference = filled(Entries(x - t, mask))
+    difference = fill(values_of(input) - values_of(target), mask, 0)
     loss = function(difference, torch.zeros_like(difference), reduction="none", **options)
     if reduction == "none":
         return Entries(loss, mask)
-    count = masked_count.reference(mask, tuple(range(mask.ndim)), False)
-    return summed(loss.sum(), count, x.dtype, reduction)
+    # the compiler fuses the formula; it does not vectorise if an eighth of a loop's operations are selections
+    count = masked_count.reference if torch.compiler.is_compiling() else masked_count
+    return summed(loss.sum(), count(mask, tuple(range(mask.ndim)), False), loss.dtype, reduction)
 
 
 def _weighted(
@@ -170,11 +147,6 @@ def _weighted(
     if reduction != "mean" or not by_weight:
         return reduce_loss(loss, reduction)
     return weighted_mean(loss, factor, repeated=factor.numel() // max(size.numel(), 1))
-
-
-#: Distances that are a power of the difference: the derivative of a difference is constant, so it can be
-#: computed before replacing anything.
-POWERS = {SQUARED: torch.square, ABSOLUTE: torch.abs}
 
 
 def forgotten_weight() -> Operand | None:
@@ -246,8 +218,7 @@ def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = F
     row = loss.mask.ndim - len(shape)
     others = tuple(d for d in range(loss.mask.ndim) if d != row or shape[0] == 1)
     rows = any_of(loss.mask, others, False).sum()
-    summed, rows, known = added_up(filled(total), rows, total.mask.to(torch.int64))
-    return number(Entries(summed / rows.clamp(min=1), known > 0), math.nan)
+    return quotient(total, rows, loss.values.dtype)
 
 
 def _warn_of_mean(arguments: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +15,8 @@ from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
-from maskgrad.semantics.losses.adding_up import added_up
+from maskgrad.semantics.losses.reduction import quotient
 from maskgrad.semantics.losses.regression import forgotten_weight
-from maskgrad.semantics.numbers import number
 from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.elementwise import aligned
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
@@ -93,11 +91,5 @@ def _mean_of_rows(positions: StoredEntries) -> Tensor:
     """The total divided by the number of rows with an entry; NaN if there are none."""
     summed, others = over_groups(total)(positions), tuple(range(1, len(positions.shape)))
     rows = grouped(positions, others)[0].number if others else positions.entries.shape[0]
-    known = summed.mask
-    parts = (
-        torch.where(known, summed.values, 0),
-        torch.as_tensor(rows, device=known.device),
-        known.to(torch.int64),
-    )
-    values, by, some = added_up(*parts)
-    return number(Entries(values / by.clamp(min=1), some > 0), math.nan)
+    divisor = torch.as_tensor(rows, device=summed.mask.device)
+    return quotient(summed, divisor, summed.values.dtype)
