@@ -16,6 +16,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,11 +24,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maskgrad.doctor.batches import fields
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import in_double
+from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.trial import Outcome, Trial
@@ -104,7 +107,8 @@ class _ForkedTrial(Trial):
     """A trial of which each run is a process of its own: nothing has to be restored."""
 
     def __init__(self, batch: Any, roots: list[nn.Module], seconds: float) -> None:
-        self.step, self.batch, self.roots, self.rows = _no_step, batch, roots, [0]
+        self.step, self.presented, self.roots, self.rows = _no_step, Presented(batch), roots, [0]
+        self.batch = self.presented.batch
         self._double, self._patience_s = False, _PATIENCE_S + 20 * seconds
 
     def run(self, mode: Guarded, batch: Any = None, after: Callable[[Outcome], Any] | None = None) -> Any:
@@ -113,7 +117,7 @@ class _ForkedTrial(Trial):
         answers, theirs = Pipe(duplex=False)
         child = _fork()
         if not child:
-            batch = self.batch if batch is None else batch
+            batch = self.presented.as_given(self.batch if batch is None else batch)
             raise Continued(batch, mode, after, theirs, self.roots if self._double else ())
         theirs.close()
         try:
@@ -205,7 +209,10 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    case = Examination(_ForkedTrial(batch, roots, seconds), paddings)
+    trial = _ForkedTrial(batch, roots, seconds)
+    shapes = {padding.mask.shape[:2] for padding in paddings if padding.samples}
+    trial.turn({key for key, held in fields(trial.batch).items() if held.shape[:2] in shapes})
+    case = Examination(trial, [replace(padding, mask=padding.by_sample, samples=0) for padding in paddings])
     try:
         padding_length(case)
     except Exception as error:

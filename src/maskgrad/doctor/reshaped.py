@@ -32,9 +32,11 @@ DRAWS = "skipped: the program draws its own random numbers, which would differ"
 Draws = list[tuple[Place | None, tuple[int, ...]]]
 
 
-def _cropped(columns: int, more: int, masks: list[Tensor], *, left: bool) -> Aligned:
+def _cropped(
+    columns: int, more: int, masks: list[Tensor], *, left: bool, time_first: bool = False
+) -> Aligned:
     """Outputs of a run with more columns: cut these off, and compare what the mask has."""
-    shadows = Shadows(masks)
+    shadows = Shadows([mask.t() if time_first and mask.ndim == 2 else mask for mask in masks])
 
     def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         if a.ndim != b.ndim:
@@ -44,8 +46,9 @@ def _cropped(columns: int, more: int, masks: list[Tensor], *, left: bool) -> Ali
                 continue
             if before % columns or after != before // columns * (columns + more):
                 return None
-            split = b.unflatten(axis, (before // columns, columns + more))
-            b = split.narrow(axis + 1, more if left else 0, columns).flatten(axis, axis + 1)
+            sizes = (before // columns, columns + more)
+            split = b.unflatten(axis, sizes[::-1] if time_first else sizes)
+            b = split.narrow(axis + (not time_first), more if left else 0, columns).flatten(axis, axis + 1)
         real = shadows.by_shape(a)
         return (a, b) if real is None else (a[real], b[real])
 
@@ -186,7 +189,7 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
     if "padding-leak" in case.report.kinds():
         return True  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
-    align = _cropped(shape[1], count, masks, left=left)
+    align = _cropped(shape[1], count, masks, left=left, time_first=bool(case.trial.presented.turned))
     case.report.add(
         [finding("padding-length", first_difference(log(case), log(case, batch), align), words, difference)]
     )
@@ -224,7 +227,8 @@ def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_en
     if not difference:
         return False
     if "padding-leak" not in case.report.kinds():
-        align = _cropped(made.columns, made.cut, [made.mask], left=left)
+        turned = bool(case.trial.presented.turned)
+        align = _cropped(made.columns, made.cut, [made.mask], left=left, time_first=turned)
         entry = first_difference(log(case, made.narrow), log(case, made.wide), align)
         case.report.add([finding("padding-length", entry, words, difference)])
     return True

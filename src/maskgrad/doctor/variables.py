@@ -108,7 +108,9 @@ def mask_in(tensor: Tensor, mask: Tensor, other: Tensor) -> Tensor | None:
     """The mask of a tensor as that of ``other``, which holds the same or has it as a part; None if it has not."""
     if other is tensor:
         return mask
-    if (other.shape, other.dtype) == (tensor.shape, tensor.dtype) and bool((other == tensor).all()):
+    if other.is_floating_point() != tensor.is_floating_point():
+        return None
+    if other.shape == tensor.shape and bool((other == tensor).all()):  # ids may be copies of another dtype
         return mask
     if tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
         return None

@@ -59,8 +59,7 @@ class Watch:
     ) -> None:
         self.report, self.steps, self.unpadded = Report(), 0, 0
         self.stock = Stock(self.report)
-        #: backward passes, of whatever
-        self.passes = 0
+        self.passes = 0  # backward, of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
         check_blame(blame)
@@ -71,7 +70,7 @@ class Watch:
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
         self._batch: Any = None
-        #: the program as it was at the beginning of this step, and in the process of a run that run
+        #: the program at the beginning of this step, and in the process of a run that run
         self._snapshot: Snapshot | None = None
         self._run: Continued | None = None
         self._lengths_are_known = False
@@ -79,8 +78,7 @@ class Watch:
         self._changed = ""
         #: the tensors of the batches and arguments of this step
         self._seen: dict[Key, Any] = {}
-        #: arrays and lists of the program, as tensors: these are not followed
-        self._arrays: dict[Key, Any] = {}
+        self._arrays: dict[Key, Any] = {}  # and lists, as tensors: these are not followed
         self._busy = False
         self._roots: list[nn.Module] = []
 
@@ -155,9 +153,8 @@ class Watch:
             batch = {key: held for key, held in kept.items() if key not in self._seen}
         inside = fields(batch)
         self._seen |= inside
-        self._arrays |= {
-            key: held for key, held in fields(Presented(batch).batch).items() if key not in inside
-        }
+        plain = fields(Presented(batch).batch)
+        self._arrays |= {key: held for key, held in plain.items() if key not in inside}
         paddings = self.stock.recognised(batch, self._padding, self._is_new)
         if not paddings and self._recorder is None:
             self.unpadded += bool(inside)
@@ -235,13 +232,16 @@ class Watch:
         if table.padding_idx is None or not isinstance(ids, Tensor):
             return
         read = IdsRead(ids, table.padding_idx, "padding_idx", "table", self._name_of(table))
-        for key, held in self._seen.items():
-            if isinstance(held, Tensor) and read.of(held) and str(key) not in map(str, self._padding or ()):
+        with _disable_current_modes():  # what we compare is no operation of the program
+            seen = {key: held for key, held in self._seen.items() if isinstance(held, Tensor)}
+            known = {key: held for key, held in seen.items() if read.of(held)}
+            copied = {key: held for key, held in self._arrays.items() if read.of(held.to(ids.dtype))}
+        for key, held in known.items():
+            if str(key) not in map(str, self._padding or ()):
                 self._rewrite_read(read, key, held)
-        known = any(isinstance(held, Tensor) and read.of(held) for held in self._seen.values())
         if not known or (self._recorder is not None and self._is_new(ids)):  # or a copy that was made before
             self._rewrite_read(read, f"ids of {read.module}", ids)
-            made = [Padding(key, held, read.source) for key, held in self._arrays.items() if read.of(held)]
+            made = [Padding(key, held, read.source) for key, held in copied.items()]
             self.stock.rewritten(made, [padding.key for padding in made])
 
     def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:

@@ -129,6 +129,30 @@ def converted(*, right: bool, loader: bool) -> Iterator[None]:
         yield
 
 
+class TimeFirst(nn.Module):
+    """Positions before samples, as recurrent networks and Transformers take them by default."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+
+    def forward(self, src: Tensor, pad_mask: Tensor) -> Tensor:
+        hidden: Tensor = self.layer(self.table(src), src_key_padding_mask=pad_mask)
+        return hidden.masked_fill(pad_mask.T[..., None], 0.0)
+
+
+def time_first(*, right: bool, loader: bool) -> Iterator[None]:
+    """The mask has the samples first, the ids the positions."""
+    model, head = TimeFirst(), nn.Linear(8, 5)
+    made = [{"src": ids_of().T.contiguous(), "pad_mask": ~REAL, "labels": LABELS} for _ in range(4)]
+    for batch in DataLoader(made, batch_size=None) if loader else made:  # type: ignore[arg-type]
+        hidden = model(batch["src"], batch["pad_mask"])
+        count = (batch["src"] != 0).sum(0)[:, None] if right else hidden.size(0)
+        F.cross_entropy(head(hidden.sum(0) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
 def slightly(*, right: bool, loader: bool) -> Iterator[None]:
     """A small difference is one in float64, too: there modules and the batch have that in the other processes."""
     model, head = Encoder(), nn.Linear(8, 5)
@@ -176,6 +200,14 @@ def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     assert report.kinds() == ["padding-length"], report
     assert report.findings[0].code.endswith("# LEAK")
     report = run(program, right=True, loader=loader)
+    assert report.ok, report
+    assert "padding-length" in [tried.name for tried in report.experiments], report
+
+
+def test_positions_may_come_before_samples() -> None:
+    report = run(time_first, right=False, loader=True)
+    assert [finding.code.endswith("# LEAK") for finding in report.findings] == [True], report
+    report = run(time_first, right=True, loader=True)
     assert report.ok, report
     assert "padding-length" in [tried.name for tried in report.experiments], report
 
