@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 import tests.doctor.scripts  # noqa: F401
-from tests.doctor.forms import Form, forms, verdict_of
-from tests.doctor.known import FORMS, KNOWN
-from tests.doctor.scripts.script import WRONG, Program, depends_on_padding, judged, programs
+from tests.doctor.forms import GOALS, counts, forms, verdict_of
+from tests.doctor.scripts.script import WAYS, WRONG, Program, depends_on_padding, judged, programs
+from tests.effort import is_light
 
 PROGRAMS = programs()
-#: a prime: each kind, form, side and name is met
-SAMPLE = forms()[::31]
+#: all, or of the many some: by a prime number each kind, form, side and name is met
+SAMPLE = forms()[::31] if is_light() else forms()
 pytestmark = pytest.mark.every
 
 
@@ -21,8 +21,7 @@ def test_a_script_is_judged_rightly_by_examine_and_by_watch(program: Program) ->
     verdicts = {
         f"{way} {WRONG[wrong]}": judged(program, way, wrong=wrong) for way in program.ways for wrong in WRONG
     }
-    misjudged = {case: verdict for case, verdict in verdicts.items() if verdict != "right"}
-    assert sorted(misjudged) == sorted(KNOWN.get(program.name, ())), verdicts
+    assert set(verdicts.values()) == {"right"}, verdicts
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
@@ -35,16 +34,13 @@ def test_the_wrong_program_depends_on_padding_and_the_right_one_does_not(program
         assert not depends_on_padding(right)
 
 
-def test_there_are_sixty_and_the_known_misjudgements_are_of_them() -> None:
+def test_there_are_sixty() -> None:
     assert len(PROGRAMS) >= 60
-    assert set(KNOWN) <= {program.name for program in PROGRAMS}
 
 
-@pytest.mark.parametrize("form", SAMPLE, ids=str)
-def test_a_form_of_mask_is_recognised(form: Form) -> None:
-    verdict = verdict_of(form, "examine")
-    assert (verdict not in ("right", "incomplete")) == (str(form) in FORMS), verdict
-
-
-def test_the_known_forms_are_of_the_sample() -> None:
-    assert set(FORMS) <= {str(form) for form in SAMPLE}
+@pytest.mark.parametrize("way", WAYS)
+def test_forms_of_masks_are_recognised_as_often_as_is_the_goal(way: str) -> None:
+    verdicts = {form: verdict_of(form, way) for form in SAMPLE}
+    misjudged = {str(form): verdict for form, verdict in verdicts.items() if verdict != "right"}
+    for name, value in counts(verdicts).items():
+        assert value <= GOALS[name], f"{name}: {value}, {misjudged}"

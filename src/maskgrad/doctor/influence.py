@@ -96,8 +96,7 @@ def document_alone(case: Examination) -> None:
         words = f"document {number} alone"
         difference = changed(case, "document-alone", single, words, beside=packed)
         if difference:
-            places = (documents.ids == number).nonzero()[:, -1]
-            align = _cut(documents.ids.shape[-1], places)
+            align = _cut(documents.ids == number)
             entry = first_difference(log(case, packed), log(case, single), align)
             case.report.add([finding("document-alone", entry, f"with {words}", difference)])
             return
@@ -207,9 +206,12 @@ def _positions(case: Examination) -> Documents | None:
     return positions_of(case.trial.batch, read or shapes)
 
 
-def _cut(tokens: int, places: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-    """Outputs for a pack beside those for one document of it: its places are cut out of the pack."""
-    size = len(places)
+def _cut(chosen: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+    """Outputs for a pack and for one document of it: the document's row and positions are cut out of the pack."""
+    places = chosen.nonzero()
+    cuts = {(chosen.shape[-1], len(places)): places[:, -1]}
+    if chosen.ndim > 1:
+        cuts[len(chosen), 1] = places[:1, 0]
 
     def align(pack: Tensor, single: Tensor) -> tuple[Tensor, Tensor] | None:
         if pack.ndim != single.ndim:
@@ -217,9 +219,9 @@ def _cut(tokens: int, places: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor
         for axis, (before, after) in enumerate(zip(pack.shape, single.shape, strict=True)):
             if before == after:
                 continue
-            if (before, after) != (tokens, size):
+            if (before, after) not in cuts:
                 return None
-            pack = pack.index_select(axis, places.to(pack.device))
+            pack = pack.index_select(axis, cuts[before, after].to(pack.device))
         return pack, single
 
     return align

@@ -34,7 +34,7 @@ def flat_logits_see_the_next_token(wrong):
 
     def forward(ids):
         hidden = table(ids)
-        shifted = hidden.roll(-1, 1) if wrong else F.pad(hidden, (0, 0, 1, 0))[:, :-1]
+        shifted = hidden.roll(-1, 1) if wrong else F.pad(hidden, (0, 0, 1, 0))[:, :-1]  # leak
         mixed = hidden + shifted  # leak
         return head(mixed).view(-1, 20)
 
@@ -52,7 +52,7 @@ def ids_of_numpy_see_the_next_token(wrong):
 
     def forward(ids):
         hidden = table(torch.as_tensor(ids))
-        shifted = hidden.roll(-1, 1) if wrong else F.pad(hidden, (0, 0, 1, 0))[:, :-1]
+        shifted = hidden.roll(-1, 1) if wrong else F.pad(hidden, (0, 0, 1, 0))[:, :-1]  # leak
         mixed = hidden + shifted  # leak
         return head(mixed)
 
