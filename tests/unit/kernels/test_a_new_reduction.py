@@ -1,7 +1,7 @@
 """Adding a reduction: what the page on kernels says that it takes, tried with a toy.
 
 The toy is the sum of the entries that are negative. It is one formula, from which the loops over rows, columns and
-segments are made; its gradient is another. The same on CUDA devices: ``cuda/test_a_new_reduction.py``.
+segments are made; its gradient is another.
 """
 
 from __future__ import annotations
