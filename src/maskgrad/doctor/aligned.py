@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.comparison import not_close
 from maskgrad.doctor.modes import LoggedOperation, OperationLog
-from maskgrad.doctor.shadows import Shadows
+from maskgrad.doctor.validity import ValidityMasks
 
 __all__ = ["Aligned", "first_difference", "log", "where_real"]
 
@@ -23,7 +23,7 @@ Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 def log(case: Examination, batch: Any = None, *, wider: int = 0) -> list[LoggedOperation]:
     """The operations of a run."""
     made = OperationLog(wider=wider)
-    entries: list[LoggedOperation] = case.trial.run(made, batch, after=lambda _: made.entries)
+    entries: list[LoggedOperation] = case.runner.run(made, batch, after=lambda _: made.entries)
     return entries
 
 
@@ -66,12 +66,12 @@ def _pairs(
 
 def where_real(masks: list[Tensor]) -> Aligned:
     """Outputs of the same shapes, compared where the masks are True."""
-    shadows = Shadows(masks)
+    validities = ValidityMasks(masks)
 
     def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         if a.shape != b.shape:
             return None
-        real = shadows.by_shape(a)
+        real = validities.by_shape(a)
         return (a, b) if real is None else (a[real], b[real])
 
     return align

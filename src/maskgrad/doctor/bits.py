@@ -21,10 +21,10 @@ def batch_bits(case: Examination) -> None:
     count = case.count
     if count < 2:
         return
-    alone = log(case, selected(case.trial.batch, torch.tensor([0]), count))
+    alone = log(case, selected(case.runner.batch, torch.tensor([0]), count))
     for rows in sorted({2, count // 2, count} - {0, 1}):
         words = f"the first sample among {rows}"
-        among = log(case, selected(case.trial.batch, torch.arange(rows), count))
+        among = log(case, selected(case.runner.batch, torch.arange(rows), count))
         apart = _Apart()
         entry = first_difference(alone, among, functools.partial(_first, rows=rows), apart)
         case.tried(

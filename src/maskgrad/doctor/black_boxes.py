@@ -83,7 +83,7 @@ class _Boxes:
         self._contexts: dict[int, tuple[Any, _Context]] = {}
         self._pending: tuple[Any, _Context, Any, Any] | None = None
 
-    def _hears(self) -> bool:
+    def _observes(self) -> bool:
         return any(mode is self._mode for mode in _get_current_dispatch_mode_stack())
 
     # kernels
@@ -92,7 +92,7 @@ class _Boxes:
         @functools.wraps(run)
         def launched(kernel: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
             pointers = _pointers((args, kwargs))
-            if warmup or not pointers or not self._hears():
+            if warmup or not pointers or not self._observes():
                 return run(kernel, *args, grid=grid, warmup=warmup, **kwargs)
             returned, changed = list[Any](), list[int]()
 
@@ -120,7 +120,7 @@ class _Boxes:
             # PyTorch itself asks for pointers only to look at them, and so do we for those of a storage
             ours = _TORCH if isinstance(held, Tensor) else (_TORCH, _MASKGRAD)
             looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
-            if not looks and self._hears():
+            if not looks and self._observes():
                 with _disable_current_modes():
                     depends = self._mode.leaves_torch(held if isinstance(held, Tensor) else _whole(held))
                 if depends and self._open:
@@ -142,7 +142,7 @@ class _Boxes:
 
         @functools.wraps(part)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            if not self._hears():
+            if not self._observes():
                 return part(*args, **kwargs)
             self._pending = None
             state = random_state()
@@ -177,7 +177,7 @@ class _Boxes:
     def backward(self, kind: Any, part: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(part)
         def backward(ctx: Any, *gradients: Any) -> Any:
-            if not self._hears():
+            if not self._observes():
                 return part(ctx, *gradients)
             state = random_state()
             left, result = self._watched(part, (ctx, *gradients), {})

@@ -17,15 +17,15 @@ from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.trial import Trial
+from maskgrad.doctor.runner import StepRunner
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
 
-__all__ = ["Examination", "Hidden", "garble"]
+__all__ = ["Examination", "PerturbedInput", "randomize_padding"]
 
 
 @dataclass(frozen=True)
-class Hidden:
+class PerturbedInput:
     """Input that must have no influence, and is rewritten: padding, other documents, later positions.
 
     Attributes:
@@ -51,7 +51,7 @@ class Hidden:
 class Examination:
     """What the experiments share."""
 
-    trial: Trial
+    runner: StepRunner
     paddings: list[Padding] = field(default_factory=list)
     report: Report = field(default_factory=Report)
     #: made before the first experiment
@@ -76,7 +76,7 @@ class Examination:
     @functools.cached_property
     def count(self) -> int:
         """The number of samples."""
-        return rows_of(self.trial.batch, self.paddings)
+        return rows_of(self.runner.batch, self.paddings)
 
     def tried(self, name: str, changed: str, result: str, keys: Iterable[Key] = ()) -> None:
         """Write down what was done, and to which parts of the batch."""
@@ -94,7 +94,9 @@ class Examination:
         self.report.note(Note.at(place, about, message))
 
 
-def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0) -> list[Key]:
+def randomize_padding(
+    mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0
+) -> list[Key]:
     """Give the padded tensors of a batch twins with other garbage; the keys of those that have one."""
     inside, done = fields(batch), []
     for padding in paddings:
@@ -103,14 +105,14 @@ def garble(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: in
         other = other_contents(tensor, real, kind, seed)
         if other is None:
             continue
-        mode.set_twin(tensor, other, marker=_is_marker(tensor, real))
+        mode.set_twin(tensor, other, sentinel=_is_sentinel(tensor, real))
         if isinstance(mode, Recorder):
-            mode.shadows.set(tensor, real)
+            mode.validity.set(tensor, real)
         done.append(padding.key)
     return done
 
 
-def _is_marker(tensor: Tensor, real: Tensor) -> bool:
+def _is_sentinel(tensor: Tensor, real: Tensor) -> bool:
     """Integers, and numbers that are all the same: a program may test for what stands there."""
     if not tensor.is_floating_point():
         return True

@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.operations import dense, differing
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.doctor.twins import Twins
 
 __all__ = [
@@ -68,9 +68,9 @@ def _size(number: float) -> float:
     return float("inf") if number != number else number
 
 
-def compare_twins(mode: Twins, outcome: Outcome, trial: Trial, paddings: list[Padding]) -> Difference:
+def compare_twins(mode: Twins, outcome: Outcome, runner: StepRunner, paddings: list[Padding]) -> Difference:
     """Loss and gradients of a run beside their twins; gradients of the batch itself where it is real."""
-    inside = {id(tensor_of(held)): key for key, held in fields(trial.batch).items()}
+    inside = {id(tensor_of(held)): key for key, held in fields(runner.batch).items()}
     by_key = {padding.key: padding for padding in paddings}
     padded = {name: by_key.get(inside.get(id(leaf))) for name, leaf in outcome.leaves.items()}
     return compare_tensors(mode, outcome.loss, outcome.gradients, padded)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, fields, replaced
-from maskgrad.doctor.case import Examination, Hidden, garble
+from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
 from maskgrad.doctor.inferred import forms
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, selected
 
@@ -33,13 +33,13 @@ class Whole:
     batch: Any = None
 
 
-def as_a_whole(case: Examination, hidden: Hidden, kind: str, seed: int, mode: Twins) -> Whole | None:
+def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, mode: Twins) -> Whole | None:
     """What the step as it is gives with only the padding rewritten; None if it cannot be rewritten there.
 
     A program that tests ids for padding keeps its ids, and its tables look up others. Labels of -100 and NaN say
     themselves that they are padding: rewritten, they would be none.
     """
-    batch = case.trial.batch if hidden.batch is None else hidden.batch
+    batch = case.runner.batch if hidden.batch is None else hidden.batch
     inside, new, rest = fields(batch), dict[Key, Any](), list[Padding]()
     looked_up = list[tuple[Tensor, Tensor]]()
     for padding in hidden.paddings:
@@ -51,9 +51,9 @@ def as_a_whole(case: Examination, hidden: Hidden, kind: str, seed: int, mode: Tw
         other = other_contents(held.detach(), padding.entries(held), kind, seed)
         if other is None:
             continue
-        if held.is_floating_point() and mode.saw_markers:
+        if held.is_floating_point() and mode.saw_sentinels:
             return None
-        if mode.saw_markers or padding.is_marked:
+        if mode.saw_sentinels or padding.is_marked:
             looked_up.append((held, other))
         else:
             new[padding.key] = other.requires_grad_(held.requires_grad)
@@ -70,19 +70,23 @@ def as_a_whole(case: Examination, hidden: Hidden, kind: str, seed: int, mode: Tw
 
 
 def _seen_by_twins(
-    case: Examination, hidden: Hidden, batch: Any, paddings: list[Padding], kind: str, seed: int
+    case: Examination, hidden: PerturbedInput, batch: Any, paddings: list[Padding], kind: str, seed: int
 ) -> Difference:
     """What differs with garbage in some of what is hidden alone."""
     mode = Twins()
-    garble(mode, batch, paddings, kind, seed)
-    found: Difference = case.trial.run(
-        mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, paddings)
+    randomize_padding(mode, batch, paddings, kind, seed)
+    found: Difference = case.runner.run(
+        mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, paddings)
     )
     return found
 
 
 def _both(
-    case: Examination, hidden: Hidden, batch: Any, other: Any, ids: Sequence[tuple[Tensor, Tensor]] = ()
+    case: Examination,
+    hidden: PerturbedInput,
+    batch: Any,
+    other: Any,
+    ids: Sequence[tuple[Tensor, Tensor]] = (),
 ) -> tuple[Outcome, Outcome] | None:
     """The step as it is on two batches; None, with a note, where it fails on one of them.
 
@@ -94,9 +98,9 @@ def _both(
         ids: pairs of ids and those that tables look up instead in the second run.
     """
     try:
-        before = case.trial.run(Guarded(), batch, after=Outcome.cloned)
-        with _other_rows(case.trial.roots, ids) as served:
-            after = case.trial.run(Guarded(), other, after=Outcome.cloned)
+        before = case.runner.run(Guarded(), batch, after=Outcome.cloned)
+        with _other_rows(case.runner.roots, ids) as served:
+            after = case.runner.run(Guarded(), other, after=Outcome.cloned)
     except Exception as error:  # a table does not know the garbage, for instance
         case.note(hidden.kind, f"the whole step fails on changed data: {error!r}")
         return None
@@ -126,11 +130,13 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
             hook.remove()
 
 
-def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, error: Exception) -> bool:
+def _as_order_rounds(
+    case: Examination, hidden: PerturbedInput, difference: Difference, error: Exception
+) -> bool:
     """Whether a difference is as small as the one that another order of the samples makes, or as float32 rounds."""
     usual = SMALL_SUMS * torch.finfo(torch.float32).eps
     if case.count > 1:
-        batch = case.trial.batch if hidden.batch is None else hidden.batch
+        batch = case.runner.batch if hidden.batch is None else hidden.batch
         turned = selected(batch, torch.arange(case.count).flip(0), case.count)
         outcomes = _both(case, hidden, batch, turned)
         usual = max(usual, 4 * furthest(*outcomes)) if outcomes else usual
@@ -141,17 +147,19 @@ def _as_order_rounds(case: Examination, hidden: Hidden, difference: Difference, 
     return rounds
 
 
-def is_rounding(case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference) -> bool:
+def is_rounding(
+    case: Examination, hidden: PerturbedInput, kind: str, seed: int, difference: Difference
+) -> bool:
     """Whether little differs, and next to nothing in float64; where a program cannot run in that, it counts."""
     if difference.relative >= DOUBTFUL:
         return False
-    mode, batch = Twins(), case.trial.batch if hidden.batch is None else hidden.batch
+    mode, batch = Twins(), case.runner.batch if hidden.batch is None else hidden.batch
     try:
-        with case.trial.in_double():
+        with case.runner.in_double():
             batch = batch_in_double(batch)
-            garble(mode, batch, hidden.paddings, kind, seed)
-            wide: Difference = case.trial.run(
-                mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
+            randomize_padding(mode, batch, hidden.paddings, kind, seed)
+            wide: Difference = case.runner.run(
+                mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, hidden.paddings)
             )
     except Exception as error:
         return _as_order_rounds(case, hidden, difference, error)

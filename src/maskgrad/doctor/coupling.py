@@ -25,12 +25,12 @@ _MASKS = ("mask", "length", "lens", "position", "label", "target")
 
 def sample_coupling(case: Examination) -> None:
     """Other contents in one sample: no other sample may be computed differently."""
-    inside, count = fields(case.trial.batch), case.count
+    inside, count = fields(case.runner.batch), case.count
     others, words = torch.arange(count) != count - 1, f"sample {count - 1}"
-    recorder = Recorder([others], case.trial.modules())
+    recorder = Recorder([others], case.runner.modules())
     if count < 2 or not _rewrite(case, recorder, inside, others):
         return
-    case.trial.run(recorder)
+    case.runner.run(recorder)
     fault = next((event for event in recorder.events if _is_fault(case, event, count)), None)
     if fault is not None:
         message = (
@@ -62,8 +62,8 @@ def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], othe
         if key in paddings:
             # padding stays as it is: what it does is asked elsewhere
             other = torch.where(paddings[key].entries(tensor), other, tensor)
-        recorder.set_twin(tensor, other, marker=not tensor.is_floating_point())
-        recorder.shadows.set(tensor, real)
+        recorder.set_twin(tensor, other, sentinel=not tensor.is_floating_point())
+        recorder.validity.set(tensor, real)
         done = True
     return done
 

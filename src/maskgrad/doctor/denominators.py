@@ -22,7 +22,7 @@ from maskgrad.doctor.reshaped import (
     run_without_dropout,
     splits,
 )
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.variants import selected
 from maskgrad.errors import ExaminationError
 
@@ -36,7 +36,7 @@ _MEANS = "the number of parts (a mean of means)"
 
 def denominator(case: Examination) -> None:
     """A step that splits its batch, or is given the sizes, or the parts one by one."""
-    own = takes_parts(case.trial.step)
+    own = takes_parts(case.runner.step)
     if case.parts is None and not own:
         if "denominator" not in case.asked:
             return  # parts belong to the training loop, and the step does not know them; `order` sees its own
@@ -99,16 +99,16 @@ def _arranged(case: Examination) -> list[Tensor]:
 
 def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
     """The step splits its batch into parts of these sizes: all ways give what the whole batch gives."""
-    step, count = case.trial.step, case.count
+    step, count = case.runner.step, case.count
     for rows in _arranged(case):
-        batch = selected(case.trial.batch, rows, count)
+        batch = selected(case.runner.batch, rows, count)
         found = []
         try:
             for sizes in ([count], *ways):
-                case.trial.step = lambda batch, sizes=sizes: step(batch, parts=sizes)  # type: ignore[call-arg, misc]
+                case.runner.step = lambda batch, sizes=sizes: step(batch, parts=sizes)  # type: ignore[call-arg, misc]
                 found.append(run_without_dropout(case, batch)[0])
         finally:
-            case.trial.step = step
+            case.runner.step = step
         for sizes, outcome in zip(ways, found[1:], strict=True):
             words = _words(count, sizes, rows)
             difference = compare_outcomes(found[0], outcome, count)
@@ -126,7 +126,7 @@ def _added_up(case: Examination, ways: list[list[int]]) -> None:
     arranged = [(rows, sizes) for rows in _arranged(case) for sizes in ways]
     for number, (rows, sizes) in enumerate(arranged):
         outcomes = [
-            run_without_dropout(case, selected(case.trial.batch, rows[part], count))[0]
+            run_without_dropout(case, selected(case.runner.batch, rows[part], count))[0]
             for part in torch.arange(count).split(sizes)
         ]
         weights = {_RIGHT[0]: [1.0] * len(sizes), _MEANS: [1 / len(sizes)] * len(sizes)}

@@ -28,7 +28,7 @@ from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.report import Report, check_blame
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.roles import Roles
-from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
 from maskgrad.errors import ExaminationError
@@ -134,7 +134,7 @@ def examine(
     check_blame(blame)
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
-    case = Examination(Trial(step, batch, model), asked=asked, parts=parts)
+    case = Examination(StepRunner(step, batch, model), asked=asked, parts=parts)
     result: Report | Exception = case.report
     try:
         _prepare(case, padding, documents)
@@ -142,10 +142,10 @@ def examine(
         case.report.inventory = case.inventory.parts(case.examined)
         case.report.blame(blame)
     except Exception as error:
-        if case.trial.replicas() is None:
+        if case.runner.replicas() is None:
             raise
         result = error
-    replicas: Any = case.trial.replicas()
+    replicas: Any = case.runner.replicas()
     if replicas is not None:
         # whatever a rank has found, all others wait for it here, and nowhere else
         group = getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
@@ -155,27 +155,27 @@ def examine(
 
 def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
     """Find padding and documents, and run the step as it is, twice."""
-    trial = case.trial
-    case.documents = documents_of(trial.batch, documents)
+    runner = case.runner
+    case.documents = documents_of(runner.batch, documents)
     document = None if case.documents is None else case.documents.key
-    roles = Roles(trial.batch, only_proven=padding is not None, documents=document)
+    roles = Roles(runner.batch, only_proven=padding is not None, documents=document)
     if roles.turned and padding is None:
-        trial.turn(roles.turned)
-        roles = Roles(trial.batch, time_first=False, documents=document)
-    case.paddings = with_given(roles.paddings, trial.batch, padding)
-    if takes_parts(trial.step):
-        trial.step = functools.partial(trial.step, parts=[rows_of(trial.batch, case.paddings)])  # type: ignore[call-arg]
-    use = ObservedUse(trial.modules())
+        runner.turn(roles.turned)
+        roles = Roles(runner.batch, time_first=False, documents=document)
+    case.paddings = with_given(roles.paddings, runner.batch, padding)
+    if takes_parts(runner.step):
+        runner.step = functools.partial(runner.step, parts=[rows_of(runner.batch, case.paddings)])  # type: ignore[call-arg]
+    use = ObservedUse(runner.modules())
     with module_calls(use.enter, use.leave):
-        outcome = trial.run(use, after=Outcome.cloned)
-    again = trial.run(Guarded(), after=Outcome.cloned)
+        outcome = runner.run(use, after=Outcome.cloned)
+    again = runner.run(Guarded(), after=Outcome.cloned)
     known = {found.key for found in case.paddings}
-    turned = use.turned(trial.batch, known | set(padding or ())) if case.documents is None else None
+    turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
-        trial.turn(turned)
-        roles = Roles(trial.batch, only_proven=padding is not None, time_first=False)
-        case.paddings = with_given(roles.paddings, trial.batch, padding)
-    case.paddings += use.paddings(trial.batch, {found.key for found in case.paddings} | set(padding or ()))
+        runner.turn(turned)
+        roles = Roles(runner.batch, only_proven=padding is not None, time_first=False)
+        case.paddings = with_given(roles.paddings, runner.batch, padding)
+    case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
     case.inventory = Inventory(roles, case.paddings, use, case.documents)
     case.gives_nan = outcome.has_nan()
@@ -189,7 +189,7 @@ def _run(
     *,
     required: bool,
 ) -> None:
-    samples = ragged(case.trial.batch)
+    samples = ragged(case.runner.batch)
     if samples:
         case.note(
             "padding",
@@ -197,13 +197,13 @@ def _run(
             "leak; their values, columns and samples are not changed",
         )
     case.chosen = chosen = _possible(case, chosen, required=required, none=not samples)
-    modules = [module for root in case.trial.roots for module in root.modules()]
+    modules = [module for root in case.runner.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program runs uncompiled")
     for number, name in enumerate(chosen):
         if progress is not None:
             progress(name, number, len(chosen))
-            case.trial.rewind()
+            case.runner.rewind()
         EXPERIMENTS[name][0](case)
     if progress is not None:
         progress("", len(chosen), len(chosen))
@@ -253,26 +253,26 @@ def _check_step(case: Examination, first: dict[str, Tensor], second: dict[str, T
     if differs or first.keys() != second.keys():
         name = differs[0] if differs else "a gradient"
         raise ExaminationError(
-            f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.trial)}; "
+            f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.runner)}; "
             f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
         )
     # NaN stays NaN whatever the batch holds: the next experiments say where it comes from
-    if not case.gives_nan and not _depends(case.trial):
+    if not case.gives_nan and not _depends(case.runner):
         raise ExaminationError(
             "step: the loss does not depend on the batch: other contents of all its tensors change neither loss nor "
             "gradients; use the argument of the step, `def step(batch): return loss_of(model(batch['x']))`"
         )
 
 
-def _depends(trial: Trial) -> bool:
+def _depends(runner: StepRunner) -> bool:
     """Whether other contents of the whole batch change anything; also where that cannot be tried."""
-    samples = ragged(trial.batch).values()
+    samples = ragged(runner.batch).values()
     tensors = [
         held.data if isinstance(held, PackedSequence) else held._values.detach()
         for held in samples
         if not isinstance(held, Tensor)
     ]
-    padded = [tensor_of(held).detach() for held in fields(trial.batch).values()]
+    padded = [tensor_of(held).detach() for held in fields(runner.batch).values()]
     # operations on nested and sparse tensors are not followed
     if len(samples) > len(tensors) or any(tensor.layout is not torch.strided for tensor in padded):
         return True
@@ -289,7 +289,7 @@ def _depends(trial: Trial) -> bool:
     def differs(outcome: Outcome) -> bool:
         return any(mode.twin(tensor) is not None for tensor in outcome.tensors().values())
 
-    depends: bool = trial.run(mode, after=differs)
+    depends: bool = runner.run(mode, after=differs)
     return depends or bool(mode.not_followed)
 
 
@@ -307,11 +307,11 @@ def _rewritten(tensor: Tensor, place: int = 0) -> Tensor | None:
     return tensor.flatten().roll(1 + place % (tensor.numel() - 1)).reshape(tensor.shape)
 
 
-def _who_draws(trial: Trial) -> str:
+def _who_draws(runner: StepRunner) -> str:
     """The first operation that gives something else in the second of two runs."""
     logs = [OperationLog(), OperationLog()]
     for log in logs:
-        trial.run(log)
+        runner.run(log)
     for first, second in zip(*(log.entries for log in logs), strict=False):
         outputs = zip(first.outputs, second.outputs, strict=False)
         if first.operation != second.operation or not all(same(a, b) for a, b in outputs):

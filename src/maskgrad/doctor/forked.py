@@ -33,7 +33,7 @@ from maskgrad.doctor.precision import in_double
 from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
-from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.runner import Outcome, StepRunner
 
 __all__ = ["Continued", "Snapshot", "why_not_forked"]
 
@@ -103,8 +103,8 @@ class Continued(BaseException):
             _exit(0)
 
 
-class _ForkedTrial(Trial):
-    """A trial of which each run is a process of its own: nothing has to be restored."""
+class _ForkedRunner(StepRunner):
+    """A runner of which each run is a process of its own: nothing has to be restored."""
 
     def __init__(self, batch: Any, roots: list[nn.Module], seconds: float) -> None:
         self.step, self.presented, self.roots, self.rows = _no_step, Presented(batch), roots, [0]
@@ -209,10 +209,10 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    trial = _ForkedTrial(batch, roots, seconds)
+    runner = _ForkedRunner(batch, roots, seconds)
     shapes = {padding.mask.shape[:2] for padding in paddings if padding.samples}
-    trial.turn({key for key, held in fields(trial.batch).items() if held.shape[:2] in shapes})
-    case = Examination(trial, [replace(padding, mask=padding.by_sample, samples=0) for padding in paddings])
+    runner.turn({key for key, held in fields(runner.batch).items() if held.shape[:2] in shapes})
+    case = Examination(runner, [replace(padding, mask=padding.by_sample, samples=0) for padding in paddings])
     try:
         padding_length(case)
     except Exception as error:

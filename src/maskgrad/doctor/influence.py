@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.aligned import first_difference, log
-from maskgrad.doctor.case import Examination, Hidden, garble
+from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import compare_twins
 from maskgrad.doctor.labels import labels_ignored
 from maskgrad.doctor.leaks import leak
@@ -59,9 +59,9 @@ def _first_leak(
             if batch is None:
                 continue
             made = True
-            places = content(case.trial.batch, tokens).items()
+            places = content(case.runner.batch, tokens).items()
             paddings = [Padding(key, seen(ids), tokens.source) for key, ids in places]
-            if leak(case, Hidden(kind, paddings, batch=batch, **words)):
+            if leak(case, PerturbedInput(kind, paddings, batch=batch, **words)):
                 return
     if not made:
         case.skipped(kind, *(text.format(whom=ignored) for text in UNLABELLED))
@@ -73,14 +73,14 @@ def _only_labels(case: Examination, tokens: Documents, seen: Callable[[Tensor], 
 
     By the names of labels and weights, else by what cross entropies read.
     """
-    batch = with_labels(case.trial.batch, tokens, seen)
+    batch = with_labels(case.runner.batch, tokens, seen)
     if batch is None and case.use is not None:
-        case.trial.ignored = labels_ignored(case.use.labels, case.trial.batch, tokens, seen)
-        batch = None if case.trial.ignored is None else case.trial.batch
+        case.runner.ignored = labels_ignored(case.use.labels, case.runner.batch, tokens, seen)
+        batch = None if case.runner.ignored is None else case.runner.batch
     try:
         yield batch
     finally:
-        case.trial.ignored = None
+        case.runner.ignored = None
 
 
 def document_alone(case: Examination) -> None:
@@ -89,7 +89,7 @@ def document_alone(case: Examination) -> None:
     if documents is None or "document-leak" in case.report.kinds():
         return  # what comes of other documents is known already
     for number in _some(documents.count):
-        packed = with_labels(case.trial.batch, documents, functools.partial(torch.eq, other=number))
+        packed = with_labels(case.runner.batch, documents, functools.partial(torch.eq, other=number))
         single = None if packed is None else alone(packed, documents, number)
         if packed is None or single is None:
             continue
@@ -138,7 +138,7 @@ def _is_settled(case: Examination, positions: Documents) -> bool:
     known = bool(case.paddings) or case.documents is not None or rows == 1 or positions.ids.ndim == 1
     return (
         known
-        or bool(case.trial.presented.turned)
+        or bool(case.runner.presented.turned)
         or (case.use is not None and bool(case.use.batch_first & near))
     )
 
@@ -181,12 +181,13 @@ def _influences(case: Examination, positions: Documents, *, later: bool) -> bool
 def _differs(case: Examination, positions: Documents, kept: Callable[[Tensor], Tensor], batch: Any) -> bool:
     """Whether other contents where ``kept`` does not hold change anything."""
     paddings = [
-        Padding(key, kept(ids), positions.source) for key, ids in content(case.trial.batch, positions).items()
+        Padding(key, kept(ids), positions.source)
+        for key, ids in content(case.runner.batch, positions).items()
     ]
     mode = Twins()
-    garble(mode, batch, paddings, "numbers")
-    found: bool = case.trial.run(
-        mode, batch, after=lambda outcome: bool(compare_twins(mode, outcome, case.trial, paddings))
+    randomize_padding(mode, batch, paddings, "numbers")
+    found: bool = case.runner.run(
+        mode, batch, after=lambda outcome: bool(compare_twins(mode, outcome, case.runner, paddings))
     )
     return found
 
@@ -201,9 +202,9 @@ def _positions(case: Examination) -> Documents | None:
     documents = case.documents
     if documents is not None and documents.ids.ndim == 1:
         return Documents(torch.arange(len(documents.ids)), "positions")
-    read = [] if case.use is None else case.use.shapes_of_labels(case.trial.batch)
+    read = [] if case.use is None else case.use.shapes_of_labels(case.runner.batch)
     shapes = [tuple(padding.mask.shape) for padding in case.paddings if padding.mask.ndim == 2]
-    return positions_of(case.trial.batch, read or shapes)
+    return positions_of(case.runner.batch, read or shapes)
 
 
 def _cut(chosen: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:

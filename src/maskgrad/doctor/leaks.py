@@ -9,14 +9,14 @@ from torch import Tensor
 
 from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.case import Examination, Hidden, garble
+from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.confirmation import Whole, as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS
 from maskgrad.masked_tensor import MaskedTensor
@@ -26,10 +26,10 @@ __all__ = ["findings_of", "leak", "nan_findings", "nan_under_mask", "padding_lea
 
 def padding_leak(case: Examination) -> None:
     """Other garbage of the same shape, until something differs."""
-    leak(case, Hidden("padding-leak", case.paddings))
+    leak(case, PerturbedInput("padding-leak", case.paddings))
 
 
-def leak(case: Examination, hidden: Hidden) -> bool:
+def leak(case: Examination, hidden: PerturbedInput) -> bool:
     """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report.
 
     What the twins see the step as it is has to confirm, with only that rewritten; what they cannot follow it tells.
@@ -61,7 +61,9 @@ def leak(case: Examination, hidden: Hidden) -> bool:
     return False
 
 
-def _not_followed(case: Examination, hidden: Hidden, kind: str, mode: Twins, whole: Whole) -> list[Finding]:
+def _not_followed(
+    case: Examination, hidden: PerturbedInput, kind: str, mode: Twins, whole: Whole
+) -> list[Finding]:
     """What the twins could not follow reaches the result: the first line that differs where it is real."""
     place, lost = mode.not_followed[0]
     (found,) = findings_of([], hidden, kind, whole.difference)
@@ -74,15 +76,15 @@ def _not_followed(case: Examination, hidden: Hidden, kind: str, mode: Twins, who
 
 
 def _with_garbage(
-    case: Examination, hidden: Hidden, kind: str, seed: int = 0
+    case: Examination, hidden: PerturbedInput, kind: str, seed: int = 0
 ) -> tuple[Difference | None, list[Key], Twins]:
     """A run with garbage in what is hidden: what differs, and which tensors were changed; None if there were none."""
     mode, name = Twins(), hidden.kind
-    changed = garble(mode, case.trial.batch, hidden.paddings, kind, seed)
+    changed = randomize_padding(mode, case.runner.batch, hidden.paddings, kind, seed)
     if not changed:
         return None, changed, mode
-    found: Difference = case.trial.run(
-        mode, hidden.batch, after=lambda outcome: compare_twins(mode, outcome, case.trial, hidden.paddings)
+    found: Difference = case.runner.run(
+        mode, hidden.batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, hidden.paddings)
     )
     nothing = "nothing else changed"
     if name != "nan-under-mask" and mode.not_followed:
@@ -96,7 +98,13 @@ def _with_garbage(
 
 
 def _locate(
-    case: Examination, hidden: Hidden, kind: str, seed: int, difference: Difference, *, fault: bool = True
+    case: Examination,
+    hidden: PerturbedInput,
+    kind: str,
+    seed: int,
+    difference: Difference,
+    *,
+    fault: bool = True,
 ) -> list[Finding]:
     """Repeat a run with records, and say where the difference enters.
 
@@ -105,9 +113,9 @@ def _locate(
     """
     if kind == "large" and not difference.finite:
         return []
-    recorder = Recorder([padding.mask for padding in hidden.paddings], case.trial.modules())
-    garble(recorder, case.trial.batch, hidden.paddings, kind, seed)
-    found: list[Event] = case.trial.run(
+    recorder = Recorder([padding.mask for padding in hidden.paddings], case.runner.modules())
+    randomize_padding(recorder, case.runner.batch, hidden.paddings, kind, seed)
+    found: list[Event] = case.runner.run(
         recorder, hidden.batch, after=lambda outcome: recorder.mixing(_ends(outcome, difference))
     )
     findings = findings_of(found, hidden, kind, difference)
@@ -124,10 +132,10 @@ def _ends(outcome: Outcome, difference: Difference) -> list[Tensor]:
     return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
 
 
-def _at_the_gradient(case: Examination, hidden: Hidden, difference: Difference) -> list[Finding]:
+def _at_the_gradient(case: Examination, hidden: PerturbedInput, difference: Difference) -> list[Finding]:
     """The loss is right and gradients are not: where a gradient first stands at what is hidden."""
     trace = Origins(stands_at_padding([padding.mask for padding in hidden.paddings]), backward_only=True)
-    origins: list[Origin] = case.trial.run(
+    origins: list[Origin] = case.runner.run(
         trace, hidden.batch, after=lambda outcome: trace.origins(_ends(outcome, difference))
     )
     return [
@@ -143,7 +151,9 @@ def _at_the_gradient(case: Examination, hidden: Hidden, difference: Difference) 
     ]
 
 
-def findings_of(found: list[Event], hidden: Hidden, kind: str, difference: Difference) -> list[Finding]:
+def findings_of(
+    found: list[Event], hidden: PerturbedInput, kind: str, difference: Difference
+) -> list[Finding]:
     """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
     message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
@@ -191,7 +201,7 @@ def _nan_as_it_is(case: Examination) -> None:
 
 def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
     for kind in ("nan", "inf"):
-        hidden = Hidden("nan-under-mask", paddings)
+        hidden = PerturbedInput("nan-under-mask", paddings)
         difference, changed, _ = _with_garbage(case, hidden, kind)
         if not difference:
             continue
@@ -210,7 +220,7 @@ def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
 
 def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
     """Whether padding has NaN or infinity in this batch, or is of a MaskedTensor, under which anything may lie."""
-    held = fields(case.trial.batch)[padding.key]
+    held = fields(case.runner.batch)[padding.key]
     if isinstance(held, MaskedTensor):
         return True
     tensor = tensor_of(held)
@@ -227,7 +237,7 @@ def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Findin
             return True, trace.origins([outcome.loss]), list(with_nan)
         return False, trace.origins(with_nan.values()), list(with_nan)
 
-    lost, origins, names = case.trial.run(trace, batch, after=read)
+    lost, origins, names = case.runner.run(trace, batch, after=read)
     if not lost and not names:
         return []
     others = f" and {len(names) - 1} more hold NaN" if len(names) > 1 else " holds NaN"

@@ -151,14 +151,14 @@ _WORKSPACES = {
     "_embedding_bag": (1, 2, 3), "_embedding_bag_forward_only": (1, 2, 3), "_thnn_fused_lstm_cell": (2,),
     "_thnn_fused_gru_cell": (1,), "_ctc_loss": (1,), "_cudnn_ctc_loss": (1,),
 }  # fmt: skip
-#: what tests a marker (a label of -100, the id of a padding token) for what it is
+#: what tests a sentinel (a label of -100, the id of a padding token) for what it is
 COMPARISONS = {
     "eq", "ne", "lt", "le", "gt", "ge", "isin",
     "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
 }  # fmt: skip
 #: what looks for a special id among others, the largest or the smallest: the id of padding is there on purpose
 SEARCHES = {"argmax", "argmin"}
-#: what treats NaN as a marker
+#: what treats NaN as a sentinel
 SEES_NAN = {"isnan", "isfinite", "isinf", "nansum", "nanmedian", "eq", "ne"}
 
 
@@ -181,7 +181,7 @@ class OperationFacts:
     workspaces: tuple[int, ...] = ()
     pointwise: bool = False
     collective: bool = False
-    #: whether markers are told from other numbers
+    #: whether sentinels are told from other numbers
     looks: bool = False
 
 

@@ -19,7 +19,7 @@ from maskgrad.doctor.operations import tensors_in
 from maskgrad.doctor.packed import WEIGHT, Documents, documents_of, shapes_of_positions
 from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.trial import Outcome, Trial
+from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.errors import ExaminationError
 
 __all__ = ["examine_outputs"]
@@ -99,7 +99,7 @@ def _chosen(
         found[:] = [tuple(output.shape) for output in outputs]
         return torch.stack([output.double().mean() for output in outputs]).sum()
 
-    Trial(step, dict(call.arguments), module).run(Guarded(), after=Outcome.has_nan)
+    StepRunner(step, dict(call.arguments), module).run(Guarded(), after=Outcome.has_nan)
     for form in _FORMS:
         for shape in shapes:
             if len(shape) == 1 and form is not _FORMS[0]:

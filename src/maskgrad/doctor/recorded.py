@@ -16,7 +16,7 @@ from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of, tensors_in
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
 __all__ = ["recorded_step"]
@@ -85,7 +85,7 @@ def recorded_step(case: Examination) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with _counted_hooks(case) as silent_hooks:
-            found: list[Finding] = case.trial.run(
+            found: list[Finding] = case.runner.run(
                 mode, after=lambda outcome: list(_gradients(case, mode, outcome))
             )
     found += [*silent_hooks(), *_stale(case, mode, caught)]
@@ -96,12 +96,12 @@ def recorded_step(case: Examination) -> None:
 def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Finding]:
     sparse_tables = {
         id(module.weight)
-        for root in case.trial.roots
+        for root in case.runner.roots
         for module in root.modules()
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
     }
     leaves = {id(leaf): name for name, leaf in outcome.leaves.items()}
-    for name, parameter in case.trial.parameters():
+    for name, parameter in case.runner.parameters():
         if not parameter.requires_grad or not parameter.numel():
             continue
         module, affected = name.rpartition(".")[0], {"parameter": name, "entries": parameter.numel()}
@@ -134,7 +134,7 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
 
 
 def _stale(case: Examination, mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
-    names = {id(parameter): name for name, parameter in case.trial.parameters()}
+    names = {id(parameter): name for name, parameter in case.runner.parameters()}
     for warning in caught:
         late = warning.message
         if isinstance(late, RowsReadLate):
@@ -195,10 +195,10 @@ def _counted_hooks(case: Examination) -> Iterator[Callable[[], list[Finding]]]:
 
 def _hook_tables(case: Examination) -> Iterator[tuple[str, str, dict[Any, Any]]]:
     """Whose hooks, how they are called, and the table that PyTorch keeps them in."""
-    for root in case.trial.roots:
+    for root in case.runner.roots:
         for name, module in root.named_modules():
             for attribute in _HOOKS:
                 words = attribute.replace("_", " ").strip().removesuffix("s")
                 yield name or type(module).__name__, words, getattr(module, attribute, None) or {}
-    for name, parameter in case.trial.parameters():
+    for name, parameter in case.runner.parameters():
         yield name, "backward hook of the parameter", parameter._backward_hooks or {}

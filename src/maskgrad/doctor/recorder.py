@@ -13,8 +13,8 @@ from maskgrad.doctor.frames import Lines, Place, callers
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
 from maskgrad.doctor.remedies import Setting
-from maskgrad.doctor.shadows import Shadows
 from maskgrad.doctor.twins import Twins
+from maskgrad.doctor.validity import ValidityMasks
 
 __all__ = ["Event", "Origin", "Origins", "Recorder", "has_nan", "stands_at_padding"]
 
@@ -38,7 +38,7 @@ class Origins(Guarded):
 
     In the backward pass only gradients count as inputs: what the forward pass saved may be marked, and a product with
     it is where a clean gradient gets the mark; the mark is then from where the program made what was saved, unless it
-    made it out of NaN or infinity that was put there, in the batch or as a marker.
+    made it out of NaN or infinity that was put there, in the batch or as a sentinel.
 
     Args:
         marked: whether a tensor has the mark; None if its shape does not say, then it has it if an input has.
@@ -50,7 +50,7 @@ class Origins(Guarded):
         self._marked, self._backward_only = marked, backward_only
         self._origins: dict[int, dict[Origin, None]] = {}
         self._gradients: set[int] = set()
-        #: memory with infinity or NaN that was put there, by the batch or as a marker, and not computed
+        #: memory with infinity or NaN that was put there, by the batch or as a sentinel, and not computed
         self._given: set[int] = set()
         self._nodes = Lines()
 
@@ -130,10 +130,10 @@ def _stored(tensor: Tensor) -> Tensor:
 
 def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:
     """The mark of a gradient that is not zero where the mask is False; unknown for other shapes."""
-    shadows = Shadows(masks)
+    validities = ValidityMasks(masks)
 
     def marked(tensor: Tensor) -> bool | None:
-        real = shadows.by_shape(tensor) if tensor.layout is torch.strided else None
+        real = validities.by_shape(tensor) if tensor.layout is torch.strided else None
         return None if real is None else bool((tensor[~real] != 0).any())
 
     return marked
@@ -173,7 +173,7 @@ class Recorder(Twins):
 
     def __init__(self, masks: list[Tensor], names: dict[int, str]) -> None:
         super().__init__()
-        self.shadows = Shadows(masks)
+        self.validity = ValidityMasks(masks)
         self.events: list[Event] = []
         self._writers: dict[int, list[int]] = {}
         self._nodes = Lines()
@@ -220,17 +220,17 @@ class Recorder(Twins):
     def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
         causes, bad_before, shapes = before
-        shadows, outputs = self.shadows.of_result(call, result), tensors_in(result)
+        validities, outputs = self.validity.of_result(call, result), tensors_in(result)
         differs, share, shape = False, 0.0, tuple[int, ...]()
-        for place, (output, shadow) in enumerate(zip(outputs, shadows, strict=True)):
-            self.shadows.set(output, shadow)
+        for place, (output, validity) in enumerate(zip(outputs, validities, strict=True)):
+            self.validity.set(output, validity)
             if place in call.facts.workspaces:
                 continue
             if self.twin(output) is None:
                 self._writers.pop(any_key(output), None)
                 continue
             differs = True
-            real = self._differing(output, shadow)
+            real = self._differing(output, validity)
             count = int(real.sum())
             if count:
                 share, shape = max(share, count / real.numel()), tuple(output.shape)
@@ -252,15 +252,15 @@ class Recorder(Twins):
         count = next((place for place, of_program in enumerate(own) if of_program), len(self._stack))
         return self._stack[len(self._stack) - count :]
 
-    def _differing(self, tensor: Tensor, shadow: Tensor | None) -> Tensor:
-        """Where a tensor differs from its twin and is real; a shadow of another shape says nothing."""
+    def _differing(self, tensor: Tensor, validity: Tensor | None) -> Tensor:
+        """Where a tensor differs from its twin and is real; a validity of another shape says nothing."""
         unequal = differing(tensor, self.other(tensor))
-        return unequal if shadow is None or unequal.shape != shadow.shape else unequal & shadow
+        return unequal if validity is None or unequal.shape != validity.shape else unequal & validity
 
     def _add(self, event: Event, outputs: list[Tensor], *, keep: bool, call: Operated) -> None:
         if event.mixes:
             shape = next((tuple(t.shape) for t in call.inputs if self.twin(t) is not None), ())
-            masks = [tuple(mask.shape) for mask in self.shadows.masks]
+            masks = [tuple(mask.shape) for mask in self.validity.masks]
             event.setting = Setting.of(call, shape, masks, self._layers())
             event.callers = callers(event.place)
         number = len(self.events)
@@ -288,20 +288,20 @@ class Recorder(Twins):
         if not inputs or key_of(inputs[0]) is None or self.twin(inputs[0]) is None:
             return
         source, outputs = inputs[0], tensors_in(result)
-        if self.shadows.is_slice(source):
+        if self.validity.is_slice(source):
             for output in outputs:
-                self.shadows.slice(output)
+                self.validity.slice(output)
             return
         if name not in ("select", "unbind", "slice") or torch._C._current_autograd_node() is not None:
             return
         axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
         # a recurrent network takes its steps out of a packed sequence by slices
-        step = axis == 0 and len(source) in self.shadows.packed and outputs[0].shape[:1] != source.shape[:1]
+        step = axis == 0 and len(source) in self.validity.packed and outputs[0].shape[:1] != source.shape[:1]
         if source.ndim < 2 or (name == "slice" and not step) or not self._runs_along(source, axis):
             return
         was_bad = self.is_bad(source)
         for output in outputs:
-            self.shadows.slice(output)
+            self.validity.slice(output)
         if any(bool(self._differing(output, None).any()) for output in outputs):
             event = self._event(call, self._who_wrote([source]))
             event.bad, event.mixes, event.shape = True, not was_bad, tuple(outputs[0].shape)
@@ -309,19 +309,19 @@ class Recorder(Twins):
 
     def _runs_along(self, source: Tensor, axis: int) -> bool:
         """Whether the positions of a sequence are told apart along this axis, and samples along another."""
-        shadow = self.shadows.get(source)
-        if shadow is None or shadow.shape[axis] < 2:
+        validity = self.validity.get(source)
+        if validity is None or validity.shape[axis] < 2:
             return False
-        changes = [bool((shadow != shadow.narrow(other, 0, 1)).any()) for other in range(shadow.ndim)]
-        sizes = {mask.shape[1] for mask in self.shadows.masks if mask.ndim == 2}
-        packed = self.shadows.packed if axis == 0 and sizes else set[int]()
+        changes = [bool((validity != validity.narrow(other, 0, 1)).any()) for other in range(validity.ndim)]
+        sizes = {mask.shape[1] for mask in self.validity.masks if mask.ndim == 2}
+        packed = self.validity.packed if axis == 0 and sizes else set[int]()
         return changes[axis] and source.shape[axis] in sizes | packed
 
     def is_bad(self, tensor: Tensor) -> bool:
         """Whether real entries differ."""
         if self.twin(tensor) is None or key_of(tensor) in self._workspaces:
             return False
-        return bool(self._differing(tensor, self.shadows.get(tensor)).any())
+        return bool(self._differing(tensor, self.validity.get(tensor)).any())
 
     def _who_wrote(self, tensors: list[Tensor]) -> list[int]:
         return list(dict.fromkeys(n for tensor in tensors for n in self._writers.get(any_key(tensor), [])))

@@ -17,8 +17,8 @@ from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
-from maskgrad.doctor.shadows import Shadows
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
+from maskgrad.doctor.validity import ValidityMasks
 from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
@@ -36,7 +36,7 @@ def _cropped(
     columns: int, more: int, masks: list[Tensor], *, left: bool, time_first: bool = False
 ) -> Aligned:
     """Outputs of a run with more columns: cut these off, and compare what the mask has."""
-    shadows = Shadows([mask.t() if time_first and mask.ndim == 2 else mask for mask in masks])
+    validities = ValidityMasks([mask.t() if time_first and mask.ndim == 2 else mask for mask in masks])
 
     def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
         if a.ndim != b.ndim:
@@ -49,7 +49,7 @@ def _cropped(
             sizes = (before // columns, columns + more)
             split = b.unflatten(axis, sizes[::-1] if time_first else sizes)
             b = split.narrow(axis + (not time_first), more if left else 0, columns).flatten(axis, axis + 1)
-        real = shadows.by_shape(a)
+        real = validities.by_shape(a)
         return (a, b) if real is None else (a[real], b[real])
 
     return align
@@ -81,7 +81,7 @@ def _permuted(order: Tensor) -> Aligned:
 def run_without_dropout(case: Examination, batch: Any = None, *, wider: int = 0) -> tuple[Outcome, Draws]:
     """A run without dropout, and what it drew; what the program pads is that much wider."""
     mode = WithoutDropout(wider=wider)
-    outcome, draws, pads = case.trial.run(
+    outcome, draws, pads = case.runner.run(
         mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads)
     )
     if batch is None and not wider:
@@ -127,15 +127,15 @@ def changed(
 
 def _altered(case: Examination, batch: Any) -> list[Key]:
     """What is another tensor in a changed batch."""
-    before = fields(case.trial.batch)
+    before = fields(case.runner.batch)
     return [key for key, held in fields(batch).items() if held is not before.get(key)]
 
 
 def _in_double(case: Examination, before: Any, after: Any, wider: int) -> tuple[Outcome, Outcome] | None:
     """Both runs in float64; None where a program cannot run in that."""
-    before, after = (batch_in_double(case.trial.batch if held is None else held) for held in (before, after))
+    before, after = (batch_in_double(case.runner.batch if held is None else held) for held in (before, after))
     try:
-        with case.trial.in_double():
+        with case.runner.in_double():
             first, _ = run_without_dropout(case, before)
             second, _ = run_without_dropout(case, after, wider=wider)
     except Exception:
@@ -172,7 +172,7 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
     """
     left, count = pads_left(paddings), 1
     while True:
-        made = widened(case.trial.batch, paddings, left=left, count=count)
+        made = widened(case.runner.batch, paddings, left=left, count=count)
         if made is None:
             return None
         batch, shape = made
@@ -189,7 +189,7 @@ def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
     if "padding-leak" in case.report.kinds():
         return True  # another column is other garbage too; what leaks is known already
     masks = [padding.mask for padding in case.paddings]
-    align = _cropped(shape[1], count, masks, left=left, time_first=bool(case.trial.presented.turned))
+    align = _cropped(shape[1], count, masks, left=left, time_first=bool(case.runner.presented.turned))
     case.report.add(
         [finding("padding-length", first_difference(log(case), log(case, batch), align), words, difference)]
     )
@@ -219,7 +219,7 @@ def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_en
     ends of rows; else the columns may be no positions.
     """
     left = pads_left(paddings)
-    made = narrowed(case.trial.batch, paddings, case.count, left=left, only_at_ends=only_at_ends)
+    made = narrowed(case.runner.batch, paddings, case.count, left=left, only_at_ends=only_at_ends)
     if made is None:
         return False
     words = f"with a sample of {made.columns} positions alone, and without its padding"
@@ -227,7 +227,7 @@ def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_en
     if not difference:
         return False
     if "padding-leak" not in case.report.kinds():
-        turned = bool(case.trial.presented.turned)
+        turned = bool(case.runner.presented.turned)
         align = _cropped(made.columns, made.cut, [made.mask], left=left, time_first=turned)
         entry = first_difference(log(case, made.narrow), log(case, made.wide), align)
         case.report.add([finding("padding-length", entry, words, difference)])
@@ -246,7 +246,7 @@ def _has_frames(case: Examination, columns: int) -> bool:
         outputs = [output for entry in made.entries for output in entry.outputs]
         return any(1 < size <= columns // 2 for output in outputs for size in output.shape[1:])
 
-    found: bool = case.trial.run(made, after=has_frames)
+    found: bool = case.runner.run(made, after=has_frames)
     return found
 
 
@@ -259,7 +259,7 @@ def order(case: Examination) -> None:
     for rows in (as_it_is.flip(0), as_it_is.roll(1), longest_first(case)):
         if torch.equal(rows, as_it_is):
             continue
-        batch = selected(case.trial.batch, rows, case.count)
+        batch = selected(case.runner.batch, rows, case.count)
         words = f"with the samples in the order {rows.tolist()}"
         difference = changed(case, "order", batch, words)
         if difference is None:
@@ -268,7 +268,7 @@ def order(case: Examination) -> None:
             continue
         if splits(case):
             if "denominator" not in case.report.kinds():
-                parts = len(case.trial.rows)
+                parts = len(case.runner.rows)
                 words = f"the step splits the batch into {parts} parts, and {words}, which changes the parts"
                 case.report.add([finding("denominator", last_division(case, batch), words, difference)])
         elif _in_pairs(case):
@@ -295,7 +295,7 @@ def _in_pairs(case: Examination) -> bool:
     half = torch.arange(count // 2).flip(0)
     together = (torch.stack([2 * half, 2 * half + 1], 1).flatten(), torch.cat([half, half + count // 2]))
     for rows in together:
-        after, _ = run_without_dropout(case, selected(case.trial.batch, rows, count))
+        after, _ = run_without_dropout(case, selected(case.runner.batch, rows, count))
         if not compare_outcomes(run_as_it_is(case)[0], after, count):
             return True
     return False
@@ -303,7 +303,7 @@ def _in_pairs(case: Examination) -> bool:
 
 def splits(case: Examination) -> bool:
     """Whether the step gives its model parts of the batch, one after the other."""
-    rows = case.trial.rows
+    rows = case.runner.rows
     return len(rows) > 1 and 1 < max(rows) < case.count  # the order of single samples changes no part
 
 
@@ -321,12 +321,12 @@ def empty_row(case: Examination) -> None:
     row = case.count - 1
     if row < 1 or case.gives_nan:
         return
-    batch = emptied(case.trial.batch, case.paddings, row)
+    batch = emptied(case.runner.batch, case.paddings, row)
     if batch is None:
         return
     words = f"sample {row} is all padding"
     try:
-        found = case.trial.run(WithoutDropout(), batch, after=Outcome.has_nan)
+        found = case.runner.run(WithoutDropout(), batch, after=Outcome.has_nan)
     except Exception as error:
         case.note("empty-row", f"{words}: {_raised(error)}")
         return

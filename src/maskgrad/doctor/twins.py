@@ -47,7 +47,7 @@ class Twins(Guarded):
         #: for each memory that of its twin, with a tensor that has the geometry most asked for
         self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage, Tensor | None]] = {}
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        self._markers: set[int] = set()
+        self._sentinels: set[int] = set()
         self._workspaces: set[int] = set()
         #: for memory of what comes from other ranks: where, and by how much, it will be apart from its twin
         self._sent: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
@@ -56,7 +56,7 @@ class Twins(Guarded):
         #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
         self.not_followed: list[tuple[Place | None, str]] = []
         #: whether a test of the program saw what stands for padding instead of the garbage
-        self.saw_markers = False
+        self.saw_sentinels = False
 
     # twins of single tensors
 
@@ -71,7 +71,7 @@ class Twins(Guarded):
                 twin = target + apart if _is_number(target) else apart
                 self.set_twin(target, torch.where(unequal, twin, target))
                 self.received(target, known)
-                self._heal(target)
+                self._drop_equal_copy(target)
         entry = self._storages.get(key)
         if entry is None:
             return None
@@ -79,13 +79,13 @@ class Twins(Guarded):
         _, storage, whole = entry
         return whole if whole is not None and _same_geometry(tensor, whole) else on(storage, tensor)
 
-    def set_twin(self, tensor: Tensor, twin: Tensor, *, marker: bool = False) -> None:
+    def set_twin(self, tensor: Tensor, twin: Tensor, *, sentinel: bool = False) -> None:
         """Let ``twin`` stand for ``tensor`` in the second run.
 
         Args:
             tensor: tensor of the program.
             twin: tensor of the same shape and dtype.
-            marker: comparisons with numbers and losses that ignore a label see the tensor itself.
+            sentinel: comparisons with numbers and losses that ignore a label see the tensor itself.
         """
         key = key_of(tensor)
         if key is None:
@@ -107,13 +107,13 @@ class Twins(Guarded):
                     self.forget(gone)
         else:
             on(entry[1], tensor).copy_(twin)
-        if marker:
-            self._markers.add(key)
+        if sentinel:
+            self._sentinels.add(key)
 
     def forget(self, key: int) -> None:
         """The tensor is its own twin again."""
         self._storages.pop(key, None)
-        self._markers.discard(key)
+        self._sentinels.discard(key)
         self._workspaces.discard(key)
 
     # operations
@@ -134,7 +134,7 @@ class Twins(Guarded):
             return self._run_both(call, twins)
         if call.facts.writes:
             for tensor in call.written:
-                self._markers.discard(key_of(tensor) or 0)
+                self._sentinels.discard(key_of(tensor) or 0)
         return call()
 
     def _twins_of(self, tensors: list[Tensor]) -> dict[int, Tensor]:
@@ -201,7 +201,7 @@ class Twins(Guarded):
         seen = self._seen(call, with_twin, twins) if facts.looks else other
         twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
         keeps = facts.name in COPIES or facts.name in ("masked_fill", "where")  # and writes constants beside
-        marked = keeps and any(key_of(tensor) in self._markers for tensor in with_twin)
+        marked = keeps and any(key_of(tensor) in self._sentinels for tensor in with_twin)
         before = self.before(call)
         generator = call.kwargs.get("generator")
         state = random_state(generator) if facts.random else None
@@ -227,20 +227,20 @@ class Twins(Guarded):
             elif output.shape != twin.shape:
                 self._note_shape(call, output)
             elif place in facts.workspaces or not same(output, twin):
-                self.set_twin(output, twin, marker=marked)
+                self.set_twin(output, twin, sentinel=marked)
                 if place in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
             if marked and (key := key_of(tensor)) in self._storages:
-                self._markers.add(key or 0)  # labels that were shifted into a buffer
-            self._heal(tensor)
+                self._sentinels.add(key or 0)  # labels that were shifted into a buffer
+            self._drop_equal_copy(tensor)
         self.twinned(call, result, before)
         return result
 
     def _seen(
         self, call: Operated, with_twin: list[Tensor], twins: dict[int, Tensor]
     ) -> Callable[[Tensor], Tensor]:
-        """What the second run is given for each tensor; tests of a marker see the marker."""
+        """What the second run is given for each tensor; tests of a sentinel see the sentinel."""
         name = call.facts.name
         is_loss, compares, sees_nan = name.startswith("nll_loss"), name in COMPARISONS, name in SEES_NAN
         # a test compares with a number (or a label with the one that is ignored)
@@ -248,30 +248,30 @@ class Twins(Guarded):
         number = not isinstance(operand, Tensor) or operand.numel() == 1
         tests = name in SEARCHES or (compares and (is_loss or name == "isin" or number))
         itself = len(with_twin) == 2 and with_twin[0] is with_twin[1]
-        # only a label that the loss ignores is a marker: any other is what the loss is about
+        # only a label that the loss ignores is a sentinel: any other is what the loss is about
         ignored = next((value for value in reversed(call.args) if type(value) is int), None)
 
         def seen(tensor: Tensor) -> Tensor:
             twin = twins.get(id(tensor))
             if twin is None:
                 return tensor
-            if tests and key_of(tensor) in self._markers:
+            if tests and key_of(tensor) in self._sentinels:
                 if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
                 if name in SEARCHES and not _has_one_id(tensor, twin):
                     return twin
                 if name in _ORDERS and not _tells_padding(call, tensor, twin):
                     return twin
-                self.saw_markers = True
+                self.saw_sentinels = True
                 return tensor
             if sees_nan and tensor.is_floating_point() and (tests or itself or not compares):
-                self.saw_markers = True
+                self.saw_sentinels = True
                 return torch.where(tensor.isnan(), tensor, twin)
             return twin
 
         return seen
 
-    def _heal(self, tensor: Tensor) -> None:
+    def _drop_equal_copy(self, tensor: Tensor) -> None:
         """Drop a twin that equals its tensor in the whole memory."""
         key = key_of(tensor)
         twin = self.twin(tensor)

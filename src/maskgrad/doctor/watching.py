@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.case import Hidden, garble
+from maskgrad.doctor.case import PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import Difference, compare_tensors
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
@@ -26,9 +26,9 @@ from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report, check_blame
-from maskgrad.doctor.shadows import distinct
+from maskgrad.doctor.runner import gradients_of
 from maskgrad.doctor.stock import Stock
-from maskgrad.doctor.trial import gradients_of
+from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
 
 __all__ = ["Watch"]
@@ -173,8 +173,8 @@ class Watch:
             names = {id(module): name for root in self._roots for name, module in root.named_modules()}
             recorder = Recorder(masks, names)
         else:
-            recorder.shadows.masks = distinct([*recorder.shadows.masks, *masks])
-        changed = garble(recorder, inside, paddings, kind, self.steps)
+            recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
+        changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
         if not changed:
             self.steps += (
                 self._recorder is None
@@ -356,7 +356,9 @@ class Watch:
     ) -> None:
         ends = [loss] if difference.loss is not None else [gradients[name] for name in difference.gradients]
         name = "nan-under-mask" if kind == "nan" else "padding-leak"
-        self.report.add(findings_of(recorder.mixing(ends), Hidden(name, self._paddings), kind, difference))
+        self.report.add(
+            findings_of(recorder.mixing(ends), PerturbedInput(name, self._paddings), kind, difference)
+        )
         self.report.add_lines(recorder.lines)
 
     def fail(self, error: BaseException | None) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.doctor import shadows
+from maskgrad.doctor import validity
 
 
 def batch() -> dict[str, Tensor]:
@@ -75,7 +75,7 @@ def test_a_mask_with_sizes_of_one_knows_its_positions() -> None:
 
     finding = mg.doctor.examine(step, channels, padding={"x": "mask"}, quick=True).findings[0]
     assert finding.code == "return hidden.mean(2).square().sum()"
-    (plain,) = shadows.distinct([channels["mask"], given["mask"]])
+    (plain,) = validity.distinct([channels["mask"], given["mask"]])
     assert torch.equal(plain, given["mask"])
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad.doctor.comparison import moved_alike
-from maskgrad.doctor.trial import Outcome
+from maskgrad.doctor.runner import Outcome
 
 
 def batch() -> dict[str, Tensor]:

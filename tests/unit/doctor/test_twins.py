@@ -187,13 +187,13 @@ def test_twins_of_tensors_that_are_gone_are_dropped() -> None:
     for mode in (Twins(), Recorder([REAL], {})):
         mode.set_twin(x, other)
         if isinstance(mode, Recorder):
-            mode.shadows.set(x, REAL)
+            mode.validity.set(x, REAL)
         with mode:
             for _ in range(100):
                 x * 2
         assert len(mode._storages) < 20
         if isinstance(mode, Recorder):
-            assert len(mode.shadows._storages) < 20
+            assert len(mode.validity._storages) < 20
 
 
 @pytest.mark.parametrize(

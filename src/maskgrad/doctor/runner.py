@@ -29,7 +29,7 @@ from maskgrad.doctor.state import (
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "Trial", "gradients_of", "reached", "with_gradient"]
+__all__ = ["Outcome", "StepRunner", "gradients_of", "reached", "with_gradient"]
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Outcome:
         return any(has_nan(tensor) for tensor in self.tensors().values() if tensor.is_floating_point())
 
 
-class Trial:
+class StepRunner:
     """Runs a step under a mode as often as needed, each time from the same state.
 
     Args:
@@ -89,7 +89,7 @@ class Trial:
 
         Args:
             mode: the mode; its twins and records may be read afterwards.
-            batch: another batch than that of the trial.
+            batch: another batch than that of the runner.
             after: called with the outcome before anything is restored.
 
         Returns:

@@ -1,9 +1,9 @@
 """Which entries of an intermediate tensor belong to real entries of the batch.
 
-Each memory has a Boolean shadow, so that views need no rule. What an operation makes gets its shadow by the first rule
-that fits: copies run on the shadow, pointwise operations take the intersection, products ask for one real pair,
-reductions for one real entry; what keeps leading dimensions takes their shadow over; what has the shape of the
-batch's mask takes the mask; everything else is real.
+Each memory has a Boolean validity mask, so that views need no rule. What an operation makes gets its mask by the first
+rule that fits: copies run on the mask, pointwise operations take the intersection, products ask for one real pair,
+reductions for one real entry; what keeps leading dimensions takes their mask over; what has the shape of the batch's
+mask takes that; everything else is real.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from maskgrad.doctor.operations import COPIES, Operated, expanded, key_of, mapped, tensors_in
 
-__all__ = ["Shadows", "distinct"]
+__all__ = ["ValidityMasks", "distinct"]
 
 
 def distinct(masks: list[Tensor]) -> list[Tensor]:
@@ -48,12 +48,12 @@ def _shaped(mask: Tensor, output: Tensor) -> Tensor | None:
     axes = [axis for axis, size in enumerate(shape) if size == mask.shape[1] and axis != batch]
     if not axes:
         return None
-    shadow = torch.ones(shape, dtype=torch.bool, device=output.device)
+    validity = torch.ones(shape, dtype=torch.bool, device=output.device)
     for axis in axes[:2] if len(axes) > 1 and axes[1] == axes[0] + 1 else axes[:1]:
         view = [1] * len(shape)
         view[batch], view[axis] = shape[batch], shape[axis]
-        shadow &= (mask if batch < axis else mask.t()).reshape(view)
-    return shadow
+        validity &= (mask if batch < axis else mask.t()).reshape(view)
+    return validity
 
 
 _PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "mv": (0, 1), "dot": (0, 1)}
@@ -72,8 +72,8 @@ _RESHAPERS = {
 }  # fmt: skip
 
 
-class Shadows:
-    """The shadow of every memory that has one."""
+class ValidityMasks:
+    """The validity of every memory that has one."""
 
     def __init__(self, masks: list[Tensor]) -> None:
         self._storages: dict[int, tuple[StorageWeakRef, Tensor]] = {}
@@ -87,7 +87,7 @@ class Shadows:
     # one tensor
 
     def get(self, tensor: Tensor) -> Tensor | None:
-        """The shadow of a tensor, None if all of it is real."""
+        """The validity of a tensor, None if all of it is real."""
         key = key_of(tensor)
         if key is None or _place(tensor) in self._slices:
             return None
@@ -96,15 +96,15 @@ class Shadows:
             return None
         return entry[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
-    def set(self, tensor: Tensor, shadow: Tensor | None) -> None:
-        """Write the shadow of a tensor into that of its memory."""
+    def set(self, tensor: Tensor, validity: Tensor | None) -> None:
+        """Write the validity of a tensor into that of its memory."""
         key = key_of(tensor)
         if key is None:
             return
         self._slices.pop(_place(tensor), None)
         whole = self._storages.get(key)
         if whole is None or whole[0].expired() or len(whole[1]) != _entries(tensor):
-            if shadow is None:
+            if validity is None:
                 return
             flat = torch.ones(_entries(tensor), dtype=torch.bool, device=tensor.device)
             whole = (StorageWeakRef(tensor.untyped_storage()), flat)
@@ -114,10 +114,10 @@ class Shadows:
                 self._fresh = 0
                 self._storages = {k: entry for k, entry in self._storages.items() if not entry[0].expired()}
         place = whole[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        if shadow is None:
+        if validity is None:
             place.fill_(True)
         else:
-            _write(place, shadow)
+            _write(place, validity)
 
     def slice(self, tensor: Tensor) -> None:
         """From here on all of this view is real: its position in the sequence is lost."""
@@ -131,12 +131,16 @@ class Shadows:
     # what operations make
 
     def of_result(self, call: Operated, result: Any) -> list[Tensor | None]:
-        """The shadow of each tensor that an operation made, None where all is real."""
+        """The validity of each tensor that an operation made, None where all is real."""
         name, args, outputs = call.facts.name, call.args, tensors_in(result)
-        shadows = [self.get(tensor) for tensor in call.inputs]
-        if name in ("stack", "cat") and self._is_a_walk(shadows):
+        validities = [self.get(tensor) for tensor in call.inputs]
+        if name in ("stack", "cat") and self._is_a_walk(validities):
             return [self.by_shape(output) for output in outputs]
-        if name == "constant_pad_nd" and shadows[0] is not None and self._is_filled_up(args[0], outputs[0]):
+        if (
+            name == "constant_pad_nd"
+            and validities[0] is not None
+            and self._is_filled_up(args[0], outputs[0])
+        ):
             at_home = self.by_shape(outputs[0])
             if at_home is not None:
                 return [at_home]
@@ -144,21 +148,21 @@ class Shadows:
             copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
                 return copied
-        if name in ("_pack_padded_sequence", "_pad_packed_sequence") and shadows[0] is not None:
+        if name in ("_pack_padded_sequence", "_pad_packed_sequence") and validities[0] is not None:
             # rows change places and padding is left out, or comes back
             rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
             if name == "_pack_padded_sequence":
                 self.packed.add(len(outputs[0]))
-            return [call.func(shadows[0].float(), *rest)[0] > 0, None]
-        return [self._of_one(call, shadows, output) for output in outputs]
+            return [call.func(validities[0].float(), *rest)[0] > 0, None]
+        return [self._of_one(call, validities, output) for output in outputs]
 
-    def _of_one(self, call: Operated, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
+    def _of_one(self, call: Operated, validities: list[Tensor | None], output: Tensor) -> Tensor | None:
         name, args, inputs = call.facts.name, call.args, call.inputs
         if call.facts.pointwise or name == "masked_fill":
-            own = self._at_its_positions(shadows, output)
-            return _intersection(shadows, output.shape) if own is None else own
+            own = self._at_its_positions(validities, output)
+            return _intersection(validities, output.shape) if own is None else own
         if name in _PRODUCTS or name.startswith(_QUERIES):
-            samples = self._by_samples(inputs, shadows, output)
+            samples = self._by_samples(inputs, validities, output)
             if samples is not None:
                 return samples
         if name in _PRODUCTS:
@@ -167,51 +171,55 @@ class Shadows:
             rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
         if name in _REDUCTIONS:
-            return _reduced(call, shadows[0] if shadows else None, output)
+            return _reduced(call, validities[0] if validities else None, output)
         if name.startswith(_QUERIES):
-            if name == "convolution" and shadows[0] is not None and not args[6]:
+            if name == "convolution" and validities[0] is not None and not args[6]:
                 # padded by hand, it keeps the positions of the batch
-                padded = shadows[0].shape[2:] != output.shape[2:]
+                padded = validities[0].shape[2:] != output.shape[2:]
                 kept = self.by_shape(output) if padded else None
-                return _by_windows(args, shadows[0], output) if kept is None else kept
+                return _by_windows(args, validities[0], output) if kept is None else kept
             query = 1 if name == "embedding" else 0
-            shadow = shadows[query] if query < len(shadows) else None
-            if shadow is not None:
-                return _taken_over(shadow, output)
+            validity = validities[query] if query < len(validities) else None
+            if validity is not None:
+                return _taken_over(validity, output)
             # attention over keys of another sequence makes real rows only
             return None if name.startswith(_ATTENTION) else self.by_shape(output)
         known = [
-            (tensor, shadow) for tensor, shadow in zip(inputs, shadows, strict=True) if shadow is not None
+            (tensor, validity)
+            for tensor, validity in zip(inputs, validities, strict=True)
+            if validity is not None
         ]
-        same_shape: list[Tensor | None] = [shadow for tensor, shadow in known if tensor.shape == output.shape]
+        same_shape: list[Tensor | None] = [
+            validity for tensor, validity in known if tensor.shape == output.shape
+        ]
         if same_shape:
             return _intersection(same_shape, output.shape)
-        for _, shadow in known:
-            taken = _taken_over(shadow, output)
+        for _, validity in known:
+            taken = _taken_over(validity, output)
             if taken is not None:
                 return taken
         return self.by_shape(output)
 
-    def _is_a_walk(self, shadows: list[Tensor | None]) -> bool:
+    def _is_a_walk(self, validities: list[Tensor | None]) -> bool:
         """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
-        return len(shadows) in steps and all(shadow is None for shadow in shadows)
+        return len(validities) in steps and all(validity is None for validity in validities)
 
     def _is_filled_up(self, source: Tensor, output: Tensor) -> bool:
         """Whether what was cut off along the sequence, or became fewer, is put at the positions of the batch again."""
         grown = [after for before, after in zip(source.shape, output.shape, strict=True) if before < after]
         return len(grown) == 1 and any(mask.ndim == 2 and mask.shape[1] == grown[0] for mask in self.masks)
 
-    def _at_its_positions(self, shadows: list[Tensor | None], output: Tensor) -> Tensor | None:
-        """The shadow of an operand that is a mask of the batch, where another one was moved along the sequence.
+    def _at_its_positions(self, validities: list[Tensor | None], output: Tensor) -> Tensor | None:
+        """The validity of an operand that is a mask of the batch, where another one was moved along the sequence.
 
         What is computed at a position that is real belongs to it: with a neighbour that is not real it is mixed.
         """
         shape = output.shape
-        known = [shadow for shadow in shadows if shadow is not None]
-        if len(known) < 2 or any(shadow.shape[:2] != shape[:2] for shadow in known):
+        known = [validity for validity in validities if validity is not None]
+        if len(known) < 2 or any(validity.shape[:2] != shape[:2] for validity in known):
             return None
-        known = [shadow.expand(shape) for shadow in known]
+        known = [validity.expand(shape) for validity in known]
         places = [  # channels may stand before the positions
             expanded(mask, shape) if mask.shape == shape[:2] else _shaped(mask, output)
             for mask in self.masks
@@ -222,52 +230,54 @@ class Shadows:
         return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
-        self, inputs: list[Tensor], shadows: list[Tensor | None], output: Tensor
+        self, inputs: list[Tensor], validities: list[Tensor | None], output: Tensor
     ) -> Tensor | None:
         """Where whole samples are told apart: a sample of the result is real if all of it was in every input."""
         if not self.masks or any(mask.ndim != 1 for mask in self.masks) or not output.ndim:
             return None
         rows = len(self.masks[0])
         known = [
-            shadow.flatten(1).all(1)
-            for tensor, shadow in zip(inputs, shadows, strict=True)
-            if shadow is not None and tensor.ndim > 1 and tensor.shape[0] == rows == output.shape[0]
+            validity.flatten(1).all(1)
+            for tensor, validity in zip(inputs, validities, strict=True)
+            if validity is not None and tensor.ndim > 1 and tensor.shape[0] == rows == output.shape[0]
         ]
         if not known:
             return None
         return expanded(torch.stack(known).all(0), output.shape)
 
     def _or_real(self, tensor: Tensor) -> Tensor:
-        shadow = self.get(tensor)
-        return torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if shadow is None else shadow
+        validity = self.get(tensor)
+        return (
+            torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device) if validity is None else validity
+        )
 
     def _copied(self, call: Operated) -> list[Tensor | None] | None:
-        """Run a copy on the shadows: constants are real, indices stay what they are."""
+        """Run a copy on the validities: constants are real, indices stay what they are."""
         args, kwargs = call.args, call.kwargs
         if call.facts.name == "copy_":
-            shadow = self.get(args[1])
-            return [None if shadow is None else shadow.expand(args[0].shape)]
+            validity = self.get(args[1])
+            return [None if validity is None else validity.expand(args[0].shape)]
         carriers = {id(tensor) for tensor in tensors_in(args[:1])}  # of entries, not of positions or a mask
-        shadow_args, shadow_kwargs = mapped(
+        validity_args, validity_kwargs = mapped(
             lambda tensor: self._or_real(tensor) if id(tensor) in carriers else tensor, (args, kwargs)
         )
-        if "dtype" in shadow_kwargs:
-            shadow_kwargs = {**shadow_kwargs, "dtype": torch.bool}
+        if "dtype" in validity_kwargs:
+            validity_kwargs = {**validity_kwargs, "dtype": torch.bool}
         if call.facts.name == "constant_pad_nd":
-            shadow_args = (*shadow_args[:2], True)
+            validity_args = (*validity_args[:2], True)
         try:
-            copied = [output.bool() for output in tensors_in(call.func(*shadow_args, **shadow_kwargs))]
+            copied = [output.bool() for output in tensors_in(call.func(*validity_args, **validity_kwargs))]
         except (RuntimeError, NotImplementedError):
             return None
-        return [self._chosen_by(args, shadow) for shadow in copied]
+        return [self._chosen_by(args, validity) for validity in copied]
 
-    def _chosen_by(self, args: Any, shadow: Tensor) -> Tensor:
+    def _chosen_by(self, args: Any, validity: Tensor) -> Tensor:
         """An entry that was chosen by an index that is not real is not real either."""
         for tensor in tensors_in(args[1:]):
             own = self.get(tensor)
-            if own is not None and shadow.shape[: own.ndim] == own.shape:
-                shadow = shadow & expanded(own, shadow.shape)
-        return shadow
+            if own is not None and validity.shape[: own.ndim] == own.shape:
+                validity = validity & expanded(own, validity.shape)
+        return validity
 
     def _product(self, first: Tensor, second: Tensor) -> Tensor | None:
         if self.get(first) is None and self.get(second) is None:
@@ -276,21 +286,21 @@ class Shadows:
 
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
-        shadows = (_shaped(mask, output) for mask in self.masks)
-        return next((shadow for shadow in shadows if shadow is not None), None)
+        validities = (_shaped(mask, output) for mask in self.masks)
+        return next((validity for validity in validities if validity is not None), None)
 
 
-def _taken_over(shadow: Tensor, output: Tensor) -> Tensor | None:
-    """The shadow, if it depends only on leading dimensions that the output shares."""
-    while shadow.ndim and shadow.numel() and bool((shadow == shadow[..., :1]).all()):
-        shadow = shadow[..., 0]
-    if shadow.ndim == 0 or output.shape[: shadow.ndim] != shadow.shape:
+def _taken_over(validity: Tensor, output: Tensor) -> Tensor | None:
+    """The validity, if it depends only on leading dimensions that the output shares."""
+    while validity.ndim and validity.numel() and bool((validity == validity[..., :1]).all()):
+        validity = validity[..., 0]
+    if validity.ndim == 0 or output.shape[: validity.ndim] != validity.shape:
         return None
-    return expanded(shadow, output.shape)
+    return expanded(validity, output.shape)
 
 
-def _reduced(call: Operated, shadow: Tensor | None, output: Tensor) -> Tensor | None:
-    if shadow is None or output.ndim == 0:
+def _reduced(call: Operated, validity: Tensor | None, output: Tensor) -> Tensor | None:
+    if validity is None or output.ndim == 0:
         return None
     place = 2 if call.facts.name in _SECOND_ARGUMENT else 1
     axes = call.kwargs.get("dim", call.args[place] if len(call.args) > place else None)
@@ -298,16 +308,16 @@ def _reduced(call: Operated, shadow: Tensor | None, output: Tensor) -> Tensor | 
     if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, int) for axis in axes):
         return None
     for axis in axes:
-        shadow = shadow.any(axis, keepdim=True)
-    if output.ndim == shadow.ndim:
-        return shadow.expand(output.shape)
-    return shadow.squeeze([axis % shadow.ndim for axis in axes]).reshape(output.shape)
+        validity = validity.any(axis, keepdim=True)
+    if output.ndim == validity.ndim:
+        return validity.expand(output.shape)
+    return validity.squeeze([axis % validity.ndim for axis in axes]).reshape(output.shape)
 
 
-def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
+def _by_windows(args: Any, validity: Tensor, output: Tensor) -> Tensor:
     """A convolution keeps positions, or else a position is real if its whole window is."""
     weight, _, stride, padding, dilation = args[1:6]
-    places = shadow.any(1, keepdim=True)
+    places = validity.any(1, keepdim=True)
     if places.shape[2:] != output.shape[2:]:
         window = torch.ones((1, 1, *weight.shape[2:]), device=weight.device)
         missing = torch.convolution(
@@ -322,12 +332,12 @@ def _by_windows(args: Any, shadow: Tensor, output: Tensor) -> Tensor:
     return places.expand(output.shape)
 
 
-def _intersection(shadows: list[Tensor | None], shape: torch.Size) -> Tensor | None:
-    shadow: Tensor | None = None
-    for other in shadows:
+def _intersection(validities: list[Tensor | None], shape: torch.Size) -> Tensor | None:
+    validity: Tensor | None = None
+    for other in validities:
         if other is not None:
-            shadow = other if shadow is None else shadow & other
-    return shadow if shadow is None else shadow.expand(shape)
+            validity = other if validity is None else validity & other
+    return validity if validity is None else validity.expand(shape)
 
 
 def _entries(tensor: Tensor) -> int:
@@ -338,11 +348,11 @@ def _place(tensor: Tensor) -> tuple[Any, ...]:
     return key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
-def _write(place: Tensor, shadow: Tensor) -> None:
+def _write(place: Tensor, validity: Tensor) -> None:
     if 0 in place.stride() and place.numel():
         # one entry of an expanded view stands for many: it is real if one of them is
         for axis, stride in enumerate(place.stride()):
             if stride == 0:
-                shadow = shadow.any(axis, keepdim=True)
+                validity = validity.any(axis, keepdim=True)
                 place = place.narrow(axis, 0, 1)
-    place.copy_(shadow)
+    place.copy_(validity)
