@@ -64,7 +64,6 @@ class Watch:
         self._progress, self._documents, self._causal = progress, documents, causal
         check_blame(blame)
         self._blame = blame
-        #: a call of the model in this step, which may tell who influences whom
         self._calls: list[tuple[nn.Module, inspect.BoundArguments]] = []
         self._influence_is_known = False
         self._recorder: Recorder | None = None
@@ -256,8 +255,7 @@ class Watch:
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
-        """Inside, what is computed is not the program's."""
-        self._busy = True
+        self._busy = True  # what is computed inside is not the program's
         try:
             with _disable_current_modes():
                 yield
