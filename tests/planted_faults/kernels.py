@@ -106,9 +106,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "a batch is normalised by the corrected variance",
-        "kernels/batch_normalization/__init__.py",
-        "    variance = _sum(deviation * deviation, dim) / number",
-        "    variance = _sum(deviation * deviation, dim) / (number - 1).clamp(min=1)",
+        "kernels/normalization/__init__.py",
+        "else square) / count.clamp(min=1)",
+        "else square) / (count - 1).clamp(min=1)",
     ),
     Fault(
         "rows of halves are merged in half precision",

@@ -16,7 +16,6 @@ _JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jag
 _ELSEWHERE = {
     "kernels/smallest.py": "tests/unit/kernels/test_smallest.py",
     "kernels/attention/": "tests/unit/kernels/test_attention.py",
-    "kernels/batch_normalization/": "tests/unit/kernels/test_normalization.py",
     "kernels/updates/": "tests/unit/kernels/test_updates.py tests/unit/kernels/test_specified.py",
     "semantics/convolutions.py": (
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"

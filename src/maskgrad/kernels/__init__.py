@@ -12,20 +12,18 @@ dimensions (the empty tuple reduces nothing), and masked values influence neithe
 from __future__ import annotations
 
 from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
-from maskgrad.kernels.batch_normalization import masked_batch_norm
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.compaction import masked_scatter, masked_select, select_together
 from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
 from maskgrad.kernels.extrema import extremum, masked_position
-from maskgrad.kernels.filling import masked_filling, write_where_
+from maskgrad.kernels.filling import filled, masked_filling, write_where_
 from maskgrad.kernels.in_use import explain, kernels_in_use
 from maskgrad.kernels.kernel import KERNELS
 from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
-from maskgrad.kernels.normalization import masked_layer_norm
+from maskgrad.kernels.normalization import standardized
 from maskgrad.kernels.norms import masked_norm, segment_norm
 from maskgrad.kernels.prod import product, segment_product
 from maskgrad.kernels.reductions import masked_count, masked_mean, masked_sum
-from maskgrad.kernels.scans import masked_cumsum
 from maskgrad.kernels.segments import (
     segment_expand,
     segment_extremum,
@@ -52,14 +50,12 @@ __all__ = [
     "adam_rows_",
     "explain",
     "extremum",
+    "filled",
     "kernels_in_use",
-    "masked_batch_norm",
     "masked_count",
     "masked_cross_entropy",
     "masked_cross_entropy_gradient",
-    "masked_cumsum",
     "masked_filling",
-    "masked_layer_norm",
     "masked_logsumexp",
     "masked_loss",
     "masked_loss_gradient",
@@ -92,6 +88,7 @@ __all__ = [
     "served_rows",
     "sgd_rows_",
     "sort_rows",
+    "standardized",
     "update_table_",
     "use_kernels",
     "write_where_",

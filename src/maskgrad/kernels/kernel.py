@@ -229,7 +229,9 @@ class Kernel(Supported, Generic[P, R]):
         self.derive(**through(self.reference))
 
     def define(self) -> None:
-        """Define the operator; the package does so when it is imported."""
+        """Define the operator of loops, or of what graphs cannot express; the package does so when it is imported."""
+        if not (self.has_loops or self.fake):
+            return
         qualified = f"maskgrad::{self.name}"
         torch.library.define(qualified, self.schema)
         torch.library.impl(qualified, "default", self.reference)

@@ -87,18 +87,10 @@ def _standardized(
     x: Entries, dims: tuple[int, ...], given: Arguments, dtype: torch.dtype
 ) -> tuple[Entries, Tensor, Tensor, Tensor, Tensor]:
     """The result; mean, variance, scale and count of each group, dimensions kept."""
-    if is_masked(given.weight, given.bias):
-        parts = standardize(x, dims, given.eps)
-        layout = channels(x.values)
-        out = affine(parts.values, parts.scale, x.mask, given.weight, given.bias, layout, dtype)
-        mean, variance, scale, count = (part.detach() for part in parts[1:])
-        return out, mean, variance, scale, count
-    layout = (1, *channels(x.values))
-    weight, bias = (None if p is None else p.reshape(layout) for p in (given.weight, given.bias))
-    values, mean, variance, scale, count = kernels.masked_batch_norm(
-        x.values.to(dtype), x.mask, dims, weight, bias, given.eps
-    )
-    return Entries(values, x.mask), mean, variance, scale, count
+    parts = standardize(x, dims, given.eps)
+    out = affine(parts.values, parts.scale, x.mask, given.weight, given.bias, channels(x.values), dtype)
+    mean, variance, scale, count = (part.detach() for part in parts[1:])
+    return out, mean, variance, scale, count
 
 
 def normalize_batch(given: Arguments) -> tuple[Entries, Entries, Entries]:

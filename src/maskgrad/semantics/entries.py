@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import masked_filling
+from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES as HALVES
 from maskgrad.kernels.smallest import all_of, intersected
 from maskgrad.patterns.eager import can_read_values
@@ -25,9 +25,6 @@ from maskgrad.patterns.eager import can_read_values
 Filler = float | int | bool
 
 _SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-#: Number of entries from which the compiled selection is considered; for small tensors checking costs too much.
-LARGE = masked_filling.least
 
 
 class Entries(NamedTuple):
@@ -106,7 +103,7 @@ def filled(operand: Any, filler: Filler = 0) -> Any:
     """A masked operand's values with ``filler`` under its own mask; anything else unchanged."""
     if not isinstance(operand, Entries):
         return operand
-    return torch.where(operand.mask, operand.values, filler_as(operand.values.dtype, filler))
+    return kernels.filled(operand.values, operand.mask, filler_as(operand.values.dtype, filler))
 
 
 def chosen(mask: Tensor, values: Tensor, other: Any) -> Tensor:
@@ -144,16 +141,7 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
             return values
     else:
         return operand
-    constant = filler if values.dtype.is_floating_point else filler_as(values.dtype, filler)
-    if torch.compiler.is_compiling():  # first, because graphs must not depend on sizes
-        if values.shape == mask.shape:
-            return masked_filling(values, mask, constant)
-    elif mask.numel() >= LARGE:
-        if values.shape != mask.shape:
-            shape = torch.broadcast_shapes(values.shape, mask.shape)
-            values, mask = values.expand(shape), mask.expand(shape)
-        return masked_filling(values, mask, constant)
-    return torch.where(mask, values, constant)
+    return kernels.filled(values, mask, filler_as(values.dtype, filler))
 
 
 def in_a_graph() -> bool:

@@ -37,16 +37,9 @@ class Standardized(NamedTuple):
     number: Tensor
 
 
-def standardize(input: Entries, dims: tuple[int, ...], eps: float) -> Standardized:
+def standardize(input: Entries, dims: tuple[int, ...], eps: float, centered: bool = True) -> Standardized:
     """``(x - mean) / sqrt(variance + eps)`` over the specified entries of each group that ``dims`` span."""
-    values, mask = widened(input.values), input.mask
-    mean, count = kernels.masked_mean(values, mask, dims, True)
-    # A difference is linear: masked values reach no gradient, and are replaced before any other step.
-    deviation = torch.where(mask, values - mean, 0)
-    variance = (deviation * deviation).sum(dims, keepdim=True) / count.clamp(min=1)
-    # An empty group has variance 0, and eps may be 0.
-    scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
-    return Standardized(deviation * scale, mean, variance, scale, count)
+    return Standardized(*kernels.standardized(input.values, input.mask, dims, eps, centered))
 
 
 def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) -> Tensor:
@@ -131,11 +124,8 @@ def layer_norm(
     if eps > 0 and complete_or_empty(x.mask, dims):
         values = F.layer_norm(_harmless(x, 0, *plain), normalized_shape, *plain, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
-    if is_masked(weight, bias):
-        parts = standardize(x, dims, eps)
-        return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
-    out, *_ = kernels.masked_layer_norm(x.values.to(dtype), x.mask, len(dims), weight, bias, eps, True)
-    return Entries(out, x.mask)
+    parts = standardize(x, dims, eps)
+    return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
 
 
 def native_layer_norm(
@@ -168,13 +158,8 @@ def rms_norm(
         values = F.rms_norm(safe, normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
-    if not is_masked(weight):
-        out, *_ = kernels.masked_layer_norm(x.values.to(dtype), x.mask, len(dims), weight, None, eps, False)
-        return Entries(out, x.mask)
-    values = torch.where(x.mask, widened(x.values), 0)
-    square, count = kernels.masked_mean(values * values, x.mask, dims, True)
-    scale = torch.rsqrt(torch.where(count > 0, square + eps, 1))
-    return affine(values * scale, scale, x.mask, weight, None, normalized_shape, dtype)
+    parts = standardize(x, dims, eps, centered=False)
+    return affine(parts.values, parts.scale, x.mask, weight, None, normalized_shape, dtype)
 
 
 def channels(x: Tensor) -> tuple[int, ...]:
@@ -210,13 +195,7 @@ def group_norm(
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
         values = F.group_norm(_harmless(x, 0, *plain), num_groups, *plain, eps)
         return Entries(values, parameters_mask(x.mask, channels(values), weight, bias))
-    if is_masked(weight, bias):
-        return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
-    layout = (1, num_groups, -1, *(1,) * (x.values.ndim - 2))
-    scale, shift = (None if p is None else p.reshape(layout) for p in (weight, bias))
-    groups, dims = x.values.to(dtype).unflatten(1, (num_groups, -1)), tuple(range(2, split.ndim))
-    values, *_ = kernels.masked_batch_norm(groups, split, dims, scale, shift, eps)
-    return Entries(values.flatten(1, 2), x.mask)
+    return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
 
 
 def native_group_norm(

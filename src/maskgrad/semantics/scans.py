@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
 from maskgrad.kernels.extrema import lowest
 from maskgrad.patterns.eager import forward_mode_is_active, forward_only
 from maskgrad.semantics.dimensions import as_dim, specified_last
@@ -21,10 +20,6 @@ from maskgrad.semantics.facts import of_rule
 
 def cumsum(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> Entries:
     """Running sum of the specified entries."""
-    values = input.values if dtype is None else input.values.to(dtype)
-    found = kernels.masked_cumsum.fast(values, input.mask, as_dim(dim, values.ndim), False)
-    if found is not None:
-        return Entries(found, input.mask)
     return Entries(fill(input, input.mask, 0).cumsum(dim, dtype=dtype), input.mask)
 
 

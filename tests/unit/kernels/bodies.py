@@ -25,7 +25,8 @@ class Bodies:
 
         def body(*args: Any, **options: Any) -> Any:
             given, rest = kernel._in_order(args, options)
-            return (kernel.reference if kernel.is_trivial(given) else kernel.backend("cpu"))(*given, **rest)
+            plain = not kernel.has_loops or kernel.is_trivial(given)
+            return (kernel.reference if plain else kernel.backend("cpu"))(*given, **rest)
 
         return body
 

@@ -41,6 +41,8 @@ class KernelSuite(Deletion):
             "first_and_second_derivatives": cls.derivable,
             "gradients_at_once_and_transforms": cls.derivable,
             "graphs": cls.derivable,
+            # a formula has the pieces of PyTorch's functions
+            "pieces_and_threads": getattr(KERNELS.get(getattr(cls, "kernel", "")), "has_loops", False),
         }
         for name, is_there in there.items():
             setattr(cls, f"test_{name}", getattr(KernelSuite, f"test_{name}") if is_there else None)

@@ -13,7 +13,8 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
-from maskgrad.semantics.entries import LARGE, Entries, fill
+from maskgrad.kernels.kernel import LEAST
+from maskgrad.semantics.entries import Entries, fill
 from tests.unit.kernels.bodies import cpu
 from tests.unit.kernels.deletion import GARBAGE
 from tests.unit.kernels.masks import LAYOUTS, MaskedSuite
@@ -115,7 +116,7 @@ def test_more_axes_than_a_loop_walks():
 
 
 @pytest.mark.parametrize(
-    "shapes", [((LARGE // 8, 8),) * 2, ((8,), (LARGE // 8, 8)), ((LARGE // 8, 8), (LARGE // 8, 1))]
+    "shapes", [((LEAST // 8, 8),) * 2, ((8,), (LEAST // 8, 8)), ((LEAST // 8, 8), (LEAST // 8, 1))]
 )
 def test_large_operands_are_filled_as_small_ones_are(shapes):
     values, mask = torch.randn(shapes[0], requires_grad=True), torch.rand(shapes[1]) < 0.5
@@ -123,8 +124,8 @@ def test_large_operands_are_filled_as_small_ones_are(shapes):
     assert torch.equal(found, expected)
     (ours,), (theirs,) = (torch.autograd.grad(y.square().sum(), values) for y in (found, expected))
     torch.testing.assert_close(ours, theirs)
-    whole = torch.ones(LARGE, dtype=torch.bool)
-    assert fill(Entries(torch.zeros(LARGE, dtype=torch.int64), ~whole), ~whole, 1.0).eq(1).all()
+    whole = torch.ones(LEAST, dtype=torch.bool)
+    assert fill(Entries(torch.zeros(LEAST, dtype=torch.int64), ~whole), ~whole, 1.0).eq(1).all()
 
 
 @pytest.mark.parametrize("layout", list(LAYOUTS))

@@ -100,16 +100,3 @@ def test_which_rows_become_columns() -> None:
         standing(values, mask[:, :1].expand(5_000, 4), (1,))[0] is values
     )  # a mask that repeats is read once
     assert standing(values.t(), mask.t(), (0,))[0].stride() == (1, 4)  # columns of a transposed tensor
-
-
-@pytest.mark.parametrize("width", [1, 2, 5, 6, 7])
-@pytest.mark.parametrize("reverse", [False, True])
-def test_running_sums_of_few_columns(width: int, reverse: bool) -> None:
-    shape = (2, 4_001, width)
-    mask = torch.rand(shape) < 0.6
-    values = torch.where(mask, torch.rand(shape), torch.nan)
-    with mg.use_kernels("cpu"):
-        found = mg.kernels.masked_cumsum(values, mask, 1, reverse)
-    known = torch.where(mask, values, 0.0)
-    sums = known.flip(1).cumsum(1).flip(1) if reverse else known.cumsum(1)
-    torch.testing.assert_close(found, torch.where(mask, sums, 0.0), rtol=1e-4, atol=1e-3)

@@ -1,4 +1,4 @@
-"""masked_prod and segment_prod: PyTorch's product of what is specified, and the gradient wherever factors are zero."""
+"""product and segment_product: PyTorch's product of what is specified, and the gradient wherever factors are zero."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
-from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.masks import MaskedSuite
 from tests.unit.kernels.segments import SegmentSuite, pointers_of
 
@@ -39,6 +38,7 @@ class TestProduct(MaskedSuite):
     rounding = ROUNDING
     slack = 20.0
     complex = True
+    integers = INTEGERS
 
     def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
         return (factors(shape),)
@@ -49,35 +49,12 @@ class TestProduct(MaskedSuite):
     def nothing(self, dtype: torch.dtype) -> tuple[float, ...]:
         return (1.0,)
 
-    def special(self) -> list[list[float]]:  # of NaN and infinities the values alone are PyTorch's: see below
-        return [row for row in SPECIAL if all(map(math.isfinite, row))]
-
-
-class TestMaskedProd(TestProduct):
-    """The kernel behind it: also the product of what is not zero, the number of zeros and that of all."""
-
-    kernel = "masked_prod"
-    integers = INTEGERS
-    derivable = False
-    complex = False
-
-    def alone(self, x: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        zero = x == 0
-        return (
-            x.prod(),
-            x[~zero].prod(),
-            zero.sum().double(),
-            torch.tensor(float(len(x)), dtype=torch.float64),
-        )
-
-    def nothing(self, dtype: torch.dtype) -> tuple[float, ...]:
-        return (1.0, 1.0)
-
     def whole_numbers(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         some = torch.rand(tuple(shape)) * math.prod(shape)
         return torch.where(some < 3, 0, torch.where(some < 20, 2, 1)).to(dtype)
 
-    test_mistakes_in_the_mask_are_named = None  # product() looks for them
+    def special(self) -> list[list[float]]:  # of NaN and infinities the values alone are PyTorch's: see below
+        return [row for row in SPECIAL if all(map(math.isfinite, row))]
 
 
 class TestSegmentProduct(SegmentSuite):
@@ -89,7 +66,7 @@ class TestSegmentProduct(SegmentSuite):
     complex = True
 
     operands = TestProduct.operands
-    whole_numbers = TestMaskedProd.whole_numbers
+    whole_numbers = TestProduct.whole_numbers
     nothing = TestProduct.nothing
 
     def alone(self, x: Tensor) -> Tensor:
@@ -102,7 +79,7 @@ def test_large_integers_are_exact() -> None:
     values = torch.tensor([3, 7, 2**40 + 1, 9]).repeat(500)
     mask = torch.zeros(2000, dtype=torch.bool)
     mask[[0, 1001, 1002]] = True
-    assert cpu.masked_prod(values, mask, (0,), False)[0].item() == 21 * (2**40 + 1)
+    assert kernels.product(values, mask, (0,), False)[0].item() == 21 * (2**40 + 1)
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
@@ -134,10 +111,3 @@ def test_infinities_and_nan_stay_in_their_group(body: str) -> None:
         for x, dim in ((values, 1), (values.t().contiguous(), 0)):
             found, _ = kernels.product(x, torch.ones_like(x, dtype=torch.bool), (dim,), False)
             torch.testing.assert_close(found, values.prod(1), equal_nan=True)
-
-
-def test_the_body_of_segments_counts_zeros() -> None:
-    values, pointers = torch.tensor([0.0, 2, 3, 0, 0]), pointers_of([3, 0, 2])
-    for body in (reference, cpu):
-        product, rest, zeros = body.segment_prod(values, pointers, None)
-        assert (product.tolist(), rest.tolist(), zeros.tolist()) == ([0, 1, 0], [6, 1, 1], [1, 0, 2])

@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel, like
 
 _SIGNATURE = "(Tensor input, Tensor target, Tensor mask, str kind, float[] numbers)"
@@ -41,7 +42,7 @@ def masked_loss(input: Tensor, target: Tensor, mask: Tensor, kind: str, numbers:
         q, limit, p, r = numbers
         a = (x - t).abs()
         loss = torch.where(a > limit, p * a - r, q * a * a)
-    return torch.where(mask, loss, 0).to(input.dtype)
+    return filled(loss, mask, 0).to(input.dtype)
 
 
 @kernel(f"{_SIGNATURE} -> (Tensor, Tensor)", FLOATS, fuses=True, in_graphs=65_536)
@@ -73,8 +74,7 @@ def masked_loss_gradient(
         q, limit, p, _ = numbers
         d = x - t
         slope = torch.where(d.abs() > limit, p * d.sign(), 2 * q * d if q else torch.zeros_like(d))
-    wide = _wide(grad).to(x.dtype).expand(mask.shape)
-    return torch.where(mask, torch.where(mask, wide, 0) * slope, 0).to(input.dtype)
+    return filled(filled(_wide(grad).to(x.dtype), mask, 0) * slope, mask, 0).to(input.dtype)
 
 
 def masked_loss_target_gradient(
@@ -83,12 +83,11 @@ def masked_loss_target_gradient(
     """``grad``, broadcast, times the derivative by ``target`` (for distances minus that by ``input``: not computed)."""
     x = _safe(input, mask, kind)
     slope = -x if kind == "logits" else torch.log1p(-x).clamp(min=-100) - x.log().clamp(min=-100)
-    wide = _wide(grad).to(x.dtype).expand(mask.shape)
-    return torch.where(mask, torch.where(mask, wide, 0) * slope, 0).to(target.dtype)
+    return filled(filled(_wide(grad).to(x.dtype), mask, 0) * slope, mask, 0).to(target.dtype)
 
 
 def _safe(x: Tensor, mask: Tensor, kind: str) -> Tensor:
-    return torch.where(mask, _wide(x), 0.5 if kind == "probabilities" else 0.0)
+    return filled(_wide(x), mask, 0.5 if kind == "probabilities" else 0.0)
 
 
 def _wide(x: Tensor) -> Tensor:

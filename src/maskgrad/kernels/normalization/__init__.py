@@ -1,112 +1,48 @@
-r"""Standardizing the specified entries of each row, in ordinary PyTorch.
+r"""Standardizing the specified entries of each group, in ordinary PyTorch.
 
-.. math:: y_i = (x_i - \bar x) s w_i + b_i, \qquad
-          s = \Bigl(\frac1n \sum_{i: m_i} (x_i - \bar x)^2 + \varepsilon\Bigr)^{-1/2}
+.. math:: y = (x - \bar x) s, \qquad s = \Bigl(\frac1n \sum (x - \bar x)^2 + \varepsilon\Bigr)^{-1/2}
 
-.. math:: \frac{\partial L}{\partial x_i} = s \Bigl(h_i - \frac1n \sum_j h_j\Bigr)
-          - \frac{s^3}{n} (x_i - \bar x) \sum_j h_j (x_j - \bar x), \qquad h_i = w_i \frac{\partial L}{\partial y_i}
-
-A row spans the last ``dims`` dimensions; sums run over its specified entries. Without ``centered`` the mean
-counts as 0 (RMS normalisation).
+A group spans ``dim``: a row, a channel of a batch or of a sample. Sums run over its specified entries.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.batch_normalization import standardized
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, kernel
+from maskgrad.kernels.filling import filled
+from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.reductions import masked_count, masked_mean
 
 
 @kernel(
-    "(Tensor values, Tensor mask, int dims, Tensor? weight, Tensor? bias, float eps, bool centered)"
-    " -> (Tensor, Tensor, Tensor, Tensor)",
+    "(Tensor values, Tensor mask, int[] dim, float eps, bool centered) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     FLOATS,
     fuses=True,
-    in_graphs=32_768,
     check=check_mask,
 )
-def masked_layer_norm(
-    values: Tensor,
-    mask: Tensor,
-    dims: int,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-5,
-    centered: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Standardize entries (around 0 unless ``centered``), times ``weight`` plus ``bias``; 0 if unspecified.
+def standardized(
+    values: Tensor, mask: Tensor, dim: tuple[int, ...], eps: float, centered: bool = True
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Specified entries less their mean (0 unless ``centered``), times the scale; 0 elsewhere.
 
-    The last ``dims`` dimensions, those of ``weight`` and ``bias``, are standardized together. Also returns the
-    mean, the reciprocal deviation (both without a gradient) and the number of entries, dimensions kept.
+    Also mean, variance (uncorrected), scale and number of entries of each group, dimensions kept. Half precision gives
+    float32.
     """
-    deviation, mean, _, scale, count = standardized(values, mask, tuple(range(-dims, 0)), eps, centered)
-    out = deviation * scale
-    if weight is not None:
-        out = torch.where(mask, out, 0) * weight
-    if bias is not None:
-        out = out + bias
-    return torch.where(mask, out, 0).to(values.dtype), mean.detach(), scale.detach(), count
-
-
-@kernel(
-    "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor scale, Tensor count, int dims, "
-    "Tensor? weight, float eps, bool centered) -> (Tensor, Tensor, Tensor)",
-    FLOATS,
-    fuses=True,
-    in_graphs=32_768,
-    leading=1,
-)
-def masked_layer_norm_backward(
-    grad: Tensor,
-    values: Tensor,
-    mask: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    count: Tensor,
-    dims: int,
-    weight: Tensor | None,
-    eps: float,
-    centered: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of values, weight and bias (of the latter two in the type of the statistics).
-
-    ``mean`` and ``scale`` save the compiled implementation a pass; they are recomputed here for their gradients.
-    """
-    row, batch = tuple(range(-dims, 0)), tuple(range(values.ndim - dims))
-    deviation, _, _, scale, _ = standardized(values, mask, row, eps, centered)
-    grad = torch.where(mask, grad.to(deviation.dtype), 0)
-    of_weight, of_bias = grad * torch.where(mask, deviation * scale, 0), grad
-    if batch:
-        of_weight, of_bias = of_weight.sum(batch), of_bias.sum(batch)
-    inner = grad if weight is None else torch.where(mask, grad * weight, 0)
-    number = count.clamp(min=1)
-    result = -deviation * scale**3 * ((inner * deviation).sum(row, keepdim=True) / number)
+    wide, dim = values.float() if values.dtype in HALVES else values, tuple(dim)
     if centered:
-        inner = inner - inner.sum(row, keepdim=True) / number
-    return torch.where(mask, result + inner * scale, 0).to(values.dtype), of_weight, of_bias
+        mean, count = masked_mean(wide, mask, dim, True)
+    else:
+        count = masked_count(mask, dim, True)
+        mean = torch.zeros_like(count, dtype=wide.dtype)
+    # A difference is linear: masked values reach no gradient, and are replaced before any other step.
+    deviation = filled(wide - mean if centered else wide, mask, 0)
+    square = deviation * deviation
+    variance = (square.sum(dim, keepdim=True) if dim else square) / count.clamp(min=1)
+    # An empty group has variance 0, and eps may be 0.
+    scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
+    return filled(deviation * scale, mask, 0), mean, variance, scale, count
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    values, mask, ctx.dims, weight, bias, ctx.eps, ctx.centered = inputs
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.bias_dtype = None if bias is None else bias.dtype
-    ctx.save_for_backward(values, mask, *output[1:], weight)
-
-
-def _layer_norm_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, weight = ctx.saved_tensors
-    arguments: tuple[Any, ...] = (grad, *tensors, ctx.dims, weight, ctx.eps, ctx.centered)
-    of_values, of_weight, of_bias = masked_layer_norm_backward(*arguments)
-    return (
-        of_values, None, None, None if weight is None else of_weight.to(weight.dtype),
-        None if ctx.bias_dtype is None else of_bias.to(ctx.bias_dtype), None, None,
-    )  # fmt: skip
-
-
-masked_layer_norm.derive(_save, _layer_norm_backward)
-masked_layer_norm_backward.derive_through_reference()
+standardized.derive_through_reference()

@@ -19,16 +19,14 @@ Segments, which may be empty here, and shapes are those of :mod:`maskgrad.kernel
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.filling import filled
+from maskgrad.kernels.kernel import FLOATS, kernel
 from maskgrad.kernels.segments import (
-    derive_segments,
     per_segment,
     segment_expand,
     segment_extremum,
@@ -37,17 +35,12 @@ from maskgrad.kernels.segments import (
 )
 from maskgrad.kernels.smallest import any_of
 
-#: The orders that are compiled; powers are so expensive that compiling other orders does not pay.
-ORDERS = (0.0, 1.0, 2.0, math.inf)
-
 
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
     fuses=True,
-    in_graphs=32_768,
     check=check_mask,
-    when=lambda *args: args[4] in ORDERS,
 )
 def masked_norm(
     values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool, ord: float = 2.0
@@ -57,10 +50,12 @@ def masked_norm(
     In an empty slice the value is 0, and the gradient exactly 0. ``ord`` is any number but -inf.
     """
     present = any_of(mask, dim, keepdim=True)
-    # An entry of 0 does not contribute for ord >= 0, nor does inf for ord < 0. An empty slice becomes a vector of
-    # ones, where every norm has finite derivatives.
+    # An entry of 0 does not contribute for ord >= 0, nor does inf for ord < 0. An empty slice of these becomes a vector
+    # of ones, where every norm has finite derivatives.
     neutral = 0.0 if ord >= 0 else math.inf
-    safe = torch.where(mask, values, torch.where(present, neutral, 1.0).to(values.dtype))
+    safe = filled(values, mask, neutral)
+    if neutral:
+        safe = filled(safe, present, 1.0)
     if dim or not values.ndim:
         norm = torch.linalg.vector_norm(safe, ord, dim, keepdim=keepdim)
     else:  # of each entry; torch takes an empty dim for all dimensions
@@ -69,53 +64,9 @@ def masked_norm(
     return torch.where(present, norm, 0), present
 
 
-@kernel(
-    "(Tensor grad, Tensor values, Tensor mask, Tensor norm, float ord) -> Tensor",
-    FLOATS,
-    fuses=True,
-    in_graphs=32_768,
-    leading=1,
-)
-def masked_norm_backward(grad: Tensor, values: Tensor, mask: Tensor, norm: Tensor, ord: float) -> Tensor:
-    """The gradient of the values from that of their norm (0, 1, 2 or inf), whose reduced dimensions are kept."""
-    dtype = values.dtype
-    if dtype in HALVES:
-        grad, values, norm = grad.float(), values.float(), norm.float()
-    safe = torch.where(mask, values, 0)
-    if ord == 0:
-        return torch.zeros_like(safe, dtype=dtype)
-    if ord == 2:
-        flat = norm == 0
-        slope = torch.where(flat, 0, grad / torch.where(flat, 1, norm))
-        return torch.where(mask, safe * torch.where(mask, slope, 0), 0).to(dtype)
-    if ord != 1:
-        hits = mask & ((safe.abs() == norm) | (safe.isnan() & norm.isnan()))
-        dim = [d for d, (n, k) in enumerate(zip(mask.shape, norm.shape, strict=True)) if n != k]
-        ties = hits.sum(dim, keepdim=True) if dim else hits
-        mask, grad = hits, grad / ties.clamp(min=1)
-    return torch.where(mask, safe.sgn() * torch.where(mask, grad, 0), 0).to(dtype)
+masked_norm.derive_through_reference()
 
 
-def _save_norm(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    values, mask, ctx.dim, ctx.keepdim, ctx.ord = inputs
-    norm, present = output
-    ctx.mark_non_differentiable(present)
-    ctx.save_for_backward(values, mask, norm)
-
-
-def _norm_backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    if ctx.ord == 0:
-        return (None,) * 5
-    values, mask, norm = ctx.saved_tensors
-    grad, norm = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, norm))
-    return masked_norm_backward(grad, values, mask, norm, ctx.ord), None, None, None, None
-
-
-masked_norm.derive(_save_norm, _norm_backward)
-masked_norm_backward.derive_through_reference()
-
-
-@kernel("(Tensor values, Tensor pointers, Tensor? order, float ord) -> Tensor", FLOATS)
 def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
@@ -126,23 +77,21 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, 
         values.dtype.to_real() if values.is_complex() else values.dtype, torch.float32
     )
     if ord == 2:
-        added = segment_sum.reference(
-            (wide * wide.conj()).real if wide.is_complex() else wide * wide, pointers, order
-        )
+        added = segment_sum((wide * wide.conj()).real if wide.is_complex() else wide * wide, pointers, order)
         flat = added == 0
         return torch.where(flat, 0, torch.where(flat, 1, added).sqrt()).to(dtype)
     size = wide.abs()
     if ord in (math.inf, -math.inf):
         return _extreme_size(size, pointers, order, ord > 0).to(dtype)
     if ord == 0:
-        return segment_sum.reference((size != 0).to(size.dtype), pointers, order).to(dtype)
+        return segment_sum((size != 0).to(size.dtype), pointers, order).to(dtype)
     if ord == 1:
-        return segment_sum.reference(size, pointers, order).to(dtype)
+        return segment_sum(size, pointers, order).to(dtype)
     # Powers and roots are taken where they have a derivative; elsewhere it is 0, as in torch.
     nothing = size == 0
     neutral = 0.0 if ord > 0 else math.inf
     powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
-    added = segment_sum.reference(powers, pointers, order)
+    added = segment_sum(powers, pointers, order)
     empty = per_segment(pointers, added) == 0
     flat = added == 0 if ord > 0 else (added == 0) | added.isinf()
     plain = torch.where(empty, 0, added.detach() ** (1 / ord))
@@ -151,57 +100,15 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, 
 
 def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
     """The largest or smallest absolute value, exactly, with the gradient of the mean of the ties."""
-    best = segment_extremum.reference(size.detach(), pointers, order, largest)
+    best = segment_extremum(size.detach(), pointers, order, largest)
     best = torch.where(per_segment(pointers, best) == 0, 0, best)
     forward_mode = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
     if not (size.requires_grad or forward_mode):
         return best
-    winner = segment_expand.reference(best, pointers, order, len(size))
+    winner = segment_expand(best, pointers, order, len(size))
     hit, broken = size.detach() == winner, winner.isnan()
-    ties = segment_expand.reference(
-        segment_sum.reference(hit.to(size.dtype), pointers, order), pointers, order, len(size)
-    )
+    ties = segment_expand(segment_sum(hit.to(size.dtype), pointers, order), pointers, order, len(size))
     weight = torch.where(broken, 0, 1 / ties.clamp(min=1))
-    picked = segment_sum.reference(torch.where(hit | broken, size * weight, 0), pointers, order)
+    picked = segment_sum(torch.where(hit | broken, size * weight, 0), pointers, order)
     # An infinite winner has no rounding to correct.
     return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)
-
-
-@kernel(
-    "(Tensor grad, Tensor values, Tensor norm, Tensor pointers, Tensor? order, float ord) -> Tensor",
-    FLOATS,
-    leading=1,
-)
-def segment_norm_backward(
-    grad: Tensor, values: Tensor, norm: Tensor, pointers: Tensor, order: Tensor | None, ord: float
-) -> Tensor:
-    """The gradient of the entries from that of their norm, (n, *dense)."""
-    x, g, whole = widened(values), widened(grad), widened(norm)
-    number = len(values)
-    if ord == 0:
-        return torch.zeros_like(values)
-    if ord == 1:
-        return (x.sgn() * segment_expand.reference(g, pointers, order, number)).to(values.dtype)
-    if ord in (math.inf, -math.inf):
-        best, size = segment_expand.reference(norm, pointers, order, number), x.abs()
-        hit = (size == best) | (size.isnan() & best.isnan())
-        ties = segment_sum.reference(hit.to(x.real.dtype), pointers, order).clamp(min=1)
-        share = segment_expand.reference(g / ties, pointers, order, number)
-        return torch.where(hit, x.sgn() * share, 0).to(values.dtype)
-    flat = whole == 0
-    if ord == 2:
-        slope = torch.where(flat, 0, g / torch.where(flat, 1, whole))
-        return (x * segment_expand.reference(slope, pointers, order, number)).to(values.dtype)
-    slope = torch.where(flat, 0, g * torch.where(flat, 1, whole) ** (1 - ord))
-    size = x.abs()
-    nothing = size == 0
-    powers = torch.where(nothing, 0, torch.where(nothing, 1, size) ** (ord - 1))
-    return (x.sgn() * powers * segment_expand.reference(slope, pointers, order, number)).to(values.dtype)
-
-
-def _segment_norm_backward(grad: Tensor, *args: Any) -> Tensor | None:
-    return segment_norm_backward(grad, *args) if args[-1] else None
-
-
-derive_segments(segment_norm, _segment_norm_backward)
-segment_norm_backward.derive_through_reference()

@@ -2,10 +2,7 @@ r"""Products of the specified entries, and of segments, in ordinary PyTorch.
 
 .. math:: P = \prod_j x_j^{m_j}, \qquad \frac{\partial P}{\partial x_i} = m_i \prod_{j \ne i} x_j^{m_j}
 
-The derivative is P / x_i only where no factor is zero. So the kernel also returns the product R of the nonzero
-factors, and the number Z of zeros: the derivative is R / x_i if Z is 0; if Z is 1, it is R at the zero
-and 0 elsewhere; else it is 0. An empty product is 1. Segments, which may be empty here, and shapes are those of
-:mod:`maskgrad.kernels.segments`.
+An empty product is 1. Segments, which may be empty here, and shapes are those of :mod:`maskgrad.kernels.segments`.
 """
 
 from __future__ import annotations
@@ -16,30 +13,20 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.segments import segment_expand, segment_sum, widened
+from maskgrad.kernels.filling import filled
+from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel, like
 from maskgrad.kernels.smallest import any_of
 
 
-@kernel(
-    "(Tensor values, Tensor mask, int[] dim, bool keepdim) -> (Tensor, Tensor, Tensor, Tensor)", REDUCIBLE
-)
-def masked_prod(
-    values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The product (1 if empty), that of the nonzero factors, the number of zeros, and the number of factors."""
-    zeros = mask & (values == 0)
-    product = plain_product(values, mask, dim, keepdim)
-    wide = values.float() if values.dtype in HALVES else values
-    rest = plain_product(wide, mask & (values != 0), dim, keepdim)
-    counts = [x.sum(dim, keepdim) if dim else x.to(torch.int64) for x in (zeros, mask)]
-    return product, rest, counts[0], counts[1]
+def product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
+    """The product of the specified entries (1 where there is none), and whether there are any."""
+    check_mask(values, mask)
+    return _product(values, mask, dim, keepdim), any_of(mask, dim, keepdim)
 
 
-def plain_product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
-    """The product alone, differentiable; half precision is multiplied in float32, integers in int64."""
-    x = torch.where(mask, values, 1)
+def _product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> Tensor:
+    """The product alone; half precision is multiplied in float32, integers in int64."""
+    x = filled(values, mask, True if values.dtype is torch.bool else 1)
     wide = x.float() if x.dtype in HALVES else x
     if not dim or not x.ndim:
         result = (
@@ -62,60 +49,17 @@ def plain_product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: b
     return result.to(values.dtype) if values.dtype in HALVES else result
 
 
-@kernel("(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor mask) -> Tensor", FLOATS, leading=1)
-def masked_prod_backward(grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, mask: Tensor) -> Tensor:
-    """The gradient of the factors from that of their product; ``grad``, ``rest``, ``zeros`` broadcast to them."""
-    x, g = values.to(rest.dtype), grad.to(rest.dtype)
-    others = g * (rest / torch.where(mask & (values != 0), x, 1))
-    at_zero = torch.where(zeros == 1, g * rest, 0)
-    share = torch.where(zeros == 0, others, torch.where(values == 0, at_zero, 0))
-    return torch.where(mask, share, 0).to(values.dtype)
-
-
-def product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
-    """The product of the specified entries (1 where there is none), and whether there are any."""
-    check_mask(values, mask)
-    found = masked_prod.fast(values, mask, dim, keepdim)
-    if found is not None:
-        return found[0], found[3] > 0
-    return plain_product(values, mask, dim, keepdim), any_of(mask, dim, keepdim)
-
-
-def _save_prod(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    values, mask, ctx.dim, ctx.keepdim = inputs
-    ctx.save_for_backward(values, mask, *output[1:3])
-    ctx.mark_non_differentiable(*output[1:])
-
-
-def _prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None, None]:
-    values, mask, rest, zeros = ctx.saved_tensors
-    again = torch.is_grad_enabled()
-    plain = not again and masked_prod_backward.is_compiled_for(grad, values, rest, zeros, mask)
-    if not plain or not rest.isfinite().all():
-        # PyTorch's own derivative is differentiable, and multiplies the other factors where R / x would be NaN.
-        with torch.enable_grad():
-            x = values.view_as(values) if again else values.detach().requires_grad_()
-            product = plain_product(x, mask, tuple(ctx.dim), ctx.keepdim)
-            return torch.autograd.grad(product, x, grad, create_graph=again)[0], None, None, None
-    grad, rest, zeros = (kept(x, mask.ndim, ctx.dim, ctx.keepdim) for x in (grad, rest, zeros))
-    return masked_prod_backward.compiled(grad, values, rest, zeros, mask), None, None, None
-
-
-masked_prod.derive(_save_prod, _prod_backward)
-
-
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> (Tensor, Tensor, Tensor)", REDUCIBLE)
-def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """(n, *dense) -> (g, *dense): the product (float32 for half precision, int64 for integers), R, and Z (int64)."""
-    nothing = values == 0
-    wide = widened(values)
-    rest = product_by_tree(torch.where(nothing, torch.ones_like(wide), wide), pointers, order)
-    zeros = segment_sum.reference(nothing.to(torch.int64), pointers, order)
-    return product_by_tree(values, pointers, order), rest, zeros
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", REDUCIBLE)
+def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    """:func:`product_by_tree` as an operator: graphs do not have the sizes, on which the depth of a tree depends."""
+    return product_by_tree(values, pointers, order).clone()  # no view of an argument
 
 
 def product_by_tree(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """The product alone, by a tree of pairwise products: derivatives of any order are right at zeros."""
+    """(n, *dense) -> (g, *dense), by a tree of pairwise products: derivatives of any order are right at zeros.
+
+    float32 for half precision, int64 for integers and Booleans; 1 where a segment is empty.
+    """
     if values.dtype in HALVES:
         values = values.float()
     elif not (values.is_floating_point() or values.is_complex()):
@@ -140,21 +84,12 @@ def product_by_tree(values: Tensor, pointers: Tensor, order: Tensor | None) -> T
     return one.expand(segments, *values.shape[1:]).index_copy(0, present, values)
 
 
-@kernel(
-    "(Tensor grad, Tensor values, Tensor rest, Tensor zeros, Tensor pointers, Tensor? order) -> Tensor",
-    FLOATS,
-    leading=1,
-)
-def segment_prod_backward(
-    grad: Tensor, values: Tensor, rest: Tensor, zeros: Tensor, pointers: Tensor, order: Tensor | None
-) -> Tensor:
+@kernel("(Tensor grad, Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, leading=1)
+def segment_prod_backward(grad: Tensor, values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """The gradient of the entries from that of their product, (n, *dense)."""
-    number, x, nothing = len(values), widened(values), values == 0
-    share = rest * grad.to(rest.dtype)
-    few = segment_expand.reference(zeros, pointers, order, number)
-    others = segment_expand.reference(share, pointers, order, number) / torch.where(nothing, 1, x)
-    at_zero = segment_expand.reference(torch.where(zeros == 1, share, 0), pointers, order, number)
-    return torch.where(few == 0, others, torch.where(nothing, at_zero, 0)).to(values.dtype)
+    with torch.enable_grad():
+        x = values.detach().requires_grad_()
+        return torch.autograd.grad(product_by_tree(x, pointers, order), x, grad)[0]
 
 
 def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
@@ -162,43 +97,25 @@ def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = Non
 
     float32 for half precision, int64 for integers and Booleans.
     """
-    # How deep a tree is depends on numbers that a graph does not have.
-    in_graph = torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting()
-    if in_graph or segment_prod.is_compiled_for(values, pointers, order):
-        return segment_prod.compiled(values, pointers, order)[0]
+    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+        return torch.ops.maskgrad.segment_prod(values, pointers, order)  # type: ignore[no-any-return]
     return product_by_tree(values, pointers, order)
 
 
-def _save_segment_prod(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
-    values, pointers, order = inputs
-    ctx.save_for_backward(values, *output[1:], pointers, order)
-    ctx.mark_non_differentiable(*output[1:])
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
 
 
-def _segment_prod_backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, None, None]:
-    values, rest, zeros, pointers, order = ctx.saved_tensors
-    again = torch.is_grad_enabled()
-    if not again and torch._C._len_torch_dispatch_stack() > 0:  # being traced: how deep a tree is cannot be
-        return segment_prod_backward.reference(grad, values, rest, zeros, pointers, order), None, None
-    plain = not again and segment_prod_backward.is_compiled_for(grad, values, rest, zeros, pointers, order)
-    if not plain or not rest.isfinite().all():
-        # A tree of products can be differentiated again, and multiplies the other factors where R / x would be NaN.
-        with torch.enable_grad():
-            x = values.view_as(values) if again else values.detach().requires_grad_()
-            product = product_by_tree(x, pointers, order)
-            return torch.autograd.grad(product, x, grad, create_graph=again)[0], None, None
-    return segment_prod_backward.compiled(grad, values, rest, zeros, pointers, order), None, None
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    return torch.ops.maskgrad.segment_prod_backward(grad, *ctx.saved_tensors), None, None
 
 
-def _fake_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The reference multiplies in a tree, whose depth depends on the values of ``pointers``."""
-    shape = (pointers.shape[0] - 1, *values.shape[1:])
-    if not (values.is_floating_point() or values.is_complex()):
-        return tuple(values.new_empty(shape, dtype=torch.int64) for _ in range(3))  # type: ignore[return-value]
-    product = values.float() if values.dtype in HALVES else values
-    rest = widened(values)
-    return product.new_empty(shape), rest.new_empty(shape), values.new_empty(shape, dtype=torch.int64)
+def _fake(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
+    integers = not (values.is_floating_point() or values.is_complex())
+    dtype = torch.int64 if integers else torch.promote_types(values.dtype, torch.float32)
+    return values.new_empty((pointers.shape[0] - 1, *values.shape[1:]), dtype=dtype)
 
 
-segment_prod.derive(_save_segment_prod, _segment_prod_backward)
-segment_prod.fake = _fake_prod
+segment_prod.derive(_save, _backward)
+segment_prod.fake = _fake
+segment_prod_backward.fake = like(1)
