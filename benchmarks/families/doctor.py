@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from maskgrad.doctor.trial import Outcome, Trial
 from torch import Tensor, nn
 
 from benchmarks.case import OURS, Case, Comparison, Implementation
@@ -17,7 +18,6 @@ from maskgrad.doctor.case import garble
 from maskgrad.doctor.comparison import compare_twins
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.trial import Outcome, Trial
 from maskgrad.doctor.twins import Twins
 
 __all__ = ["FAMILY"]
