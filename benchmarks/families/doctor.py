@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from maskgrad.doctor.trial import Outcome, Trial
 from torch import Tensor, nn
 
 from benchmarks.case import OURS, Case, Comparison, Implementation
 from benchmarks.families.models import Program, programs
 from benchmarks.plan import Family, Point
-from maskgrad.doctor.batches import recognised
-from maskgrad.doctor.case import garble
+from maskgrad.doctor.case import randomize_padding
 from maskgrad.doctor.comparison import compare_twins
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.recorder import Recorder
+from maskgrad.doctor.roles import recognised
+from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.doctor.twins import Twins
 
 __all__ = ["FAMILY"]
@@ -49,21 +49,21 @@ def _contest(program: Program, run: str, mistake: bool) -> Comparison:
     def step(batch: dict[str, Tensor]) -> Any:
         return _leaking(model, batch) if mistake else program.by_hand(model, batch)
 
-    trial = Trial(step, data, model)
-    trial.run(Guarded())
+    runner = StepRunner(step, data, model)
+    runner.run(Guarded())
     paddings = recognised(data, padding)
 
     def examined() -> Tensor:
         mode: Twins = Twins()
         if run == "second run":
-            mode = Recorder([found.mask for found in paddings], trial.modules())
-        garble(mode, data, paddings, "numbers")
+            mode = Recorder([found.mask for found in paddings], runner.modules())
+        randomize_padding(mode, data, paddings, "numbers")
 
         def read(outcome: Outcome) -> Tensor:
-            assert bool(compare_twins(mode, outcome, trial, paddings)) == mistake
+            assert bool(compare_twins(mode, outcome, runner, paddings)) == mistake
             return _numbers(outcome.loss, outcome.gradients)
 
-        found: Tensor = trial.run(mode, after=read)
+        found: Tensor = runner.run(mode, after=read)
         return found
 
     def plain() -> Tensor:
