@@ -32,7 +32,8 @@ class Part:
         name: its path in the batch, or ``ids of <path of the module>`` for what a module is given.
         shape: its shape; a list has its length.
         dtype: its dtype, without ``torch.``.
-        role: one of :data:`ROLES`.
+        role: data, ids, labels, padding mask, selection mask, attention mask, lengths, positions, documents or
+            unknown.
         recognised: how its role and padding were recognised; empty if they were not.
         samples: its axis of samples, None if there is none.
         positions: its axis of positions, None if there is none.

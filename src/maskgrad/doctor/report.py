@@ -61,7 +61,7 @@ class Report:
 
     @property
     def unexamined(self) -> list[str]:
-        """What was not examined, one line each: why, and what to add; empty if the report is complete."""
+        """Lines that say what was not examined, why, and what to add; empty if the report is complete."""
         left = [f"{part.name} may be padded; add {part.option}" for part in self.inventory if part.option]
         left += map(str, self.skipped)
         if left or self.experiments:

@@ -93,7 +93,7 @@ class Watch:
 
     @property
     def ends(self) -> bool:
-        """Whether the program is to be stopped: ranks after the same backward pass, or one would wait for another."""
+        """Whether the program is to be stopped. Ranks stop after the same pass, or one would wait for another."""
         return self.stops and (self.done if self._alone else self.passes >= self._patience)
 
     @property
