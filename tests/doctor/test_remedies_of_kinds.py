@@ -160,11 +160,11 @@ DRAWN = [
     Drawn(
         "sample-coupling",
         0,
-        "x = net(batch['x'])\ny, _ = attention(x, x, x)\nreturn y.square().sum()",
+        "x = net(batch['x'])\ny, _ = attention(x, x, x)\nreturn F.mse_loss(y.sum((1, 2)), batch['y'])",
         "",
         "REMEDY",
         "width, heads = 4, 2\nattention = nn.MultiheadAttention(width, heads)\nLINE",
-        batch={"x": numbers(3, 5, 4)},
+        batch={"x": numbers(3, 5, 4), "y": numbers(3)},
     ),
     Drawn(
         "document-leak",
@@ -272,12 +272,12 @@ DRAWN = [
     Drawn(
         "zero-gradient",
         0,
-        "mask = batch['keep'] == 2\nLINE\nx = net(batch['x'])\n"
+        "mask = batch['tags'] == 0\nLINE\nx = net(batch['x'])\n"
         "y = x.masked_fill(mask[..., None] == 0, 0.0)\n"
         "return (y.sum((1, 2)) - 1).square().sum() + other(batch['x']).square().sum()",
         "pass",
         layers="other = nn.Linear(4, 1)\nmodel = nn.ModuleList([net, other])",
-        batch={"x": numbers(3, 5, 4), "keep": torch.tensor([0, 1, 1, 0, 1]).expand(3, 5)},
+        batch={"x": numbers(3, 5, 4), "tags": torch.tensor([2, 1, 1, 2, 1]).expand(3, 5)},
     ),
     Drawn(
         "stale-rows",

@@ -163,8 +163,9 @@ class ObservedUse(Guarded):
     def turned(self, batch: Any, known: Collection[Key]) -> set[Key]:
         """Keys of tensors in which the positions come first: so modules are given them, or masks of pairs of positions.
 
-        A step may leave out the first or the last position.
+        A step may leave out the first or the last position. Labels or lengths, one for each sample, decide against it.
         """
+        counts = {held.shape[0] for held in fields(batch).values() if held.ndim == 1}
         inside = {key: tuple(held.shape[:2]) for key, held in fields(batch).items() if held.ndim > 1}
         settled = {shape for key, shape in inside.items() if key in known}
         found = set()
@@ -172,7 +173,8 @@ class ObservedUse(Guarded):
             near = [(rows + step, columns) for step in (-1, 0, 1)]
             pairs = any(rows + step in self._pairs for step in (-1, 0, 1))
             pairs &= not any(columns + step in self._pairs for step in (-1, 0, 1))
-            first = pairs or self._time_first.intersection(near)
+            first = pairs or not self._time_first.isdisjoint(near)
+            first &= columns in counts or rows not in counts
             if rows != columns and first and not self.batch_first.intersection(near):
                 found |= {key for key, shape in inside.items() if shape in near}
         return found
