@@ -18,6 +18,8 @@ __all__ = ["Lines", "Place", "callers", "here", "is_users"]
 
 _OURS = str(Path(__file__).parent.parent)
 _DOCTOR = str(Path(__file__).parent)
+#: who runs a script: what is beyond, such as ``bin/maskgrad``, is no line of the program
+_COMMAND = str(Path(_OURS) / "cli")
 _LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(torch.__file__).parent), _OURS}
@@ -94,6 +96,8 @@ def callers(place: Place | None) -> list[str]:
     found: list[Place] = []
     while frame is not None and frame.f_code.co_name not in (BOUNDARY, "_engine_run_backward"):
         file = frame.f_code.co_filename
+        if file.startswith(_COMMAND):
+            break
         if is_users(file):
             found.append(Place(file, frame.f_lineno))
         frame = frame.f_back

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
+from maskgrad.doctor import frames
 from maskgrad.doctor.recorder import Recorder
 from tests.unit.doctor.programs import line_of
 
@@ -116,3 +118,18 @@ def test_the_callers_of_a_shared_line_are_listed() -> None:
     assert finding.code == "return x.mean(1)"
     assert finding.callers[0].endswith('wrong = pooled(head(batch["x"]))')
     assert f"called at {finding.callers[0]}" in str(finding)
+
+
+def test_the_console_script_is_no_caller() -> None:
+    def frame(file: str, source: str, **known: Any) -> Any:
+        exec(compile(source, file, "exec"), known)
+        return known["run"]
+
+    command = str(Path(frames.__file__).parents[1] / "cli" / "main.py")
+    line = frame(
+        "/home/me/train.py", "def run():\n    return callers(Place('/home/me/train.py', 2))", **vars(frames)
+    )
+    caller = frame("/home/me/other.py", "def run():\n    return line()", line=line)
+    app = frame(command, "def run():\n    return caller()", caller=caller)
+    script = frame("/usr/local/bin/maskgrad", "def run():\n    return app()", app=app)
+    assert [one.split(": ")[0] for one in script()] == ["/home/me/other.py:2"]
