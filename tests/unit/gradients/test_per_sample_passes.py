@@ -93,7 +93,7 @@ class Packing(nn.GRU):
         (
             Packing(3, 2, dtype=D),
             X[:4].reshape(2, 2, 3),
-            r"packs its sequences.* pass it mg.from_lengths\(x, lengths\)",
+            r"packs its sequences, which have different lengths",
         ),
     ],
     ids=["item", "size", "hook", "packed"],

@@ -39,9 +39,9 @@ BY_POSITION = frozenset(
         "take_along_dim",
         "masked_select",
         "__getitem__",
-        "einsum",
         "copy_",
         "nn.functional.cosine_similarity",
+        "nn.functional.linear_cross_entropy",
         "nn.functional.pairwise_distance",
     )
 )
@@ -53,12 +53,16 @@ def in_one_frame(operation: Operation, rule: Body) -> Body:
     """The rule with jagged operands brought to one padded size, for operations that combine or join positions."""
     name = operation.name
     compared = operation.family in COMPARED or name in COMPARED_TOO
-    compared = compared and name != "nn.functional.ctc_loss"  # times and labels are two ragged dimensions
+    # times and labels are two ragged dimensions; a table of classes is none of positions
+    compared = compared and name not in ("nn.functional.ctc_loss", "nn.functional.linear_cross_entropy")
     if not (compared or name in JOINED or name in BY_POSITION):
         return rule
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands = tuple(_jagged((*args, *kwargs.values())))
+        repeated = name == "where" or name not in JOINED  # a size of 1 is repeated, as everywhere
+        if repeated and 1 in {x.pattern.longest for x in operands}:
+            return rule(function, args, kwargs)
         if any(x.pattern.longest != operands[0].pattern.longest for x in operands[1:]):
             change = _joined if name in JOINED else _agreeing
             pattern_of = change(operation, operands, args, kwargs, compared)
@@ -119,6 +123,14 @@ def _agreeing(
     """All with the sequences of the first, if lengths agree."""
     if torch.compiler.is_compiling():
         return None
+    ranks = [len(x.shape) for x in operands]
+    if len(set(ranks)) > 1 and (
+        operation.family != "losses"  # dimensions are aligned from the last one
+        or any(
+            x.pattern.at[-1] == 1 for x, rank in zip(operands, ranks, strict=True) if rank > min(ranks)
+        )  # classes
+    ):
+        return None
     first = common_sequences([x.pattern for x in operands], operation.name if compared else "")
     return None if first is None else lambda pattern: first.moved(pattern.at)
 
@@ -127,14 +139,14 @@ def common_sequences(patterns: Sequence[JaggedPattern], name: str) -> JaggedPatt
     """The first pattern, if all have the same sequences, padded to whatever sizes; else None.
 
     Raises:
-        ValueError: lengths and sizes differ, unless a size is 1, which is repeated. Not raised without a ``name``.
+        ValueError: lengths and sizes differ. Not raised without a ``name``.
     """
     first, *others = patterns
     for other in others:
         if other.frame.shape[:-1] != first.frame.shape[:-1]:
             return None
         if not (first.offsets is other.offsets or torch.equal(first.offsets, other.offsets)):
-            if name and 1 not in (first.longest, other.longest) and first.longest != other.longest:
+            if name and first.longest != other.longest:
                 raise ValueError(_differing(name, first, other))
             return None
     return first
