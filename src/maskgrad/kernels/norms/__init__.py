@@ -56,7 +56,9 @@ def masked_norm(
     safe = filled(values, mask, neutral)
     if neutral:
         safe = filled(safe, present, 1.0)
-    if dim or not values.ndim:
+    if ord == 1 and dim:  # PyTorch's norm adds one by one, with fewer digits than its sum
+        norm = safe.abs().sum(dim, keepdim=keepdim)
+    elif dim or not values.ndim:
         norm = torch.linalg.vector_norm(safe, ord, dim, keepdim=keepdim)
     else:  # of each entry; torch takes an empty dim for all dimensions
         norm = torch.linalg.vector_norm(safe.unsqueeze(-1), ord, -1)
