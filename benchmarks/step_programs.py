@@ -194,9 +194,7 @@ def results(name: str) -> tuple[list[float], dict[str, Tensor]]:
     step = _made(name)
     first = float(step().detach())
     gradients = {
-        key: p.grad.coalesce() if p.grad.is_sparse else p.grad.clone()
-        for key, p in step.model.named_parameters()
-        if p.grad is not None
+        key: p.grad.to_dense().clone() for key, p in step.model.named_parameters() if p.grad is not None
     }
     later = [float(step().detach()) for _ in range(STEPS)][-1]
     return [first, later], gradients

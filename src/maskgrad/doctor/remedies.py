@@ -185,8 +185,11 @@ def _softmax(name: str) -> Any:
 
 
 def _attention(setting: Setting) -> tuple[str, ...]:
-    keys = "mask[:, None, None, :]" if len(setting.shape) > 3 else "mask[:, None, :]"
-    values = "mask[:, None, :, None]" if len(setting.shape) > 3 else "mask[..., None]"
+    # PyTorch 2.14 computes attention without heads as that of one sample whose heads are the samples;
+    # a mask without a dimension for heads fits a single sample with heads as well
+    heads = len(setting.shape) > 3 and setting.shape[:1] != (1,)
+    keys = "mask[:, None, None, :]" if heads else "mask[:, None, :]"
+    values = "mask[:, None, :, None]" if heads else "mask[..., None]"
     return (
         f"F.scaled_dot_product_attention(q, mg.masked(k, {values}), mg.masked(v, {values}))",
         f"F.scaled_dot_product_attention(q, k, v, attn_mask={keys} != 0)   # True = may be read",
