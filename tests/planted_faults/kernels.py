@@ -83,14 +83,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "each of several maxima gets the whole gradient",
         "kernels/extrema/__init__.py",
-        "wide / hit.sum(ctx.dim, keepdim=True).clamp(min=1))",
+        "wide / masked_count(hit, ctx.dim, True).clamp(min=1))",
         "wide)",
     ),
     Fault(
         "the position of a maximum may be that of an unspecified entry",
         "kernels/extrema/__init__.py",
-        "    winners = mask & ((values == best) | (values != values))",
-        "    winners = (values == best) | (values != values)",
+        "    if not (can_read_values(is_specified) and all_of(is_specified)):",
+        "    if not can_read_values(is_specified):",
     ),
     Fault(
         "for a norm of negative order the mask is filled with 0",

@@ -20,7 +20,7 @@ PATTERN = "specified where at least one entry was"
 
 def _extremum(input: Entries, dim: Any, keepdim: bool, largest: bool) -> Entries:
     dims = as_dims(dim, input.values.ndim)
-    return Entries(*kernels.extremum(input.values, input.mask, dims, keepdim, largest))
+    return Entries(*kernels.masked_extremum(input.values, input.mask, dims, keepdim, largest))
 
 
 def amax(input: Entries, dim: Any = (), keepdim: bool = False) -> Entries:

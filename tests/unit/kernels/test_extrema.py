@@ -29,12 +29,13 @@ def extremum(x: Tensor, largest: bool) -> Tensor:
     return x.amax(0) if largest else x.amin(0)
 
 
-class TestExtremum(MaskedSuite):
-    """With its gradient, which is shared among equals."""
+class TestMaskedExtremum(MaskedSuite):
+    """With its gradient, which is shared among equals, and whether there is an entry."""
 
-    kernel = "extremum"
+    kernel = "masked_extremum"
     variants = ((True,), (False,))
     rounding = EXACT
+    integers = INTEGERS
     special_numbers = (0.0, -0.0, inf, -inf)
 
     def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
@@ -49,46 +50,16 @@ class TestExtremum(MaskedSuite):
     def nothing(self, dtype: torch.dtype, largest: bool) -> tuple[float, ...]:  # type: ignore[override]
         return (lowest(dtype, largest),)
 
+    def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        return dtype
+
     def is_refused(self, shape: Sequence[int], where: Any, variant: Any) -> bool:
         return bool(shape) and any(shape[d] == 0 for d in where[1])
-
-    def call(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Any:
-        best, present = super().call(operands, where, variant)
-        return torch.where(present, best, lowest(best.dtype, *variant)), present  # it may be anything there
 
     def test_complex_numbers_have_none(self) -> None:
         values, mask = torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.bool)
         with pytest.raises(RuntimeError, match="extrema are not defined for complex"):
-            kernels.extremum(values, mask, (0,), False, True)
-
-
-class TestMaskedExtremum(MaskedSuite):
-    """The kernel behind it, which also tells how many attain it, or only if there is any, in any dtype."""
-
-    kernel = "masked_extremum"
-    variants = ((True,), (False,), (True, False), (False, False))
-    rounding = EXACT
-    integers = INTEGERS
-    derivable = False
-    special_numbers = (0.0, -0.0, nan, inf, -inf)
-    nans = True
-
-    def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
-        return (torch.randn(shape).mul(3).round(),)
-
-    def alone(self, x: Tensor, largest: bool, counts: bool = True) -> tuple[Tensor, Tensor]:
-        best = extremum(x, largest)
-        return best, ONE if not counts else ((x == best) | (x.isnan() & best.isnan())).sum().double()
-
-    def nothing(self, dtype: torch.dtype, largest: bool, counts: bool = True) -> tuple[float, ...]:  # type: ignore[override]
-        return (lowest(dtype, largest),)
-
-    def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
-        return dtype
-
-    is_refused = TestExtremum.is_refused
-
-    test_mistakes_in_the_mask_are_named = None  # extremum() looks for them
+            kernels.masked_extremum(values, mask, (0,), False, True)
 
 
 class TestMaskedPosition(MaskedSuite):
@@ -114,7 +85,7 @@ class TestMaskedPosition(MaskedSuite):
     def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return torch.int64
 
-    is_refused = TestExtremum.is_refused
+    is_refused = TestMaskedExtremum.is_refused
 
 
 class TestSegmentExtremum(SegmentSuite):
@@ -157,7 +128,7 @@ def test_equals_share_and_nan_takes_all(body: str, dtype: torch.dtype) -> None:
     values = torch.tensor([[2.0, 2, 1, 2], [nan, 1, 2, 2], [-0.0, 0, -1, 5]], dtype=dtype, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 0]]).bool()
     with use_kernels(body):
-        best, _ = kernels.extremum(values, mask, (1,), False, True)
+        best, _ = kernels.masked_extremum(values, mask, (1,), False, True)
         best.sum().backward()
     expected = torch.tensor([[0.5, 0.5, 0, 0], [nan, nan, nan, 0], [0.5, 0.5, 0, 0]], dtype=dtype)
     torch.testing.assert_close(values.grad, expected, equal_nan=True)
@@ -179,7 +150,7 @@ def test_an_infinite_winner_shares_with_nobody_under_the_mask(
         for kept, expected in ((rows, [[1, 0, 0], [0.5, 0.5, 0], half, [0, 0, 0]]), (rows[2:3], [half])):
             x = (values if kept is rows else values[2:3]).clone().requires_grad_()
             m = mask if kept is rows else mask[2:3]
-            best, present = kernels.extremum(x, m, (1,), False, largest)
+            best, present = kernels.masked_extremum(x, m, (1,), False, largest)
             assert present.tolist() == m.any(1).tolist()
             (slope,) = torch.autograd.grad(best[present].sum(), x)
             assert slope.tolist() == expected
@@ -187,6 +158,14 @@ def test_an_infinite_winner_shares_with_nobody_under_the_mask(
 
 def test_integers_beyond_floats_are_told_apart() -> None:
     values, mask = torch.tensor([[2**62 + 1, 2**62, 3]]), torch.tensor([[True, True, False]])
-    for body in (reference, cpu):
-        assert body.masked_extremum(values, mask, (1,), False, True)[0].item() == 2**62 + 1
-        assert body.masked_extremum(values, mask, (1,), False, False)[0].item() == 2**62
+    assert kernels.masked_extremum(values, mask, (1,), False, True)[0].item() == 2**62 + 1
+    assert kernels.masked_extremum(values, mask, (1,), False, False)[0].item() == 2**62
+
+
+@pytest.mark.parametrize("garbage", [-inf, inf, nan, 1e38])
+def test_an_infinite_extremum_is_at_the_first_specified_entry(garbage: float) -> None:
+    mask = torch.tensor([[False, True, True], [False, False, True], [False] * 3, [True, False, True]])
+    values = soiled(torch.full((4, 3), -inf), mask, garbage)
+    index, present = kernels.masked_position(values, mask, 1, False, True)
+    assert index.tolist() == [1, 2, 0, 0]
+    assert present.tolist() == [True, True, False, True]
