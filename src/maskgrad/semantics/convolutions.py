@@ -65,48 +65,41 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         if rule == "sequence" and isinstance(data, Entries):
             mask = _own_results(data, weight, groups, convolve, transposed, values.shape[-spatial:], geometry)
             return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
-        mask = _any_product(data, weight, groups, convolve, None if transposed else geometry)
-        if transposed or not _all_meet_data(data, weight, geometry):
-            mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
+        mask = _any_product(data, weight, groups, convolve, transposed)
+        mask = mask | (convolve(_ones(data), _ones(weight), 1) < NONE_AT_ALL)
         if rule == "center" and isinstance(data, Entries):
             mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
         elif rule == "all":
-            mask = mask & _all_products(data, weight, groups, convolve, geometry)
+            mask = mask & _all_products(data, weight, groups, convolve)
         return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
 
     return body
 
 
 def _any_product(
-    data: Operand,
-    weight: Operand,
-    groups: int,
-    convolve: Callable[..., Tensor],
-    geometry: dict[str, Any] | None,
+    data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool
 ) -> Tensor:
     """Return which windows have a product with two specified factors: (N or 1, out or 1, *positions).
 
-    With one masked operand this takes no convolution, or one with one channel per group. ``geometry`` is
-    None for a transposed one.
+    With one masked operand this is a convolution with one channel per group, or with one in all.
     """
-    kernel = values_of(weight)
     if isinstance(data, Entries) and isinstance(weight, Entries):
         return convolve(data.mask.float(), weight.mask.float()) > NONE_AT_ALL
-    if isinstance(data, Entries) and geometry is not None:
-        return _per_output(_any_of_windows(_in_groups(data.mask, groups), kernel, geometry), kernel.shape[0])
     if isinstance(data, Entries):
-        in_group = _in_groups(data.mask, groups)
-        in_group = in_group.expand(-1, groups, *in_group.shape[2:]).float()
-        found = convolve(in_group, _ones(weight, groups), groups) > NONE_AT_ALL
-        return _per_output(found, kernel.shape[1] * groups)
+        return _in_any_window(_in_groups(data.mask, groups), weight, groups, convolve, transposed)
     if isinstance(weight, Entries):
-        taps = (
-            weight.mask.any(1, keepdim=True)
-            if geometry is not None
-            else _transposed_taps(weight.mask, groups)
-        )
+        taps = _transposed_taps(weight.mask, groups) if transposed else weight.mask.any(1, keepdim=True)
         return convolve(_ones(data), taps.float(), 1) > NONE_AT_ALL
     return torch.ones((), dtype=torch.bool, device=data.device)
+
+
+def _in_any_window(
+    found: Tensor, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool = False
+) -> Tensor:
+    """Return which windows contain a True of ``found``: (N or 1, groups or 1, *positions)."""
+    met = convolve(found.float(), _ones(weight, found.shape[1]), found.shape[1]) > NONE_AT_ALL
+    kernel = values_of(weight)
+    return _per_output(met, kernel.shape[1] * groups if transposed else kernel.shape[0])
 
 
 def _in_groups(mask: Tensor, groups: int) -> Tensor:
@@ -123,51 +116,14 @@ def _per_output(found: Tensor, outputs: int) -> Tensor:
     return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
 
 
-def _any_of_windows(mask: Tensor, weight: Tensor, geometry: dict[str, Any]) -> Tensor:
-    """Return whether any entry of each window is True: one dimension at a time, each by overlapping halves.
-
-    A window of five entries is two of four, one entry apart; log2(taps) passes over the mask
-    instead of the products of a convolution, which cost more than the convolution of the values with few channels.
-    """
-    kernel = weight.shape[2:]
-    widths = [width for d, taps in reversed(list(enumerate(kernel))) for width in paddings(taps, d, geometry)]
-    found = F.pad(mask, widths) if any(widths) else mask
-    for d, taps in enumerate(kernel):
-        stride, dilation = (of_dim(geometry.get(name, 1), d) for name in ("stride", "dilation"))
-        covered = 1
-        while covered < taps:
-            more = min(covered, taps - covered)
-            size = found.shape[2 + d] - more * dilation
-            found = found.narrow(2 + d, 0, size) | found.narrow(2 + d, more * dilation, size)
-            covered += more
-        if stride > 1:
-            every: tuple[Any, ...] = (*(slice(None),) * (2 + d), slice(None, None, stride))
-            found = found[every]
-    return found
-
-
-def _all_meet_data(data: Operand, weight: Operand, geometry: dict[str, Any]) -> bool:
-    """Return whether each window is known to contain data, and not padding only."""
-    sizes, kernel = values_of(data).shape[2:], values_of(weight).shape[2:]
-    widths = [max(paddings(taps, d, geometry)) for d, taps in enumerate(kernel)]
-    dilations = [of_dim(geometry.get("dilation", 1), d) for d in range(len(kernel))]
-    return all(  # the last: no window steps over all entries; comparing sizes would guard
-        width == 0 or (width <= _span(kernel[d], d, geometry) and isinstance(size, int) and dilation <= size)
-        for d, (width, dilation, size) in enumerate(zip(widths, dilations, sizes, strict=True))
-    )
-
-
-def _all_products(
-    data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], geometry: dict[str, Any]
-) -> Tensor:
+def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
     """Return which windows have no product with an unspecified factor."""
-    kernel = values_of(weight)
     if isinstance(data, Entries) and isinstance(weight, Entries):
         ones = (torch.ones_like(x.mask, dtype=torch.float32) for x in (data, weight))
         return convolve(*ones) - convolve(data.mask.float(), weight.mask.float()) < NONE_AT_ALL
     if isinstance(data, Entries):
         holes = _in_groups((~smallest(data.mask)).expand(data.mask.shape), groups)
-        return _per_output(~_any_of_windows(holes, kernel, geometry), kernel.shape[0])
+        return ~_in_any_window(holes, weight, groups, convolve)
     if isinstance(weight, Entries):
         taps = (~weight.mask).any(1, keepdim=True).float()
         return convolve(_ones(data), taps, 1) < NONE_AT_ALL
@@ -217,9 +173,8 @@ def _own_results(
     own = [own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
     mask = blocks(own, dims, (*data.mask.shape[:2], *results))
     if isinstance(weight, Entries):
-        direction = None if transposed else geometry
-        met = _any_product(data, weight.values, groups, convolve, direction)
-        mask = mask & (_any_product(data, weight, groups, convolve, direction) | ~met)
+        met = _any_product(data, weight.values, groups, convolve, transposed)
+        mask = mask & (_any_product(data, weight, groups, convolve, transposed) | ~met)
     return mask
 
 
