@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import torch
 
+from maskgrad.mode import TRACED, mode
+
 __all__ = [
     "CoupledSamplesError",
     "DependsOnNumbersError",
@@ -44,9 +46,7 @@ class MaskgradError(Exception):
     """Base of the errors that only maskgrad raises."""
 
     def __init__(self, *args: object) -> None:
-        if (
-            torch.compiler.is_dynamo_compiling()
-        ):  # which cannot trace the constructor of an exception, before 2.15
+        if mode() in TRACED:  # Dynamo cannot trace the constructor of an exception, before 2.15
             torch._dynamo.graph_break(msg=str(args[0]))
         super().__init__(*args)
 

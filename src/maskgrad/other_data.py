@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.mode import TRACED, mode
+
 __all__ = ["conversion_of", "has_own_mask", "is_sparse", "mask_conversion_of"]
 
 #: By package; `{}` is the argument.
@@ -24,7 +26,7 @@ BY_PACKAGE = {
 def has_own_mask(x: Tensor) -> bool:
     """Return whether a torch.Tensor is a nested one, or one of torch.masked: its values alone are half of it."""
     # the compiler traces neither names of modules nor tensors of torch.masked
-    if type(x) is Tensor or torch.compiler.is_dynamo_compiling():
+    if type(x) is Tensor or mode() in TRACED:
         return x.is_nested
     return x.is_nested or type(x).__module__.startswith("torch.masked")
 

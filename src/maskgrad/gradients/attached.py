@@ -20,6 +20,7 @@ from maskgrad.gradients.gradient import AnyGradient
 from maskgrad.gradients.step_hooks import StepObserver, named, observe_steps
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.mode import TRACED, mode
 
 __all__ = [
     "AnyGradient",
@@ -90,7 +91,7 @@ def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
     elif isinstance(gradient, Tensor) and gradient.layout in (torch.strided, torch.sparse_coo):
         param.grad = gradient
     else:
-        (_hold_uncompiled if torch.compiler.is_compiling() else _hold)(param, gradient)
+        (_hold_uncompiled if mode() in TRACED else _hold)(param, gradient)
 
 
 def _hold(param: Tensor, gradient: AnyGradient) -> None:

@@ -13,6 +13,7 @@ from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import unwrap, wrap
 from maskgrad.masked_tensor.tensor import of_entries
+from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.entries import Entries, fill, intersection, mask_of
 from maskgrad.semantics.stored import elementwise
 from maskgrad.semantics.stored.entries import StoredEntries
@@ -146,7 +147,7 @@ class Function:
 
 def _run(cls: type[Function], *args: Any) -> Any:
     """Apply the function to plain arguments."""
-    return (cls._traced if torch.compiler.is_compiling() else cls.plain).apply(*args)
+    return (cls._traced if mode() in TRACED else cls.plain).apply(*args)
 
 
 def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:

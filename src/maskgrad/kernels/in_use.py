@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import KERNELS
-from maskgrad.kernels.selection import LARGE, forced_body, is_eager, numba_works, selected
+from maskgrad.kernels.selection import LARGE, forced_body, numba_works, selected
+from maskgrad.mode import mode
 
 __all__ = ["explain", "kernels_in_use", "runs_compiled", "runs_loops"]
 
@@ -26,7 +27,7 @@ def runs_compiled(kernel: str, values: Tensor, *others: Tensor | None) -> bool:
 
 def runs_loops(kernel: str, number_of_values: int) -> bool:
     """:func:`runs_compiled` for tensors that are known to be plain, on the CPU and of a supported dtype."""
-    if not is_eager():
+    if mode() != "eager":
         return False
     forced = forced_body()
     enough = forced == "cpu" or (forced is None and number_of_values >= KERNELS[kernel].least)

@@ -22,6 +22,7 @@ from maskgrad.kernels.selection import (
     selected,
     uninterrupted,
 )
+from maskgrad.mode import mode
 
 #: the dtypes whose sums are taken in float32
 HALVES = (torch.float16, torch.bfloat16)
@@ -147,7 +148,7 @@ class Kernel(Supported, Generic[P, R]):
         if len(args) > len(self._names):  # given by name
             others += [x for x in args[len(self._names) :] if isinstance(x, Tensor)]
         body, _ = selected(self, leading, *others, number=number)
-        trivial = body != "reference" and self.is_trivial(args) and not torch.compiler.is_dynamo_compiling()
+        trivial = body != "reference" and self.is_trivial(args) and mode() != "graph"
         return "reference" if trivial else body
 
     def fast(self, *args: Any) -> R | None:
@@ -166,7 +167,7 @@ class Kernel(Supported, Generic[P, R]):
         Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
         gradients batched by ``is_grads_batched``.
         """
-        operator = self.writes or torch.compiler.is_dynamo_compiling() or gradients_are_stacked()
+        operator = self.writes or mode() == "graph" or gradients_are_stacked()
         recorded = False
         if not operator and torch.is_grad_enabled():
             for i in self._tensors:

@@ -34,17 +34,14 @@ from torch import Tensor
 
 from maskgrad.compatibility import refusal_of_numba
 from maskgrad.kernels import compiled
+from maskgrad.mode import PLAIN, TRACED, is_plain, mode
 
 __all__ = [
     "BODIES",
     "Supported",
-    "can_read_values",
     "forced_body",
     "gradients_are_stacked",
-    "is_eager",
-    "is_plain",
     "is_small",
-    "is_transformed",
     "reference_is_forced",
     "selected",
     "use_kernels",
@@ -58,13 +55,6 @@ BODIES = ("reference", "cpu", "compiled")
 LARGE = 1 << 20
 
 _block_choice: contextvars.ContextVar[str | None] = contextvars.ContextVar("maskgrad_kernels", default=None)
-PLAIN = (Tensor, torch.nn.Parameter)
-_STRIDED = torch.strided
-# Used in every operation: bound once, because four chains of attributes cost as much as the calls.
-_transforms_are_active = torch._C._are_functorch_transforms_active
-_number_of_dispatch_modes = torch._C._len_torch_dispatch_stack
-_tracing_state = torch._C._get_tracing_state
-_forward_ad = torch.autograd.forward_ad
 _is_in_dispatch = torch._C._dispatch_tls_is_dispatch_key_included
 _STACKING = torch._C._dispatch_key_parse("VmapMode")
 
@@ -82,7 +72,7 @@ class Supported:
 
 def is_small(number: int, least: int) -> bool:
     """Whether there are fewer than ``least`` values and nothing is forced; not distinguished in graphs."""
-    if torch.compiler.is_compiling():  # graphs must not depend on sizes
+    if mode() in TRACED:  # graphs must not depend on sizes
         return False
     return number < least and forced_body() is None
 
@@ -99,8 +89,7 @@ def selected(
 
     ``number`` is that of the values which decide, if not of ``values``.
     """
-    # First, because the rest cannot be traced.
-    if torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+    if mode() in TRACED:
         reason = _why_not_in_a_graph(kernel, number, values, *others)
         return "reference" if reason else "cpu", reason
     forced = forced_body()
@@ -127,7 +116,7 @@ def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | Non
         if x is not None and not (is_plain(x) if body == "cpu" else _is_alike(x, values)):
             device = "the CPU" if body == "cpu" else "the device of the values"
             return f"a tensor is a subclass, not on {device}, not strided, or a lazy view"
-    if is_transformed():
+    if mode() == "transform":
         return _TRANSFORMED
     if body == "cpu":
         return "" if numba_works() else "numba cannot be used"
@@ -149,7 +138,7 @@ def _is_alike(x: Tensor, values: Tensor) -> bool:
     return (
         type(x) in PLAIN
         and x.device == values.device
-        and x.layout is _STRIDED
+        and x.layout is torch.strided
         and not (x.is_conj() or x.is_neg())
     )
 
@@ -157,14 +146,12 @@ def _is_alike(x: Tensor, values: Tensor) -> bool:
 def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *others: Tensor | None) -> str:
     """Export needs ordinary PyTorch; torch.compile takes an operator where it is faster: large float tensors."""
     least = kernel.in_graphs
-    if least is None or torch.compiler.is_exporting():
+    if least is None or mode() == "export":  # functorch has no rules for our operators, either
         return "a graph is being traced"
     if _forced_in_graph() == "reference":
         return f"the reference is forced by use_kernels or by {VARIABLE}"
     if not values.is_cpu or values.dtype not in (torch.float32, torch.float64):
         return "a graph is being traced, and torch.compile is as fast on this device and dtype"
-    if torch._C._are_functorch_transforms_active():  # functorch has no rules for our operators
-        return _TRANSFORMED
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     if not statically_known_true(
@@ -179,47 +166,6 @@ def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *
 
 
 _TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
-
-
-def is_plain(x: Tensor) -> bool:
-    """Return whether ``x`` is an ordinary CPU tensor: no subclass, no other layout, no lazy view."""
-    return type(x) in PLAIN and x.is_cpu and x.layout is _STRIDED and not (x.is_conj() or x.is_neg())
-
-
-def can_read_values(*tensors: Tensor) -> bool:
-    """Return whether values can be read: real CPU tensors, outside any compilation, export or transformation.
-
-    Otherwise a read would wait for a device, break a graph, or find no values at all. Code that depends on a read must
-    be a check of input or a shortcut, not the meaning of a result; the one exception is written down in
-    docs/decisions/0004-nonfinite-factors-without-a-partner.md.
-    """
-    if not is_eager():
-        return False
-    for x in tensors:  # noqa: SIM110 (a generator costs as much as the checks)
-        if not is_plain(x):
-            return False
-    return True
-
-
-def is_eager() -> bool:
-    """Return whether no compilation, export or transformation is active; an export runs under a dispatch mode."""
-    return not (
-        torch.compiler.is_dynamo_compiling()  # first, because the rest cannot be traced
-        or _transforms_are_active()
-        or _forward_ad._current_level >= 0
-        or _number_of_dispatch_modes() > 0
-        or _tracing_state() is not None
-    )
-
-
-def is_transformed() -> bool:
-    """Return whether torch.func, forward-mode derivatives, a dispatch mode or jit.trace is active."""
-    return (
-        _transforms_are_active()
-        or _forward_ad._current_level >= 0
-        or _number_of_dispatch_modes() > 0
-        or _tracing_state() is not None
-    )
 
 
 def forced_body() -> str | None:

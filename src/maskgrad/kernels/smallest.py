@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import can_read_values, is_transformed
+from maskgrad.mode import TRACED, can_read, mode
 
 #: Entries from which the maximum of a mask's bytes is faster than torch.any, which has half the overhead.
 SHORT = 2_048
@@ -20,9 +20,10 @@ SHORT = 2_048
 
 def repeats(mask: Tensor) -> bool:
     """Return whether a mask is known to repeat along a dimension."""
-    if torch.compiler.is_exporting():  # graphs are for unknown sizes, and must not read them
-        return any(type(stride) is int and stride == 0 for stride in mask.stride())
-    return 0 in mask.stride()
+    for stride in mask.stride():  # noqa: SIM110 (a generator costs as much as the checks)
+        if type(stride) is int and stride == 0:  # a symbol is not read: graphs are for unknown sizes
+            return True
+    return False
 
 
 def is_one(size: int) -> bool:
@@ -55,7 +56,7 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
     asked = [dim for dim in dims if not is_one(mask.shape[dim])]
     if not asked:
         return mask
-    if can_read_values(mask) and mask.numel():  # a fortieth of the time of torch.any
+    if can_read(mask) and mask.numel():  # a fortieth of the time of torch.any
         return mask.view(torch.uint8).amax(asked, keepdim=True).view(torch.bool)
     return mask.any(asked, keepdim=True)
 
@@ -63,15 +64,15 @@ def reduced(mask: Tensor, dims: Sequence[int]) -> Tensor:
 def any_of(mask: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """``mask.any(dims, keepdim)``, or of no dimensions; a repeating mask is read and kept in its smallest shape."""
     # graphs must not depend on sizes
-    if dims and not torch.compiler.is_compiling() and 0 not in mask.stride() and mask.numel():
-        if mask.numel() < SHORT or not can_read_values(mask):
+    if dims and mode() not in TRACED and 0 not in mask.stride() and mask.numel():
+        if mask.numel() < SHORT or not can_read(mask):
             return mask.any(tuple(dims), keepdim)
         return mask.view(torch.uint8).amax(tuple(dims), keepdim).view(torch.bool)
     few = smallest(mask)
     dims = [dim % mask.ndim for dim in dims] if mask.ndim else ()
     found = reduced(few, dims)
     # without access to memory, writes to aliases would go unnoticed
-    if found is few and dims and (torch.compiler.is_compiling() or is_transformed()):
+    if found is few and dims and mode() != "eager":
         found = few.clone()
     if few is not mask:
         found = found.expand([1 if d in dims else size for d, size in enumerate(mask.shape)])

@@ -12,10 +12,10 @@ from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sequences import check_layout, jagged_of_lengths
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
+from maskgrad.mode import can_read
 from maskgrad.other_data import conversion_of, has_own_mask, is_sparse
 from maskgrad.patterns import BooleanPattern, StoredPattern
 from maskgrad.patterns.boolean import own_home
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.mask_arguments import boolean_mask, check_mask
 from maskgrad.semantics.entries import chosen
 
@@ -53,7 +53,7 @@ def plain_mask(mask: Tensor | MaskedTensor, data: Tensor | MaskedTensor, true: s
     values, known = mask._dense()
     if not _is_pattern_of(data, mask):
         missing = data._dense()[1] & ~known if isinstance(data, MaskedTensor) else ~known
-        if not can_read_values(missing) or bool(missing.any()):
+        if not can_read(missing) or bool(missing.any()):
             raise ValueError(
                 "mask is a MaskedTensor that is not specified at every specified entry of the data (or, in a graph, "
                 "not known to be); use mask.filled(False), which removes those entries, or mask.filled(True), which "
@@ -204,7 +204,7 @@ def from_lengths(
         )
     dim %= data.ndim
     size = data.shape[dim]
-    if can_read_values(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
+    if can_read(lengths) and lengths.numel() and (int(lengths.min()) < 0 or int(lengths.max()) > size):
         raise ValueError(
             f"lengths must lie between 0 and {size}, the size of dim {dim}, "
             f"found {int(lengths.min())} to {int(lengths.max())}"

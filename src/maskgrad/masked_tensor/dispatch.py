@@ -12,7 +12,6 @@ from torch import Tensor
 from torch._ops import HigherOrderOperator
 
 from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, UnsupportedOperationError
-from maskgrad.kernels.selection import is_transformed
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.identity import MISSING, of_complete
 from maskgrad.masked_tensor.instead import instead_of, name_of
@@ -27,6 +26,7 @@ from maskgrad.masked_tensor.writing import (
     requires_grad,
     write_result,
 )
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.patterns.jagged import same_lengths
@@ -305,9 +305,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     if operation.family == "elementwise":
         is_new = operation.name not in VIEWS_OF_NUMBERS
     else:  # detached values are not a view
-        moves = (
-            operation.family in ("views", "indexing", "conversion") or torch.compiler.is_dynamo_compiling()
-        )
+        moves = operation.family in ("views", "indexing", "conversion") or mode() in TRACED
         is_new = not moves and not values._is_view()
     if is_new:
         for argument in args:
@@ -317,9 +315,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
             if type(pattern) is not BooleanPattern:
                 continue
             if pattern._mask is mask or (
-                not torch.compiler.is_dynamo_compiling()
-                and mask._is_view()
-                and same_memory(mask, pattern._mask)
+                mode() not in TRACED and mask._is_view() and same_memory(mask, pattern._mask)
             ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
                 if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
                     return pattern.of_view(mask)
@@ -331,7 +327,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
                 if operation.family == "elementwise" and pattern._mask is mask:
                     return BooleanPattern(mask).of_sequences(pattern._sequences)
         return BooleanPattern(mask)
-    compiling = torch.compiler.is_compiling()
+    compiling = mode() in TRACED
     first = args[0] if args else None
     if (
         not compiling
@@ -343,7 +339,7 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
     sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
     sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
     # in a graph and in a transformation, memory cannot be compared
-    unknown = compiling or is_transformed()
+    unknown = mode() != "eager"
     if unknown and operation.name == "clone":  # its mask is a copy, which views can write
         return BooleanPattern(mask.clone(), Home(lent=False))
     views = unknown and makes_views(operation, args)

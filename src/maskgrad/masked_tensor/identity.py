@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
-from maskgrad.kernels.selection import PLAIN
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.masked_tensor.writing import write_result
+from maskgrad.mode import PLAIN, TRACED, mode
 
 __all__ = ["MISSING", "of_complete"]
 
@@ -26,7 +26,7 @@ def of_complete(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
     Results are fully specified MaskedTensors; scalars are plain.
     """
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return MISSING
     out = kwargs.get("out")
     kwargs = {name: value for name, value in kwargs.items() if name != "out"}

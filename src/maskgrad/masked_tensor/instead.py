@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.mode import TRACED, mode
+
 __all__ = ["BY_ATTRIBUTE", "instead_of", "name_of"]
 
 #: Attributes of pandas, numpy.ma and other libraries, and what to write instead.
@@ -81,7 +83,7 @@ def name_of(function: Any) -> str:
     """Return the public name of a function of torch, as messages call it."""
     if function in (Tensor.__dlpack__, Tensor.__dlpack_device__):
         return "torch.tensor(x), torch.as_tensor(x) or another reader of DLPack"
-    if torch.compiler.is_compiling():  # resolve_name cannot be traced
+    if mode() in TRACED:  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
     for name, known in vars(torch.sparse).items():  # under names of their own there
         if known is function:

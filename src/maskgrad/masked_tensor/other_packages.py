@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from maskgrad.errors import IntegrationWarning
 from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.mode import TRACED, mode
 
 __all__ = [
     "WRONG_IN_SILENCE",
@@ -102,9 +101,7 @@ _backends: list[type] = []
 
 def notice_packages() -> None:
     """Check again if modules were imported. This takes less than 0.2 µs, and is not part of compiled graphs."""
-    if not torch.compiler.is_dynamo_compiling() and (
-        len(sys.modules) != _seen[0] or (_unused and any(_unused))
-    ):
+    if mode() not in TRACED and (len(sys.modules) != _seen[0] or (_unused and any(_unused))):
         _look()
 
 

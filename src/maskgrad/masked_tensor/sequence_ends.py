@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
@@ -153,7 +153,7 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
         is_jagged(stored)
         and not stored.pattern.is_flat
         and stored.pattern.at[-1] == dim
-        and can_read_values(x._values)
+        and can_read(x._values)
     ):
         pattern = stored.pattern
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
+from maskgrad.mode import TRACED, mode
 from maskgrad.other_data import conversion_of, has_own_mask
 from maskgrad.patterns.checks import check_offsets
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
@@ -243,7 +244,7 @@ def specified_positions(mask: Tensor, at: Sequence[int], function: str) -> Tenso
     known = by_feature.any(-1)
     partly = (by_feature != known.unsqueeze(-1)).any(-1)
     gap = ~known[..., :-1] & known[..., 1:]
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         torch._assert_async(
             ~(partly.any() | gap.any()), f"{function}: the mask is not that of padded sequences"
         )

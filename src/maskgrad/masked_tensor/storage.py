@@ -13,10 +13,10 @@ from maskgrad import kernels
 from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sparse_leaves import entries_of, lines_in, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
+from maskgrad.mode import can_read
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS, pattern_of_places
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import ravel_multi_index, read_places, unravel_index
 from maskgrad.semantics.stored.entries import densified, exploded
 
@@ -210,7 +210,7 @@ def compressed(self: MaskedTensor) -> Tensor:
     keys = ravel_multi_index(coordinates, sizes)
     if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:
         return entries
-    if can_read_values(keys) and not bool((keys[1:] <= keys[:-1]).any()):
+    if can_read(keys) and not bool((keys[1:] <= keys[:-1]).any()):
         return entries
     return entries[torch.argsort(keys)]
 

@@ -13,6 +13,7 @@ from torch.types import Number
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.masked_tensor.instead import BY_ATTRIBUTE, instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
 from maskgrad.patterns.boolean import Home, own_home, sharers
 from maskgrad.patterns.checks import check_pattern
@@ -234,7 +235,7 @@ class MaskedTensor(Base):
     def __iter__(self) -> Iterator[MaskedTensor]:
         if not self.shape:
             raise TypeError(f"iteration over a 0-d tensor. {TAKEN_APART}")
-        if type(self._pattern) is JaggedPattern and not torch.compiler.is_compiling():
+        if type(self._pattern) is JaggedPattern and mode() not in TRACED:
             return self._sequences()
         return iter(self.unbind(0))
 

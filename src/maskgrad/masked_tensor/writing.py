@@ -14,13 +14,12 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.instead import name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns import BooleanPattern
 from maskgrad.patterns.boolean import Home, is_expanded, same_memory, sharers
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.semantics.entries import Entries, chosen
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.stored.entries import StoredEntries, shape_of
@@ -58,7 +57,7 @@ def pattern_of_result(
     values: Tensor, mask: Tensor, sources: Iterable[MaskedTensor], views: bool
 ) -> BooleanPattern:
     """Return the pattern of a result: a view of the operand's pattern, else one that borrows its mask."""
-    compiling, found = torch.compiler.is_compiling(), None
+    compiling, found = mode() in TRACED, None
     for source in sources:
         pattern = source._pattern
         if not isinstance(pattern, BooleanPattern):
@@ -70,7 +69,7 @@ def pattern_of_result(
                 found = pattern.borrowed()
         elif same_memory(values, source._values):
             return pattern.of_view(mask)
-        elif views and is_transformed():  # nor there
+        elif views and mode() == "transform":  # nor there
             return pattern.alias(mask)
         elif same_memory(mask, pattern.current):
             found = pattern.borrowed()
@@ -80,16 +79,13 @@ def pattern_of_result(
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     """Write values and mask; values under the mask are not changed."""
     known = _pattern(target).current
-    same = mask is known or (can_read_values(mask) and torch.equal(mask, known))
+    same = mask is known or (can_read(mask) and torch.equal(mask, known))
     if not same:
         place = writable_mask(target, mask)
     old = target._values
     values = values.to(old.dtype)
-    if torch.compiler.is_compiling() or (
-        torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
-    ):
-        old.copy_(chosen(mask, values, old))
-    elif old.dtype in PLAIN_OUT and not is_transformed():
+    recorded = torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
+    if mode() == "eager" and not recorded and old.dtype in PLAIN_OUT:
         kernels.write_where_(old, values, mask)
     else:
         old.copy_(chosen(mask, values, old))
@@ -113,7 +109,7 @@ def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
     """Write the mask of some entries."""
     known = _pattern(target).current
     here = known[index]
-    if can_read_values(here) and bool((here == wanted).all()):
+    if can_read(here) and bool((here == wanted).all()):
         return
     if not is_expanded(known):
         writable_mask(target)[index] = wanted
@@ -158,7 +154,7 @@ def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
             "this write changes the mask for some of several entries that share one Boolean (the mask was expanded); "
             "write to x.clone() instead"
         )
-    if home.apart or (home.lent and (torch.compiler.is_compiling() or is_transformed())):
+    if home.apart or (home.lent and mode() != "eager"):
         raise RuntimeError(
             "this write changes the mask, and the base of this view would not see it. "
             "Write to x.clone(), or to the tensor itself: x[index] = value"
@@ -171,7 +167,7 @@ def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
 def _is_whole(target: MaskedTensor, home: Home, wanted: Tensor | None) -> bool:
     """Return whether a write is known to set all entries that share a Boolean equally."""
     mask = _pattern(target).current
-    if wanted is None or not can_read_values(wanted) or is_expanded(target._values):
+    if wanted is None or not can_read(wanted) or is_expanded(target._values):
         return False
     one = _narrowed(wanted, smallest(mask))
     return home.sharers == sharers(mask, mask.numel()) and torch.equal(one.expand_as(wanted), wanted)

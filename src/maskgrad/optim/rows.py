@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.in_use import runs_loops
 from maskgrad.kernels.kernel import backend_of
-from maskgrad.kernels.selection import PLAIN
+from maskgrad.mode import PLAIN
 from maskgrad.optim.rule import Fused, Hyperparameters
 from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdRef
 
-from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import smallest
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 
 __all__ = ["BooleanPattern", "Home", "is_expanded", "own_home", "same_memory", "sharers"]
@@ -66,7 +66,7 @@ def own_home(mask: Tensor, shape: torch.Size) -> Home | None:
 
     A second MaskedTensor with this mask, or with one read from a MaskedTensor, does not share it.
     """
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return None
     number = sharers(mask, shape.numel())
     base = mask._base if mask._is_view() else mask
@@ -158,9 +158,9 @@ class BooleanPattern(Pattern):
         Graphs of ``torch.compile`` save copies themselves. Under a transform of ``torch.func`` a mask with views
         cannot move; there PyTorch raises in the backward pass.
         """
-        if torch.compiler.is_compiling() or (self._home is not None and self._home.lent):
+        if mode() in TRACED or (self._home is not None and self._home.lent):
             return
-        if not (is_transformed() and self.is_seen):
+        if not (mode() == "transform" and self.is_seen):
             self.lend()
 
     @property

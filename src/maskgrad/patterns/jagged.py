@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns.pattern import PatternFacts
 from maskgrad.patterns.stored import StoredPattern, unravel_index
 
@@ -41,7 +42,7 @@ class JaggedPattern(StoredPattern):
 
         ``torch.compile(dynamic=True)`` treats integers in arguments as variable, and then ``dim in at`` is False.
         """
-        if torch.compiler.is_dynamo_compiling():
+        if mode() in TRACED:
             return tuple(map(int, self._places.split()))
         return self._at
 
@@ -158,7 +159,7 @@ def same_lengths(a: JaggedPattern, b: JaggedPattern) -> bool:
     """
     if a is b or (a.offsets is b.offsets and a.index is b.index):
         return True
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return False
     return a.frame.shape == b.frame.shape and a.remembered_beside(
         "same", b, lambda: torch.equal(a.offsets, b.offsets)

@@ -7,8 +7,8 @@ import itertools
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.selection import PLAIN, is_eager
 from maskgrad.kernels.smallest import smallest
+from maskgrad.mode import PLAIN, mode
 from maskgrad.other_data import has_own_mask, mask_conversion_of
 
 __all__ = ["boolean_mask", "check_mask"]
@@ -98,7 +98,7 @@ def _is_zero_or_one(integers: Tensor) -> bool:
 
 def _may_be_read(mask: Tensor) -> bool:
     """Return whether the entries of an argument may be read: it is a real tensor, and nothing is being traced."""
-    if not is_eager() or type(mask) not in PLAIN or mask.device.type not in ("cpu", "cuda"):
+    if mode() != "eager" or type(mask) not in PLAIN or mask.device.type not in ("cpu", "cuda"):
         return False
     return not (mask.is_cuda and torch.cuda.is_current_stream_capturing())
 

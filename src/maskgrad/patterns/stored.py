@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 
 __all__ = [
@@ -67,7 +67,7 @@ class StoredPattern(Pattern):
         Neither copied nor stored with the pattern. Nothing is cached in traced graphs, for transformed tensors,
         or in inference mode, whose tensors cannot be used in a later backward pass.
         """
-        if not can_read_values(self.tensors()[0]) or torch.is_inference_mode_enabled():
+        if not can_read(self.tensors()[0]) or torch.is_inference_mode_enabled():
             return compute()
         try:
             memory = self._memory

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, is_finite, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
@@ -111,12 +111,12 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
     result = differentiable_attention(*parts, mask, dropout_p, scale)
-    if not blank and can_read_values(result) and not is_finite(result):
+    if not blank and can_read(result) and not is_finite(result):
         # products of finite numbers may be infinite under the mask: the same call, so that the bits are the same
         query, key, value = _blank(operands, served, taking_part)
         parts = (values_of(query), values_of(key), values_of(value))
         result = differentiable_attention(*parts, mask, dropout_p, scale)
-    if can_read_values(result) and not is_finite(result):
+    if can_read(result) and not is_finite(result):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))

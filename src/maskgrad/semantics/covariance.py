@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, values_of
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.products import sum_of_products
@@ -75,7 +75,7 @@ def cov(
     aweights: Operand | None = None,
 ) -> Entries:
     """``torch.cov``: observations with an unspecified weight are ignored."""
-    if can_read_values(values_of(input)):
+    if can_read(values_of(input)):
         _let_torch_object(input, correction, fweights, aweights)
     x, mask = _variables(input)
     weights = None
@@ -102,7 +102,7 @@ def cov(
 
 def corrcoef(input: Entries) -> Entries:
     """``torch.corrcoef``: means and variances, too, use the pair's common observations."""
-    if can_read_values(input.values):
+    if can_read(input.values):
         safe = filled(input).detach()
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch raises the error
     x, mask = _variables(input)

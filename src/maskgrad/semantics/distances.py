@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
@@ -79,7 +79,7 @@ def cdist(
 
 def may_split(*operands: Operand) -> bool:
     """Return whether many differences may be computed in blocks; not in a graph or under a transformation."""
-    return all(can_read_values(values_of(x)) for x in operands) and not forward_mode_is_active()
+    return all(can_read(values_of(x)) for x in operands)
 
 
 def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.kernels.selection import can_read_values, is_transformed
+from maskgrad.mode import can_read, mode
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import (
     Entries,
@@ -98,8 +98,7 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
 
     Integers may be refused (division by zero), floats never are.
     """
-    # first, because the rest cannot be traced
-    if torch.compiler.is_compiling() or is_transformed():
+    if mode() != "eager":
         return None
     number = 0
     for operand in operands:
@@ -129,7 +128,7 @@ def _are_low(mask: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> boo
     """The same for exponentials: whether all values are below a limit; False for NaN."""
     tensors = [values_of(operand) for operand in (*args, *kwargs.values())]
     return (
-        can_read_values(*tensors)
+        can_read(*tensors)
         and keeps_strides(mask)
         and all(
             x.is_contiguous()

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 
-from maskgrad.kernels.selection import is_transformed
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.entries import Entries, Operand, filled, intersection, mask_of
 from maskgrad.semantics.facts import record
@@ -66,8 +65,7 @@ def _rows(
     indices: Tensor, table: Tensor, padding_idx: int | None, scale_grad_by_freq: bool, sparse: bool
 ) -> Tensor:
     """``F.embedding``. Under vmap torch concatenates the tables, and ignores the padding of all but the first."""
-    transformed = torch.compiler.is_compiling() or is_transformed()
-    if padding_idx is None or sparse or scale_grad_by_freq or not transformed:
+    if padding_idx is None or sparse or scale_grad_by_freq or mode() == "eager":
         return F.embedding(indices, table, padding_idx, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
     if not -table.shape[0] <= padding_idx < table.shape[0]:
         F.embedding(indices, table, padding_idx)  # torch raises the errors
@@ -85,14 +83,14 @@ def _listed_rows(
     sparse: bool,
 ) -> Tensor:
     """``F.embedding`` whose gradient lists, and counts, only the specified indices."""
-    compiling = torch.compiler.is_compiling()
+    compiling = mode() in TRACED
     if sparse and not compiling and any(map(is_batchedtensor, (table, indices, known))):
         raise RuntimeError(
             "an embedding with sparse=True is not supported under torch.vmap: the number of specified indices "
             "differs from sample to sample; use sparse=False"
         )
     # PyTorch's transforms and forward-mode derivatives do not pass the operator
-    if sparse and not scale_grad_by_freq and (compiling or not is_transformed()):
+    if sparse and not scale_grad_by_freq and mode() != "transform":
         if padding_idx is not None:
             if not -table.shape[0] <= padding_idx < table.shape[0]:
                 F.embedding(indices, table, padding_idx)  # torch raises the errors
@@ -274,7 +272,7 @@ def embedding_bag(
         renormalise(weight, indices, known, max_norm, norm_type)
     # If the length of the result may depend on the mask, unspecified indices are simply dropped.
     counted = gets_gradient(table)
-    alone = (counted and scale_grad_by_freq) or can_read_values(known)
+    alone = (counted and scale_grad_by_freq) or can_read(known)
     bags = known_bags(indices, known, starts, None if factors is None else factors.reshape(-1), alone)
     options = {"scale_grad_by_freq": scale_grad_by_freq, "sparse": sparse}
     if present is not None or (counted and sparse and not alone):

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES as HALVES
 from maskgrad.kernels.smallest import all_of, intersected
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read, mode
 
 Filler = float | int | bool
 
@@ -144,22 +144,13 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
     return kernels.filled(values, mask, filler_as(values.dtype, filler))
 
 
-def in_a_graph() -> bool:
-    """Return whether torch.compile is tracing, without export or transforms."""
-    return (
-        torch.compiler.is_compiling()
-        and not torch.compiler.is_exporting()
-        and not torch._C._are_functorch_transforms_active()
-    )
-
-
 def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
     """Return whether an elementwise function combines entries at the same position only (no broadcasting), in a graph.
 
     Its gradient can then be selected after the function, instead of its input before: no other gradient depends
     on it.
     """
-    if not in_a_graph():
+    if mode() != "graph":
         return False
     for operand in operands:
         if isinstance(operand, (Entries, torch.Tensor)):
@@ -196,12 +187,12 @@ MODERATE = 1e18
 
 def is_complete(mask: Tensor) -> bool:
     """Return whether a mask can be read and has only specified entries."""
-    return can_read_values(mask) and all_of(mask)
+    return can_read(mask) and all_of(mask)
 
 
 def is_finite(values: Tensor) -> bool:
     """Return whether values can be read and are all finite; False if their sum overflows."""
-    return can_read_values(values) and adds_up_to_finite(values)
+    return can_read(values) and adds_up_to_finite(values)
 
 
 def adds_up_to_finite(values: Tensor) -> bool:
@@ -223,7 +214,7 @@ def keeps_strides(mask: Tensor) -> bool:
 
 def is_moderate(mask: Tensor, *tensors: Tensor) -> bool:
     """Return whether values can be read without a copy and none is above 1e9, so nothing need be filled."""
-    if not can_read_values(*tensors) or not keeps_strides(mask):
+    if not can_read(*tensors) or not keeps_strides(mask):
         return False
     for values in tensors:
         if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, all_specified, filler_as, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -65,7 +65,7 @@ def _of_everything(input: Entries, largest: bool) -> Entries:
     """``x.max()``: unlike ``amax`` it shares the gradient among NaN, too."""
     best = _extremum(input, None, False, largest)
     values, mask = input
-    if not values.is_floating_point() or (can_read_values(best.values) and not bool(best.values.isnan())):
+    if not values.is_floating_point() or (can_read(best.values) and not bool(best.values.isnan())):
         return best
     is_nan = mask & values.isnan()
     number = is_nan.sum()

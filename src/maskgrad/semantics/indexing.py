@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.kernels.selection import is_transformed
 from maskgrad.kernels.smallest import any_of
+from maskgrad.mode import mode
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
@@ -61,7 +61,7 @@ SELECTING = (torch.bool, torch.uint8)
 def plain_index(index: Any) -> Any:
     """Check an index that must be fully specified: for writes, and for Boolean selection."""
     if isinstance(index, Entries):
-        if not torch.compiler.is_compiling() and not is_transformed() and bool(index.mask.all()):
+        if mode() == "eager" and bool(index.mask.all()):
             return index.values
         remedy = (
             "index.filled(False)"
@@ -93,7 +93,7 @@ def selecting(x: Operand, condition: Any) -> Any:
         return condition
     values, known = condition
     ndim = known.ndim
-    if known.shape != x.mask.shape[:ndim] or torch.compiler.is_compiling() or is_transformed():
+    if known.shape != x.mask.shape[:ndim] or mode() != "eager":
         return condition
     needed = x.mask if ndim == x.mask.ndim else any_of(x.mask, tuple(range(ndim, x.mask.ndim)))
     return condition if bool((needed & ~known).any()) else values & known

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, as_entries, fill, filled, is_finite, is_moderate, widened
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import vector_norm
@@ -90,7 +90,7 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     few = smallest(mask)
     if all(is_one(few.shape[d]) for d in dims):
         return True
-    if not can_read_values(mask):
+    if not can_read(mask):
         return False
     count = kernels.masked_count(mask, tuple(dims), False)
     size = math.prod(mask.shape[d] for d in dims)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, chosen, filler_as
 
 #: Specified entries of a reduction.
@@ -65,7 +65,7 @@ def number(result: Entries, nothing: float) -> Tensor:
 def plain(result: Entries, nothing: float) -> Tensor:
     """A result as a plain tensor: ``nothing`` where it is unspecified, with a gradient of zero."""
     values = result.values
-    if not result.mask.ndim and can_read_values(result.mask) and result.mask.item():
+    if not result.mask.ndim and can_read(result.mask) and result.mask.item():
         return values
     if values.is_complex() and math.isnan(nothing):
         return torch.where(result.mask, values, complex(nothing, nothing))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import smallest
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 
 __all__ = ["blocks", "own_sizes"]
 
@@ -38,7 +38,7 @@ def own_sizes(
         others = tuple([d for d in dims if d != dim])
         line = whole.any(others, keepdim=True) if others else whole
         sizes.append(line.cumprod(dim).sum(dim, keepdim=True))
-    if can_read_values(mask) and bool((blocks(sizes, dims, mask.shape) != few).any()):
+    if can_read(mask) and bool((blocks(sizes, dims, mask.shape) != few).any()):
         raise UndefinedOnMaskedError(name, PADDED, remedy)
     return sizes
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
-from maskgrad.patterns.eager import can_read_values, is_eager, is_plain
+from maskgrad.mode import TRACED, can_read, is_plain, mode
 from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, fill, safe, values_of
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
@@ -71,7 +71,7 @@ def written_out(text: str, ranks: Sequence[int]) -> Equation:
         text: valid, as ``torch.einsum`` has accepted it.
         ranks: the number of dimensions of each factor.
     """
-    return (_written_out if torch.compiler.is_compiling() else _remembered)(text, tuple(ranks))
+    return (_written_out if mode() in TRACED else _remembered)(text, tuple(ranks))
 
 
 def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
@@ -144,7 +144,7 @@ def contracted(
         equation: the dimensions that the factors share.
         pure: the same without a bias, if ``function`` adds one.
     """
-    eager = is_eager()
+    eager = mode() == "eager"
     parts: list[Any] = []
     number, one, left_alone = 0, -1, False
     for i, factor in enumerate(factors):
@@ -230,7 +230,7 @@ def _with_nonfinite_fixed(
     result: Tensor,
     pure: Callable[..., Tensor] | None,
 ) -> Tensor:
-    if not (result.is_floating_point() or result.is_complex()) or not can_read_values(result):
+    if not (result.is_floating_point() or result.is_complex()) or not can_read(result):
         return result
     if adds_up_to_finite(result):
         return result

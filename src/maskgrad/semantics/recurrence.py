@@ -21,7 +21,7 @@ from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.smallest import any_of, smallest
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, rearranged, safe, specified
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
@@ -66,7 +66,7 @@ def steps_of(name: str, mask: Tensor) -> Steps:
     present = whole.cumprod(0).bool()
     length = present.sum(0)
     known = (some == present).all(0)
-    if can_read_values(known) and not bool(known.all()):
+    if can_read(known) and not bool(known.all()):
         raise UndefinedOnMaskedError(name, EVERY_STEP, PADDING_ONLY)
     return Steps(length, known, present.unsqueeze(-1))
 

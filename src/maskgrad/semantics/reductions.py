@@ -17,8 +17,8 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.reductions import some
-from maskgrad.kernels.selection import can_read_values
 from maskgrad.kernels.smallest import SHORT, any_of, smallest
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import (
     HALVES,
@@ -58,7 +58,7 @@ def over_all(input: Entries, average: bool) -> Tensor | None:
     The count is read, so that neither it nor its graph node costs a tensor.
     """
     values, mask = input
-    if not values.is_floating_point() or values.dtype in HALVES or not can_read_values(values, mask):
+    if not values.is_floating_point() or values.dtype in HALVES or not can_read(values, mask):
         return None
     if not average and mask.numel() < SHORT and not is_noted():
         return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be

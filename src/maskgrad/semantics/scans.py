@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.extrema import lowest
-from maskgrad.patterns.eager import forward_mode_is_active, forward_only
+from maskgrad.mode import forward_mode_is_active, mode
 from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import HALVES, Entries, fill, filler_as
 from maskgrad.semantics.facts import of_rule
@@ -31,7 +31,7 @@ def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> En
     """
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    if forward_only(values):
+    if mode() == "eager" and not (values.requires_grad and torch.is_grad_enabled()):
         return Entries(fill(input, mask, 1).cumprod(dim, dtype=dtype), mask)
     order, rank = specified_last(mask, dim)
     safe = torch.where(mask, values, filler_as(values.dtype, 1)).gather(dim, order)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.extrema import lowest
-from maskgrad.patterns.eager import forward_mode_is_active
+from maskgrad.mode import forward_mode_is_active
 from maskgrad.semantics.entries import (
     Entries,
     Operand,

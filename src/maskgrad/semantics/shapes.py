@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.stored.entries import is_masked, shape_of
 
 
@@ -20,7 +21,7 @@ def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: A
 def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
     """The shape of a function's result for an operand of ``shape``; reads only the shape of other operands."""
     plain = not kwargs and all(type(a) is int for a in args)
-    if plain and not torch.compiler.is_compiling():  # traced graphs do not read caches
+    if plain and mode() not in TRACED:  # traced graphs do not read caches
         return _remembered(function, shape, *args)
     return _asked(function, shape, *args, **kwargs)
 

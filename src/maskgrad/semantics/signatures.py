@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from maskgrad.errors import UnspecifiedValueError
+from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.entries import Entries
 
 #: numpy's names, which torch also accepts.
@@ -57,7 +56,7 @@ def plain_argument(argument: Any) -> Any:
         return type(argument)([plain_argument(part) for part in argument])
     if not isinstance(argument, Entries):
         return argument
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         raise UnspecifiedValueError(
             "this argument must be fully specified, which is unknown for a MaskedTensor in a graph; "
             "pass a plain tensor, x.filled(value)"

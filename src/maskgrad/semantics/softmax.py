@@ -10,15 +10,15 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import can_read_values, is_small
+from maskgrad.kernels.selection import is_small
 from maskgrad.kernels.softmax import absent
+from maskgrad.mode import can_read, mode
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import (
     Entries,
     adds_up_to_finite,
     converted,
     fill,
-    in_a_graph,
     with_gradient_at,
 )
 from maskgrad.semantics.facts import of_rule, record
@@ -57,14 +57,14 @@ def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
     values, mask = input
     dim = as_dim(dim, mask.ndim)
     function = torch.log_softmax if logarithm else torch.softmax
-    if in_a_graph():
+    if mode() == "graph":
         if kernels.masked_softmax.is_compiled_for(values, mask, dim, logarithm):
             return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
         whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
         safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
         return Entries(function(safe, dim), mask)
     records = values.requires_grad and torch.is_grad_enabled()
-    if values.is_floating_point() and can_read_values(values, mask) and values.numel() and values.ndim:
+    if values.is_floating_point() and can_read(values, mask) and values.numel() and values.ndim:
         alike = mask.stride(dim) == 0
         shortest, longest = LENGTHS
         if shortest <= values.shape[dim] <= longest if alike else is_small(values.numel(), FEW):

@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.extrema import lowest
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dim, positions_along, size_along, specified_first
 from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
@@ -37,7 +37,7 @@ def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tens
     """The permutation that sorts, stably: specified entries by value, then the others."""
     values, mask = input
     # one sort, unless a specified entry equals the filler, as one of few Booleans or bytes probably does
-    if values.dtype not in (torch.bool, torch.uint8, torch.int8) and can_read_values(values, mask):
+    if values.dtype not in (torch.bool, torch.uint8, torch.int8) and can_read(values, mask):
         last = torch.where(mask, values.detach(), extreme(values.dtype, not descending))
         order = torch.sort(last, dim=dim, descending=descending, stable=True).indices
         if torch.equal(mask.gather(dim, order), leading(mask, dim)):
@@ -114,7 +114,7 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
     filled = torch.where(mask, values.detach(), worst)
     index = torch.topk(filled, k, dim, largest, sorted).indices
     known = mask.gather(dim, index)
-    if values.ndim and k and not (can_read_values(known) and known.all()):
+    if values.ndim and k and not (can_read(known) and known.all()):
         index = _with_missed(index, input, filled, worst, dim)
         index = index.gather(dim, specified_first(mask.gather(dim, index), dim))
         known = mask.gather(dim, index)

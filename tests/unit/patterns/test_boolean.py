@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from maskgrad.mode import can_read
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.eager import can_read_values
 from tests.poison import on
 
 
@@ -15,12 +15,12 @@ def test_the_pattern_knows_its_layout_and_shows_its_mask() -> None:
 
 
 def test_numbers_are_looked_at_only_where_it_is_harmless() -> None:
-    assert can_read_values(torch.zeros(2))
-    assert not can_read_values(torch.zeros(2, device="meta"))
+    assert can_read(torch.zeros(2))
+    assert not can_read(torch.zeros(2, device="meta"))
     seen = []
 
     def note(row: torch.Tensor) -> torch.Tensor:
-        seen.append(can_read_values(row))
+        seen.append(can_read(row))
         return row
 
     torch.vmap(note)(torch.zeros(2, 2))

@@ -38,6 +38,7 @@ from maskgrad.kernels.attention.frames import (
 from maskgrad.kernels.attention.varlen import fits_varlen, varlen_attention
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.smallest import smallest
+from maskgrad.mode import TRACED, mode
 
 _ROWS = "Tensor query, Tensor key, Tensor value"
 _OPTIONS = (
@@ -76,7 +77,7 @@ def ragged_scaled_dot_product_attention(
         key, value = (x.repeat_interleave(heads // key.shape[1], 1) for x in (key, value))
     if attn_mask is not None:
         attn_mask = smallest(attn_mask)
-        if torch.compiler.is_compiling():  # graphs take an operator only if its last operand is contiguous
+        if mode() in TRACED:  # graphs take an operator only if its last operand is contiguous
             attn_mask = attn_mask.contiguous()
     frame = (query_offsets, key_offsets, longest_query, longest_key)
     if dropout_p > 0:
@@ -177,7 +178,7 @@ def _spared(
     The products must amortise one call per sequence. Only the mean of the lengths is known; if it equals the longest,
     all are equal, and there is one call.
     """
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return query.numel()  # sizes are not read
     sequences = query_offsets.shape[0] - 1
     products = longest_query * longest_key * query.shape[1] * query.shape[2]

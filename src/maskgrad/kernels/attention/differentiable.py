@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from maskgrad.kernels.selection import is_eager
+from maskgrad.mode import mode
 
 
 def differentiable_attention(
@@ -24,7 +24,7 @@ def differentiable_attention(
     if is_transformed_by_function():
         return _by_formula(query, key, value, mask, dropout_p, scale)
     result = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
-    if dropout_p or not (result.requires_grad and is_eager() and _is_fused(result.grad_fn)):
+    if dropout_p or not (result.requires_grad and mode() == "eager" and _is_fused(result.grad_fn)):
         return result  # graphs have no nodes, and results that are not fused have all derivatives
     return differentiable(result, _by_formula, query, key, value, mask, 0.0, scale)
 
@@ -36,7 +36,7 @@ def differentiable(result: Tensor, formula: Callable[..., Tensor], *inputs: Any)
 
 def is_transformed_by_function() -> bool:
     """Return whether ``torch.func`` or forward-mode AD is active: fused kernels lack some rules."""
-    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting()) and bool(
+    return mode() == "transform" and bool(
         torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
     )
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable, is_transformed_by_function
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.selection import is_eager, reference_is_forced
+from maskgrad.kernels.selection import reference_is_forced
+from maskgrad.mode import mode
 
 #: FlashAttention requires head sizes that are a multiple of the first number and at most the second
 _HEAD_MULTIPLE, _LARGEST_HEAD = 8, 256
@@ -32,7 +33,7 @@ def fits_varlen(
         and value.shape[2] == size
         and size % _HEAD_MULTIPLE == 0
         and size <= _LARGEST_HEAD
-        and not (reference_is_forced() or torch.compiler.is_exporting() or is_transformed_by_function())
+        and not (reference_is_forced() or mode() == "export" or is_transformed_by_function())
         and _is_there(query.device)
     )
 
@@ -58,7 +59,7 @@ def varlen_attention(
     window = (-1, 0 if is_causal else -1)
     result = varlen_attn(query, key, value, short, short, longest, longest, scale=scale, window_size=window)
     assert isinstance(result, Tensor)  # not a pair, as no further results were requested
-    if not (result.requires_grad and is_eager()):
+    if not (result.requires_grad and mode() == "eager"):
         return result
     inputs = (query, key, value, offsets, offsets, longest, longest, None, is_causal, scale)
     return differentiable(result, formula, *inputs)

@@ -16,7 +16,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.in_use import runs_loops
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
-from maskgrad.kernels.selection import is_plain
+from maskgrad.mode import is_plain
 
 __all__ = ["masked_scatter", "masked_select", "select_together"]
 

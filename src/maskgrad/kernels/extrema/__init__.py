@@ -18,8 +18,8 @@ from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import masked_count, masked_expand
-from maskgrad.kernels.selection import can_read_values, is_eager
 from maskgrad.kernels.smallest import all_of, any_of
+from maskgrad.mode import can_read, forward_mode_is_active, mode
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
@@ -51,8 +51,8 @@ def masked_extremum(
     is_recorded = values.requires_grad and torch.is_grad_enabled()
     # A Function with a forward-mode derivative could not be compiled; torch's own shares with masked ties.
     # Where no gradient is needed, a Function costs as much as the extremum of a small tensor.
-    if is_recorded or not is_eager():
-        forward_mode = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
+    if is_recorded or mode() != "eager":
+        forward_mode = forward_mode_is_active()
         compute = _extremum if forward_mode else _SharedExtremum.apply
     else:
         compute = _extremum
@@ -76,13 +76,13 @@ def masked_position(
     """Return the position of the first extremum along ``dim`` (0 for an empty slice), and whether there is an entry."""
     present = any_of(mask, (dim,), keepdim)
     values = values.detach()
-    if is_eager():
+    if mode() == "eager":
         values, mask, _ = unrepeated(values, mask, (dim,))
     safe = filled(values, mask, lowest(values.dtype, largest))
     index = (safe.max if largest else safe.min)(dim, keepdim=True).indices
     # The filler wins only if all specified entries equal it: then the first of these is the position.
     is_specified = mask.gather(dim, index)
-    if not (can_read_values(is_specified) and all_of(is_specified)):
+    if not (can_read(is_specified) and all_of(is_specified)):
         index = torch.where(is_specified, index, mask.to(torch.uint8).argmax(dim, keepdim=True))
     return index if keepdim else index.squeeze(dim), present
 

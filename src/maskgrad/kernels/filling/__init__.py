@@ -15,6 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
+from maskgrad.mode import TRACED, mode
 
 
 @kernel("(Tensor values, Tensor mask, Scalar filler) -> Tensor", REDUCIBLE, fuses=True, in_graphs=65_536)
@@ -28,7 +29,7 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
 
     At a random mask ``torch.where`` branches at each entry: 65,536 values take 230 µs, this fill 8 to 15.
     """
-    if torch.compiler.is_compiling():  # first, because graphs must not depend on sizes
+    if mode() in TRACED:  # first, because graphs must not depend on sizes
         if values.shape == mask.shape:
             return masked_filling(values, mask, filler)
     elif mask.numel() >= masked_filling.least:

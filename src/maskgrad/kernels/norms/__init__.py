@@ -34,6 +34,7 @@ from maskgrad.kernels.segments import (
     widened,
 )
 from maskgrad.kernels.smallest import any_of
+from maskgrad.mode import forward_mode_is_active
 
 
 @kernel(
@@ -104,8 +105,7 @@ def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest:
     """The largest or smallest absolute value, exactly, with the gradient of the mean of the ties."""
     best = segment_extremum(size.detach(), pointers, order, largest)
     best = torch.where(per_segment(pointers, best) == 0, 0, best)
-    forward_mode = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
-    if not (size.requires_grad or forward_mode):
+    if not (size.requires_grad or forward_mode_is_active()):
         return best
     winner = segment_expand(best, pointers, order, len(size))
     hit, broken = size.detach() == winner, winner.isnan()

@@ -16,6 +16,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel, like
 from maskgrad.kernels.smallest import any_of
+from maskgrad.mode import mode
 
 
 def product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) -> tuple[Tensor, Tensor]:
@@ -97,7 +98,7 @@ def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = Non
 
     float32 for half precision, int64 for integers and Booleans.
     """
-    if torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting():
+    if mode() == "graph":
         return torch.ops.maskgrad.segment_prod(values, pointers, order)  # type: ignore[no-any-return]
     return product_by_tree(values, pointers, order)
 

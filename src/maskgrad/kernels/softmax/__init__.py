@@ -21,8 +21,8 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import derive_segments, segment_expand, segment_extremum, segment_sum
-from maskgrad.kernels.selection import is_eager
 from maskgrad.kernels.smallest import any_of
+from maskgrad.mode import TRACED, mode
 
 #: Lengths of rows that PyTorch handles well and the loops do not.
 SHORT = range(16, 128)
@@ -34,7 +34,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
     Selected in both directions, no NaN of such a slice spreads anyway. Eager gradients are kept free of NaN for
     ``torch.autograd.detect_anomaly``; graphs skip this second read of the mask.
     """
-    if (torch.compiler.is_compiling() and values.is_floating_point()) or _records_nothing(values):
+    if (mode() in TRACED and values.is_floating_point()) or _records_nothing(values):
         return torch.where(mask, values, -torch.inf)
     present = any_of(mask, dim, keepdim=True)
     return torch.where(mask, values, torch.where(present, -torch.inf, 0.0).to(values.dtype))
@@ -43,7 +43,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
 def _records_nothing(values: Tensor) -> bool:
     """Return whether floats are computed eagerly, without a gradient."""
     recorded = values.requires_grad and torch.is_grad_enabled()
-    return not recorded and values.is_floating_point() and is_eager()
+    return not recorded and values.is_floating_point() and mode() == "eager"
 
 
 @kernel(

@@ -22,7 +22,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import derive_segments, per_segment, segment_expand, segment_sum, widened
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.mode import can_read, forward_mode_is_active
 
 
 @kernel(
@@ -41,8 +41,7 @@ def masked_variance(
     """
     wide = values.float() if values.dtype in HALVES else values
     # A Function costs as much as a small variance, and one with a forward mode could not be compiled.
-    plainly = not torch.compiler.is_compiling() and torch.autograd.forward_ad._current_level >= 0
-    if plainly or not (wide.requires_grad and torch.is_grad_enabled()):
+    if forward_mode_is_active() or not (wide.requires_grad and torch.is_grad_enabled()):
         found = _variance(wide, mask, dim, correction)
     else:
         found = _Variance.apply(wide, mask, dim, correction)  # type: ignore[no-untyped-call]
@@ -82,7 +81,7 @@ def masked_variance_backward(
 
 def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
     """Set the gradient to 0 where there is no estimate: a single infinity would give ``0 * (inf - inf)``."""
-    if can_read_values(enough) and bool(enough.all()):
+    if can_read(enough) and bool(enough.all()):
         return out
     return torch.where(enough, out, 0)
 
@@ -215,7 +214,7 @@ def segment_variance_backward(
 
 def without_estimates_of_short(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """Set the gradient to 0 in segments without an estimate, for infinities too."""
-    if can_read_values(enough) and bool(enough.all()):
+    if can_read(enough) and bool(enough.all()):
         return out
     spread = segment_expand.reference(
         enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out)

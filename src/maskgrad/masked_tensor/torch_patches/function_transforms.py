@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked, is_masked
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import JaggedPattern
 
 __all__ = ["jvp_with_patterns", "process_batched_inputs", "unwrap_batched"]
@@ -44,7 +44,7 @@ def unwrap_batched(
     unwrap: Callable[..., Any], outputs: Any, out_dims: Any, level: int, batch_size: int, func: Any
 ) -> Any:
     """Replace ``_unwrap_batched``: give masks of results the dimension of samples, too."""
-    if not torch.compiler.is_compiling() and holds_masked(outputs):
+    if mode() not in TRACED and holds_masked(outputs):
         outputs = pytree.tree_map(
             lambda leaf: _in_the_batch(leaf, level, batch_size) if is_masked(leaf) else leaf,
             outputs,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.kernels.attention import ragged_scaled_dot_product_attention, served_rows
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import Call, is_jagged, padded
@@ -39,7 +39,7 @@ def attended(
     frame = (queries.offsets, keys.offsets, queries.longest, keys.longest)
     found = ragged_scaled_dot_product_attention(query, key, value, *frame, attn_mask, **options)
     served = served_rows(*frame, query.shape[0], attn_mask)
-    if served is not None and can_read_values(served) and bool(served.all()):
+    if served is not None and can_read(served) and bool(served.all()):
         served = None
     return found, served
 

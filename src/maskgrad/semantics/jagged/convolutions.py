@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.convolutions import (
     FORWARD,
@@ -23,7 +23,6 @@ from maskgrad.semantics.convolutions import (
     paddings,
     source,
 )
-from maskgrad.semantics.entries import in_a_graph
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, of_lengths
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked
 
@@ -60,8 +59,10 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
             return None
         taps = weight.shape[-1]
         keeps = mode == "zeros" and not transposed and _keeps_lengths(taps, given)
-        eager = can_read_values(x.values, *x.pattern.tensors())
-        if not eager and not (keeps and in_a_graph()):  # the number of result rows depends on the lengths
+        eager = can_read(x.values, *x.pattern.tensors())
+        if not eager and not (
+            keeps and mode() == "graph"
+        ):  # the number of result rows depends on the lengths
             return from_padded(call.on_padded().values, x.pattern) if keeps else None
         if mode != "zeros":
             x, given["padding"] = _wrapped(x, given["padding"], mode), 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.facts import Operation
@@ -121,7 +122,7 @@ def _agreeing(
     operation: Operation, operands: tuple[Jagged, ...], _: Any, __: Any, compared: bool
 ) -> Callable[[JaggedPattern], JaggedPattern] | None:
     """All with the sequences of the first, if lengths agree."""
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return None
     ranks = [len(x.shape) for x in operands]
     if len(set(ranks)) > 1 and (

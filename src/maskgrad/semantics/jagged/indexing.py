@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read, mode
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, in_a_graph, is_complete
+from maskgrad.semantics.entries import Entries, is_complete
 from maskgrad.semantics.indexing import is_positions
 from maskgrad.semantics.jagged.features import ALONG, framed, several_dims
 from maskgrad.semantics.jagged.rows import (
@@ -59,7 +59,7 @@ def getitem(call: Call) -> Any:
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
     if parts is None:
         return None
-    if not can_read_values(x.values, *x.pattern.tensors()):
+    if not can_read(x.values, *x.pattern.tensors()):
         return _features_only(x, parts)
     result: Any = x
     dim = len(x.shape)
@@ -200,7 +200,7 @@ def read(call: Call) -> Any:
         return None
     dims, pattern = as_dims(dim, len(x.shape)), x.pattern
     number = _number_of_rows(call.operation.name, given, x)
-    known = can_read_values(x.values, *pattern.tensors()) or (number is not None and in_a_graph())
+    known = can_read(x.values, *pattern.tensors()) or (number is not None and mode() == "graph")
     if pattern.is_flat or len(pattern.at) != 2 or not known:
         return None
     if len(dims) != 1 or dims[0] not in pattern.at[: 2 if call.operation.name in DIVIDED else 1]:
@@ -339,7 +339,7 @@ def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
         which = torch.arange(pattern.offsets.shape[0] - 1, device=index.device).repeat_interleave(count)
     trailing = (1,) * (places.ndim - 1)
     known = places < pattern.lengths()[which].reshape(-1, *trailing)
-    if can_read_values(places) and bool(((places < 0) | (places >= pattern.longest)).any()):
+    if can_read(places) and bool(((places < 0) | (places >= pattern.longest)).any()):
         return None  # PyTorch raises the error
     rows = torch.where(known, places + pattern.offsets[which].reshape(-1, *trailing), 0)
     values = x.values

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.semantics.entries import in_a_graph
+from maskgrad.mode import mode
 
 __all__ = ["are_wanted", "can_multiply", "product_of_sequences", "sum_along_sequences"]
 
 
 def are_wanted(rows: Tensor) -> bool:
     """Return whether a graph is traced, of rows on a CPU: elsewhere an operator would wait, and CUDA graphs cannot."""
-    return in_a_graph() and rows.is_cpu and rows.is_floating_point()
+    return mode() == "graph" and rows.is_cpu and rows.is_floating_point()
 
 
 def can_multiply(rows: str, other: str, result: str) -> bool:

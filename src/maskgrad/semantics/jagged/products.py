@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
 from maskgrad.semantics.entries import HALVES, Entries, widened
@@ -71,7 +71,7 @@ def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
     if any(part.of_sequences for part in parts):
         if kept != frame:
             return None
-        if not can_read_values(*pattern.tensors()):
+        if not can_read(*pattern.tensors()):
             values = _by_operator(parts, frame[-1] + rest, pattern)
             if values is not None:
                 return _placed(values, meeting.result, frame, pattern)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged
@@ -82,7 +82,7 @@ def recurrence(call: Call) -> Any:
         return None
     pattern = x.pattern
     fits = all(state.ndim == 3 and state.shape[1] == pattern.frame.shape[0] for state in initial)
-    if not fits or not can_read_values(x.values, *pattern.tensors()) or not x.values.shape[0]:
+    if not fits or not can_read(x.values, *pattern.tensors()) or not x.values.shape[0]:
         output, *final = call.on_padded()
         rows = from_padded(output.values, pattern) if isinstance(output, Entries) else output
         return (rows, *final)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import smallest
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
@@ -192,7 +192,7 @@ def _with_statistic(pattern: JaggedPattern, operand: Entries, rank: int) -> tupl
     mask = smallest(operand.mask)
     mask = mask[(None,) * (rank - mask.ndim)].movedim(pattern.at, tuple(range(len(pattern.at))))
     batch = pattern.frame.shape[:-1]
-    if pattern.is_flat or mask.numel() != math.prod(mask.shape[: len(batch)]) or not can_read_values(mask):
+    if pattern.is_flat or mask.numel() != math.prod(mask.shape[: len(batch)]) or not can_read(mask):
         return pattern, operand
     if any(size not in (1, full) for size, full in zip(mask.shape, batch, strict=False)):
         return pattern, operand
@@ -223,7 +223,7 @@ def aligned(operands: Sequence[Any]) -> Aligned | None:
                 check_frames(leader, own)
                 return None
             elif not same_lengths(leader, own):
-                if leader.is_flat or not can_read_values(own.offsets):
+                if leader.is_flat or not can_read(own.offsets):
                     return None
                 leader = _shared(leader, own)
     assert leader is not None

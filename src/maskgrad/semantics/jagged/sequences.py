@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns.boolean import BooleanPattern
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries
@@ -48,7 +48,7 @@ def _by_stored(call: Call, x: Jagged, given: dict[str, Any]) -> Any:
 def over_sequences(call: Call) -> Any:
     """A reduction of each sequence, by the rule for stored entries, which finds them in segments."""
     given = _asked(call)
-    if given is None or (call.operation.name == "prod" and not can_read_values(given["input"].values)):
+    if given is None or (call.operation.name == "prod" and not can_read(given["input"].values)):
         return None
     x, keepdim, result = given.pop("input"), given.pop("keepdim", False), None
     if call.operation.name in ("sum", "mean") and set(given) <= {"dim", "dtype"}:
@@ -76,7 +76,7 @@ def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) 
         return None
     sequences = pattern.frame.shape[:-1]
     wide = values.float() if values.dtype in HALVES else values
-    if torch.compiler.is_compiling() or values.numel() < LARGE:
+    if mode() in TRACED or values.numel() < LARGE:
         added = wide.new_zeros((pattern.offsets.shape[0] - 1, *wide.shape[1:]))
         added = added.index_add(0, pattern.sequences(), wide)
     else:
@@ -118,7 +118,7 @@ def each_sequence(call: Call) -> Any:
     if given is None:
         return None
     x, rest, named = call.first()
-    if not can_read_values(x.pattern.offsets):
+    if not can_read(x.pattern.offsets):
         if call.operation.name != "cumsum" or set(given) != {"input", "dim"} or not are_wanted(x.values):
             return None
         return StoredEntries(sum_along_sequences(x.values, x.pattern.offsets), x.pattern)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read, mode
 from maskgrad.patterns.jagged import jagged_pattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries, in_a_graph
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
@@ -156,7 +156,7 @@ def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> St
     repeated = StoredEntries(values, x.pattern.moved(at))
     if times[at[0]] == 1:
         return repeated
-    if not (in_a_graph() or can_read_values(x.values, *x.pattern.tensors())):
+    if not (mode() == "graph" or can_read(x.values, *x.pattern.tensors())):
         return None
     which = torch.arange(x.pattern.frame.shape[0], device=x.values.device).repeat(times[at[0]])
     return of_sequences(repeated, which, x.values.shape[0] * times[at[0]])  # type: ignore[arg-type]
@@ -195,7 +195,7 @@ def cat(call: Call) -> Any:
     fits = len(first.pattern.at) == 2 and dim == first.pattern.at[0]
     if not fits or any(p.at != first.pattern.at or p.longest != first.pattern.longest for p in patterns):
         return None
-    if not (in_a_graph() or all(can_read_values(p.offsets) for p in patterns)):
+    if not (mode() == "graph" or all(can_read(p.offsets) for p in patterns)):
         return None
     sizes = (sum(p.frame.shape[0] for p in patterns), first.pattern.longest)
     values = torch.cat([part.values for part in parts])

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, converted, filled, mask_of, values_of
 from maskgrad.semantics.losses.reduction import (
     fused,
@@ -78,7 +78,7 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
 
 
 def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
-    if not labels.numel() or not can_read_values(labels):
+    if not labels.numel() or not can_read(labels):
         return False
     low, high = (int(limit) for limit in labels.aminmax())
     return low >= 0 and high < classes and not low <= ignore_index <= high

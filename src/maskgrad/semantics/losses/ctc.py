@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.entries import Entries, Operand, mask_of, values_of
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
@@ -90,7 +90,7 @@ def _delete_concatenated(
     labels: Tensor, listed: Tensor, sizes: Tensor, sizes_known: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The same for concatenated targets, which begin where their lengths say."""
-    if can_read_values(sizes) and not bool(sizes_known.all()):
+    if can_read(sizes) and not bool(sizes_known.all()):
         raise UndefinedOnMaskedError(
             "nn.functional.ctc_loss",
             "concatenated targets need complete target_lengths",

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.callbacks import call_back
 from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.distances import pairwise_distance
@@ -94,7 +95,7 @@ def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> O
     x = torch.where(classes, values, float("-inf"))  # no margin is violated by -inf
     x = torch.where(specified.unsqueeze(-1), x, 0)
     remaining = _remaining(labels, listed, classes)
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         total = _violations(x, remaining)
     else:
         total = F.multilabel_margin_loss(x, remaining, reduction="none") * values.shape[-1]

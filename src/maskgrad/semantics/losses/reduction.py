@@ -16,7 +16,7 @@ from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
 from maskgrad.kernels.in_use import runs_compiled
-from maskgrad.kernels.selection import can_read_values
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
 from maskgrad.semantics.facts import Operation, record
@@ -57,7 +57,7 @@ def summed(total: Tensor, count: Tensor, dtype: torch.dtype, reduction: str) -> 
     if reduction == "mean" and not (dtype.is_floating_point or dtype.is_complex):
         total.mean()  # torch refuses integers
     total, count = added_up(total, count)
-    if can_read_values(count) and count.item():
+    if can_read(count) and count.item():
         note(None)
         total = total / count if reduction == "mean" else total
         return total if total.dtype is dtype else total.to(dtype)
@@ -106,7 +106,7 @@ def fused(
 ) -> Entries | Tensor | None:
     """The reduced loss; None where it must be computed step by step (small, traced, mixed dtypes, …)."""
     # first, because the rest cannot be traced
-    if torch.compiler.is_compiling() or numbers is None:
+    if mode() in TRACED or numbers is None:
         return None
     x, t = values_of(input), values_of(target)
     if x.shape != t.shape or x.dtype != t.dtype:
@@ -135,7 +135,7 @@ def fused_cross_entropy(
         smoothing: the label smoothing.
     """
     # first, because the rest cannot be traced
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return None
     x, dim = values_of(input), 1 if counted.ndim else 0
     if not runs_compiled("masked_cross_entropy", x, mask_of(input), classes, counted, weight):
@@ -223,7 +223,7 @@ def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torc
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):
         return None
     has_body = has_body and len(values) == 2 and values[0].shape == values[1].shape
-    has_body = has_body and not torch.compiler.is_compiling()
+    has_body = has_body and mode() not in TRACED
     if has_body and runs_compiled("masked_loss", *values):
         return None
     return dtypes.pop()

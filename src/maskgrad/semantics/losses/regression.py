@@ -15,7 +15,7 @@ from torch import Tensor
 
 from maskgrad.kernels.reductions import masked_count
 from maskgrad.kernels.smallest import any_of
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.entries import (
     Entries,
@@ -123,7 +123,7 @@ def _of_one_difference(
     if reduction == "none":
         return Entries(loss, mask)
     # the compiler fuses the formula; it does not vectorise if an eighth of a loop's operations are selections
-    count = masked_count.reference if torch.compiler.is_compiling() else masked_count
+    count = masked_count.reference if mode() in TRACED else masked_count
     return summed(loss.sum(), count(mask, tuple(range(mask.ndim)), False), loss.dtype, reduction)
 
 
@@ -154,7 +154,7 @@ def forgotten_weight() -> Operand | None:
 
     It is still a local variable of that function. Compiled calls are complete.
     """
-    if torch.compiler.is_compiling():
+    if mode() in TRACED:
         return None
     frame: FrameType | None = sys._getframe()
     while frame is not None and frame.f_code is not F.l1_loss.__code__:
@@ -194,7 +194,7 @@ def _variance(var: Operand | float, input: Tensor) -> Operand:
             raise ValueError("var has negative entry/entries")
         return var * torch.ones_like(input)
     values = values_of(var)
-    if can_read_values(values) and bool(((values < 0) & mask_of(var)).any()):
+    if can_read(values) and bool(((values < 0) & mask_of(var)).any()):
         raise ValueError("var has negative entry/entries")
     if values.shape == input.shape:
         return var

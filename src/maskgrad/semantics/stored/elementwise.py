@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import sort_rows
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns.algebra import find
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index, read_places
 from maskgrad.semantics.entries import Entries, rearranged
 from maskgrad.semantics.signatures import paired
@@ -74,7 +74,7 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
         if present is not None:
             kept = present if kept is None else kept & present
     pattern = leader.pattern
-    if kept is not None and not torch.compiler.is_compiling() and bool(kept.all()):
+    if kept is not None and mode() not in TRACED and bool(kept.all()):
         kept = None
     if kept is None:  # the others contain all entries of the leader, whose pattern is kept
         return values, lambda v: StoredEntries(pattern.gathered(v), pattern)
@@ -112,7 +112,7 @@ def same_pattern(stored: list[StoredEntries]) -> bool:
             return False
         if pattern.is_same(first):
             continue
-        if torch.compiler.is_compiling() or pattern.facts() != first.facts():
+        if mode() in TRACED or pattern.facts() != first.facts():
             return False
         if not all(torch.equal(a, b) for a, b in zip(pattern.tensors(), first.tensors(), strict=True)):
             return False
@@ -179,7 +179,7 @@ def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
 def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
     """The row-major indices, ascending, and the permutation that sorts them, if any is needed."""
     known = ravel_multi_index(pattern.coordinates(), pattern.sizes)
-    if can_read_values(known) and not bool((known[1:] <= known[:-1]).any()):
+    if can_read(known) and not bool((known[1:] <= known[:-1]).any()):
         return known, None
     _, order, ascending = sort_rows(known, math.prod(pattern.sizes))
     return ascending, order

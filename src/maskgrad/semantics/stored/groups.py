@@ -13,9 +13,9 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.segments import segment_index
+from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
-from maskgrad.patterns.eager import can_read_values
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, as_entries
@@ -49,7 +49,7 @@ class Groups:
     @property
     def is_one(self) -> bool:
         """Return whether there is a single group; for several dimensions this is unknown in a traced graph."""
-        if self.sizes and torch.compiler.is_compiling():
+        if self.sizes and mode() in TRACED:
             return False
         return self.number == 1 and self.entries > 0
 
@@ -153,7 +153,7 @@ class Groups:
     def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
         # First, because the rest cannot be traced; in inference mode no backward pass could use what is
         # made now.
-        if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
+        if mode() in TRACED or torch.is_inference_mode_enabled():
             return compute()
         if key not in self._memory:
             self._memory[key] = compute()
@@ -169,9 +169,7 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
         return _one_group(entries, coordinates.device)
     keys = ravel_multi_index(coordinates[kept], rest)
     # checked first, as graphs must not depend on it
-    if can_read_values(keys) and bool(
-        (keys[1:] >= keys[:-1]).all()
-    ):  # rows of a CSR tensor: no sort is needed
+    if can_read(keys) and bool((keys[1:] >= keys[:-1]).all()):  # rows of a CSR tensor: no sort is needed
         distinct, counts = torch.unique_consecutive(keys, return_counts=True)
         pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
+from maskgrad.mode import TRACED, mode
 from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
@@ -110,7 +111,7 @@ def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
 
 def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
     """``torch.result_type``, which torch.compile cannot trace."""
-    if not torch.compiler.is_compiling():
+    if mode() not in TRACED:
         return torch.result_type(a, b)
     # the rank of an operand matters, not its size
     a, b = (x.new_empty((0,) * x.ndim) if isinstance(x, Tensor) else x for x in (a, b))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.patterns.eager import can_read_values
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.losses.reduction import quotient
@@ -80,7 +80,7 @@ def _variance(var: Any, input: Any) -> Any:
     if not is_masked(var) and not isinstance(var, Tensor):
         return var
     values = var.values if is_masked(var) else var
-    if isinstance(var, (StoredEntries, Tensor)) and can_read_values(values) and bool((values < 0).any()):
+    if isinstance(var, (StoredEntries, Tensor)) and can_read(values) and bool((values < 0).any()):
         raise ValueError("var has negative entry/entries")
     if shape_of(var) and shape_of(var) == shape_of(input)[:-1]:
         return unsqueeze(var, -1) if isinstance(var, StoredEntries) else var.unsqueeze(-1)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.mode import can_read, forward_mode_is_active
 from maskgrad.patterns import JaggedPattern
-from maskgrad.patterns.eager import can_read_values, forward_mode_is_active
 from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
@@ -89,7 +89,7 @@ def _has_enough(groups: Groups, correction: float) -> bool:
     """Whether every group has more entries than the correction, as far as known; otherwise there is no estimate."""
     if correction < 1:
         return True
-    return can_read_values(groups.pointers) and bool((groups.count() > correction).all())
+    return can_read(groups.pointers) and bool((groups.count() > correction).all())
 
 
 def _variance(deviation: bool, with_mean: bool) -> Callable[..., Any]:
