@@ -116,153 +116,97 @@ def _count(setting: Setting, mask: str, along: str) -> str:
     return f"{mask if within else f'{mask}.expand_as(x)'}.sum({along})"
 
 
-def _mean(setting: Setting) -> tuple[str, ...]:
-    mask, along = _laid(setting), _along(setting)
-    count = _count(setting, mask, along)
-    return (
-        f"mg.masked(x, {mask}).mean({along}).filled(0.)",
-        f"x.masked_fill({mask} == 0, 0.).sum({along}) / {count}.clamp(min=1)",
-    )
-
-
-def _reduced(name: str, value: str, keyword: str = "") -> Any:
-    def lines(setting: Setting) -> tuple[str, ...]:
-        mask, along = _laid(setting), _along(setting)
-        called = f"{name}({keyword}{along})" if along else f"{name}()"
-        return f"mg.masked(x, {mask}).{called}.filled(0.)", f"x.masked_fill({mask} == 0, {value}).{called}"
-
-    return lines
-
-
-def _filled(value: str) -> Any:
-    def lines(setting: Setting) -> tuple[str, ...]:
-        return (f"x = x.masked_fill({_laid(setting)} == 0, {value}){_BEFORE}",)
-
-    return lines
-
-
-def _without_ones(setting: Setting) -> Setting:
-    """As it was given: pooling of one dimension is computed as one of two."""
-    return replace(setting, shape=tuple(size for size in setting.shape if size != 1))
-
-
-def _spread(setting: Setting) -> tuple[str, ...]:
-    mask, along = _laid(setting), _along(setting)
-    name, root = ("std", ".sqrt()") if setting.operation.startswith("std") else ("var", "")
-    kept = _along(replace(setting, keepdim=bool(setting.dims)))
-    mean = f"mean = x.masked_fill({mask} == 0, 0.).sum({kept}) / {_count(setting, mask, kept)}"
-    squares = f"(x - mean).masked_fill({mask} == 0, 0.).square().sum({along})"
-    return (
-        f"mg.masked(x, {mask}).{name}({along}).filled(0.)",
-        f"{mean}\n({squares} / ({_count(setting, mask, along)} - 1)){root}",
-    )
-
-
-def _step(setting: Setting) -> tuple[str, ...]:
-    """A slice of one position: the last one, or a step of a recurrence that is written by hand."""
-    time_first = setting.dims[:1] == (0,)
-    if setting.last:
-        last = (
-            "mask.sum(1) - 1, torch.arange(x.shape[1])"
-            if time_first
-            else "torch.arange(len(x)), mask.sum(1) - 1"
-        )
-        return (f"x[{last}]   # the last real position of each sample",)
-    return (
-        "state = torch.where(mask[:, t, None] != 0, new, state)   # after the step: padding keeps the state",
-    )
-
-
-def _softmax(name: str) -> Any:
-    def lines(setting: Setting) -> tuple[str, ...]:
-        mask, along = _laid(setting), _along(setting)
-        return (
-            f"mg.masked(scores, {mask}).{name}({along}).filled(0.)",
-            f"scores.masked_fill({mask} == 0, float('-inf')).{name}({along})",
-        )
-
-    return lines
-
-
-def _attention(setting: Setting) -> tuple[str, ...]:
+def _words(setting: Setting) -> dict[str, str]:
+    """The fields of the templates: the mask as it lies on the input, arguments as they were, counts of entries."""
+    rows = setting.shape[:1] != setting.mask[:1]
     # PyTorch 2.14 computes attention without heads as that of one sample whose heads are the samples;
     # a mask without a dimension for heads fits a single sample with heads as well
     heads = len(setting.shape) > 3 and setting.shape[:1] != (1,)
-    keys = "mask[:, None, None, :]" if heads else "mask[:, None, :]"
-    values = "mask[:, None, :, None]" if heads else "mask[..., None]"
-    return (
-        f"F.scaled_dot_product_attention(q, mg.masked(k, {values}), mg.masked(v, {values}))",
-        f"F.scaled_dot_product_attention(q, k, v, attn_mask={keys} != 0)   # True = may be read",
-    )
-
-
-def _batch_norm(setting: Setting) -> tuple[str, ...]:
-    mask = _laid(setting)
-    with_maskgrad = f"norm(mg.masked(x, {mask})).filled(0.)"
-    if len(setting.shape) == 3 and len(setting.mask) == 2:  # (B, C, T)
-        rows = "torch.zeros_like(x.mT).masked_scatter(mask[..., None] != 0, norm(x.mT[mask != 0])).mT"
-        return with_maskgrad, rows
-    return (with_maskgrad,)
-
-
-def _recurrent(setting: Setting) -> tuple[str, ...]:
-    packed = f"rnn(pack_padded_sequence(x, mask.sum(1).cpu(), batch_first={setting.batch_first}, enforce_sorted=False))"
-    if not setting.batch_first:
-        return (packed,)
-    return "rnn(mg.from_lengths(x, mask.sum(1), layout=torch.jagged))", packed
-
-
-def _likelihood(setting: Setting) -> tuple[str, ...]:
-    rows = setting.shape[:1] != setting.mask[:1]
-    mask, real = ("mask.flatten()", "mask.flatten()[:, None]") if rows else ("mask", "mask[:, None]")
-    return (
-        f"F.cross_entropy(mg.masked(logits, {real}), labels)",
-        f"F.cross_entropy(logits, labels.masked_fill({mask} == 0, -100))   # ignore_index=-100",
-    )
-
-
-def _error(setting: Setting) -> tuple[str, ...]:
-    name, mask = setting.operation, _laid(setting)
     whole = len(setting.shape) == len(setting.mask)
-    chosen = "mask != 0" if whole else f"({mask} != 0).expand_as(prediction)"
+    mask, along = _laid(setting), _along(setting)
+    kept = _along(replace(setting, keepdim=bool(setting.dims)))
+    # pooling of one dimension is computed as one of two
+    without_ones = replace(setting, shape=tuple(size for size in setting.shape if size != 1))
+    return {
+        "mask": mask,
+        "along": along,
+        "dim": f"dim={along}" if along else "",
+        "count": _count(setting, mask, along),
+        "kept": kept,
+        "kept_count": _count(setting, mask, kept),
+        "unpooled": _laid(without_ones),
+        "keys": "mask[:, None, None, :]" if heads else "mask[:, None, :]",
+        "values": "mask[:, None, :, None]" if heads else "mask[..., None]",
+        "flat": "mask.flatten()" if rows else "mask",
+        "flat_rows": "mask.flatten()[:, None]" if rows else "mask[:, None]",
+        "chosen": "mask != 0" if whole else f"({mask} != 0).expand_as(prediction)",
+        "batch_first": str(setting.batch_first),
+        "name": setting.operation,
+        "last": "mask.sum(1) - 1, torch.arange(x.shape[1])"
+        if setting.dims[:1] == (0,)
+        else "torch.arange(len(x)), mask.sum(1) - 1",
+    }
+
+
+def _reduced(call: str, value: str, name: str = "x") -> tuple[str, str]:
     return (
-        f"F.{name}(mg.masked(prediction, {mask}), target)",
-        f"F.{name}(prediction[{chosen}], target[{chosen}])",
+        f"mg.masked({name}, {{mask}}).{call}.filled(0.)",
+        f"{name}.masked_fill({{mask}} == 0, {value}).{call}",
     )
 
 
-def _ctc(_: Setting) -> tuple[str, ...]:
-    return ("F.ctc_loss(log_probs, targets, mask.sum(1), target_lengths)   # lengths without padding",)
-
-
-def _any(setting: Setting) -> tuple[str, ...]:
-    return (f"x = mg.masked(x, {_laid(setting)}){_BEFORE}",)
-
-
-#: by the beginning of an operation's name
-_OF_OPERATIONS: dict[tuple[str, ...], Any] = {
-    ("mean",): _mean,
-    ("sum", "nansum"): _reduced("sum", "0."),
-    ("amax", "max"): _reduced("amax", "float('-inf')"),
-    ("amin", "min"): _reduced("amin", "float('inf')"),
-    ("argmax", "topk", "sort"): _filled("float('-inf')"),
-    ("std", "var"): _spread,
-    ("select", "unbind", "slice"): _step,
-    ("_softmax",): _softmax("softmax"),
-    ("_log_softmax",): _softmax("log_softmax"),
-    ("logsumexp",): _softmax("logsumexp"),
-    ("_safe_softmax", "_scaled_dot_product", "_flash_attention", "_efficient_attention"): _attention,
-    ("native_batch_norm", "cudnn_batch_norm", "batch_norm", "_native_batch_norm"): _batch_norm,
-    ("convolution", "bmm", "baddbmm", "mm", "cumsum"): _filled("0."),
-    ("max_pool",): lambda setting: _filled("float('-inf')")(_without_ones(setting)),
-    ("mkldnn_rnn_layer", "_cudnn_rnn", "_thnn_fused"): _recurrent,
-    ("nll_loss",): _likelihood,
-    ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy"): _error,
-    ("_ctc_loss",): _ctc,
-    ("linalg_vector_norm", "norm"): _reduced("norm", "0.", "dim="),
+_SPREAD = (
+    "mean = x.masked_fill({mask} == 0, 0.).sum({kept}) / {kept_count}\n"
+    "((x - mean).masked_fill({mask} == 0, 0.).square().sum({along}) / ({count} - 1))"
+)
+_PACKED = "rnn(pack_padded_sequence(x, mask.sum(1).cpu(), batch_first={batch_first}, enforce_sorted=False))"
+_BATCH_NORM = (
+    "norm(mg.masked(x, {mask})).filled(0.)",
+    "torch.zeros_like(x.mT).masked_scatter(mask[..., None] != 0, norm(x.mT[mask != 0])).mT",  # for (B, C, T)
+)
+_RECURRENT = ("rnn(mg.from_lengths(x, mask.sum(1), layout=torch.jagged))", _PACKED)
+#: by the beginnings of an operation's name, with maskgrad first if there are two; the fields are those of `_words`
+_OF_OPERATIONS: dict[str, tuple[str, ...]] = {
+    "mean": (
+        "mg.masked(x, {mask}).mean({along}).filled(0.)",
+        "x.masked_fill({mask} == 0, 0.).sum({along}) / {count}.clamp(min=1)",
+    ),
+    "sum nansum": _reduced("sum({along})", "0."),
+    "amax max": _reduced("amax({along})", "float('-inf')"),
+    "amin min": _reduced("amin({along})", "float('inf')"),
+    "linalg_vector_norm norm": _reduced("norm({dim})", "0."),
+    "std": ("mg.masked(x, {mask}).std({along}).filled(0.)", f"{_SPREAD}.sqrt()"),
+    "var": ("mg.masked(x, {mask}).var({along}).filled(0.)", _SPREAD),
+    "_softmax": _reduced("softmax({along})", "float('-inf')", "scores"),
+    "_log_softmax": _reduced("log_softmax({along})", "float('-inf')", "scores"),
+    "logsumexp": _reduced("logsumexp({along})", "float('-inf')", "scores"),
+    "argmax topk sort": (f"x = x.masked_fill({{mask}} == 0, float('-inf')){_BEFORE}",),
+    "max_pool": (f"x = x.masked_fill({{unpooled}} == 0, float('-inf')){_BEFORE}",),
+    "convolution bmm baddbmm mm cumsum": (f"x = x.masked_fill({{mask}} == 0, 0.){_BEFORE}",),
+    # a step of a recurrence that is written by hand
+    "select unbind slice": (
+        "state = torch.where(mask[:, t, None] != 0, new, state)   # after the step: padding keeps the state",
+    ),
+    "_safe_softmax _scaled_dot_product _flash_attention _efficient_attention": (
+        "F.scaled_dot_product_attention(q, mg.masked(k, {values}), mg.masked(v, {values}))",
+        "F.scaled_dot_product_attention(q, k, v, attn_mask={keys} != 0)   # True = may be read",
+    ),
+    "native_batch_norm cudnn_batch_norm batch_norm _native_batch_norm": _BATCH_NORM,
+    "mkldnn_rnn_layer _cudnn_rnn _thnn_fused": _RECURRENT,
+    "nll_loss": (
+        "F.cross_entropy(mg.masked(logits, {flat_rows}), labels)",
+        "F.cross_entropy(logits, labels.masked_fill({flat} == 0, -100))   # ignore_index=-100",
+    ),
+    "mse_loss smooth_l1_loss huber_loss binary_cross_entropy": (
+        "F.{name}(mg.masked(prediction, {mask}), target)",
+        "F.{name}(prediction[{chosen}], target[{chosen}])",
+    ),
+    "_ctc_loss": ("F.ctc_loss(log_probs, targets, mask.sum(1), target_lengths)   # lengths without padding",),
 }
+_LAST = ("x[{last}]   # the last real position of each sample",)
+_ANY = (f"x = mg.masked(x, {{mask}}){_BEFORE}",)
 #: by the layer of PyTorch that the line calls
-_OF_LAYERS: dict[str, Any] = {
+_OF_LAYERS: dict[str, tuple[str, ...]] = {
     "Transformer": (
         "transformer(src, tgt, src_key_padding_mask=mask == 0, memory_key_padding_mask=mask == 0)",
     ),
@@ -273,8 +217,8 @@ _OF_LAYERS: dict[str, Any] = {
         "layer(x, memory, memory_key_padding_mask=mask == 0)   # mask of the memory",
     ),
     "MultiheadAttention": ("attention(q, k, v, key_padding_mask=mask == 0)",),
-    "RNNBase": _recurrent,
-    "_BatchNorm": _batch_norm,
+    "RNNBase": _RECURRENT,
+    "_BatchNorm": _BATCH_NORM,
 }
 #: by the kind of finding: with maskgrad first, if there are two
 _OF_KINDS: dict[str, tuple[str, ...]] = {
@@ -340,12 +284,16 @@ def remedy_for(kind: str, operation: str, setting: Setting | None) -> str:
 
 
 def _of(setting: Setting) -> tuple[str, ...]:
-    found = _OF_LAYERS.get(setting.layer)
+    found = _OF_LAYERS.get(setting.layer, _LAST if setting.last else None)
     if found is None:
-        starts = {start: lines for names, lines in _OF_OPERATIONS.items() for start in names}
+        starts = {start: lines for names, lines in _OF_OPERATIONS.items() for start in names.split()}
         longest = max((start for start in starts if setting.operation.startswith(start)), key=len, default="")
         found = starts.get(longest)
     if found is None:
-        found = _any if _axes(setting.shape, setting.mask, setting.dims) else ()
-    made: tuple[str, ...] = found(setting) if callable(found) else found
-    return made
+        found = _ANY if _axes(setting.shape, setting.mask, setting.dims) else ()
+    if found is _BATCH_NORM and (len(setting.shape), len(setting.mask)) != (3, 2):
+        found = _BATCH_NORM[:1]
+    if found is _RECURRENT and not setting.batch_first:
+        found = _RECURRENT[1:]
+    words = _words(setting)
+    return tuple(line.format(**words) for line in found)
