@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import linecache
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -186,77 +186,34 @@ def identity(finding: Finding) -> tuple[object, ...]:
     return finding.kind, finding.message
 
 
-_STYLE = """
-body { color: #222; font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em; }
-pre { background: #f6f6f6; padding: .5em; overflow-x: auto; }
-.finding { border-left: 4px solid #c33; padding-left: 1em; }
-table.code { border-collapse: collapse; font: 13px/1.4 monospace; width: 100%; }
-table.code td { padding: 0 .6em; white-space: pre; }
-.code td:first-child { color: #888; text-align: right; }
-tr.padding { background: #fff3cd; } tr.real { background: #f8d7da; }
-tr.fault { background: #c33; color: #fff; } .key span { padding: 0 .6em; margin-right: .6em; }
-"""
-_MEANING = {
-    "padding": "padding differs here",
-    "fault": "a finding",
-    "real": "real entries differ",
-}
+#: how the page shows a line at which padding differs, real entries differ, or a finding is
+_STYLES = {"": "", "padding": "on #fff3cd", "real": "on #f8d7da", "fault": "white on #cc3333"}
 
 
 def _page(report: Report) -> str:
-    parts = [f"<h1>{escape(_headline(report))}</h1>"]
-    names, *held = table_of(report.inventory)
-    if held:
-        cells = "".join(_row(*map(escape, row)) for row in held)
-        parts.append(f"<table><tr><th>{'</th><th>'.join(names)}</th></tr>{cells}</table>")
-    if report.unexamined:
-        parts.append(
-            f"<h2>Not examined</h2><ul>{''.join(f'<li>{escape(line)}</li>' for line in report.unexamined)}</ul>"
-        )
-    for finding in report.findings:
-        where = f"{escape(finding.file)}:{finding.line}" if finding.file else "no line is known"
-        parts.append(
-            f'<div class="finding"><h2>{escape(finding.kind)}</h2><p>{where}'
-            f"{f' in <code>{escape(finding.module)}</code>' if finding.module else ''}</p>"
-            f"<pre>{escape(finding.code)}</pre><p>{escape(finding.message)}</p>"
-            f"<p>Instead:</p><pre>{escape(finding.remedy)}</pre></div>"
-        )
-    if report.notes:
-        notes = "".join(f"<li>{escape(str(note))}</li>" for note in report.notes)
-        parts.append(f"<h2>Notes</h2><ul>{notes}</ul>")
+    """The text of the report, and the lines of the program at which something differed, as HTML."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(record=True, file=io.StringIO(), width=160)
+    # soft_wrap: a path and a line of code are copied as a whole
+    console.print(Text(str(report)), soft_wrap=True)
     marked = {file: dict(lines) for file, lines in report.trail.items()}
     for finding in report.findings:
         if finding.file:
             marked.setdefault(finding.file, {})[finding.line] = "fault"
-    parts += [_listing(file, lines) for file, lines in marked.items()]
-    if report.experiments:
-        rows = "".join(
-            _row(escape(tried.name), escape(tried.changed), escape(tried.result))
-            for tried in report.experiments
-        )
-        head = "<tr><th>name</th><th>changed</th><th>result</th></tr>"
-        parts.append(f"<h2>Experiments</h2><table>{head}{rows}</table>")
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>maskgrad doctor</title>'
-        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
-    )
+    for file, marks in marked.items():
+        console.print(Text(f"\n{file}"), soft_wrap=True)
+        listing = Table.grid(padding=(0, 2))
+        for number, text in _near(file, marks):
+            what = marks.get(number, "")
+            listing.add_row(str(number), what, Text(text, no_wrap=True), style=_STYLES[what])
+        console.print(listing, width=160)
+    return console.export_html(inline_styles=True)
 
 
-def _row(*cells: str, kind: str = "") -> str:
-    return f'<tr class="{kind}"><td>{"</td><td>".join(cells)}</td></tr>'
-
-
-def _listing(file: str, lines: dict[int, str]) -> str:
-    """The lines of one file around those at which something differed."""
-    shown = sorted({near for line in lines for near in range(line - 2, line + 3) if near > 0})
-    rows, before = [], 0
-    for number in shown:
-        text = linecache.getline(file, number)
-        if not text:
-            continue
-        if before and number > before + 1:
-            rows.append(_row("⋮", ""))
-        rows.append(_row(str(number), escape(text.rstrip()), kind=lines.get(number, "")))
-        before = number
-    key = "".join(_row("", meaning, kind=kind) for kind, meaning in _MEANING.items())
-    return f'<h2>{escape(file)}</h2><table class="code">{"".join(rows)}</table><table class="code key">{key}</table>'
+def _near(file: str, marks: Mapping[int, str]) -> list[tuple[int, str]]:
+    """The lines of a file around those that are marked."""
+    numbers = sorted({near for line in marks for near in range(line - 2, line + 3)})
+    return [(number, text.rstrip()) for number in numbers if (text := linecache.getline(file, number))]

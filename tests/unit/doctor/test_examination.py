@@ -96,7 +96,7 @@ def test_what_may_be_wrong_and_was_not_examined_is_not_ok(given: dict[str, Any],
     assert (report.verdict, report.ok, bool(report)) == ("incomplete", False, False)
     assert any(line.startswith(why) for line in report.unexamined), report.unexamined
     assert str(report).startswith("incomplete: nothing was found, but not all was examined")
-    assert "<h2>Not examined</h2>" in report.to_html()
+    assert "not examined\n" in report.to_html()
     plain = report.as_dict()
     assert (plain["verdict"], plain["unexamined"]) == ("incomplete", report.unexamined)
     assert Report.from_dict(plain).as_dict() == plain
@@ -160,13 +160,14 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
     assert plain["findings"][0]["line"] == line_of("mean")
     html = report.to_html(tmp_path / "report.html")
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == html
-    assert "<h2>padding-leak</h2>" in html
+    assert "padding-leak at" in html
     assert "pooled = h.mean(1)" in html
 
 
 def _marked(html: str) -> dict[int, str]:
     """The lines of the listing and their marks."""
-    return {int(n): kind for kind, n in re.findall(r'<tr class="(\w*)"><td>(\d+)</td>', html)}
+    text = re.sub("<[^>]+>", "", html)
+    return {int(n): kind for n, kind in re.findall(r"^(\d+) +((?:fault|real|padding)?) ", text, re.MULTILINE)}
 
 
 @pytest.mark.parametrize("name", KINDS)
