@@ -1,9 +1,8 @@
-"""The doctor's callbacks in real trainers: a planted leak is named with its line, a right model is silent."""
+"""Trainers inside the doctor's block: a planted leak is named with its line, a right model passes."""
 
 from __future__ import annotations
 
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,7 @@ def samples() -> list[dict[str, Any]]:
     return found
 
 
-def by_hugging_face(model: Pooled, callback: Any) -> list[float]:
+def by_hugging_face(model: Pooled) -> list[float]:
     with tempfile.TemporaryDirectory() as folder:
         trainer = transformers.Trainer(
             model,
@@ -76,7 +75,6 @@ def by_hugging_face(model: Pooled, callback: Any) -> list[float]:
                 disable_tqdm=True,
             ),
             train_dataset=samples(),
-            callbacks=[callback] if callback is not None else [],
         )
         trainer.train()
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
@@ -96,7 +94,7 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-def by_lightning(model: Pooled, callback: Any) -> list[float]:
+def by_lightning(model: Pooled) -> list[float]:
     module = Module(model)
     torch.manual_seed(1)
     lightning.Trainer(
@@ -107,63 +105,43 @@ def by_lightning(model: Pooled, callback: Any) -> list[float]:
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[callback] if callback is not None else [],
     ).fit(module, torch.utils.data.DataLoader(samples(), batch_size=2))
     return module.losses
 
 
-TRAINERS = [
-    pytest.param(by_hugging_face, mg.doctor.huggingface_callback, id="transformers"),
-    pytest.param(by_lightning, mg.doctor.lightning_callback, id="lightning"),
-]
+TRAINERS = [pytest.param(by_hugging_face, id="transformers"), pytest.param(by_lightning, id="lightning")]
 
 
-def trained(fit: Any, model: Pooled, callback: Any) -> tuple[list[float], list[str]]:
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        losses = fit(model, callback)
-    return losses, [str(each.message) for each in caught if "finding" in str(each.message)]
-
-
-@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
-def test_a_leak_is_named_with_its_line(fit: Any, callback: Any) -> None:
-    made = callback()
-    losses, told = trained(fit, Pooled(leaks=True), made)
-    assert len(told) == 1
-    assert f"padding-leak at {__file__}:{LEAK}" in told[0]
-    assert "pooled = hidden.mean(1)" in told[0]
-    assert [finding.line for finding in made.doctor.watched.report.findings] == [LEAK]
+@pytest.mark.parametrize("fit", TRAINERS)
+def test_a_leak_is_named_with_its_line(fit: Any) -> None:
+    with mg.doctor.watch() as watched:
+        losses = fit(Pooled(leaks=True))
+    (finding,) = watched.report.findings
+    assert (finding.file, finding.line) == (__file__, LEAK)
+    assert "pooled = hidden.mean(1)" in str(watched.report)
     # dropout and all: the training is the one it would have been
-    assert losses == trained(fit, Pooled(leaks=True), None)[0]
+    assert losses == fit(Pooled(leaks=True))
     assert len(losses) == 4
 
 
-@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
-def test_a_right_model_is_passed_in_silence(fit: Any, callback: Any) -> None:
-    made = callback(steps=3)
-    losses, told = trained(fit, Pooled(leaks=False), made)
-    assert told == []
-    assert made.doctor.watched.steps == 3
-    assert any(part.examined for part in made.doctor.watched.report.inventory)
-    assert losses == trained(fit, Pooled(leaks=False), None)[0]
+@pytest.mark.parametrize("fit", TRAINERS)
+def test_a_right_model_passes(fit: Any) -> None:
+    with mg.doctor.watch(steps=3) as watched:
+        losses = fit(Pooled(leaks=False))
+    assert watched.report.findings == []
+    assert watched.steps == 3
+    assert any(part.examined for part in watched.report.inventory)
+    assert losses == fit(Pooled(leaks=False))
 
 
-@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
-def test_a_training_that_is_shorter_than_the_watch_ends_it(fit: Any, callback: Any) -> None:
-    before, made = torch.autograd.backward, callback(steps=50)
-    assert trained(fit, Pooled(leaks=False), made)[1] == []
-    assert 0 < made.doctor.watched.steps < 50  # batches without padding do not count
-    assert torch.autograd.backward is before
-
-
-@pytest.mark.parametrize(("fit", "callback"), TRAINERS)
-def test_a_training_that_fails_ends_the_watch(fit: Any, callback: Any) -> None:
+@pytest.mark.parametrize("fit", TRAINERS)
+def test_a_training_that_fails_ends_the_watch(fit: Any) -> None:
     class Failing(Pooled):
         def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
             raise RuntimeError("the model's own")
 
     before = torch.autograd.backward
-    with pytest.raises(RuntimeError, match="the model's own"):
-        fit(Failing(leaks=False), callback())
+    with pytest.raises(RuntimeError, match="the model's own"), mg.doctor.watch():
+        fit(Failing(leaks=False))
     assert torch.autograd.backward is before
     assert not torch.utils._python_dispatch._get_current_dispatch_mode_stack()
