@@ -8,8 +8,6 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from maskgrad.cli.options import writable_directory
-
 __all__ = ["app", "bench"]
 
 #: what a shell reports for a program that Ctrl-C ended: 128 + SIGINT
@@ -33,9 +31,9 @@ def bench(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Number of threads for PyTorch and maskgrad.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the CSV files and the pictures.")] = Path(
-        "benchmark-report"
-    ),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, writable=True, help="Folder for the CSV files and the pictures.")
+    ] = Path("benchmark-report"),
     list_: Annotated[
         bool, typer.Option("--list", help="List what can be measured, without measuring.")
     ] = False,
@@ -72,7 +70,7 @@ def bench(
             f"none of the families is measured with {dtypes}; --list says which dtypes each has",
             param_hint="'--dtypes'",
         )
-    writable_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
     before = torch.get_num_threads()
     torch.set_num_threads(threads or before)
     try:

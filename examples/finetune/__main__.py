@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from maskgrad.cli.options import writable_directory
 from maskgrad.errors import MissingDependencyError
 from maskgrad.optional_packages import require
 
@@ -22,12 +21,12 @@ app = typer.Typer(add_completion=False, pretty_exceptions_show_locals=False)
 def finetune(
     seed: Annotated[int, typer.Option(min=0, help="Decides words, order and parameters.")] = 0,
     quick: Annotated[bool, typer.Option(help="Few words, three steps: seconds, and nothing learnt.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the numbers and the picture.")] = Path(
-        "finetune-report"
-    ),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, writable=True, help="Folder for the numbers and the picture.")
+    ] = Path("finetune-report"),
 ) -> None:
     """Learn which syllable is stressed, with a Hugging Face encoder and accumulated gradients."""
-    writable_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
     try:
         require("transformers", "the example", "ecosystem")
         if importlib.util.find_spec("accelerate") is None:  # or the Trainer says so after the training

@@ -8,7 +8,6 @@ from typing import Annotated
 import torch
 import typer
 
-from maskgrad.cli.options import writable_directory
 from maskgrad.errors import MissingDependencyError
 from maskgrad.optional_packages import require
 
@@ -25,14 +24,14 @@ def flights(
     seeds: Annotated[int, typer.Option(min=1, help="How often each model is trained: seeds 0, 1, …")] = 3,
     every: Annotated[int, typer.Option(min=1, help="Take one of so many flights.")] = 1,
     out: Annotated[
-        Path, typer.Option(file_okay=False, help="Folder for metrics.json, pictures, checkpoints.")
+        Path,
+        typer.Option(file_okay=False, writable=True, help="Folder for metrics.json, pictures, checkpoints."),
     ] = Path("flights-report"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with what is in the folder, from the last epoch.")
     ] = False,
 ) -> None:
     """Predict delays of flights from numbers of which many are missing, beside other ways to treat them."""
-    writable_directory(out)
     out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a step is small: a second thread waits more than it works

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
-from maskgrad.cli.options import usable_device, writable_directory
 from maskgrad.errors import MissingDependencyError
 
 __all__ = ["app"]
@@ -25,21 +25,24 @@ def movielens(
     ] = 30,
     seed: Annotated[int, typer.Option(min=0, help="Decides the split and every random number.")] = 0,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, cuda:1, ...")] = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for metrics.json and the pictures.")] = Path(
-        "demo-report"
-    ),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, writable=True, help="Folder for metrics.json and the pictures.")
+    ] = Path("demo-report"),
     nproc: Annotated[
         int, typer.Option(min=1, help="Processes that share every batch; the results stay the same.")
     ] = 1,
 ) -> None:
     """Train two recommenders on MovieLens, a matrix of ratings of which 98.4 % is missing."""
-    where = usable_device(device)
+    try:
+        where = torch.device(device)
+    except RuntimeError as error:
+        raise typer.BadParameter(str(error), param_hint="'--device'") from None
     if nproc > 1 and where.type != "cpu":
         raise typer.BadParameter(
             f"{nproc} processes would share {device}; take --device cpu, or one process.",
             param_hint="'--nproc'",
         )
-    writable_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
 
     # torch's optimizers, rich and matplotlib take a second to load; `--help` need not wait for them.
     try:

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from maskgrad.cli.options import writable_directory
 from maskgrad.errors import MissingDependencyError
 
 __all__ = ["app"]
@@ -24,12 +23,12 @@ def phonemes(
     seed: Annotated[int, typer.Option(min=0, help="Decides the split and every random number.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="Threads of PyTorch.")] = 1,
     quick: Annotated[bool, typer.Option(help="Few words, four steps: seconds, and nothing learnt.")] = False,
-    out: Annotated[Path, typer.Option(help="Folder for the numbers and the picture.")] = Path(
-        "phonemes-report"
-    ),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, writable=True, help="Folder for the numbers and the picture.")
+    ] = Path("phonemes-report"),
 ) -> None:
     """Learn to say words from their spelling, on jagged batches and on padded ones."""
-    writable_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
     try:
         from .run import QUICK, Settings, run
 

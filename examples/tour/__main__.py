@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import torch
 import typer
 
-from maskgrad.cli.options import writable_directory
 from maskgrad.errors import MissingDependencyError
 from maskgrad.optional_packages import require
 
@@ -37,10 +36,12 @@ def tour(
             "--all", help="The long way: tables and pictures of five parts, in two and a half minutes."
         ),
     ] = False,
-    out: Annotated[Path, typer.Option(help="Folder for tour.json and the pictures.")] = Path("tour-report"),
+    out: Annotated[
+        Path, typer.Option(file_okay=False, writable=True, help="Folder for tour.json and the pictures.")
+    ] = Path("tour-report"),
 ) -> None:
     """What masks and sparse gradients change, measured now: errors, NaN, speed, and a leak that is found."""
-    writable_directory(out)
+    out.mkdir(parents=True, exist_ok=True)
     threads = torch.get_num_threads()
     try:
         require("matplotlib", "the tour", "plot")

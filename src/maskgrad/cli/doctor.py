@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
+from rich.console import Console
+from rich.markup import escape
 
 from maskgrad.cli.ranks import Ranks
-from maskgrad.cli.script import check_program, ending, exits_told, run
+from maskgrad.cli.script import check_program, ending, exits_reported, run
+from maskgrad.doctor import Report, Watch, watch
 from maskgrad.errors import ExaminationError
-
-if TYPE_CHECKING:
-    from maskgrad.doctor import Report, Watch
 
 __all__ = ["as_options", "doctor"]
 
 #: exit status by verdict; the last also without a result
 STATUS = {"ok": 0, "found": 1, "incomplete": 2}
 UNABLE = STATUS["incomplete"]
+
+
+def _no_script(path: Path | None) -> Path | None:
+    """A report is not written over a script."""
+    if path is not None and path.suffix == ".py":
+        raise typer.BadParameter(f"{str(path)!r} is the name of a script; write for example report.json")
+    return path
+
+
+_FILE: dict[str, Any] = {"dir_okay": False, "writable": True, "callback": _no_script}
 
 
 def doctor(
@@ -51,32 +59,25 @@ def doctor(
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps to examine.")] = 2,
     blame: Annotated[
-        str,
-        typer.Option(
-            help="For faults in a package's model: report the line of the 'program', or of the 'package'."
-        ),
+        Literal["program", "package"],
+        typer.Option(help="For faults in a package's model: report the line of the program, or the package."),
     ] = "program",
     quick: Annotated[bool, typer.Option("--quick", help="Examine one step, with other values only.")] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(help="Write the report to this file as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report to this file as one HTML page.")] = None,
+    json: Annotated[Path | None, typer.Option(**_FILE, help="Write the report to this file as JSON.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(**_FILE, help="Write it to this file as one HTML page.")
+    ] = None,
 ) -> None:
     """Run a script until its first steps are examined; exit status 1 if padding affects results, 2 if unknown."""
     given, ranks = _given(padding), Ranks()
-    if blame not in ("program", "package"):
-        raise typer.BadParameter(f"expected program or package, found {blame!r}", param_hint="'--blame'")
     check_program(script, module=module)
-    if not ranks.rank:  # the one that writes
-        for option, path in (("--json", json), ("--html", html)):
-            _check_report(option, path)
-    from maskgrad.doctor import watch
-
     watched: Watch | None = None
     threads, steps = set(threading.enumerate()), 1 if quick else steps
 
-    def told(how: str) -> int:
+    def reported(how: str) -> int:
         """Write the report; the exit status."""
         assert watched is not None
         watched.close(how)
@@ -87,75 +88,31 @@ def doctor(
         return _write(report, json, html)
 
     ended = ""
-    with ranks.spared():
-        try:
-            with (
-                exits_told(lambda status: told(f"called os._exit({status})")),
-                ranks.running(),
-                _progress(shown=not ranks.rank) as progress,
-                watch(
-                    given,
-                    documents=documents,
-                    causal=causal,
-                    steps=steps,
-                    stop=not keep_going,
-                    blame=blame,
-                    progress=progress,
-                ) as watched,
-            ):
-                run(script, context.args, module=module)
-        except ExaminationError as error:  # an option that does not fit
-            typer.echo(f"Error: {error}", err=True)
-            raise typer.Exit(UNABLE) from None
-        except BaseException as error:
-            ended = ending(error)
-        status = told(ended)
+    options: dict[str, Any] = {"documents": documents, "causal": causal, "steps": steps, "blame": blame}
+    options["progress"] = None if ranks.rank else _progress
+    try:
+        with (
+            exits_reported(lambda status: reported(f"called os._exit({status})")),
+            ranks.running(),
+            watch(given, **options, stop=not keep_going) as watched,
+        ):
+            run(script, context.args, module=module)
+    except ExaminationError as error:  # an option that does not fit
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(UNABLE) from None
+    except BaseException as error:
+        ended = ending(error)
+    status = reported(ended)
     if any(not thread.daemon for thread in set(threading.enumerate()) - threads):
         sys.stdout.flush()
         os._exit(status)  # the program was stopped, and would have ended these
     raise typer.Exit(status)
 
 
-@contextlib.contextmanager
-def _progress(*, shown: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """On stderr: a bar that is removed at the end if that is a terminal, else a line for each experiment."""
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    terminal = shown and console.is_terminal
-    # the script's output is not redirected, and no extra thread runs
-    options: dict[str, Any] = {"redirect_stdout": False, "redirect_stderr": False, "auto_refresh": False}
-    with Progress(console=console, transient=True, disable=not terminal, **options) as bar:
-        task = bar.add_task("waiting for a batch")
-
-        def show(name: str, number: int, total: int) -> None:
-            if terminal:
-                bar.update(task, description=name, completed=number, total=total, refresh=True)
-            elif shown and name:
-                typer.echo(f"maskgrad doctor: step {number + 1} of {total}: {name}", err=True)
-            if number >= total:
-                bar.stop()
-
-        yield show
-
-
-def _check_report(option: str, path: Path | None) -> None:
-    """Raise BadParameter, before the script runs, if the report cannot be written."""
-    if path is None:
-        return
-    folder, problem = path.parent, ""
-    if not folder.is_dir():
-        problem = f"there is no folder {str(folder)!r}"
-    elif path.is_dir():
-        problem = f"{str(path)!r} is a folder"
-    elif path.suffix == ".py":
-        problem = f"{str(path)!r} is the name of a script"
-    elif not os.access(path if path.exists() else folder, os.W_OK):
-        problem = f"{str(path)!r} may not be written"
-    if problem:
-        kind = option.removeprefix("--")
-        raise typer.BadParameter(f"{problem}; for example: {option} report.{kind}", param_hint=f"'{option}'")
+def _progress(name: str, number: int, total: int) -> None:
+    """A line on stderr for each experiment: the report on stdout is to be piped."""
+    if name:
+        typer.echo(f"maskgrad doctor: step {number + 1} of {total}: {name}", err=True)
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
@@ -190,9 +147,6 @@ def as_options(text: str) -> str:
 
 def _write(report: Report, json: Path | None, html: Path | None) -> int:
     """Print the report, and write it to the files that were asked for; the exit status."""
-    from rich.console import Console
-    from rich.markup import escape
-
     console = Console()
     color = {"ok": "green", "found": "red", "incomplete": "yellow"}[report.verdict]
     console.rule(f"[{color}]maskgrad doctor[/{color}]")
@@ -201,6 +155,7 @@ def _write(report: Report, json: Path | None, html: Path | None) -> int:
     for path, write in ((json, report.to_json), (html, report.to_html)):
         if path is not None:
             try:
+                path.parent.mkdir(parents=True, exist_ok=True)
                 write(path)
             except OSError as error:
                 typer.echo(f"Error: cannot write {str(path)!r} ({error.strerror})", err=True)

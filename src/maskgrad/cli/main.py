@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
 import maskgrad
 from maskgrad.cli import doctor, info, warmup
@@ -13,27 +12,7 @@ from maskgrad.cli import doctor, info, warmup
 __all__ = ["app"]
 
 
-class _Flags:
-    """Flags take no value, so that `--help` lists them without a type."""
-
-    def get_params(self, context: Any) -> Any:
-        parameters = super().get_params(context)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-        return parameters
-
-
-class _Command(_Flags, TyperCommand):
-    pass
-
-
-class _Group(_Flags, TyperGroup):
-    pass
-
-
 app = typer.Typer(
-    cls=_Group,
     name="maskgrad",
     help="Masked and sparse gradients for PyTorch.",
     no_args_is_help=True,
@@ -43,15 +22,14 @@ app = typer.Typer(
 )
 # Arguments after the script belong to the script.
 app.command(
-    cls=_Command,
     context_settings={
         "allow_extra_args": True,
         "ignore_unknown_options": True,
         "allow_interspersed_args": False,
     },
 )(doctor.doctor)
-app.command(cls=_Command)(info.info)
-app.command(cls=_Command)(warmup.warmup)
+app.command()(info.info)
+app.command()(warmup.warmup)
 
 
 def _print_version(wanted: bool) -> None:

@@ -11,15 +11,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from maskgrad.doctor import Report
+from maskgrad.doctor import Note, Report
+from maskgrad.doctor.ranks import united
 
 __all__ = ["Ranks"]
 
-#: how long rank 0 waits for the reports of other ranks, which have run the same steps
-PATIENCE_S = 60.0
+#: how long rank 0 waits for the reports of other ranks, which have run the same steps; and if the program failed here
+PATIENCE_S, FAILED_S = 60.0, 5.0
 #: the same after torchrun ends all ranks because one has failed: their reports come soon
 GRACE_S = 2.0
 
@@ -31,7 +30,7 @@ class Ranks:
         self.rank = int(os.environ.get("RANK", "0"))
         self.size = int(os.environ.get("WORLD_SIZE", "1"))
         self._local = int(os.environ.get("LOCAL_WORLD_SIZE", str(self.size)))
-        self._running = self._ends = False
+        self._until = float("inf")
 
     def hand_over(self, report: Report) -> None:
         """Pass the report to rank 0."""
@@ -41,64 +40,42 @@ class Ranks:
         part.replace(path)
 
     @contextlib.contextmanager
-    def spared(self) -> Iterator[None]:
-        """On rank 0: if another rank fails, torchrun ends this one, too; end the program then, but not the report."""
+    def running(self) -> Iterator[None]:
+        """The program runs: if another rank fails, torchrun ends rank 0, too; that ends the program, not the report."""
         if self.rank or self.size == 1:
             yield
             return
-        before = signal.signal(signal.SIGTERM, self._end)
+        signal.signal(signal.SIGTERM, self._end_program)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, self._end_wait)
 
-    def _end(self, number: int, frame: object) -> None:  # noqa: ARG002
-        """End the program or the wait the first time, the process the second time."""
+    def _end_program(self, number: int, frame: object) -> None:  # noqa: ARG002
+        raise SystemExit(128 + number)
+
+    def _end_wait(self, number: int, frame: object) -> None:  # noqa: ARG002
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self._ends = True
-        if self._running:
-            raise SystemExit(128 + number)
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Context in which the program runs."""
-        self._running = True
-        try:
-            yield
-        finally:
-            self._running = False
+        self._until = time.monotonic() + GRACE_S
 
     def collected(self, report: Report, *, failed: bool) -> Report:
         """On rank 0: the report of all ranks; others end soon, or never, if the program has ``failed`` here."""
-        from maskgrad.doctor import Note, Report
-        from maskgrad.doctor.ranks import united
-
-        folder, others = self._folder(), range(1, self._local)
-        patience_s = 5.0 if failed else PATIENCE_S
-        until = time.monotonic() + patience_s
-        while not all((folder / f"{rank}.json").exists() for rank in others) and time.monotonic() < until:
+        patience_s = FAILED_S if failed else PATIENCE_S
+        folder, self._until = self._folder(), min(self._until, time.monotonic() + patience_s)
+        files = {rank: folder / f"{rank}.json" for rank in range(1, self.size)}
+        here = list(files.values())[: self._local - 1]
+        while not all(map(Path.exists, here)) and time.monotonic() < self._until:
             time.sleep(0.05)
-            if self._ends:
-                until = min(until, time.monotonic() + GRACE_S)
-                self._ends = False
-        reports, silent = {0: report}, []
-        for rank in range(1, self.size):
-            try:
-                text = (folder / f"{rank}.json").read_text(encoding="utf-8")
-            except FileNotFoundError:
-                silent.append(rank)
-                continue
-            reports[rank] = Report.from_dict(json.loads(text))
+        came = {rank: file.read_text(encoding="utf-8") for rank, file in files.items() if file.exists()}
         shutil.rmtree(folder, ignore_errors=True)
-        whole = united(reports)
+        whole = united({0: report, **{r: Report.from_dict(json.loads(text)) for r, text in came.items()}})
+        silent = files.keys() - came.keys()
         if silent:
-            whole.note(
-                Note(
-                    "ranks",
-                    f"no report came from rank {', '.join(map(str, silent))}: they run on other machines, or did not "
-                    f"end within {patience_s:.0f} s, or before this rank had to end",
-                )
+            why = (
+                f"no report came from rank {', '.join(map(str, sorted(silent)))}: they run on other machines, or did "
+                f"not end within {patience_s:.0f} s, or before this rank had to end"
             )
+            whole.note(Note("ranks", why))
         return whole
 
     def _folder(self) -> Path:

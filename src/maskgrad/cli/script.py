@@ -15,7 +15,7 @@ from unittest import mock
 
 import typer
 
-__all__ = ["check_program", "ending", "exits_told", "run"]
+__all__ = ["check_program", "ending", "exits_reported", "run"]
 
 
 def check_program(name: str, *, module: bool) -> None:
@@ -56,17 +56,17 @@ def run(name: str, arguments: list[str], *, module: bool) -> None:
 
 
 @contextlib.contextmanager
-def exits_told(tell: Callable[[int], int]) -> Iterator[None]:
-    """Inside, ``os._exit`` of this process tells its status first, and exits with the answer; children just end."""
+def exits_reported(report: Callable[[int], int]) -> Iterator[None]:
+    """Inside, ``os._exit`` of this process first calls ``report``, and exits with its result; children just end."""
     own, leave = os.getpid(), os._exit
 
-    def told(status: int) -> None:
+    def leave_with_report(status: int) -> None:
         if os.getpid() == own:
-            status = tell(status)
+            status = report(status)
             sys.stdout.flush()
         leave(status)
 
-    with mock.patch.object(os, "_exit", told):
+    with mock.patch.object(os, "_exit", leave_with_report):
         yield
 
 

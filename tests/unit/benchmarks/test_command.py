@@ -77,7 +77,7 @@ def test_a_mistake_is_named_before_anything_runs(
 
 def test_a_file_in_the_way_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("precious")
-    assert "cannot write to" in bench("--quick", "--out", str(tmp_path / "file"), code=2)
+    assert "is a file" in bench("--quick", "--out", str(tmp_path / "file"), code=2)
     assert (tmp_path / "file").read_text() == "precious"
 
 

@@ -27,20 +27,6 @@ def test_the_version() -> None:
     assert (done.exit_code, done.output) == (0, f"maskgrad {maskgrad.__version__}\n")
 
 
-@pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)])
-def test_help_shows_types_of_values_and_none_of_flags(arguments: list[str]) -> None:
-    done = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": "200"})
-    assert done.exit_code == 0
-    flags = [
-        line for line in done.output.splitlines() if re.search(r"--(help|version|quick|stop|causal) ", line)
-    ]
-    assert flags
-    assert not [line for line in flags if re.search(r"<\w+>|BOOLEAN", line)]
-    if arguments == ["doctor"]:
-        assert re.search(r"--json +<path> ", done.output)
-        assert re.search(r"--steps +<int range> ", done.output)
-
-
 @pytest.mark.processes(of="file")
 def test_help_loads_nothing_heavy() -> None:
     code = (

@@ -204,10 +204,10 @@ def run(code: str) -> str:
 
 
 def test_info_reports_each_patch() -> None:
-    from maskgrad.cli.environment import environment
+    from maskgrad.cli.info import facts
 
-    facts = environment()
-    assert [patch["target"] for patch in facts["patches"]] == IDS
-    assert {patch["state"] for patch in facts["patches"]} <= {HOLDS, UNNECESSARY}
-    assert facts["versions"]["torch"] == torch.__version__
-    assert facts["versions"]["maskgrad"] == mg.__version__
+    found = facts()
+    assert [patch["target"] for patch in found["patches"]] == IDS
+    assert {patch["state"] for patch in found["patches"]} <= {HOLDS, UNNECESSARY}
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["versions"]["maskgrad"] == mg.__version__
