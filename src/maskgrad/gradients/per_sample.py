@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.gradients.clipping import limit_of
-from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.gradients.penalty import norm_of_squares
 from maskgrad.gradients.per_sample_batches import Chunk, Method, PerSample, Randomness
+from maskgrad.gradients.per_sample_rows import squared_norms, weighted_sum
 
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
 
@@ -42,8 +42,7 @@ def per_sample_grad(
             any kind. The first dimension of every tensor or MaskedTensor is that of samples; other values
             are passed on unchanged.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
-        create_graph: the result can be differentiated again, by parameters, inputs and targets; slower, as every
-            gradient is formed.
+        create_graph: the result can be differentiated again, by parameters, inputs and targets.
         chunk_size: number of samples that are processed at once; None: all. Fewer need less memory for activations.
         randomness: of dropout and similar: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
@@ -91,7 +90,7 @@ def _gradients(task: PerSample) -> dict[str, Tensor]:
         with _without_autocast(task):
             for name, parts in found.items():
                 part = chunk.gradients.pop(name, None)
-                parts.append(len(chunk.specified) if part is None else part.gradients())
+                parts.append(len(chunk.specified) if part is None else part)
     result = {}
     for name in task.parameters:
         parts = found.pop(name)
@@ -121,15 +120,14 @@ def per_sample_grad_norms(
 ) -> Tensor:
     r"""Return the 2-norm of every sample's gradient over all parameters.
 
-    .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}, \qquad
-              \lVert g a^T \rVert^2 = \lVert g \rVert^2 \lVert a \rVert^2
+    .. math:: n_b = \left(\sum_\theta \lVert G_b^\theta \rVert^2\right)^{1/2}
 
     Args:
         model: as for :func:`maskgrad.per_sample_grad`, like the other arguments.
         loss_fn: one scalar per sample.
         inputs: a batch of B samples.
         targets: the samples' targets.
-        create_graph: the norms can be differentiated, which takes the gradients themselves.
+        create_graph: the norms can be differentiated.
         chunk_size: number of samples that are processed at once; None: all.
         randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
@@ -137,8 +135,7 @@ def per_sample_grad_norms(
     Returns:
         (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
-    Weights of linear layers and tables need no more memory than the activations. Gradient: with
-    ``create_graph``; the gradient of a zero norm is zero.
+    Gradient: with ``create_graph``; the gradient of a zero norm is zero.
 
     Raises:
         CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
@@ -152,9 +149,6 @@ def per_sample_grad_norms(
         >>> x, t = torch.tensor([[3., 4.], [0., 0.]]), torch.zeros(2, 1)
         >>> mg.per_sample_grad_norms(model, torch.nn.functional.mse_loss, x, t)
         tensor([70.,  0.])
-
-    Source: Goodfellow, "Efficient per-example gradient computations", 2015; Li et al., "Large language models can be
-    strong differentially private learners", 2022.
     """
     with torch.set_grad_enabled(create_graph):
         task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
@@ -179,8 +173,7 @@ def clipped_backward(
 
     .. math:: \text{grad} +\!= \sum_b \min\left(1, \frac{\text{max\_norm}}{n_b + 10^{-6}}\right)\, G_b
 
-    No sample contributes more than ``max_norm`` to the sum. Gradients per sample of linear layers and tables are not
-    formed, as in :func:`maskgrad.per_sample_grad_norms`; one forward and one backward pass compute both.
+    No sample contributes more than ``max_norm`` to the sum; one forward and one backward pass compute norms and sum.
 
     Args:
         model: as for :func:`maskgrad.per_sample_grad`, like the other arguments.
@@ -229,8 +222,7 @@ def clipped_backward(
         counted += int(chunk.specified.sum())
         for name, gradients in chunk.gradients.items():
             with _without_autocast(task):
-                added = gradients.weighted_sum(weights)
-            added = added.to(widened_dtype(added.dtype))
+                added = weighted_sum(gradients, weights)
             sums[name] = added if name not in sums else _sum(sums[name], added)
     for name, total in sums.items():
         parameter = task.parameters[name]
@@ -247,7 +239,7 @@ def _without_autocast(task: PerSample) -> torch.autocast:
 
 def _norms(task: PerSample, chunk: Chunk) -> Tensor:
     with _without_autocast(task):
-        squares = [gradients.squared_norms() for gradients in chunk.gradients.values()]
+        squares = [squared_norms(gradients) for gradients in chunk.gradients.values()]
     if not squares:
         return torch.zeros(len(chunk.specified), device=task.device)
     # A model may have parameters of several dtypes, and on several devices.

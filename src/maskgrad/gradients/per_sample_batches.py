@@ -1,25 +1,22 @@
-"""A batch of samples: checked, and differentiated at once or one by one, with the same gradients."""
+"""A model and its loss, differentiated for each sample: at once by ``torch.vmap``, or one by one."""
 
 from __future__ import annotations
 
 import functools
-import operator
-import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
-from torch.nn.utils.rnn import PackedSequence
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.per_sample_factors import Full, Rows, SampleGradients, joined
-from maskgrad.gradients.per_sample_mode import NotBatchedError, PerSampleMode, call_with
-from maskgrad.gradients.per_sample_rules import RULES
+from maskgrad.gradients.backward_passes import nodes_between
+from maskgrad.gradients.per_sample_inputs import Batch, padded
+from maskgrad.gradients.per_sample_mode import Looked, NotBatchedError, OneSample, at_level, call_with
+from maskgrad.gradients.per_sample_rows import restricted, sparse_rows, without
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.other_packages import level_of_user
@@ -30,110 +27,17 @@ __all__ = ["Chunk", "Method", "PerSample", "Randomness"]
 Method = Literal["auto", "batched", "loop"]
 Randomness = Literal["different", "same", "error"]
 
-_SHARED = "; put data shared by all samples into the model or loss_fn, as with functools.partial"
-_OFFSETS = (
-    ". Pass rows and offsets as one argument: mg.from_offsets(rows, offsets), or, where the last offset is missing as "
-    "in EmbeddingBag, mg.from_offsets(rows, torch.nn.functional.pad(offsets, (0, 1), value=len(rows)))"
-)
 _NOT_TWICE = (
     "gives sparse gradients, which PyTorch cannot differentiate a second time; look up with sparse=False, or leave out "
     "create_graph"
 )
-#: pattern of an error of ``torch.vmap``, and its cause in the model or the loss
-_REASONS = (
-    (r"\.item\(\)|control flow", "depends on the value of a tensor (item(), if, while)"),
-    (r"dynamic shape", "creates a tensor whose size depends on values (nonzero, x[mask])"),
-    (r"(?:rule|fallback).* for (aten::\w+)", "calls {}, which torch.vmap does not support"),
-    ("", "cannot be run by torch.vmap (method='batched' raises its error)"),
-)
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Inputs and targets in which every tensor has the samples in its first dimension."""
-
-    tree: tuple[Any, Any]
-    size: int
-
-    @classmethod
-    def of(cls, inputs: Any, targets: Any) -> _Batch:
-        """Check the user's arguments."""
-        if isinstance(inputs, list):
-            raise TypeError(
-                "inputs must be a tensor, a tuple of positional arguments or a dict of keyword arguments, found a list"
-            )
-        size: int | None = None
-        for name, tree in (("inputs", inputs), ("targets", targets)):
-            for value in filter(_is_tensor, pytree.tree_leaves(tree, is_leaf=_is_tensor)):
-                size = _number_of_samples(value, name, size)
-            if size is None:
-                raise TypeError(f"inputs must contain at least one tensor, found {type(inputs).__name__}")
-        return cls((inputs, targets), size or 0)
-
-    def map(self, function: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Return inputs and targets with ``function`` applied to their tensors."""
-        found: tuple[Any, Any] = pytree.tree_map(
-            lambda x: function(x) if _is_tensor(x) else x, self.tree, is_leaf=_is_tensor
-        )
-        return found
-
-    def part(self, start: int, stop: int) -> _Batch:
-        """Return the samples ``start`` to ``stop``."""
-        if (start, stop) == (0, self.size):
-            return self
-
-        def samples(x: Any) -> Any:
-            if isinstance(x, Tensor) and x.layout is not torch.strided:
-                return x.index_select(0, torch.arange(start, stop, device=x.device))
-            return x[start:stop]
-
-        return _Batch(self.map(samples), stop - start)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, (Tensor, MaskedTensor, PackedSequence))
-
-
-def _number_of_samples(value: Any, name: str, expected: int | None) -> int:
-    if isinstance(value, PackedSequence):
-        raise TypeError(
-            "inputs and targets must be tensors with a row for each sample, found a PackedSequence, with a row for "
-            "each step; use mg.interop.from_packed(packed), and batch_first=True for recurrent layers"
-        )
-    if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
-        raise TypeError(
-            f"{name} must be strided, COO or masked tensors, found one of layout {value.layout}; write "
-            f"mg.from_{'nested' if value.is_nested else 'sparse'}(x)"
-        )
-    if value.dim() == 0:
-        raise ValueError(
-            f"{name} must be tensors whose first dimension is that of samples, found a 0-dim tensor{_SHARED}"
-        )
-    size: int = value.shape[0]
-    if expected not in (None, size):
-        integers = value.dim() == 1 and not (value.is_floating_point() or value.is_complex())
-        raise ValueError(
-            f"{name} must have {expected} samples, as the first tensor of inputs, found a tensor of shape "
-            f"{tuple(value.shape)}{_OFFSETS if integers else _SHARED}"
-        )
-    return size
-
-
-def _one_of(x: Tensor | MaskedTensor, split: Callable[[Tensor], Tensor]) -> Any:
-    """Return a batch of one sample of ``x``, under ``vmap``; jagged tensors are padded for it."""
-    if x.layout not in (torch.strided, torch.jagged):
-        raise NotBatchedError(
-            f"the samples of a tensor of layout {x.layout} have different numbers of entries; pass x.to_dense() if "
-            "memory allows"
-        )
-    return pytree.tree_map(split, x.to_dense() if x.layout is torch.jagged else x).unsqueeze(0)
 
 
 class Chunk(NamedTuple):
     """The gradients of consecutive samples."""
 
-    gradients: dict[str, SampleGradients]
-    """By the name of the parameter; those without a gradient are omitted."""
+    gradients: dict[str, Tensor]
+    """(samples, *shape) by the name of the parameter, strided or COO; those without a gradient are omitted."""
     specified: Tensor
     """Samples whose loss is specified, Boolean (samples,)."""
 
@@ -169,20 +73,21 @@ class PerSample:
             raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
         self.device = next(iter(self.parameters.values())).device
         self.create_graph = create_graph
-        self._batch = _Batch.of(inputs, targets)
+        self._batch = Batch.of(inputs, targets)
         if not create_graph:
-            self._batch = _Batch(self._batch.map(lambda x: x.detach()), self._batch.size)
+            self._batch = Batch(self._batch.map(lambda x: x.detach()), self._batch.size)
         self._model, self._loss_fn, self._randomness, self._method = model, loss_fn, randomness, method
         self._chunk_size = chunk_size or max(self._batch.size, 1)
         self._masks = {name: trained_entries(p) for name, p in self.parameters.items()}
-        #: parameters whose gradient is sparse even without a look-up
-        self._sparse: set[int] = set()
+        #: names of tables with sparse gradients, by the id of the parameter
+        self._sparse: dict[int, str] = {}
+        names = {id(p): name for name, p in self.parameters.items()}
         hooked = (f"the parameter {name}" for name, p in self.parameters.items() if p._backward_hooks)
         self._hooked = next(hooked, "")
         for name, module in model.named_modules():
-            self._check_module(name or "it", module)
+            self._check_module(name or "it", module, names)
 
-    def _check_module(self, name: str, module: nn.Module) -> None:
+    def _check_module(self, name: str, module: nn.Module, names: Mapping[int, str]) -> None:
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             if module.training or module.running_mean is None:
                 raise CoupledSamplesError(
@@ -193,7 +98,8 @@ class PerSample:
         elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             if self.create_graph:
                 raise TypeError(f"model: {name} ({type(module).__name__}) {_NOT_TWICE}")
-            self._sparse.add(id(module.weight))
+            if id(module.weight) in names:
+                self._sparse[id(module.weight)] = names[id(module.weight)]
         if module._backward_hooks or module._backward_pre_hooks:
             self._hooked = f"{name} ({type(module).__name__})"
 
@@ -216,7 +122,7 @@ class PerSample:
                 except Exception as error:
                     if self._method == "batched":
                         raise
-                    reason = _in_words(error)
+                    reason = str(error).split(". ")[0].rstrip(".") or type(error).__name__
             alone = (self._alone(batch.part(i, i + 1), random) for i in range(batch.size))
             for chunk in alone if found is None else (found,):
                 connected |= bool(chunk.gradients) or not bool(chunk.specified.all())
@@ -242,45 +148,72 @@ class PerSample:
         return p.new_zeros(samples, *p.shape)
 
     @torch.enable_grad()
-    def _at_once(self, batch: _Batch, loss_alone: bool = False) -> Chunk:
-        """Run the model on all samples under ``vmap``, and the loss; ``loss_alone``: the loss sample by sample."""
-        if self._hooked:  # a hook expects one sample's gradient, and is not called at all under vmap
+    def _at_once(self, batch: Batch) -> Chunk:
+        """Differentiate all samples under ``vmap``."""
+        if self._hooked:  # a hook expects one sample's gradient
             raise NotBatchedError(f"{self._hooked} has a backward hook")
-        rules = {} if self.create_graph else RULES  # what they keep cannot be differentiated again
-        mode, failed = PerSampleMode(self.parameters, batch.size, rules, self.create_graph), False
+        leaves, spec = pytree.tree_flatten(batch.map(padded))
+        # Tables with sparse gradients stay in the model: only rows that were looked up have a gradient.
+        dense = {name: p for name, p in self.parameters.items() if id(p) not in self._sparse}
+        copies = {name: p.view_as(p) if self.create_graph else p.detach() for name, p in dense.items()}
+        anchor = {"": torch.zeros((), device=self.device)} if self._sparse else {}
+        used: list[str] = []
+        objects: list[bool] = []
+
+        def one_sample(*samples: Tensor) -> Any:
+            level = functorch.maybe_current_level() or 0
+            modes: list[OneSample] = []
+            cotangents: list[Tensor] = []
+
+            def loss_of(given: dict[str, Tensor]) -> Any:
+                each = iter(samples)
+                rows = [next(each).unsqueeze(0) if isinstance(x, Tensor) else x for x in leaves]
+                inputs, targets = pytree.tree_unflatten(rows, spec)
+                modes.append(OneSample(self._sparse, given.get("")))
+                with modes[0]:
+                    output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
+                    loss, some = self._loss(output, targets)
+                if some:
+                    outputs = pytree.tree_leaves(output)
+                    objects.append(_has_objects(outputs))
+                    for x in _in_graph(outputs):
+                        x.register_hook(cotangents.append)
+                return loss, (loss, some)
+
+            found, of_loss = torch.func.grad(loss_of, has_aux=True)({**copies, **anchor})
+            used[:] = [name for name, g in found.items() if functorch.is_batchedtensor(g) or bool(g.any())]
+            kept = pytree.tree_map(lambda x: at_level(x, level), (modes[0].looked, cotangents))
+            return {name: found[name] for name in used if name}, of_loss, kept
+
         with warnings.catch_warnings():
             # Operations without a rule for vmap run sample by sample, as in a loop.
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            with mode.samples(self._randomness):
-                inputs, targets = batch.map(lambda x: _one_of(x, mode.split))
-                with mode:
-                    output: Any = mode.call(self._model, inputs)
-                    pair: Any = ()
-                    try:
-                        pair = () if loss_alone else self._loss(output, targets)
-                    except Exception:
-                        failed = True
-                leaves, spec = pytree.tree_flatten(output)
-                leaves, pair = [[mode.merged(x) for x in xs] for xs in (leaves, pair)]
-            if failed:
-                return self._at_once(batch, loss_alone=True)
-            if loss_alone:
-                rows = [[x[i] if isinstance(x, Tensor) else x for x in leaves] for i in range(batch.size)]
-                pairs = [
-                    self._loss(pytree.tree_unflatten(row, spec), batch.part(i, i + 1).tree[1])
-                    for i, row in enumerate(rows)
-                ]
-                pair = map(torch.stack, zip(*pairs, strict=True))
-            losses, specified = pair
-            if not losses.requires_grad:
-                raise NotBatchedError("the loss depends on no parameter")
-            watched, unknown = _watched(leaves, specified)
-            cotangents = mode.backward(losses.sum(), watched)
-        kept = {name: joined(parts).to(self.parameters[name].dtype) for name, parts in mode.kept.items()}
-        return self._chunk(kept, specified | unknown, cotangents)
+            kept, (losses, specified), (looked, cotangents) = torch.func.vmap(
+                one_sample, randomness=self._randomness
+            )(*(x for x in leaves if isinstance(x, Tensor)))
+        legitimate = {copy.grad_fn for copy in copies.values()}
+        if losses.requires_grad and _reaches(losses, [*self.parameters.values()], legitimate):
+            raise NotBatchedError(
+                "a parameter is used through a reference outside of the module, which vmap cannot see"
+            )
+        kept |= {name: self._rows(name, parts, batch.size) for name, parts in looked.items() if parts}
+        if not self.create_graph:
+            kept = {name: gradient.detach() for name, gradient in kept.items()}
+        return self._chunk(kept, specified, cotangents, any(objects), batch.size)
+
+    def _rows(self, name: str, looked: Sequence[Looked], samples: int) -> Tensor:
+        """Return the gradients of a sparse table, COO (samples, V, D)."""
+        table = self.parameters[name]
+        each: list[tuple[Tensor, Tensor, Tensor]] = []
+        for rows, counted, gradient in looked:
+            kept = counted.reshape(samples, -1).nonzero(as_tuple=True)
+            values = gradient.reshape(samples, -1, table.shape[1])[kept]
+            each.append((kept[0], rows.reshape(samples, -1).long()[kept], values.to(table.dtype)))
+        at, rows, values = (torch.cat(parts) for parts in zip(*each, strict=True))
+        return sparse_rows(at, rows, values, (samples, *table.shape))
 
     @torch.enable_grad()
-    def _alone(self, sample: _Batch, random: list[Tensor]) -> Chunk:
+    def _alone(self, sample: Batch, random: list[Tensor]) -> Chunk:
         """Run model and loss on one sample, without vmap."""
         if random:
             _set_random_state(self.device, random)
@@ -293,48 +226,54 @@ class PerSample:
                 "the model draws random numbers, and randomness='error'; use 'different' or 'same', or model.eval()"
             )
         if not loss.requires_grad:
-            return self._chunk({}, some.view(1), ())
-        watched, unknown = _watched(pytree.tree_leaves(output), some)
-        by = [*self.parameters.values(), *watched]
+            return self._chunk({}, some, (), False, 1)
+        outputs = pytree.tree_leaves(output) if some else []
+        by = [*self.parameters.values(), *_in_graph(outputs)]
         found = [
             None if g is None else g.unsqueeze(0)
             for g in torch.autograd.grad(loss, by, create_graph=self.create_graph, allow_unused=True)
         ]
-        kept: dict[str, SampleGradients] = {}
+        kept: dict[str, Tensor] = {}
         for name, g in zip(self.parameters, found, strict=False):
             if g is None:
                 continue
             if self.create_graph and g.layout is not torch.strided:
                 raise TypeError(f"model: a look-up {_NOT_TWICE}")
             if g.layout is torch.sparse_coo and g.sparse_dim() == 2 and g.dim() == 3:
-                table, at = (g.shape[1], g.shape[2]), g._indices()
-                kept[name] = Rows(at[0], at[1], g._values(), 1, table, True)
+                kept[name] = sparse_rows(g._indices()[0], g._indices()[1], g._values(), g.shape)
             else:
-                kept[name] = Full(g.to_dense())
-        return self._chunk(kept, (some | unknown).view(1), found[len(self.parameters) :])
+                kept[name] = g.to_dense()
+        return self._chunk(kept, some, found[len(self.parameters) :], _has_objects(outputs), 1)
 
     def _chunk(
-        self, kept: dict[str, SampleGradients], specified: Tensor, cotangents: Sequence[Tensor | None]
+        self,
+        kept: dict[str, Tensor],
+        flags: Sequence[Tensor],
+        cotangents: Sequence[Tensor | None],
+        objects: bool,
+        size: int,
     ) -> Chunk:
         """Return the gradients with zeros for samples and entries that have none.
 
         A nonzero gradient by the outputs (NaN included) distinguishes an empty loss from one with additional
-        terms.
+        terms; it is not known of outputs in ``objects``.
         """
-        specified = specified.to(self.device)
+        specified = torch.full((size,), objects or not flags, device=self.device)
+        for flag in flags:
+            specified = specified | flag.reshape(size).to(self.device)
         for g in cotangents:
             if g is not None:
                 nonzero = (g.detach() != 0).unsqueeze(-1).flatten(1).any(1)
                 specified = specified | nonzero.to(self.device)
-        if not bool(specified.all()):  # zero times a masked value may be NaN
-            kept = {name: part.without(~specified) for name, part in kept.items()}
+        if flags and not bool(specified.all()):  # zero times a masked value may be NaN
+            kept = {name: without(part, ~specified) for name, part in kept.items()}
         for name, mask in self._masks.items():
             if mask is not None and name in kept:
-                kept[name] = kept[name].within(mask)
+                kept[name] = restricted(kept[name], mask)
         return Chunk(kept, specified)
 
-    def _loss(self, output: Any, targets: Any) -> tuple[Tensor, Tensor]:
-        """Return one sample's loss, and whether its targets and outputs were specified anywhere."""
+    def _loss(self, output: Any, targets: Any) -> tuple[Tensor, list[Tensor]]:
+        """Return one sample's loss, and flags of which one is True if it has a specified entry; none: it has."""
         with noting() as noted:
             loss = self._loss_fn(output) if targets is None else self._loss_fn(output, targets)
         if not isinstance(loss, (Tensor, MaskedTensor)):
@@ -345,40 +284,32 @@ class PerSample:
                 "or reduction='sum'"
             )
         if isinstance(loss, MaskedTensor):
-            return loss.filled(0).reshape(()), loss.mask.reshape(())
-        some = [_current(mask).any().to(loss.device) for mask in noted]
-        return loss.reshape(()), functools.reduce(
-            operator.or_, some or [torch.ones((), dtype=torch.bool, device=loss.device)]
-        )
+            return loss.filled(0).reshape(()), [loss.mask.reshape(())]
+        # The loss may have made transformations of its own, which have ended.
+        level = functorch.maybe_current_level() or 0
+        return loss.reshape(()), [at_level(mask, level).any() for mask in noted]
 
 
-def _current(x: Tensor) -> Tensor:
-    """Return ``x`` without the wrappers of transformations that have ended; the loss may have made some."""
-    level = functorch.maybe_current_level() or 0
-    while functorch.is_functorch_wrapped_tensor(x) and functorch.maybe_get_level(x) > level:
-        x = functorch.get_unwrapped(x)
-    return x
+def _in_graph(outputs: Sequence[Any]) -> list[Tensor]:
+    return [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
 
 
-def _watched(outputs: Sequence[Any], specified: Tensor) -> tuple[list[Tensor], bool]:
-    """Return outputs whose gradients show that a loss is not empty, and whether objects may contain others."""
-    if bool(specified.all()):
-        return [], False
-    unknown = any(not isinstance(x, (Tensor, int, float, str, type(None))) for x in outputs)
-    return [x for x in outputs if isinstance(x, Tensor) and x.requires_grad], unknown
+def _has_objects(outputs: Sequence[Any]) -> bool:
+    """Return whether outputs may contain tensors that are not visible."""
+    return any(not isinstance(x, (Tensor, int, float, str, type(None))) for x in outputs)
+
+
+def _reaches(loss: Tensor, leaves: Sequence[Tensor], without: set[Any]) -> bool:
+    """Return whether the graph of ``loss`` leads to one of ``leaves`` other than through the nodes ``without``."""
+    wanted = {id(leaf) for leaf in leaves}
+    ways = nodes_between(loss, leaves) - without
+    return any(id(getattr(n, "variable", None)) in wanted for way in ways for n, _ in way.next_functions)
 
 
 @functools.cache
 def _warn_once(message: str) -> None:
     """Warn of a model that needs the loop, once: not at every step."""
     warnings.warn(message, stacklevel=level_of_user())
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, NotBatchedError):
-        return str(error)
-    found = ((re.search(pattern, str(error)), words) for pattern, words in _REASONS)
-    return next(f"the model or the loss {words.format(*match.groups())}" for match, words in found if match)
 
 
 def _random_state(device: torch.device) -> list[Tensor]:
