@@ -20,7 +20,7 @@ _ELSEWHERE = {
     "semantics/convolutions.py": (
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
     ),
-    "semantics/entries.py": "tests/unit/semantics/test_harmless.py tests/unit/semantics/test_elementwise.py",
+    "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
     "semantics/linear_algebra.py": "tests/unit/semantics/test_linear_algebra.py tests/unit/semantics/test_chains.py",
     "semantics/losses/": "tests/unit/semantics/losses",
     "semantics/max_pooling.py": "tests/unit/semantics/test_pooling.py",

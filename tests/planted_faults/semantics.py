@@ -14,7 +14,7 @@ FAULTS: tuple[Fault, ...] = (
         "return total / values.numel() if average else total",
     ),
     Fault(
-        "a look finds everything harmless",
+        "sums that are not finite are taken for finite",
         "semantics/entries.py",
         "return bool(cmath.isfinite(total.item()))",
         "return True",

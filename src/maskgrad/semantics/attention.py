@@ -20,7 +20,7 @@ from torch import Tensor
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, Operand, is_finite, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.products import sum_of_products
@@ -98,10 +98,10 @@ def attend(
         taking_part = taking_part & bias.allowed
     has_keys = any_of(taking_part, (-1,), keepdim=True)
     served = by_query & has_keys
-    operands = (query, key, value)
-    blank = not all(_whole_rows(x) and is_finite(values_of(x)) for x in operands)
-    if blank:
-        query, key, value = _blank(operands, served, taking_part)
+    # NaN in a plain key would come back through 0 * NaN
+    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
+    used = used.any(-2).unsqueeze(-1)
+    query, key, value = _rows_kept(query, served), _rows_kept(key, used), _rows_kept(value, used)
     added = None if bias.added is None else torch.where(served, bias.added, 0)
     mask = None
     if isinstance(key, Entries) or bias.allowed is not None:
@@ -111,26 +111,10 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     parts = (values_of(query), values_of(key), values_of(value))
     result = differentiable_attention(*parts, mask, dropout_p, scale)
-    if not blank and can_read(result) and not is_finite(result):
-        # products of finite numbers may be infinite under the mask: the same call, so that the bits are the same
-        query, key, value = _blank(operands, served, taking_part)
-        parts = (values_of(query), values_of(key), values_of(value))
-        result = differentiable_attention(*parts, mask, dropout_p, scale)
-    if can_read(result) and not is_finite(result):
+    if can_read(result) and not adds_up_to_finite(result):
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
-
-
-def _blank(
-    operands: tuple[Operand, Operand, Operand], served: Tensor, taking_part: Tensor
-) -> tuple[Operand, Operand, Operand]:
-    """Query, key and value with zeros in unspecified entries and in unused rows, whatever these contain."""
-    query, key, value = operands
-    # NaN in a plain key would come back through 0 * NaN
-    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
-    used = used.any(-2).unsqueeze(-1)
-    return _rows_kept(query, served), _rows_kept(key, used), _rows_kept(value, used)
 
 
 def _rows_kept(operand: Operand, rows: Tensor) -> Operand:

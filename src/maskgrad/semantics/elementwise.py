@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from maskgrad.mode import can_read, mode
+from maskgrad.mode import mode
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import (
     Entries,
@@ -27,9 +26,7 @@ from maskgrad.semantics.entries import (
     fill,
     filled,
     intersection,
-    is_moderate,
     is_position_by_position,
-    keeps_strides,
     mask_of,
     specified,
     values_of,
@@ -42,10 +39,7 @@ GRADIENT = "zero at unspecified entries"
 
 
 def elementwise(
-    filler: float | None,
-    looks: bool = False,
-    linear: tuple[int, ...] = (),
-    harmless: Callable[[Tensor, tuple[Any, ...], dict[str, Any]], bool] | None = None,
+    filler: float | None, looks: bool = False, linear: tuple[int, ...] = ()
 ) -> Callable[..., Any]:
     """The rule of the family: make the operands safe, apply the called function.
 
@@ -53,7 +47,6 @@ def elementwise(
         filler: the scalar that replaces masked values; None if nothing needs to be replaced.
         looks: the function refuses some values, so it must never see masked values.
         linear: positions of operands that do not occur in their own derivatives.
-        harmless: returns whether the first two derivatives are finite at all values of these operands.
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -71,7 +64,7 @@ def elementwise(
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
             derivatives = _derivatives(operands)
-        if filler is None or derivatives == 0 or (harmless and derivatives and harmless(mask, args, kwargs)):
+        if filler is None or derivatives == 0:
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             if kwargs:
                 kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
@@ -111,33 +104,6 @@ def _derivatives(operands: tuple[Any, ...]) -> int | None:
         if operand.requires_grad:
             number += 1
     return number if number and torch.is_grad_enabled() else 0
-
-
-def _are_moderate(mask: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether derivatives are finite at all masked values of the operands."""
-    tensors = []
-    for operand in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(operand, (Entries, torch.Tensor)):
-            tensors.append(values_of(operand))
-        elif isinstance(operand, float) and operand and not 1e-9 < abs(operand) < 1e9:
-            return False  # a slope of inf, a temperature of 1e-40
-    return is_moderate(mask, *tensors)
-
-
-def _are_low(mask: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """The same for exponentials: whether all values are below a limit; False for NaN."""
-    tensors = [values_of(operand) for operand in (*args, *kwargs.values())]
-    return (
-        can_read(*tensors)
-        and keeps_strides(mask)
-        and all(
-            x.is_contiguous()
-            and x.dtype in (torch.float32, torch.float64)
-            and x.numel() > 0
-            and x.detach().amax().item() < LOW
-            for x in tensors
-        )
-    )
 
 
 def _alone(operands: tuple[Any, ...]) -> bool:
@@ -199,17 +165,6 @@ AT_ONE = """
     special.laguerre_polynomial_l special.legendre_polynomial_p special.shifted_chebyshev_polynomial_t
     special.shifted_chebyshev_polynomial_u special.shifted_chebyshev_polynomial_v special.shifted_chebyshev_polynomial_w
 """
-
-#: Those of them whose first two derivatives are finite at all values up to 1e9.
-TAME = """
-    arctan|atan asinh|arcsinh cos erf erfc sigmoid|special.expit sin square tanh
-    celu elu gelu hardsigmoid hardswish leaky_relu logsigmoid selu silu softplus softsign tanhshrink
-    mul|multiply
-"""
-
-#: Exponentials: finite derivatives below LOW.
-RISING = "exp exp2 expm1"
-LOW = 80.0
 
 #: Operations whose domain, or a pole of whose derivative, excludes 1.
 ELSEWHERE: dict[str, float] = {
@@ -291,10 +246,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
         extra.append(torch.Tensor.__div__)
         reflected.append((torch.Tensor.__rdiv__, operator.truediv))
         in_place.append(torch.Tensor.__idiv__)
-    harmless = (
-        _are_moderate if spellings in TAME.split() else _are_low if spellings in RISING.split() else None
-    )
-    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()), harmless)
+    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()))
     found = record(
         " ".join(plain),
         "elementwise",

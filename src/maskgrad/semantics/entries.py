@@ -1,11 +1,7 @@
 """The data of semantic rules: values, and which of them are specified.
 
-Masked values must not be read, and are replaced before a function sees them. Often they are harmless, and checking is
-cheaper than replacing: an unspecified result has the gradient 0, exactly; so a masked operand
-can affect others only as a factor of that 0, where 0 * inf is NaN. If a check shows that the values are finite (and
-of a size at which derivatives are finite, too), nothing needs to be replaced. Checking reads the values once; replacing
-reads and writes them, and the gradient again. Where no check is possible (in a graph, under a transform, on another
-device), they are replaced.
+Masked values must not be read, and are replaced before a function sees them: an unspecified result has the gradient 0,
+but 0 * inf is NaN, and so is 0 times a derivative that is infinite at a masked value.
 """
 
 from __future__ import annotations
@@ -181,45 +177,12 @@ def specified(values: Any, mask: Tensor) -> Any:
     return values
 
 
-#: Bound on a sum of squares: no value is then above 1e9, so its fourth power is finite.
-MODERATE = 1e18
-
-
 def is_complete(mask: Tensor) -> bool:
     """Return whether a mask can be read and has only specified entries."""
     return can_read(mask) and all_of(mask)
 
 
-def is_finite(values: Tensor) -> bool:
-    """Return whether values can be read and are all finite; False if their sum overflows."""
-    return can_read(values) and adds_up_to_finite(values)
-
-
 def adds_up_to_finite(values: Tensor) -> bool:
-    """:func:`is_finite` for values that may be read."""
+    """Return whether values, which may be read, are all finite; False if their sum overflows."""
     total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
     return bool(cmath.isfinite(total.item()))
-
-
-def keeps_strides(mask: Tensor) -> bool:
-    """Return whether contiguous values that are filled under ``mask`` stay contiguous.
-
-    Else the bits of a vectorised function may depend on whether they were filled.
-    """
-    if mask.is_contiguous():
-        return True
-    steps = [step for size, step in zip(mask.shape, mask.stride(), strict=True) if size > 1 and step]
-    return steps == sorted(steps, reverse=True)
-
-
-def is_moderate(mask: Tensor, *tensors: Tensor) -> bool:
-    """Return whether values can be read without a copy and none is above 1e9, so nothing need be filled."""
-    if not can_read(*tensors) or not keeps_strides(mask):
-        return False
-    for values in tensors:
-        if values.dtype not in (torch.float32, torch.float64) or not values.is_contiguous():
-            return False
-        flat = values.detach().view(-1)
-        if not flat.dot(flat).item() < MODERATE:
-            return False
-    return True

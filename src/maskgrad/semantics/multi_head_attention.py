@@ -25,7 +25,7 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, is_finite, rearranged, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.signatures import bound
 
@@ -50,9 +50,7 @@ def multi_head_attention_forward(
     bias = _bias(given, values_of(query).dtype, (size, heads, length, values_of(key).shape[0]))
 
     # Non-finite values in positions excluded for all queries must not reach the weights' gradients either.
-    if bias.allowed is not None and not all(
-        map(is_finite, {id(x): values_of(x) for x in (query, key, value)}.values())
-    ):
+    if bias.allowed is not None:
         reached = bias.allowed.expand(size, heads, length, values_of(key).shape[0]).any(1)  # N, L, S
         query = _blank(query, reached.any(2))
         key, value = _blank(key, reached.any(1)), _blank(value, reached.any(1))

@@ -17,7 +17,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, as_entries, fill, filled, is_finite, is_moderate, widened
+from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widened
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import vector_norm
 
@@ -71,10 +71,8 @@ def affine(
     mask = parameters_mask(mask, shape, weight, bias)
     if weight is not None:
         weight = filled(weight, 1).to(values.dtype).reshape(shape)
-        if not (is_finite(weight) and is_finite(scale)):
-            # 0 * inf, of an infinite weight or scale and an unspecified entry, must not reach the other's gradient.
-            values = torch.where(mask, values, 0)
-        values = values * weight
+        # 0 * inf, of an infinite weight or scale and an unspecified entry, must not reach the other's gradient.
+        values = fill(values, mask, 0) * weight
     if bias is not None:
         values = values + filled(bias, 1).to(values.dtype).reshape(shape)
     return Entries(values.to(dtype), mask)
@@ -97,13 +95,6 @@ def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
     return size == 0 or not (count % size).any()
 
 
-def _harmless(x: Entries, filler: float, *parameters: Tensor | None) -> Tensor:
-    """Return values that affect no statistics, no parameter's gradient and no other row."""
-    looked_at = (x.values, *[p for p in parameters if p is not None])
-    plain: Tensor = x.values if is_moderate(x.mask, *looked_at) else fill(x, x.mask, filler)
-    return plain
-
-
 def _last(input: Entries, normalized_shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(input.mask.ndim - len(normalized_shape), input.mask.ndim))
 
@@ -122,7 +113,7 @@ def layer_norm(
     dtype = F.layer_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, *plain, eps).dtype
     dims = _last(x, normalized_shape)
     if eps > 0 and complete_or_empty(x.mask, dims):
-        values = F.layer_norm(_harmless(x, 0, *plain), normalized_shape, *plain, eps)
+        values = F.layer_norm(fill(x, x.mask, 0), normalized_shape, *plain, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     parts = standardize(x, dims, eps)
     return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
@@ -154,8 +145,7 @@ def rms_norm(
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
     if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
-        safe = _harmless(x, 1, safe_weight) if eps is None or eps > 0 else fill(x, x.mask, 1)
-        values = F.rms_norm(safe, normalized_shape, safe_weight, eps)
+        values = F.rms_norm(fill(x, x.mask, 1), normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
     parts = standardize(x, dims, eps, centered=False)
@@ -193,7 +183,7 @@ def group_norm(
     )
     split = x.mask.unflatten(1, (num_groups, -1))
     if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
-        values = F.group_norm(_harmless(x, 0, *plain), num_groups, *plain, eps)
+        values = F.group_norm(fill(x, x.mask, 0), num_groups, *plain, eps)
         return Entries(values, parameters_mask(x.mask, channels(values), weight, bias))
     return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
 

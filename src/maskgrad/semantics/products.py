@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
-from maskgrad.mode import TRACED, can_read, is_plain, mode
-from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, fill, safe, values_of
+from maskgrad.mode import TRACED, can_read, mode
+from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, safe, values_of
 from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
@@ -135,77 +135,14 @@ def contracted(
 ) -> Entries:
     """A contraction: the sums of the products that have only specified factors, specified where there is one.
 
-    A factor whose rows are each fully specified or fully masked, as with padding, gives results that are fully
-    specified or fully masked: it is not filled first, unless the results turn out not to be finite.
-
     Args:
         function: sums the products of ``equation``, and may add a bias to them.
         factors: the factors, at least one masked.
         equation: the dimensions that the factors share.
         pure: the same without a bias, if ``function`` adds one.
     """
-    eager = mode() == "eager"
-    parts: list[Any] = []
-    number, one, left_alone = 0, -1, False
-    for i, factor in enumerate(factors):
-        if isinstance(factor, Entries):
-            number, one = number + 1, i
-            values, mask = factor
-            if eager and _in_rows(mask, equation.summed[i]) and is_plain(values):
-                left_alone = True
-            else:
-                values = fill(factor, mask, 0)
-            parts.append(values)
-        else:
-            parts.append(factor)
-    result = function(*parts)
-    one = one if number == 1 else -1
-    in_rows = one >= 0 and left_alone and _gives_rows(factors[one].mask, equation, one, result)  # type: ignore[union-attr]
-    if eager and is_plain(result) and not _is_harmless(result, parts, one, left_alone, in_rows):
-        if left_alone:
-            parts = [safe(factor) for factor in factors]
-            result = function(*parts)
-        result = _with_nonfinite_fixed(function, factors, parts, result, pure)
-    if in_rows:
-        mask = factors[one].mask  # type: ignore[union-attr]
-        return Entries(result, mask.as_strided(result.shape, (*mask.stride()[:-1], 0)))
-    return Entries(result, any_product(equation, factors, result.shape))
-
-
-def _gives_rows(mask: Tensor, equation: Equation, one: int, result: Tensor) -> bool:
-    """Return whether the last dimension of the only masked factor is summed, and its rows are those of the result."""
-    return (
-        equation.is_straight[one]
-        and equation.summed[one] == (mask.ndim - 1,)
-        and mask.shape[-1] > 0
-        and mask.shape[:-1] == result.shape[:-1]
-    )
-
-
-def _is_harmless(result: Tensor, parts: Sequence[Operand], one: int, left_alone: bool, in_rows: bool) -> bool:
-    """Whether no non-finite value has reached a result where it does not belong; reads as few values as possible.
-
-    Filled zeros only meet their partners: if these are finite, and smaller, the results need no check.
-    A row that was not filled shows in each of its results, so one column of them is enough; its partners must be
-    finite, too, because in the backward pass they are multiplied by gradients of 0.
-
-    Args:
-        result: the sums of products.
-        parts: the factors passed to it.
-        one: index of the masked factor, if it is the only one.
-        left_alone: whether any masked factor was not filled.
-        in_rows: whether that was the only masked one, and each of its rows gives the results of one row.
-    """
-    if one >= 0 and len(parts) == 2 and (in_rows or not left_alone):
-        partner = parts[1 - one]
-        if (
-            isinstance(partner, Tensor)
-            and partner.numel() < result.numel()
-            and is_plain(partner)
-            and adds_up_to_finite(partner)
-        ):
-            return not in_rows or adds_up_to_finite(result.select(-1, 0))
-    return adds_up_to_finite(result)
+    values = sum_of_products(function, factors, pure)
+    return Entries(values, any_product(equation, factors, values.shape))
 
 
 def sum_of_products(
@@ -219,17 +156,8 @@ def sum_of_products(
     be read (eagerly, on the CPU) such results are recomputed: finite products once, and IEEE's result only
     where a non-finite factor has specified partners.
     """
-    parts = [safe(factor) for factor in factors]
-    return _with_nonfinite_fixed(function, factors, parts, function(*parts), pure)
-
-
-def _with_nonfinite_fixed(
-    function: Callable[..., Tensor],
-    factors: Sequence[Operand],
-    zeroed: Sequence[Tensor],
-    result: Tensor,
-    pure: Callable[..., Tensor] | None,
-) -> Tensor:
+    zeroed = [safe(factor) for factor in factors]
+    result = function(*zeroed)
     if not (result.is_floating_point() or result.is_complex()) or not can_read(result):
         return result
     if adds_up_to_finite(result):
@@ -237,17 +165,6 @@ def _with_nonfinite_fixed(
     return fix_nonfinite(
         function, zeroed, [indicator(factor) for factor in factors], result, pure or function
     )
-
-
-def _in_rows(mask: Tensor, summed: tuple[int, ...] | None) -> bool:
-    """Return whether each result depends on specified entries of a masked factor only, or on masked ones only."""
-    if summed is None:
-        return False
-    shape, strides = mask.shape, mask.stride()
-    for i in summed:  # noqa: SIM110 (a generator costs as much as the checks)
-        if i >= len(shape) or not (strides[i] == 0 or shape[i] == 1):
-            return False
-    return True
 
 
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:

@@ -1,4 +1,4 @@
-"""What lies under a mask is left alone where a look shows that it is harmless, and only there."""
+"""What lies under a mask changes neither results nor gradients, not by a bit."""
 
 from __future__ import annotations
 
@@ -12,37 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.semantics.elementwise import LOW, RISING, TAME
-from maskgrad.semantics.entries import is_complete, is_finite, is_moderate
 
 LENGTHS = torch.tensor([2, 5, 0])
 KEPT = (torch.arange(5) < LENGTHS[:, None])[..., None]
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64]
-)
-def test_what_is_finite(dtype: torch.dtype) -> None:
-    x = torch.ones(300, dtype=dtype) * 300  # a sum that float16 could not hold
-    assert is_finite(x)
-    for broken in (math.inf, -math.inf, math.nan):
-        x[7] = broken
-        assert not is_finite(x)
-
-
-def test_what_is_moderate() -> None:
-    x, mask = torch.ones(2, 5), torch.ones(2, 5, dtype=torch.bool)
-    assert is_moderate(mask, x)
-    assert is_moderate(mask[:, :1].expand(2, 5), x)
-    for broken in (math.inf, math.nan, 1e10, -1e10):
-        assert not is_moderate(mask, x.index_fill(0, torch.tensor([1]), broken))
-    assert not is_moderate(mask, x[:, ::2])  # a look would copy
-    assert not is_moderate(mask, x.half())
-    assert not is_moderate(torch.ones(5, 2, dtype=torch.bool).t(), x)  # filled, x would get other strides
-
-
-#: where a look at values decides what is computed
-LOOKS: dict[str, Callable[[Any], Any]] = {
+#: Where garbage is filled before, or deselected after.
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     **{name: getattr(torch, name) for name in ("sigmoid", "exp", "exp2", "tanh", "square")},
     **{name: getattr(F, name) for name in ("gelu", "softplus", "silu", "logsigmoid")},
     "addcmul": lambda x: torch.addcmul(x, x, x),
@@ -57,9 +33,9 @@ LOOKS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize(
     "form", ["rows", "permuted rows", "holes", "permuted", "permuted mask", "every other"]
 )
-@pytest.mark.parametrize("name", LOOKS)
-def test_bits_do_not_depend_on_what_a_look_finds(name: str, form: str) -> None:
-    """A vectorised function of PyTorch gives other bits for other strides: whether values are filled must not show."""
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bits_do_not_depend_on_what_is_masked(name: str, form: str) -> None:
+    """A vectorised function of PyTorch gives other bits for other strides."""
     torch.manual_seed(0)
     for shape in ((3, 5, 4), (4, 40, 16)):
         numbers = torch.randn(shape) * 3
@@ -76,61 +52,12 @@ def test_bits_do_not_depend_on_what_a_look_finds(name: str, form: str) -> None:
             elif form == "every other":
                 x = torch.stack((x, x), -1)[..., 0]
             x.requires_grad_()
-            result = LOOKS[name](mg.masked(x, mask)).filled(0.0)
+            result = FUNCTIONS[name](mg.masked(x, mask)).filled(0.0)
             (grad,) = torch.autograd.grad(result.cos().sum(), x)
             found.append((result.detach(), grad))
         for result, grad in found[1:]:
             assert torch.equal(result, found[0][0]), shape
             assert torch.equal(grad, found[0][1]), shape
-
-
-def test_nothing_is_looked_at_where_that_would_break_a_graph() -> None:
-    mask = torch.ones(3, dtype=torch.bool)
-    found = []
-
-    def look(x: Tensor) -> Tensor:
-        found.append((is_finite(x), is_moderate(mask, x), is_complete(mask)))
-        return x.sum()
-
-    torch.func.grad(look)(torch.ones(3))
-    torch.func.jvp(look, (torch.ones(3),), (torch.ones(3),))
-    # of a mask that no transform knows, the numbers are there; yet a look depends on nothing else than the state
-    assert found == [(False, False, False)] * 2
-    assert is_complete(mask)
-    assert not is_complete(~mask)
-
-
-#: numbers of all sizes up to the limit, at which exponentials, logarithms and powers overflow in turn
-SIZES = torch.tensor([0.0, 1e-38, 1e-30, 1e-9, 1.0, 3.0, 20.0, 87.0, 89.0, 104.0, 1e3, 1e4, 1e6, 1e9])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", (TAME + RISING).split())
-def test_derivatives_of_moderate_numbers_are_finite(name: str, dtype: torch.dtype) -> None:
-    name = name.partition("|")[0]
-    function = getattr(torch, name, None) or getattr(F, name)
-    numbers = torch.cat([SIZES, -SIZES]).to(dtype)
-    if name in RISING.split():
-        numbers = torch.cat([numbers[numbers < LOW], numbers.new_tensor([LOW, -math.inf])])
-    ways: list[Callable[..., Tensor]] = [function]
-    if name == "gelu":
-        ways.append(lambda x: F.gelu(x, approximate="tanh"))
-    for way in ways:
-        for others in _others(name, numbers):
-            x = numbers.clone().requires_grad_()
-            given = [x, *(other.clone().requires_grad_() for other in others)]
-            first = torch.autograd.grad(way(*given).sum(), given, create_graph=True)
-            assert all(bool(g.isfinite().all()) for g in first)
-            if name == "hardsigmoid":  # PyTorch has no second derivative
-                continue
-            weighted = sum((g * 0).sum() for g in first if g.requires_grad)
-            if not isinstance(weighted, int):
-                second = torch.autograd.grad(weighted, given, allow_unused=True)
-                assert all(g is None or bool((g == 0).all()) for g in second)
-
-
-def _others(name: str, numbers: Tensor) -> list[list[Tensor]]:
-    return [[numbers.roll(shift)] for shift in (3, 9)] if name == "mul" else [[]]
 
 
 def _program(x: Any, first: Tensor, second: Tensor) -> Any:
