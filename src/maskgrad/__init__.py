@@ -33,6 +33,7 @@ from maskgrad.gradients import (
     reverse_gradient,
 )
 from maskgrad.gradients.accumulation_ranks import find_ranks_with as _find_ranks_with
+from maskgrad.instead import missing_attribute
 from maskgrad.interop.from_frames import from_arrow, from_pandas, from_polars
 from maskgrad.interop.nested_tensors import from_nested, from_torch_masked
 from maskgrad.interop.scipy_matrices import from_scipy
@@ -51,7 +52,6 @@ from maskgrad.masked_tensor import (
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _refuse_scripts
 from maskgrad.metrics.alignment import align
 from maskgrad.optim.parameters import attach_gradient, train_only
-from maskgrad.removed import missing_attribute
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
 
 if TYPE_CHECKING:

@@ -89,8 +89,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the position of a maximum may be that of an unspecified entry",
         "kernels/extrema/__init__.py",
-        "    if not (can_read_values(is_specified) and all_of(is_specified)):",
-        "    if not can_read_values(is_specified):",
+        "    if not (can_read(is_specified) and all_of(is_specified)):",
+        "    if not can_read(is_specified):",
     ),
     Fault(
         "for a norm of negative order the mask is filled with 0",

@@ -10,7 +10,7 @@ from maskgrad.distributed.checks import check_optimizer, check_parameters
 from maskgrad.distributed.global_sums import global_losses, sampler_mask
 from maskgrad.distributed.preparation import prepare
 from maskgrad.distributed.reductions import count, mean, std, sum, var
-from maskgrad.removed import missing_attribute
+from maskgrad.instead import missing_attribute
 
 if TYPE_CHECKING:
     from maskgrad.distributed.data_parallel import DataParallel

@@ -7,7 +7,7 @@ from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.watching import Watch
 from maskgrad.errors import ExaminationError
-from maskgrad.removed import missing_attribute
+from maskgrad.instead import missing_attribute
 
 __all__ = ["Experiment", "Finding", "Note", "Part", "Report", "Skipped", "Watch", "examine", "watch"]
 

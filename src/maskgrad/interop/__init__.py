@@ -6,6 +6,7 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 ``from_nested``, ``from_pandas``, ``from_polars``, ``from_scipy`` and ``from_torch_masked``.
 """
 
+from maskgrad.instead import missing_attribute
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.keyed_jagged import from_keyed_jagged, to_keyed_jagged
 from maskgrad.interop.named_tensors import Exported, from_dlpack, from_tensors, to_dlpack, to_tensors
@@ -14,7 +15,6 @@ from maskgrad.interop.scipy_matrices import to_scipy
 from maskgrad.interop.sequences import CuSeqlens, from_packed, lengths, to_cu_seqlens, to_packed
 from maskgrad.interop.to_frames import to_arrow, to_pandas, to_polars
 from maskgrad.interop.token_budget import TokenBudgetSampler
-from maskgrad.removed import missing_attribute
 
 __all__ = [
     "CuSeqlens",

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.types import Number
 
 from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
-from maskgrad.masked_tensor.instead import BY_ATTRIBUTE, instead_of
+from maskgrad.instead import INSTEAD
+from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
 from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
@@ -87,7 +88,7 @@ class MaskedTensor(Base):
             if not name.startswith("__") and hasattr(Tensor, name):
                 name = f"torch.Tensor.{name}"
                 raise UnsupportedAttributeError(name, instead=instead_of(None, name))
-            instead = BY_ATTRIBUTE.get(name)
+            instead = INSTEAD["attributes"].get(name)
             if instead is not None:
                 raise AttributeError(f"MaskedTensor has no attribute {name!r}; did you mean {instead}?")
             raise AttributeError(f"MaskedTensor has no attribute {name!r}", name=name, obj=self)

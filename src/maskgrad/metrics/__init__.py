@@ -1,8 +1,8 @@
 """Means and moments over batches; ``maskgrad.align`` has the pairs for metrics of other libraries."""
 
+from maskgrad.instead import missing_attribute
 from maskgrad.metrics.mean import Mean
 from maskgrad.metrics.moments import Moments
-from maskgrad.removed import missing_attribute
 
 __all__ = ["Mean", "Moments"]
 

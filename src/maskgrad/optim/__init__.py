@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from maskgrad.gradients.train_only import trained_entries
+from maskgrad.instead import missing_attribute
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
@@ -18,7 +19,6 @@ from maskgrad.optim.radam import RAdam
 from maskgrad.optim.rmsprop import RMSprop
 from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
-from maskgrad.removed import missing_attribute
 
 __all__ = [
     "ASGD",

@@ -1,7 +1,8 @@
-"""Names of other libraries, and misspelt ones: the error says what to write, and that runs."""
+"""Names that were removed, that other libraries have, or misspelt: the error says what to write, and that runs."""
 
 from __future__ import annotations
 
+import importlib
 import re
 import traceback
 from typing import Any
@@ -12,8 +13,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 import maskgrad as mg
-from maskgrad.masked_tensor.instead import BY_ATTRIBUTE
-from maskgrad.other_names import WRITTEN
+from maskgrad.instead import INSTEAD
 from tests.poison import nan, on, poisoned
 
 SCOPE = {
@@ -65,7 +65,7 @@ def test_an_attribute_of_another_library_names_ours(name: str, expected: Any) ->
     assert found == (pytest.approx(expected) if isinstance(expected, float) else expected)
 
 
-@pytest.mark.parametrize("name", BY_ATTRIBUTE)
+@pytest.mark.parametrize("name", INSTEAD["attributes"])
 def test_every_line_offered_for_an_attribute_runs(name: str) -> None:
     assert not hasattr(run("x"), name)
     with pytest.raises(AttributeError) as caught:
@@ -122,7 +122,7 @@ def test_a_name_of_a_module_and_a_misspelt_one(name: str, home: str) -> None:
 
 
 def test_every_function_that_is_named_exists() -> None:
-    for line in WRITTEN.values():
+    for line in INSTEAD["names"].values():
         assert callable(eval(line.partition("(")[0], {"mg": mg}))
 
 
@@ -245,3 +245,21 @@ def test_a_vector_is_one_sequence() -> None:
     with pytest.raises(TypeError, match=r"found a 1-d tensor; write mg.from_sequences\(\[sequence\]\)$"):
         mg.from_sequences(torch.ones(2))
     assert mg.from_sequences([torch.ones(2)]).tolist() == [[1.0, 1.0]]
+
+
+REMOVED = {module: names for module, names in INSTEAD.items() if module.startswith("maskgrad")}
+
+
+@pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in REMOVED.items() for n in names])
+def test_a_removed_name_says_what_to_write(module: str, name: str) -> None:
+    with pytest.raises(
+        AttributeError, match=rf"no attribute '{name}': it was removed in version 0\.3; "
+    ) as caught:
+        getattr(importlib.import_module(module), name)
+    assert str(caught.value).endswith(REMOVED[module][name])
+    assert not hasattr(importlib.import_module(module), name)
+
+
+def test_a_name_that_never_was_is_unknown() -> None:
+    with pytest.raises(AttributeError, match=r"module 'maskgrad\.distributed' has no attribute 'nosuch'$"):
+        importlib.import_module("maskgrad.distributed").nosuch
