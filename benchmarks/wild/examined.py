@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import re
 import time
 import warnings
@@ -107,12 +108,14 @@ def examined(case: Case, side: str, *, training: bool) -> mg.doctor.Report:
     """What the doctor says of a case, without being told what is padding."""
     case.model.train(training)
     torch.manual_seed(2)
-    return mg.doctor.examine(case.loss, case.samples.batch(side), experiments=EXPERIMENTS, blame="package")
+    return mg.doctor.examine(case.loss, case.samples.batch(side), experiments=EXPERIMENTS)
 
 
 def _line(finding: mg.doctor.Finding) -> str:
-    file = re.split(r"site-packages[\\/]", finding.file)[-1]
-    return f"{file}:{finding.line} `{finding.code}`"
+    """The line of the package, if the program's line calls one."""
+    path, line = finding.package_file or finding.file, finding.package_line or finding.line
+    short = re.split(r"site-packages[\\/]", path)[-1]
+    return f"{short}:{line} `{linecache.getline(path, line).strip()}`"
 
 
 def preload() -> None:

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -58,10 +58,6 @@ def doctor(
         bool, typer.Option("--causal", help="Later positions must not reach earlier ones.")
     ] = False,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps to examine.")] = 2,
-    blame: Annotated[
-        Literal["program", "package"],
-        typer.Option(help="For faults in a package's model: report the line of the program, or the package."),
-    ] = "program",
     quick: Annotated[bool, typer.Option("--quick", help="Examine one step, with other values only.")] = False,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
@@ -88,7 +84,7 @@ def doctor(
         return _write(report, json, html)
 
     ended = ""
-    options: dict[str, Any] = {"documents": documents, "causal": causal, "steps": steps, "blame": blame}
+    options: dict[str, Any] = {"documents": documents, "causal": causal, "steps": steps}
     options["progress"] = None if ranks.rank else _progress
     try:
         with (

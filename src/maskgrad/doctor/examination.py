@@ -25,7 +25,7 @@ from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
-from maskgrad.doctor.report import Report, check_blame
+from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner
@@ -71,8 +71,6 @@ def examine(
     quick: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
     parts: Any = None,
-    required: bool = False,
-    blame: str = "program",
 ) -> Report:
     r"""Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
@@ -109,9 +107,6 @@ def examine(
             ``parts`` gets the sizes, and its result must equal that for ``parts=[size of the whole batch]``. Any other
             step gets the parts one by one: either their sum, or their mean weighted by samples, must equal the result
             of the whole batch, for the loss and all gradients, and no other weights may fit as well.
-        required: raise if padding is needed and unknown, instead of adding a note.
-        blame: the line that a finding names for a model of an installed package: ``"program"``, the line that calls it
-            (the package's own line is added), or ``"package"``.
 
     Returns:
         the report; ``report.verdict`` is ``"found"``, ``"incomplete"`` or ``"ok"``, and the report is true only if it
@@ -131,16 +126,14 @@ def examine(
         >>> report.ok, [finding.kind for finding in report.findings]
         (False, ['padding-leak'])
     """
-    check_blame(blame)
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(StepRunner(step, batch, model), asked=asked, parts=parts)
     result: Report | Exception = case.report
     try:
         _prepare(case, padding, documents)
-        _run(case, chosen, progress, required=required)
+        _run(case, chosen, progress)
         case.report.inventory = case.inventory.parts(case.examined)
-        case.report.blame(blame)
     except Exception as error:
         if case.runner.replicas() is None:
             raise
@@ -186,8 +179,6 @@ def _run(
     case: Examination,
     chosen: list[str],
     progress: Callable[[str, int, int], None] | None,
-    *,
-    required: bool,
 ) -> None:
     samples = ragged(case.runner.batch)
     if samples:
@@ -196,7 +187,7 @@ def _run(
             f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
             "leak; their values, columns and samples are not changed",
         )
-    case.chosen = chosen = _possible(case, chosen, required=required, none=not samples)
+    case.chosen = chosen = _possible(case, chosen, none=not samples)
     modules = [module for root in case.runner.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program runs uncompiled")
@@ -209,12 +200,10 @@ def _run(
         progress("", len(chosen), len(chosen))
 
 
-def _possible(case: Examination, chosen: list[str], *, required: bool, none: bool) -> list[str]:
+def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
     """The experiments that the batch allows; what was asked for and is not among them is skipped."""
     if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
         why = "no padding was recognised in the batch"
-        if required:
-            raise ExaminationError(f"padding: {why}; mark the real entries with {SAYS_PADDING}")
         for name in chosen:
             if EXPERIMENTS[name][1] and name in case.asked:
                 case.skipped(name, why, SAYS_PADDING)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from maskgrad.doctor.frames import Place
@@ -88,22 +88,6 @@ class Finding:
             return cls(kind, message, **known)
         package: dict[str, Any] = {"package_file": place.package_file, "package_line": place.package_line}
         return cls(kind, message, place.file, place.line, place.code, **(package | known))
-
-    def at_package(self) -> Finding:
-        """The finding at the line of the package; the same if there is none."""
-        if not self.package_file:
-            return self
-        place = Place(self.package_file, self.package_line)
-        called = f"{self.message} (called at {self.file}:{self.line})"
-        return replace(
-            self,
-            message=called,
-            file=place.file,
-            line=place.line,
-            code=place.code,
-            package_file="",
-            package_line=0,
-        )
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no line is known)"

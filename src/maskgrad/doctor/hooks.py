@@ -41,7 +41,6 @@ def watch(
     causal: bool = False,
     steps: int = 2,
     stop: bool = False,
-    blame: str = "program",
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Iterator[Watch]:
     """Examine the first training steps inside the block while they run.
@@ -59,7 +58,6 @@ def watch(
         causal: whether later positions must not reach earlier outputs of the model.
         steps: the number of steps to watch; the first with different values, the second with large ones.
         stop: leave the block after these steps.
-        blame: as in :func:`examine`.
         progress: called with the experiment, the number of finished steps, and the number of steps to watch.
 
     Yields:
@@ -77,9 +75,7 @@ def watch(
         >>> [finding.kind for finding in watched.report.findings]
         ['padding-leak']
     """
-    watched = Watch(
-        padding, steps, documents=documents, causal=causal, stop=stop, blame=blame, progress=progress
-    )
+    watched = Watch(padding, steps, documents=documents, causal=causal, stop=stop, progress=progress)
     following = _BaseDataLoaderIter.__next__
     backward, grad = torch.autograd.backward, torch.autograd.grad
 

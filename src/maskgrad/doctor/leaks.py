@@ -103,8 +103,6 @@ def _locate(
     kind: str,
     seed: int,
     difference: Difference,
-    *,
-    fault: bool = True,
 ) -> list[Finding]:
     """Repeat a run with records, and say where the difference enters.
 
@@ -121,8 +119,6 @@ def _locate(
     findings = findings_of(found, hidden, kind, difference)
     if difference.loss is None and found:
         findings = _at_the_gradient(case, hidden, difference) or findings
-    if fault:
-        case.report.add_lines(recorder.lines)
     return findings
 
 
@@ -205,7 +201,7 @@ def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
         difference, changed, _ = _with_garbage(case, hidden, kind)
         if not difference:
             continue
-        findings = _locate(case, hidden, kind, 0, difference, fault=fault)
+        findings = _locate(case, hidden, kind, 0, difference)
         if fault:
             case.report.add(findings)
         else:

@@ -147,9 +147,6 @@ def united(reports: Mapping[int, Report]) -> Report:
     whole.experiments = _shared(reports, "experiments", "changed")
     whole.skipped = _shared(reports, "skipped", "why")
     whole.inventory = next((report.inventory for report in reports.values() if report.inventory), [])
-    for report in reports.values():
-        for file, lines in report.trail.items():
-            whole.add_lines({(file, line): what for line, what in lines.items()})
     return whole
 
 

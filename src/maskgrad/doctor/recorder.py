@@ -179,8 +179,6 @@ class Recorder(Twins):
         self._nodes = Lines()
         self._names = names
         self._stack: list[nn.Module] = []
-        #: for each line of the program, whether padding or real entries differed there
-        self.lines: dict[tuple[str, int], str] = {}
 
     def __enter__(self) -> Recorder:
         self._calls = module_calls(self._enter, self._leave)
@@ -265,10 +263,6 @@ class Recorder(Twins):
             event.callers = callers(event.place)
         number = len(self.events)
         self.events.append(event)
-        if event.place is not None and not event.backward:  # gradients reach all lines before a fault
-            line = (event.place.file, event.place.line)
-            if event.bad or line not in self.lines:
-                self.lines[line] = "real" if event.bad else "padding"
         for output in outputs:
             if not keep:
                 self._writers.pop(any_key(output), None)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import io
 import json
 import linecache
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.inventory import Part, Skipped, table_of
-from maskgrad.errors import ExaminationError
 
-__all__ = ["Experiment", "Report", "check_blame", "identity"]
+__all__ = ["Experiment", "Report", "identity"]
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,6 @@ class Experiment:
     name: str
     changed: str
     result: str
-
-
-def check_blame(whom: str) -> None:
-    """ExaminationError unless findings can name the lines of that."""
-    if whom not in ("program", "package"):
-        raise ExaminationError(f"blame: expected 'program' or 'package', found {whom!r}")
 
 
 @dataclass
@@ -42,13 +35,11 @@ class Report:
         findings: the mistakes, each with its line.
         notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.
         experiments: the experiments, with the change and the result of each.
-        trail: lines of the program at which padding differed, for the picture.
     """
 
     findings: list[Finding] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     experiments: list[Experiment] = field(default_factory=list)
-    trail: dict[str, dict[int, str]] = field(default_factory=dict)
     inventory: list[Part] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
@@ -98,11 +89,6 @@ class Report:
         if skipped not in self.skipped:
             self.skipped.append(skipped)
 
-    def blame(self, whom: str) -> None:
-        """Name the lines of the program, or those of installed packages that it calls."""
-        if whom == "package":
-            self.findings = [finding.at_package() for finding in self.findings]
-
     def take(self, other: Report) -> None:
         """Add everything from another report."""
         self.add(other.findings)
@@ -111,15 +97,6 @@ class Report:
         self.experiments += other.experiments
         self.inventory += other.inventory
         self.skipped += [skipped for skipped in other.skipped if skipped not in self.skipped]
-        for file, lines in other.trail.items():
-            self.add_lines({(file, line): what for line, what in lines.items()})
-
-    def add_lines(self, lines: Mapping[tuple[str, int], str]) -> None:
-        """Take up what differed at lines (file and number): real entries, or padding only."""
-        for (file, line), what in lines.items():
-            known = self.trail.setdefault(file, {})
-            if known.get(line) != "real":
-                known[line] = what
 
     def __str__(self) -> str:
         lines = [_headline(self), *_aligned(table_of(self.inventory) if self.inventory else [])]
@@ -144,7 +121,6 @@ class Report:
             [Finding(**finding) for finding in plain["findings"]],
             [Note(**note) for note in plain["notes"]],
             [Experiment(**tried) for tried in plain["experiments"]],
-            {file: {int(n): what for n, what in lines.items()} for file, lines in plain["trail"].items()},
             [Part.from_dict(part) for part in plain["inventory"]],
             [Skipped(**skipped) for skipped in plain["skipped"]],
         )
@@ -186,34 +162,19 @@ def identity(finding: Finding) -> tuple[object, ...]:
     return finding.kind, finding.message
 
 
-#: how the page shows a line at which padding differs, real entries differ, or a finding is
-_STYLES = {"": "", "padding": "on #fff3cd", "real": "on #f8d7da", "fault": "white on #cc3333"}
-
-
 def _page(report: Report) -> str:
-    """The text of the report, and the lines of the program at which something differed, as HTML."""
+    """The text of the report as HTML, with the lines of the program around each finding."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.syntax import Syntax
     from rich.text import Text
 
     console = Console(record=True, file=io.StringIO(), width=160)
     # soft_wrap: a path and a line of code are copied as a whole
     console.print(Text(str(report)), soft_wrap=True)
-    marked = {file: dict(lines) for file, lines in report.trail.items()}
-    for finding in report.findings:
-        if finding.file:
-            marked.setdefault(finding.file, {})[finding.line] = "fault"
-    for file, marks in marked.items():
+    for file in dict.fromkeys(finding.file for finding in report.findings if finding.file):
+        lines = {finding.line for finding in report.findings if finding.file == file}
+        shown = (max(1, min(lines) - 5), max(lines) + 5)
         console.print(Text(f"\n{file}"), soft_wrap=True)
-        listing = Table.grid(padding=(0, 2))
-        for number, text in _near(file, marks):
-            what = marks.get(number, "")
-            listing.add_row(str(number), what, Text(text, no_wrap=True), style=_STYLES[what])
-        console.print(listing, width=160)
+        code = "".join(linecache.getlines(file))
+        console.print(Syntax(code, "python", line_numbers=True, line_range=shown, highlight_lines=lines))
     return console.export_html(inline_styles=True)
-
-
-def _near(file: str, marks: Mapping[int, str]) -> list[tuple[int, str]]:
-    """The lines of a file around those that are marked."""
-    numbers = sorted({near for line in marks for near in range(line - 2, line + 3)})
-    return [(number, text.rstrip()) for number in numbers if (text := linecache.getline(file, number))]

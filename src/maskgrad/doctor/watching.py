@@ -25,7 +25,7 @@ from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.report import Experiment, Report, check_blame
+from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.runner import gradients_of
 from maskgrad.doctor.stock import Stock
 from maskgrad.doctor.validity import distinct
@@ -43,7 +43,6 @@ class Watch:
     Attributes:
         report: findings of the completed steps.
         steps: the number of watched steps.
-        unpadded: the number of batches without recognised padding.
     """
 
     def __init__(
@@ -54,16 +53,13 @@ class Watch:
         documents: Any = None,
         causal: bool = False,
         stop: bool = False,
-        blame: str = "program",
         progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
-        self.report, self.steps, self.unpadded = Report(), 0, 0
+        self.report, self.steps = Report(), 0
         self.stock = Stock(self.report)
         self.passes = 0  # backward, of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
-        check_blame(blame)
-        self._blame = blame
         self._calls: list[tuple[nn.Module, inspect.BoundArguments]] = []
         self._influence_is_known = False
         self._recorder: Recorder | None = None
@@ -156,7 +152,6 @@ class Watch:
         self._arrays |= {key: held for key, held in plain.items() if key not in inside}
         paddings = self.stock.recognised(batch, self._padding, self._is_new)
         if not paddings and self._recorder is None:
-            self.unpadded += bool(inside)
             return
         self._rewrite(paddings, inside)
 
@@ -248,9 +243,7 @@ class Watch:
         if real is None or not self._is_new(held):
             return
         with self._apart():
-            self.stock.take(
-                [Part(str(key), tuple(held.shape), str(held.dtype)[6:], "ids", read.source, 0, 1)]
-            )
+            self.stock.take([Part.of(key, held, "ids", read.source, samples=0, positions=1)])
             self._rewrite([Padding(key, real, read.source)], {key: held})
 
     @contextlib.contextmanager
@@ -357,7 +350,6 @@ class Watch:
         self.report.add(
             findings_of(recorder.mixing(ends), PerturbedInput(name, self._paddings), kind, difference)
         )
-        self.report.add_lines(recorder.lines)
 
     def fail(self, error: BaseException | None) -> None:
         """The program is over: a run of its own process ends with it."""
@@ -382,7 +374,6 @@ class Watch:
                 self.report.skipped.append(Skipped("padding-leak", why))
         if self._causal and not self._influence_is_known and self._alone:
             self.report.skip(Skipped("future-leak", "no model was called whose outputs could be examined"))
-        self.report.blame(self._blame)
         if self._seen and not self._paddings:
             self.report.note(
                 Note(

@@ -84,7 +84,6 @@ REFUSED: list[tuple[list[str], str]] = [
     (["--padding", "x="], "expected KEY=MASK, found 'x='"),
     (["--steps", "0"], "Invalid value for '--steps'"),
     (["--steps", "few"], "Invalid value for '--steps'"),
-    (["--blame", "nobody"], "Invalid value for '--blame'"),
 ]
 
 

@@ -164,35 +164,14 @@ def test_a_report_as_json_and_html(tmp_path) -> None:  # type: ignore[no-untyped
     assert "pooled = h.mean(1)" in html
 
 
-def _marked(html: str) -> dict[int, str]:
-    """The lines of the listing and their marks."""
-    text = re.sub("<[^>]+>", "", html)
-    return {int(n): kind for n, kind in re.findall(r"^(\d+) +((?:fault|real|padding)?) ", text, re.MULTILINE)}
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_html_marks_the_lines_of_the_findings_and_no_line_before_them(name: str) -> None:
-    report = mg.doctor.examine(step_with(name), batch())
-    marked = _marked(report.to_html())
-    lines = {finding.line for finding in report.findings if finding.line}
-    assert line_of(name) in lines
-    assert {line for line, kind in marked.items() if kind == "fault"} == lines
-    before = {kind for line, kind in marked.items() if line < min(lines)}
-    assert before <= {"", "padding"}, "real entries are right before the fault"
-
-
-def test_html_lists_a_finding_without_a_trail(tmp_path: Path) -> None:
+def test_html_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("x = 1\ny = 2\n", encoding="utf-8")
+    script.write_text("x = 1\ny = 2\n" + "z = 3\n" * 20, encoding="utf-8")
     report = Report([Finding("denominator", "…", str(script), 2, "y = 2")])
-    assert _marked(report.to_html()) == {1: "", 2: "fault"}
-
-
-def test_reports_of_ranks_keep_the_worst_mark() -> None:
-    report = Report()
-    for what in ("padding", "real", "padding"):
-        report.add_lines({("train.py", 3): what})
-    assert report.trail == {"train.py": {3: "real"}}
+    text = re.sub("<[^>]+>", "", report.to_html())
+    assert [int(number) for number in re.findall(r"^[ ❱]*(\d+) [xyz] = ", text, re.MULTILINE)] == [
+        *range(1, 8)
+    ]
 
 
 @pytest.mark.parametrize(
