@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import torch.distributed as dist
 
 import tests.doctor.scripts  # noqa: F401
 from tests.doctor.forms import GOALS, counts, forms, verdict_of
@@ -13,6 +16,13 @@ PROGRAMS = programs()
 #: all, or of the many some: by a prime number each kind, form, side and name is met
 SAMPLE = forms()[::31] if is_light() else forms()
 pytestmark = pytest.mark.every
+
+
+@pytest.fixture(autouse=True)
+def no_process_group_stays() -> Iterator[None]:
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # compiled programs run uncompiled; torch's own remarks

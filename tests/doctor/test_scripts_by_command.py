@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 from typer.testing import CliRunner, Result
 
 from maskgrad.cli.main import app
@@ -22,6 +23,7 @@ AUDITED: dict[str, list[str]] = {
     "time_first.future_of_a_transformer": ["--causal"],
     "time_first.encoder_layer_with_its_mask_and_a_mean": [],
     "training.compiled_step_of_a_compiled_model": [],
+    "training.distributed_of_one_rank": [],
     "masks.true_in_the_padding": [],
     "masks.lengths_in_a_list": [],
     "masks.extended_mask_and_a_mean": [],
@@ -92,7 +94,11 @@ def doctor(*arguments: str) -> Result:
 def test_the_command_judges_an_audited_program_rightly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # a run of all tests has imported it to look for doctests, and Python warns of a module that is run a second time
     monkeypatch.delitem(sys.modules, TRAIN, raising=False)
-    wrong, right = (doctor(*AUDITED[name], "-m", TRAIN, name, which) for which in ("wrong", "right"))
+    try:
+        wrong, right = (doctor(*AUDITED[name], "-m", TRAIN, name, which) for which in ("wrong", "right"))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
     allowed = (0, 2) if "selected_by" in name else (0,)  # nothing is padded there
     assert wrong.exit_code == 1, wrong.output
     assert right.exit_code in allowed, right.output

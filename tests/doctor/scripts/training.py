@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -29,6 +30,13 @@ def reader(wrong, **options):
 
 def compiled(module):
     return torch.compile(module, backend="eager")
+
+
+def replicated(module):
+    """As torchrun does with one process."""
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    return nn.parallel.DistributedDataParallel(module)
 
 
 def backward_of_two_parts(step, batch):
@@ -67,6 +75,7 @@ def variants():
         "under_autocast": {"train": under_autocast},
         "clipped": {"train": clipped},
         "from_a_loader": {"loader": True},
+        "distributed_of_one_rank": {"wrap": replicated},
     }
     for name, options in ways.items():
 
