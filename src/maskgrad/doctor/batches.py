@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Hashable, Mapping, MutableMapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
     "LEAVES",
     "Key",
+    "applied",
     "fields",
     "parts",
     "ragged",
@@ -88,12 +89,21 @@ def with_own_memory(batch: Any) -> Any:
         part = (held.storage_offset(), held.shape, held.stride())
         parts_of.setdefault(held.untyped_storage()._cdata, set()).add(part)
     copies = {
-        key: held.detach().clone().requires_grad_(held.requires_grad)
+        key: applied(held, torch.clone)
         for key, held in plain.items()
         if len(parts_of[held.untyped_storage()._cdata]) > 1
         or any(stride == 0 and size > 1 for size, stride in zip(held.shape, held.stride(), strict=True))
     }
     return replaced(batch, copies) if copies else batch
+
+
+def applied(field: Any, function: Callable[[Any], Any]) -> Any:
+    """What a function of tensors makes of a field, of the values and the mask of a MaskedTensor; a leaf stays one."""
+    if isinstance(field, MaskedTensor) and field.layout is torch.strided:
+        return masked(function(field._values.detach()), function(field.mask))
+    if isinstance(field, Tensor) and field.requires_grad:
+        return function(field.detach()).requires_grad_()
+    return function(field)
 
 
 def tensor_of(field: Tensor | MaskedTensor) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from maskgrad.doctor.batches import Key, fields, replaced
 from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
-from maskgrad.doctor.inferred import forms
+from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double
@@ -115,10 +115,10 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
     def look_up(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given: Any = args[0] if args else kwargs.get("input")
         for number, (own, other) in enumerate(ids if isinstance(given, Tensor) else ()):
-            for form, changed in zip(*(forms(tensor, given) for tensor in (own, other)), strict=True):
-                if form.shape == given.shape and torch.equal(form, given):
-                    served.add(number)
-                    return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "input": changed})
+            found = same_part(given, own, other)
+            if found is not None:
+                served.add(number)
+                return ((found[0], *args[1:]), kwargs) if args else (args, {**kwargs, "input": found[0]})
         return None
 
     tables = [module for root in roots for module in root.modules() if isinstance(module, nn.Embedding)]

@@ -45,7 +45,7 @@ def sample_coupling(case: Examination) -> None:
 def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], others: Tensor) -> bool:
     """Other contents for what is not a mask, a length or a label; whether there was anything."""
     paddings = {padding.key: padding for padding in case.paddings}
-    masks = {name for padding in case.paddings for name in padding.said_by}
+    masks = {name for padding in case.paddings for name in padding.mask_values}
     done = False
     for key, field in inside.items():
         tensor = tensor_of(field).detach()

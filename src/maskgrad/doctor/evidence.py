@@ -86,8 +86,8 @@ def sides_of(tensor: Tensor) -> Sides | None:
 
 
 def laid_mask(core: Tensor, data: Tensor, *, time_first: bool) -> Iterator[Laid]:
-    """All ways in which a mask lies on data, for both sides that may be real."""
-    for axes, samples, positions in _ways(tuple(core.shape), tuple(data.shape), time_first=time_first):
+    """All layouts in which a mask lies on data, for both sides that may be real."""
+    for axes, samples, positions in _layouts(tuple(core.shape), tuple(data.shape), time_first=time_first):
         for side in (True, False):
             yield Laid(_spread(core == side, axes), samples, positions, side, axes.index(samples))
     pairs = core.ndim in (3, 4) and core.shape[-1] == core.shape[-2]
@@ -95,12 +95,12 @@ def laid_mask(core: Tensor, data: Tensor, *, time_first: bool) -> Iterator[Laid]
         return
     for side in (True, False):
         seen = (core == side).flatten(1, -2).any(1)  # keys that some query may see
-        for axes, samples, positions in _ways(tuple(seen.shape), tuple(data.shape), time_first=time_first):
+        for axes, samples, positions in _layouts(tuple(seen.shape), tuple(data.shape), time_first=time_first):
             if not axes.index(samples):
                 yield Laid(_spread(seen, axes), samples, positions, side)
 
 
-def _ways(
+def _layouts(
     size: tuple[int, ...], shape: tuple[int, ...], *, time_first: bool
 ) -> Iterator[tuple[tuple[int, ...], int, tuple[int, ...]]]:
     """The axes of data on which those of a mask lie, which of them are samples and which positions."""
@@ -131,22 +131,24 @@ def _spread(core: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def laid_lengths(lengths: Tensor, data: Tensor, *, time_first: bool) -> Iterator[Laid]:
-    """All ways in which lengths lie on data: along each axis, first that of their largest, at both ends."""
+    """All layouts in which lengths lie on data: along each axis, first that of their largest, at both ends."""
     if data.ndim < 2:
         return
-    ways = [(0, axis) for axis in range(1, data.ndim)] + ([(1, 0)] if time_first else [])
-    ways = [way for way in ways if data.shape[way[0]] == len(lengths) and data.shape[way[1]] > 1]
+    layouts = [(0, axis) for axis in range(1, data.ndim)] + ([(1, 0)] if time_first else [])
+    layouts = [
+        layout for layout in layouts if data.shape[layout[0]] == len(lengths) and data.shape[layout[1]] > 1
+    ]
     if lengths.is_floating_point():  # a share of the longest
-        at_most = dict.fromkeys(ways, lengths)
-        counts = {way: (part * data.shape[way[1]]).round().long() for way, part in at_most.items()}
+        at_most = dict.fromkeys(layouts, lengths)
+        counts = {layout: (part * data.shape[layout[1]]).round().long() for layout, part in at_most.items()}
     else:
         longest = int(lengths.max())
-        ways = sorted(
-            (way for way in ways if longest <= data.shape[way[1]]),
-            key=lambda way: data.shape[way[1]] != longest,
+        layouts = sorted(
+            (layout for layout in layouts if longest <= data.shape[layout[1]]),
+            key=lambda layout: data.shape[layout[1]] != longest,
         )
-        counts = dict.fromkeys(ways, lengths)
-    for samples, positions in ways:
+        counts = dict.fromkeys(layouts, lengths)
+    for samples, positions in layouts:
         size = data.shape[positions]
         steps, held = (
             torch.arange(size, device=data.device),

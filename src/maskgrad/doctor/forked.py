@@ -107,7 +107,8 @@ class _ForkedRunner(StepRunner):
     """A runner of which each run is a process of its own: nothing has to be restored."""
 
     def __init__(self, batch: Any, roots: list[nn.Module], seconds: float) -> None:
-        self.step, self.presented, self.roots, self.rows = _no_step, Presented(batch), roots, [0]
+        # there is no step to call: the script goes on
+        self.presented, self.roots, self.rows = Presented(batch), roots, [0]
         self.batch = self.presented.batch
         self._double, self._patience_s = False, _PATIENCE_S + 20 * seconds
 
@@ -137,10 +138,6 @@ class _ForkedRunner(StepRunner):
             yield
         finally:
             self._double = False
-
-
-def _no_step(batch: Any) -> Any:
-    raise NotImplementedError("a script's step is not called")
 
 
 def _received(answers: Connection, seconds: float) -> Any:

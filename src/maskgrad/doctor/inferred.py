@@ -19,7 +19,7 @@ from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
 from maskgrad.doctor.padding import Padding, lengths_mask
 
-__all__ = ["IdsRead", "ObservedUse", "forms", "ignored_labels", "padded_ids"]
+__all__ = ["IdsRead", "ObservedUse", "ignored_labels", "padded_ids", "same_part"]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,22 @@ class IdsRead:
 
     def of(self, tensor: Tensor) -> bool:
         """Whether the ids are a tensor, or a part or a copy of it: transposed, flat, or without its ends."""
-        ids = self.ids
-        if key_of(ids) == key_of(tensor):
+        if key_of(self.ids) == key_of(tensor):
             return True
-        if (ids.dtype, ids.device) != (tensor.dtype, tensor.device) or not ids.numel():
-            return False
-        return any(form.shape == ids.shape and torch.equal(form, ids) for form in forms(tensor, ids))
+        return bool(self.ids.numel()) and same_part(self.ids, tensor) is not None
 
 
-def forms(tensor: Tensor, ids: Tensor) -> Iterator[Tensor]:
+def same_part(part: Tensor, whole: Tensor, *others: Tensor) -> list[Tensor] | None:
+    """What other tensors have where a tensor has a part, or a copy of it; None if the tensor has no such part."""
+    if (part.dtype, part.device) != (whole.dtype, whole.device):
+        return None
+    for form, *rest in zip(*(_forms(held, part) for held in (whole, *others)), strict=True):
+        if form.shape == part.shape and torch.equal(form, part):
+            return rest
+    return None
+
+
+def _forms(tensor: Tensor, ids: Tensor) -> Iterator[Tensor]:
     """A tensor as ids may have been made of it."""
     yield tensor
     tables = [tensor, tensor.t()] if tensor.ndim == 2 else [tensor]

@@ -1,4 +1,4 @@
-"""The inventory: what a batch holds, what each part of it is taken for, and whether it was examined."""
+"""The inventory: what a batch holds, the role and the axes of each part, and whether it was examined."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.described import axes_of, role_of
+from maskgrad.doctor.packed import is_structure
+from maskgrad.doctor.roles import Roles
+from maskgrad.doctor.signs import LABELS, LENGTHS, PADS, PAIRS, is_selection
 
 if TYPE_CHECKING:
     from maskgrad.doctor.inferred import ObservedUse
     from maskgrad.doctor.packed import Documents
     from maskgrad.doctor.padding import Padding
-    from maskgrad.doctor.roles import Roles
 
 __all__ = ["ROLES", "Inventory", "Part", "Skipped", "table_of"]
 
@@ -50,6 +51,12 @@ class Part:
     positions: int | None = None
     examined: tuple[str, ...] = ()
     option: str = ""
+
+    @classmethod
+    def of(cls, name: Key, held: Any, role: str, recognised: str = "", **rest: Any) -> Part:
+        """The part that a tensor is."""
+        dtype = str(tensor_of(held).dtype).removeprefix("torch.")
+        return cls(str(name), tuple(held.shape), dtype, role, recognised, **rest)
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> Part:
@@ -98,59 +105,78 @@ class Inventory:
         use: ObservedUse | None = None,
         documents: Documents | None = None,
     ) -> None:
-        self._roles, self._paddings, self._documents = (
-            roles,
-            {padding.key: padding for padding in paddings},
-            documents,
-        )
+        self._roles, self._documents = roles, documents
+        self._paddings = {padding.key: padding for padding in paddings}
         read = use.read_of(roles.batch) if use is not None else set()
         self._unknown = use.unknown(roles.batch) if use is not None else {}
         self._candidates = roles.candidates(self._paddings, read)
-
-    @property
-    def is_incomplete(self) -> bool:
-        """Whether something may be padded, and is not known to be."""
-        return bool(self._candidates or self._unknown)
 
     def parts(self, examined: Mapping[Key, Sequence[str]]) -> list[Part]:
         """The parts, with the experiments that changed each."""
         found = []
         for key, held in fields(self._roles.batch).items():
-            role, how = role_of(self._roles, key)
+            role, how = _role_of(self._roles, key)
             padding = self._paddings.get(key)
             if padding is not None and role not in ("labels", "positions", "documents"):
                 role = "data" if tensor_of(held).is_floating_point() else "ids"
             if self._documents is not None and key == self._documents.key:
                 role, how = "documents", self._documents.source
-            option = self._candidates.get(key)
-            samples, positions = axes_of(self._roles, key)
-            found.append(
-                Part(
-                    str(key),
-                    tuple(held.shape),
-                    str(tensor_of(held).dtype).removeprefix("torch."),
-                    role,
-                    how if padding is None else padding.source,
-                    samples,
-                    positions,
-                    tuple(examined.get(key, ())),
-                    "" if option is None else f"padding={{{key!r}: {option}}}",
-                )
-            )
+            samples, positions = _axes_of(self._roles, key)
+            rest: dict[str, Any] = {"samples": samples, "positions": positions}
+            if key in self._candidates:
+                rest["option"] = f"padding={{{key!r}: {self._candidates[key]}}}"
+            how = how if padding is None else padding.source
+            found.append(Part.of(key, held, role, how, examined=tuple(examined.get(key, ())), **rest))
         for name, read in self._unknown.items():
-            why = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
+            how = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
             option = f"these ids to the batch, or padding_idx={read.padding_idx} to their key"
-            found.append(
-                Part(
-                    name,
-                    tuple(read.ids.shape),
-                    str(read.ids.dtype).removeprefix("torch."),
-                    "ids",
-                    why,
-                    0,
-                    1,
-                    (),
-                    option,
-                )
-            )
+            found.append(Part.of(name, read.ids, "ids", how, samples=0, positions=1, option=option))
         return found
+
+
+def _role_of(roles: Roles, key: Key) -> tuple[str, str]:
+    """The role of a tensor, and how that was recognised."""
+    held, name = roles.inside[key], str(key)
+    of = next((padding for padding in roles.paddings if key in padding.mask_values), None)
+    if key in roles.masks:
+        if of is not None:
+            return (
+                "padding mask",
+                f"what it covers in {of.key!r} is alike"
+                if key in roles.proven
+                else f"the padding of {of.key!r}",
+            )
+        core = roles.masks[key].core
+        pairs = core.ndim > 1 and core.shape[-1] == core.shape[-2]
+        if pairs or (PAIRS.search(name) and core.ndim > 2):
+            return "attention mask", "its shape"
+        if PADS.search(name) and not is_selection(key, "") and (bool(core.all()) or not bool(core.any())):
+            return "padding mask", "its name; it covers nothing"
+        return "selection mask", "two values"
+    if key in roles.lengths and (of is not None or LENGTHS.search(name)):
+        return "lengths", f"the ends of {of.key!r}" if of is not None else "its name"
+    own = next((padding for padding in roles.paddings if padding.key == key), None)
+    source = "" if own is None else own.source
+    tensor = tensor_of(held)
+    if is_structure(key) and "mask" not in name:
+        return ("positions" if "pos" in name else "documents"), source or "its name"
+    if LABELS.search(name) or source.startswith("labels"):
+        return "labels", source or "its name"
+    if tensor.ndim < 2:
+        return ("labels" if not tensor.is_floating_point() else "data"), source or "its shape"
+    if tensor.is_floating_point() or tensor.is_complex():
+        return "data", source
+    return "ids", source
+
+
+def _axes_of(roles: Roles, key: Key) -> tuple[int | None, int | None]:
+    """The axes of samples and positions of a tensor that has them."""
+    shape = tensor_of(roles.inside[key]).shape
+    if key in roles.positions:
+        positions = roles.positions[key]
+        return roles.samples[key], positions[0] if positions else None
+    if not shape:
+        return None, None
+    lengths = {tensor_of(roles.inside[k]).shape[p] for k, ps in roles.positions.items() for p in ps}
+    along = next((axis for axis, size in enumerate(shape) if axis and size in lengths), None)
+    return 0, along if along is not None else 1 if len(shape) > 1 and key not in roles.masks else None

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import fields, tensor_of
-from maskgrad.doctor.inferred import IdsRead, forms
+from maskgrad.doctor.inferred import IdsRead, same_part
 from maskgrad.doctor.operations import Operated, key_of
 from maskgrad.doctor.packed import Documents
 
@@ -75,18 +75,14 @@ def labels_ignored(
 
 def _kept(read: IdsRead, held: Tensor, tokens: Documents, keep: Callable[[Tensor], Tensor]) -> Tensor | None:
     """Which of the labels that were read count, if they are those of a tensor."""
-    if held.ndim != 2 or held.dtype != read.ids.dtype or held.device != read.ids.device:
+    if held.ndim != 2:
         return None
     columns = torch.arange(held.shape[1], device=held.device).expand(held.shape)
     rows = torch.arange(held.shape[0], device=held.device)[:, None].expand(held.shape)
-    for form, column, row in zip(*(forms(tensor, read.ids) for tensor in (held, columns, rows)), strict=True):
-        if form.shape == read.ids.shape and torch.equal(form, read.ids):
-            position = column - column.min()
-            if (
-                tokens.ids.ndim != 2
-                or int(position.max()) >= tokens.ids.shape[1]
-                or len(held) != len(tokens.ids)
-            ):
-                return None
-            return keep(tokens.ids.to(held.device)[row, position])
-    return None
+    found = same_part(read.ids, held, columns, rows)
+    if found is None or tokens.ids.ndim != 2 or len(held) != len(tokens.ids):
+        return None
+    position = found[0] - found[0].min()
+    if int(position.max()) >= tokens.ids.shape[1]:
+        return None
+    return keep(tokens.ids.to(held.device)[found[1], position])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
+from maskgrad.doctor.batches import Key, applied, fields, replaced, tensor_of
 from maskgrad.doctor.padding import IGNORED
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor, masked
@@ -302,18 +303,14 @@ def alone(batch: Any, documents: Documents, number: int) -> Any | None:
             index: tuple[slice, ...] = (slice(first, first + size),)
             if ids.ndim == 2:
                 index = (slice(row, row + 1), *index)
-            new[key] = tensor.detach()[index]
-            if isinstance(field, MaskedTensor):
-                new[key] = masked(new[key], field.mask[index])
+            new[key] = applied(field, itemgetter(index))
         elif tensor.ndim >= 2 and tensor.shape[-2:] == (tokens, tokens):  # a mask for pairs of positions
-            rows = (
-                tensor[row : row + 1] if tensor.ndim > 2 and len(tensor) == documents.ids.shape[0] else tensor
-            )
-            new[key] = rows[..., first : first + size, first : first + size]
+            inside = slice(first, first + size)
+            of_row = tensor.ndim > 2 and len(tensor) == documents.ids.shape[0]
+            rows = (slice(row, row + 1),) if of_row else ()
+            new[key] = applied(field, itemgetter((*rows, ..., inside, inside)))
         elif tensor.ndim and len(tensor) == documents.count:  # a label for each document
-            new[key] = field[number : number + 1]
-        if key in new and isinstance(field, Tensor) and field.requires_grad:
-            new[key] = new[key].detach().requires_grad_()
+            new[key] = applied(field, itemgetter(slice(number, number + 1)))
     return replaced(_with_longest(batch, size), new)
 
 

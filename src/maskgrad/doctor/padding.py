@@ -33,7 +33,7 @@ class Padding:
     mask: Tensor
     source: str
     #: the masks of the batch that say so, and what they hold at padding; None for lengths, which count
-    said_by: Mapping[Key, float | None] = field(default_factory=dict)
+    mask_values: Mapping[Key, float | None] = field(default_factory=dict)
     #: the axis of the samples, 0 or 1
     samples: int = 0
 
@@ -112,7 +112,7 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
         counts and not inverted and tensor.ndim > 1 and int(given.max()) > 1
     ):  # lengths, and no mask of samples
         return Padding(
-            key, lengths_mask(given, tensor.shape[1], tensor.device), "given", _said({mask_key: None})
+            key, lengths_mask(given, tensor.shape[1], tensor.device), "given", _named({mask_key: None})
         )
     additive = given.is_floating_point() and bool(((given == 0) | (given <= EXCLUDED)).all())
     if additive or (given.is_floating_point() and bool(((given == 0) | (given == 1)).all())):
@@ -131,12 +131,12 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
             f"padding[{key!r}]: a mask of shape {tuple(mask.shape)} does not fit the tensor of shape "
             f"{tuple(tensor.shape)}; give a mask of its leading dimensions, such as {tuple(tensor.shape[: mask.ndim])}"
         )
-    found = Padding(key, fitted, "given", _said({mask_key: value}))
+    found = Padding(key, fitted, "given", _named({mask_key: value}))
     _question(found, tensor, mask_key)
     return found
 
 
-def _said(by: dict[Any, float | None]) -> dict[Key, float | None]:
+def _named(by: dict[Any, float | None]) -> dict[Key, float | None]:
     return {key: value for key, value in by.items() if key is not None}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import LEAVES, Key, fields, parts, replaced, tensor_of, with_parts
+from maskgrad.doctor.batches import LEAVES, Key, applied, fields, parts, replaced, tensor_of, with_parts
 
 __all__ = ["Presented"]
 
@@ -30,12 +30,7 @@ class Presented:
     def turn(self, keys: Collection[Key]) -> None:
         """Let the second axis of some tensors, that of the samples, be the first."""
         self.turned |= set(keys)
-        new = {}
-        for key, held in fields(self.batch).items():
-            if key in keys:
-                new[key] = (
-                    tensor_of(held).detach().transpose(0, 1).contiguous().requires_grad_(held.requires_grad)
-                )
+        new = {key: applied(held, _exchanged) for key, held in fields(self.batch).items() if key in keys}
         self.batch = replaced(self.batch, new)
 
     def as_given(self, batch: Any) -> Any:
@@ -43,7 +38,7 @@ class Presented:
         new: dict[Key, Any] = {}
         for key, held in fields(batch).items():
             if key in self.turned:
-                new[key] = tensor_of(held).transpose(0, 1).contiguous()
+                new[key] = _exchanged(tensor_of(held))
             if key in self._original:
                 new[key] = self._original[key](new.get(key, tensor_of(held)))
         return replaced(batch, new) if new else batch
@@ -72,6 +67,11 @@ class Presented:
             if other is not part:
                 new[name] = other
         return with_parts(batch, new) if new else batch
+
+
+def _exchanged(tensor: Tensor) -> Tensor:
+    """The tensor with its first two axes exchanged."""
+    return tensor.transpose(0, 1).contiguous()
 
 
 def _is_numbers(part: Any) -> bool:

@@ -200,8 +200,9 @@ def _is_wider_inside_wrong(case: Examination) -> None:
     """Whether one more column changes something where the program itself pads packed, nested or listed sequences."""
     try:
         run_as_it_is(case)
-    except Exception:
-        return  # it fails without our doing
+    except Exception as error:
+        case.note("padding-length", f"without dropout {_raised(error)}")
+        return
     for lengths in case.base["pads"][:1]:
         words = "with one more column where the program itself pads to the longest sequence"
         difference = changed(case, "padding-length", None, words, wider=1)

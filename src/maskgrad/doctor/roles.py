@@ -220,13 +220,13 @@ class Roles:
         is_place = isinstance(name, int)  # in a tuple nothing has a name
         if is_selection(name, key) or name in self._of_numbers or not (is_place or PADS.search(str(name))):
             return None
-        ways = [
+        layouts = [
             laid for laid in self._laid(name, tensor) if self._is_usual(laid, tensor) and has_both(laid.real)
         ]
         if name in self.lengths:
-            whole = [laid for laid in ways if self._is_whole(laid)]
+            whole = [laid for laid in layouts if self._is_whole(laid)]
             named = bool(LENGTHS.search(str(name)))
-            chosen = whole[:1] or (ways[:1] if named and not self._fits_elsewhere(name) else [])
+            chosen = whole[:1] or (layouts[:1] if named and not self._fits_elsewhere(name) else [])
             chosen = chosen if named or bool((self.lengths[name] > 0).all()) else []
             return _Option(name, chosen[0], 0) if chosen else None
         of_values = OBSERVED.match(str(name))
@@ -234,10 +234,12 @@ class Roles:
             return None  # what was observed is said of values, and not of a calendar beside them
         if self.masks[name].core.ndim > 2 and not of_values and (PAIRS.search(str(name)) or tensor.ndim < 4):
             return None  # who may look at whom, and not which pixels are real
-        if not ways or (is_place and self.inside[name].dtype != torch.bool):
+        if not layouts or (is_place and self.inside[name].dtype != torch.bool):
             return None
         first = [
-            laid for laid in ways if (laid.samples, laid.positions) == (ways[0].samples, ways[0].positions)
+            laid
+            for laid in layouts
+            if (laid.samples, laid.positions) == (layouts[0].samples, layouts[0].positions)
         ]
         first = [laid for laid in first if leaves_something(laid)] or first
         inverted = bool(TRUE_IS_PADDING.search(str(name)))
@@ -279,18 +281,18 @@ class Roles:
 
     def _add(self, key: Key, tensor: Tensor, option: _Option) -> None:
         self.samples[key], self.positions[key] = option.laid.samples, option.laid.positions
-        said_by: dict[Key, float | None] = {}
+        mask_values: dict[Key, float | None] = {}
         for name in dict.fromkeys((option.name, *self.masks, *self.lengths)):
-            value = self._said(name, tensor, option)
+            value = self._mask_value(name, tensor, option)
             if value is not False:
-                said_by[name] = value
+                mask_values[name] = value
         kind = "the lengths" if option.name in self.lengths else "the mask"
         if not bool(option.laid.real.all()):
             self.paddings.append(
-                Padding(key, option.laid.real, f"{kind} {option.name!r}", said_by, option.laid.samples)
+                Padding(key, option.laid.real, f"{kind} {option.name!r}", mask_values, option.laid.samples)
             )
 
-    def _said(self, name: Key, tensor: Tensor, option: _Option) -> Any:
+    def _mask_value(self, name: Key, tensor: Tensor, option: _Option) -> Any:
         """What a mask holds at the padding if it says what another one does; None for lengths, False if it does not."""
         if name == option.name and option.laid.side is None:
             return None
@@ -318,17 +320,22 @@ class Roles:
 
     # candidates and the inventory
 
-    def candidates(self, padded: Collection[Key], struck: Collection[Key] = ()) -> dict[Key, str]:
+    def candidates(self, padded: Collection[Key], excluded: Collection[Key] = ()) -> dict[Key, str]:
         """What may be padded and is not known to be: for each key the value of ``padding=`` that would say so."""
-        known = {name for padding in self.paddings for name in padding.said_by}
+        known = {name for padding in self.paddings for name in padding.mask_values}
         found: dict[Key, str] = {}
         for key, tensor in self._data.items():
             own = next((padding for padding in self.paddings if padding.key == key), None)
-            if key in padded or key in struck or tensor.ndim < 2 or (own is not None and not own.said_by):
+            if (
+                key in padded
+                or key in excluded
+                or tensor.ndim < 2
+                or (own is not None and not own.mask_values)
+            ):
                 continue
             if own is not None:
-                name = next(iter(own.said_by))
-                found[key] = repr(f"~{name}" if own.said_by[name] else name)
+                name = next(iter(own.mask_values))
+                found[key] = repr(f"~{name}" if own.mask_values[name] else name)
                 continue
             if re.search("weight", str(key), re.I) or is_structure(key):
                 continue

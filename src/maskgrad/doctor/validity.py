@@ -89,7 +89,7 @@ class ValidityMasks:
     def get(self, tensor: Tensor) -> Tensor | None:
         """The validity of a tensor, None if all of it is real."""
         key = key_of(tensor)
-        if key is None or _place(tensor) in self._slices:
+        if key is None or _view_key(tensor) in self._slices:
             return None
         entry = self._storages.get(key)
         if entry is None or entry[0].expired() or _entries(tensor) != len(entry[1]):
@@ -101,7 +101,7 @@ class ValidityMasks:
         key = key_of(tensor)
         if key is None:
             return
-        self._slices.pop(_place(tensor), None)
+        self._slices.pop(_view_key(tensor), None)
         whole = self._storages.get(key)
         if whole is None or whole[0].expired() or len(whole[1]) != _entries(tensor):
             if validity is None:
@@ -113,19 +113,19 @@ class ValidityMasks:
             if self._fresh > len(self._storages) // 8:
                 self._fresh = 0
                 self._storages = {k: entry for k, entry in self._storages.items() if not entry[0].expired()}
-        place = whole[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        view = whole[1].as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         if validity is None:
-            place.fill_(True)
+            view.fill_(True)
         else:
-            _write(place, validity)
+            _write(view, validity)
 
     def slice(self, tensor: Tensor) -> None:
         """From here on all of this view is real: its position in the sequence is lost."""
-        self._slices[_place(tensor)] = StorageWeakRef(tensor.untyped_storage())
+        self._slices[_view_key(tensor)] = StorageWeakRef(tensor.untyped_storage())
 
     def is_slice(self, tensor: Tensor) -> bool:
         """Whether the tensor is a view that lost its position."""
-        reference = self._slices.get(_place(tensor)) if key_of(tensor) is not None else None
+        reference = self._slices.get(_view_key(tensor)) if key_of(tensor) is not None else None
         return reference is not None and not reference.expired()
 
     # what operations make
@@ -134,22 +134,22 @@ class ValidityMasks:
         """The validity of each tensor that an operation made, None where all is real."""
         name, args, outputs = call.facts.name, call.args, tensors_in(result)
         validities = [self.get(tensor) for tensor in call.inputs]
-        if name in ("stack", "cat") and self._is_a_walk(validities):
+        if name in ("stack", "cat") and self._is_loop_over_positions(validities):
             return [self.by_shape(output) for output in outputs]
         if (
             name == "constant_pad_nd"
             and validities[0] is not None
             and self._is_filled_up(args[0], outputs[0])
         ):
-            at_home = self.by_shape(outputs[0])
-            if at_home is not None:
-                return [at_home]
+            at_positions = self.by_shape(outputs[0])
+            if at_positions is not None:
+                return [at_positions]
         if name in COPIES | _RESHAPERS:
             copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
                 return copied
         if name in ("_pack_padded_sequence", "_pad_packed_sequence") and validities[0] is not None:
-            # rows change places and padding is left out, or comes back
+            # rows are reordered, and padding is left out, or comes back
             rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
             if name == "_pack_padded_sequence":
                 self.packed.add(len(outputs[0]))
@@ -200,7 +200,7 @@ class ValidityMasks:
                 return taken
         return self.by_shape(output)
 
-    def _is_a_walk(self, validities: list[Tensor | None]) -> bool:
+    def _is_loop_over_positions(self, validities: list[Tensor | None]) -> bool:
         """Whether the positions of a sequence, which were walked one by one, become one sequence again."""
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
         return len(validities) in steps and all(validity is None for validity in validities)
@@ -220,13 +220,13 @@ class ValidityMasks:
         if len(known) < 2 or any(validity.shape[:2] != shape[:2] for validity in known):
             return None
         known = [validity.expand(shape) for validity in known]
-        places = [  # channels may stand before the positions
+        at_positions = [  # channels may stand before the positions
             expanded(mask, shape) if mask.shape == shape[:2] else _shaped(mask, output)
             for mask in self.masks
             if mask.ndim == 2
         ]
-        at_home = [place.to(output.device) for place in places if place is not None]
-        own = [s for s in known if any(torch.equal(s, place) for place in at_home)]
+        at_positions = [laid.to(output.device) for laid in at_positions if laid is not None]
+        own = [s for s in known if any(torch.equal(s, laid) for laid in at_positions)]
         return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(
@@ -302,8 +302,8 @@ def _taken_over(validity: Tensor, output: Tensor) -> Tensor | None:
 def _reduced(call: Operated, validity: Tensor | None, output: Tensor) -> Tensor | None:
     if validity is None or output.ndim == 0:
         return None
-    place = 2 if call.facts.name in _SECOND_ARGUMENT else 1
-    axes = call.kwargs.get("dim", call.args[place] if len(call.args) > place else None)
+    index = 2 if call.facts.name in _SECOND_ARGUMENT else 1
+    axes = call.kwargs.get("dim", call.args[index] if len(call.args) > index else None)
     axes = [axes] if isinstance(axes, int) else axes
     if not isinstance(axes, (list, tuple)) or not all(isinstance(axis, int) for axis in axes):
         return None
@@ -317,19 +317,19 @@ def _reduced(call: Operated, validity: Tensor | None, output: Tensor) -> Tensor 
 def _by_windows(args: Any, validity: Tensor, output: Tensor) -> Tensor:
     """A convolution keeps positions, or else a position is real if its whole window is."""
     weight, _, stride, padding, dilation = args[1:6]
-    places = validity.any(1, keepdim=True)
-    if places.shape[2:] != output.shape[2:]:
+    positions = validity.any(1, keepdim=True)
+    if positions.shape[2:] != output.shape[2:]:
         window = torch.ones((1, 1, *weight.shape[2:]), device=weight.device)
         missing = torch.convolution(
-            (~places).float(), window, None, stride, padding, dilation, False, [0] * len(stride), 1
+            (~positions).float(), window, None, stride, padding, dilation, False, [0] * len(stride), 1
         )
         reach = [step * (size - 1) for step, size in zip(dilation, weight.shape[2:], strict=True)]
         if len(stride) == 1 and stride[0] == 1 and list(padding) == reach:
             # padded for a causal one: each position ends its own window, and what comes after the last is cut off
-            places = torch.cat([places, missing[..., places.shape[2] :] == 0], 2)
+            positions = torch.cat([positions, missing[..., positions.shape[2] :] == 0], 2)
         else:
-            places = missing == 0
-    return places.expand(output.shape)
+            positions = missing == 0
+    return positions.expand(output.shape)
 
 
 def _intersection(validities: list[Tensor | None], shape: torch.Size) -> Tensor | None:
@@ -344,15 +344,15 @@ def _entries(tensor: Tensor) -> int:
     return tensor.untyped_storage().nbytes() // max(1, tensor.element_size())
 
 
-def _place(tensor: Tensor) -> tuple[Any, ...]:
+def _view_key(tensor: Tensor) -> tuple[Any, ...]:
     return key_of(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
 
 
-def _write(place: Tensor, validity: Tensor) -> None:
-    if 0 in place.stride() and place.numel():
+def _write(view: Tensor, validity: Tensor) -> None:
+    if 0 in view.stride() and view.numel():
         # one entry of an expanded view stands for many: it is real if one of them is
-        for axis, stride in enumerate(place.stride()):
+        for axis, stride in enumerate(view.stride()):
             if stride == 0:
                 validity = validity.any(axis, keepdim=True)
-                place = place.narrow(axis, 0, 1)
-    place.copy_(validity)
+                view = view.narrow(axis, 0, 1)
+    view.copy_(validity)

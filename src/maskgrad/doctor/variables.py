@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.frames import is_users
+from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.operations import key_of
 from maskgrad.doctor.padding import Padding
 
@@ -114,23 +114,10 @@ def mask_in(tensor: Tensor, mask: Tensor, other: Tensor) -> Tensor | None:
         return mask
     if tensor.is_floating_point() or mask.shape != tensor.shape or bool(mask.all()):
         return None
-    place = _place(tensor, other) or _alike_at(tensor, other)
-    if place is None:
+    value = tensor[~mask][0]  # the id of padding
+    if same_part(tensor, other) is None or not torch.equal(tensor != value, mask):
         return None
-    real = other != tensor[~mask][0]  # the id of padding
-    return real if bool((real.narrow(*place, tensor.shape[place[0]]) == mask).all()) else None
-
-
-def _alike_at(part: Tensor, whole: Tensor) -> tuple[int, int] | None:
-    """The same for a part that was copied: all positions but some at the ends."""
-    if part.dtype != whole.dtype or part.ndim != 2 or whole.ndim != 2 or part.device != whole.device:
-        return None
-    for axis, start in itertools.product((0, 1), range(3)):
-        missing = whole.shape[axis] - part.shape[axis]
-        fits = part.shape[1 - axis] == whole.shape[1 - axis] and start <= missing <= 2
-        if fits and torch.equal(whole.narrow(axis, start, part.shape[axis]), part):
-            return axis, start
-    return None
+    return other != value
 
 
 def paddings_in(paddings: list[Padding], held: Any, batch: Any) -> Iterator[Padding]:
@@ -141,5 +128,5 @@ def paddings_in(paddings: list[Padding], held: Any, batch: Any) -> Iterator[Padd
         for key, other in found.items():
             mask = mask_in(tensor, padding.mask, tensor_of(other))
             if mask is not None:
-                said_by = {name: value for name, value in padding.said_by.items() if name in found}
-                yield replace(padding, key=key, mask=mask, said_by=said_by)
+                mask_values = {name: value for name, value in padding.mask_values.items() if name in found}
+                yield replace(padding, key=key, mask=mask, mask_values=mask_values)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from maskgrad.doctor.batches import Key, fields, parts, ragged, replaced, tensor_of, with_parts
+from maskgrad.doctor.batches import Key, applied, fields, parts, ragged, replaced, tensor_of, with_parts
 from maskgrad.doctor.padding import IGNORED, Padding
 from maskgrad.masked_tensor import MaskedTensor, masked
 
@@ -93,13 +95,11 @@ def _count(held: Any) -> int:
 
 def selected(batch: Any, rows: Tensor, count: int) -> Any:
     """The batch with the given rows, in their order, of all tensors with ``count`` of them."""
-    new: dict[Key, Any] = {}
-    for key, field in fields(batch).items():
-        if tensor_of(field).ndim and field.shape[0] == count:
-            if isinstance(field, MaskedTensor) and field.layout is torch.strided:
-                new[key] = masked(tensor_of(field).detach()[rows], field.mask[rows])
-            else:
-                new[key] = _like(field, field[rows.to(tensor_of(field).device)])
+    new: dict[Key, Any] = {
+        key: applied(field, itemgetter(rows.to(tensor_of(field).device)))
+        for key, field in fields(batch).items()
+        if tensor_of(field).ndim and field.shape[0] == count
+    }
     new |= {key: _chosen(held, rows) for key, held in ragged(batch).items() if _count(held) == count}
     return _with_lists(replaced(batch, new), rows.tolist(), count)
 
@@ -177,22 +177,20 @@ def widened(
     columns = _columns(masks[0])[1]
     rows = masks[0].shape[0]
     by_key = {padding.key: padding for padding in paddings}
-    said = _said(paddings)
-    new: dict[Key, Any] = {}
-    for key, field, axes in _with_columns(batch, masks[0], by_key, said):
-        wide = tensor_of(field).detach()
+    mask_values = _mask_values(paddings)
+
+    def wider(tensor: Tensor, key: Key, axes: Sequence[int]) -> Tensor:
         if len(axes) == 2:
-            new[key] = _like(field, _wider_pairs(wide, axes, said.get(key), left=left, count=count))
-            continue
-        (axis,) = axes
-        column = _column(wide, axis, key, by_key, said, masks[0]).repeat_interleave(count, axis)
-        wide = torch.cat([column, wide] if left else [wide, column], axis)
-        if isinstance(field, MaskedTensor):
-            mask = field.mask
-            blank = torch.zeros_like(mask.narrow(axis, 0, 1)).repeat_interleave(count, axis)
-            new[key] = masked(wide, torch.cat([blank, mask] if left else [mask, blank], axis))
-        else:
-            new[key] = _like(field, wide)
+            return _wider_pairs(tensor, axes, mask_values.get(key), left=left, count=count)
+        column = _column(tensor, axes[0], key, by_key, mask_values, masks[0]).repeat_interleave(
+            count, axes[0]
+        )
+        return torch.cat([column, tensor] if left else [tensor, column], axes[0])
+
+    new = {
+        key: applied(field, partial(wider, key=key, axes=axes))
+        for key, field, axes in _with_columns(batch, masks[0], by_key, mask_values)
+    }
     return replaced(batch, new), (rows, columns)
 
 
@@ -250,27 +248,23 @@ def narrowed(
     def cut(tensor: Tensor, axes: Sequence[int]) -> Tensor:
         for axis in axes:
             tensor = tensor.narrow(axis, start, few)
-        return tensor
+        return tensor.clone()
 
     wide, new = selected(batch, rows, count), dict[Key, Any]()
     chosen = masks[0][rows]
-    said, by_key = _said(paddings), {padding.key: padding for padding in paddings}
-    for key, field, axes in _with_columns(wide, chosen, by_key, said):
+    mask_values, by_key = _mask_values(paddings), {padding.key: padding for padding in paddings}
+    for key, field, axes in _with_columns(wide, chosen, by_key, mask_values):
         tensor = tensor_of(field).detach()
         gone = tensor.narrow(axes[0], 0 if left else few, columns - few)
         if (
-            key not in said
+            key not in mask_values
             and key not in by_key
             and len(axes) == 1
             and tensor.dtype != torch.bool
             and not bool((gone == gone.flatten()[0]).all())
         ):
             return None  # of which nothing is known, and which may be real there
-        part = cut(tensor, axes).clone()
-        if isinstance(field, MaskedTensor):
-            new[key] = masked(part, cut(field.mask, axes[:1]))
-        else:
-            new[key] = _like(field, part)
+        new[key] = applied(field, partial(cut, axes=axes))
     return Narrowed(wide, replaced(wide, new), columns - few, few, cut(chosen, [along]))
 
 
@@ -287,13 +281,13 @@ class Narrowed:
     mask: Tensor
 
 
-def _said(paddings: Sequence[Padding]) -> dict[Key, float | None]:
+def _mask_values(paddings: Sequence[Padding]) -> dict[Key, float | None]:
     """The masks that say where padding is, and what they hold there."""
-    return {key: value for padding in paddings for key, value in padding.said_by.items()}
+    return {key: value for padding in paddings for key, value in padding.mask_values.items()}
 
 
 def _with_columns(
-    batch: Any, mask: Tensor, paddings: Container[Key] | dict[Key, Padding], said: Container[Key]
+    batch: Any, mask: Tensor, paddings: Container[Key] | dict[Key, Padding], mask_values: Container[Key]
 ) -> Iterator[tuple[Key, Tensor | MaskedTensor, list[int]]]:
     """The tensors of a batch that have the rows and columns of a mask, and the axes along which they have columns."""
     along, columns = _columns(mask)
@@ -303,19 +297,19 @@ def _with_columns(
         if tensor.ndim < 2 or tensor.layout is not torch.strided:
             continue
         square = tensor.shape[-1] == tensor.shape[-2] == columns
-        if square and _is_for_all_samples(tensor, columns) and key not in paddings and key not in said:
+        if square and _is_for_all_samples(tensor, columns) and key not in paddings and key not in mask_values:
             yield key, field, [tensor.ndim - 2, tensor.ndim - 1]
             continue
         if tensor.shape[0] != mask.shape[0]:
             continue
-        if key in said and not images:
+        if key in mask_values and not images:
             axes = [axis for axis in range(1, tensor.ndim) if tensor.shape[axis] == columns]
             axes = axes[-2:] if square else axes[-1:]
         else:
-            first = along - max(mask.ndim - tensor.ndim, 0) if key in said else along
+            first = along - max(mask.ndim - tensor.ndim, 0) if key in mask_values else along
             places = [first, 1, *([2] if tensor.ndim == 3 and tensor.is_floating_point() else [])]
             axes = [axis for axis in places if axis < tensor.ndim and tensor.shape[axis] == columns][:1]
-            if square and tensor.ndim > 2 and tensor.dtype == torch.bool and key not in said:
+            if square and tensor.ndim > 2 and tensor.dtype == torch.bool and key not in mask_values:
                 axes = [tensor.ndim - 2, tensor.ndim - 1]
         if axes:
             yield key, field, axes
@@ -333,7 +327,7 @@ def _column(
     axis: int,
     key: Key,
     paddings: dict[Key, Padding],
-    said: dict[Key, float | None],
+    mask_values: dict[Key, float | None],
     common: Tensor,
 ) -> Tensor:
     """A column of padding: what the tensor has there already, else zeros, or for a mask what means padding.
@@ -341,14 +335,14 @@ def _column(
     A tensor of which nothing is known has what it has where others, of which ``common`` is the mask, are padded.
     """
     edge = tensor.narrow(axis, tensor.shape[axis] - 1, 1)
-    if key in said:
-        return torch.full_like(edge, said[key] or 0)
+    if key in mask_values:
+        return torch.full_like(edge, mask_values[key] or 0)
     if tensor.dtype == torch.bool:
         return torch.zeros_like(edge)
     if key in paddings:
         content = _content(tensor, paddings[key].mask)
         return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
-    # of this tensor nothing was said: a label that is ignored, or NaN, marks padding
+    # of this tensor nothing is known: a label that is ignored, or NaN, marks padding
     if tensor.is_floating_point() and bool(tensor.isnan().any()):
         return torch.full_like(edge, float("nan"))
     if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()):
@@ -369,7 +363,7 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
     """The batch with one row that is all padding; None if the batch cannot say so by itself."""
     new: dict[Key, Any] = {}
     inside = fields(batch)
-    said = False
+    is_marked = False
     for padding in paddings:
         field = inside[padding.key]
         tensor = tensor_of(field).detach().clone()
@@ -380,18 +374,12 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
         if isinstance(field, MaskedTensor):
             mask = field.mask.clone()
             mask[row] = False
-            new[padding.key], said = masked(tensor, mask), True
+            new[padding.key], is_marked = masked(tensor, mask), True
             continue
-        new[padding.key] = _like(field, tensor)
-        for name, value in padding.said_by.items():
+        new[padding.key] = tensor.requires_grad_(field.requires_grad)
+        for name, value in padding.mask_values.items():
             mask = tensor_of(inside[name]).clone()
             mask[row] = value or 0
-            new[name], said = mask, True
-        said |= padding.is_marked
-    return replaced(batch, new) if said else None
-
-
-def _like(old: Tensor | MaskedTensor, new: Any) -> Any:
-    if isinstance(old, Tensor) and old.requires_grad and isinstance(new, Tensor):
-        return new.detach().requires_grad_()
-    return new
+            new[name], is_marked = mask, True
+        is_marked |= padding.is_marked
+    return replaced(batch, new) if is_marked else None

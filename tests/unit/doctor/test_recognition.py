@@ -35,7 +35,7 @@ def test_padding_is_recognised(batch: Any, key: Any) -> None:
 def test_the_mask_of_images_has_no_channels() -> None:
     mask = (torch.arange(6) < torch.tensor([6, 4])[:, None])[:, None].expand(2, 5, 6)
     (padding,) = recognised({"pixel_values": torch.ones(2, 3, 5, 6), "pixel_mask": mask.long()}, None)
-    assert (padding.key, list(padding.said_by)) == ("pixel_values", ["pixel_mask"])
+    assert (padding.key, list(padding.mask_values)) == ("pixel_values", ["pixel_mask"])
     assert torch.equal(padding.entries(torch.ones(2, 3, 5, 6)), mask[:, None].expand(2, 3, 5, 6))
 
 
@@ -67,7 +67,7 @@ def test_each_sequence_has_its_own_mask() -> None:
         },
         None,
     )
-    assert {padding.key: list(padding.said_by) for padding in found} == {
+    assert {padding.key: list(padding.mask_values) for padding in found} == {
         "input_ids": ["attention_mask"],
         "decoder_input_ids": ["decoder_attention_mask"],
     }
