@@ -8,12 +8,6 @@ __all__ = ["FAULTS"]
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "an averaged loss divides by the number of all positions",
-        "semantics/reductions.py",
-        "return total / count if average else total",
-        "return total / values.numel() if average else total",
-    ),
-    Fault(
         "sums that are not finite are taken for finite",
         "semantics/entries.py",
         "return bool(cmath.isfinite(total.item()))",

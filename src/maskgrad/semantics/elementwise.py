@@ -10,7 +10,6 @@ selected afterwards where that is equivalent: docs/decisions/0039-compiled-lines
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -38,15 +37,12 @@ PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"
 
 
-def elementwise(
-    filler: float | None, looks: bool = False, linear: tuple[int, ...] = ()
-) -> Callable[..., Any]:
+def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]:
     """The rule of the family: make the operands safe, apply the called function.
 
     Args:
         filler: the scalar that replaces masked values; None if nothing needs to be replaced.
         looks: the function refuses some values, so it must never see masked values.
-        linear: positions of operands that do not occur in their own derivatives.
     """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -56,28 +52,20 @@ def elementwise(
             mask = also if mask is None else mask if also is None else mask & also
         if mask is None:
             return function(*args, **kwargs)
-        derivatives = None
-        if filler is not None and not looks:
+        is_filled = filler is not None
+        if is_filled and not looks:
             operands = (*args, *kwargs.values()) if kwargs else args
             if is_position_by_position(mask, operands):
                 args = tuple([with_gradient_at(mask, a) for a in args])
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
-            derivatives = _derivatives(operands)
-        if filler is None or derivatives == 0:
-            args = tuple([a.values if isinstance(a, Entries) else a for a in args])
-            if kwargs:
-                kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
+            is_filled = not _needs_no_filling(operands)
+        if is_filled:
+            args = tuple([fill(a, mask, filler) for a in args])
+            kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
         else:
-            alone = linear and derivatives == 1 and _alone(args)
-            args = tuple(
-                [
-                    values_of(a) if alone and i in linear and _records(a) else fill(a, mask, filler)
-                    for i, a in enumerate(args)
-                ]
-            )
-            if kwargs:
-                kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
+            args = tuple([a.values if isinstance(a, Entries) else a for a in args])
+            kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
         result = function(*args, **kwargs)
         if len(args) == 1 and not kwargs and type(result) is torch.Tensor:
             return Entries(result, mask)  # same shape as the operand
@@ -86,41 +74,19 @@ def elementwise(
     return body
 
 
-def _derivatives(operands: tuple[Any, ...]) -> int | None:
-    """Number of operands with a derivative; None if unknown, or if values may be refused.
-
-    Integers may be refused (division by zero), floats never are.
-    """
+def _needs_no_filling(operands: tuple[Any, ...]) -> bool:
+    """Return whether no derivative is needed and no value refused: integers may be (division by zero), floats never."""
     if mode() != "eager":
-        return None
-    number = 0
+        return False
+    records = torch.is_grad_enabled()
     for operand in operands:
         if type(operand) is Entries:
             operand = operand.values  # noqa: PLW2901
             if not (operand.is_floating_point() or operand.is_complex()):
-                return None
-        elif not isinstance(operand, torch.Tensor):
-            continue
-        if operand.requires_grad:
-            number += 1
-    return number if number and torch.is_grad_enabled() else 0
-
-
-def _alone(operands: tuple[Any, ...]) -> bool:
-    """Whether the only differentiable operand has only finite factors once they are filled, so 0 times them is 0."""
-    return all(
-        _records(operand)
-        or (
-            values_of(operand).ndim > 0
-            if isinstance(operand, (Entries, torch.Tensor))
-            else isinstance(operand, (int, float)) and operand != 0 and math.isfinite(operand)
-        )
-        for operand in operands
-    )
-
-
-def _records(operand: Any) -> bool:
-    return isinstance(operand, (Entries, torch.Tensor)) and values_of(operand).requires_grad
+                return False
+        if isinstance(operand, torch.Tensor) and records and operand.requires_grad:
+            return False
+    return True
 
 
 def prelu(function: Callable[..., Any], input: Operand, weight: Operand) -> Any:
@@ -179,9 +145,6 @@ ELSEWHERE: dict[str, float] = {
     "special.zeta": 2,
     "unravel_index": 0,
 }
-
-#: Products: the derivative by an operand depends on the other operands.
-LINEAR = {"mul|multiply": (0, 1), "div|divide|true_divide": (0,)}
 
 #: Functions that refuse values outside their domain.
 LOOK = {"mvlgamma|special.multigammaln", "unravel_index"}
@@ -246,7 +209,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
         extra.append(torch.Tensor.__div__)
         reflected.append((torch.Tensor.__rdiv__, operator.truediv))
         in_place.append(torch.Tensor.__idiv__)
-    body = elementwise(filler, spellings in LOOK, LINEAR.get(spellings, ()))
+    body = elementwise(filler, spellings in LOOK)
     found = record(
         " ".join(plain),
         "elementwise",

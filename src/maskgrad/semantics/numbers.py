@@ -78,11 +78,6 @@ def note(something_left: Tensor | None) -> None:
         noted.append(torch.ones((), dtype=torch.bool) if something_left is None else something_left)
 
 
-def is_noted() -> bool:
-    """Return whether somebody wants to know."""
-    return len(_NOTED) > 0
-
-
 _NOTED: list[list[Tensor]] = []
 
 

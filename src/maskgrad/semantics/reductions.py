@@ -6,7 +6,6 @@ element of the operation.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from math import nan
@@ -17,14 +16,11 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.reductions import some
-from maskgrad.kernels.smallest import SHORT, any_of, smallest
-from maskgrad.mode import can_read
+from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import (
-    HALVES,
     Entries,
     Operand,
-    fill,
     filled,
     filler_as,
     mask_of,
@@ -32,7 +28,7 @@ from maskgrad.semantics.entries import (
     values_of,
 )
 from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
-from maskgrad.semantics.numbers import REDUCED, Number, is_noted, note
+from maskgrad.semantics.numbers import REDUCED, Number
 
 
 def sum(
@@ -50,28 +46,6 @@ def mean(
     dims = as_dims(dim, input.values.ndim)
     result, count = kernels.masked_mean(input.values, input.mask, dims, keepdim, dtype)
     return Entries(result, some(count, input.mask, dims, keepdim))
-
-
-def over_all(input: Entries, average: bool) -> Tensor | None:
-    """The sum or the mean of all specified entries of a small tensor; None if empty, or if values may not be read.
-
-    The count is read, so that neither it nor its graph node costs a tensor.
-    """
-    values, mask = input
-    if not values.is_floating_point() or values.dtype in HALVES or not can_read(values, mask):
-        return None
-    if not average and mask.numel() < SHORT and not is_noted():
-        return torch.where(mask, values, 0).sum()  # 0 if there is nothing, as it should be
-    kernel = kernels.masked_mean if average else kernels.masked_sum
-    if not kernel.is_small(values):
-        return None
-    few = smallest(mask)
-    count = int(few.count_nonzero()) * (mask.numel() // max(few.numel(), 1))
-    if not count:
-        return None
-    note(None)
-    total = (values if count == mask.numel() else fill(input, mask, 0)).sum()
-    return total / count if average else total
 
 
 def without_nan(input: Entries) -> Entries:
@@ -176,20 +150,6 @@ def equal(function: Callable[..., Any], input: Operand, other: Operand, *args: A
     return bool(function(*safe, *args, **options))
 
 
-def _total(operation: Operation, average: bool) -> Operation:
-    """The same record, with a fast path for the sum or mean of all entries of a small tensor."""
-    body = operation.body
-
-    def total(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if len(args) == 1 and not kwargs and type(args[0]) is Entries:
-            number = over_all(args[0], average)
-            if number is not None:
-                return number
-        return body(function, args, kwargs)
-
-    return dataclasses.replace(operation, body=total)
-
-
 def _record(rule: Callable[..., Any], gradient: str, nothing: float, also: str = "") -> Operation:
     return of_rule(rule, "reductions", REDUCED, gradient, also=also, number=Number(nothing), padded="mask")
 
@@ -198,8 +158,8 @@ EQUAL = functions_named("equal")[0]
 SOME = "specified where at least one entry was"
 INCOMING = "the incoming gradient"
 OPERATIONS = (
-    _total(_record(sum, f"{INCOMING} at each specified entry", 0), average=False),
-    _total(_record(mean, f"{INCOMING} divided by the number of specified entries", nan), average=True),
+    _record(sum, f"{INCOMING} at each specified entry", 0),
+    _record(mean, f"{INCOMING} divided by the number of specified entries", nan),
     _record(nansum, f"{INCOMING} at each specified entry that is not NaN", 0),
     _record(nanmean, f"{INCOMING} divided by the number of specified entries that are not NaN", nan),
     _record(prod, "the product of the other specified entries", 1),

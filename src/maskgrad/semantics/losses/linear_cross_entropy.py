@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, Operand, mask_of, rearranged, values_of
-from maskgrad.semantics.losses.cross_entropy import PATTERN, Labels, cross_entropy, reduce_labelled
+from maskgrad.semantics.entries import Entries, Operand, rearranged, values_of
+from maskgrad.semantics.losses.cross_entropy import PATTERN, cross_entropy
 from maskgrad.semantics.losses.reduction import loss_record
 
 
@@ -28,28 +27,13 @@ def linear_cross_entropy(
 ) -> Operand:
     """``cross_entropy(linear(input, linear_weight, linear_bias), target)``.
 
-    With ``options`` the logits are computed in chunks if every class is specified; else at once,
-    which takes more memory and gives the same result.
+    The logits are computed at once: ``options`` choose chunks of them, which give the same result.
     """
     shape = shape_of_logits(input, linear_weight, linear_bias)
     labelled = values_of(target).shape != shape
     if not labelled and ignore_index is not None:
         raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
     ignored = -100 if ignore_index is None else ignore_index
-    if (
-        options is not None
-        and labelled
-        and label_smoothing == 0.0
-        and values_of(linear_weight).ndim == 2
-        and not any(isinstance(operand, Entries) for operand in (linear_weight, linear_bias, weight))
-    ):
-        layer = {
-            "linear_weight": linear_weight,
-            "linear_bias": linear_bias,
-            "weight": weight,
-            "options": options,
-        }
-        return in_chunks(input, target, reduction, ignored, layer)
     outputs = math.prod(shape[-1:] if values_of(input).ndim == 1 else shape[1:])
     rows = reshaped(linear_weight, (outputs, values_of(input).shape[-1]))
     bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
@@ -57,21 +41,6 @@ def linear_cross_entropy(
     outer: Any = linear if masked else F.linear
     logits = outer(input, rows, bias)
     return cross_entropy(reshaped(logits, shape), target, reduction, weight, ignored, label_smoothing)
-
-
-def in_chunks(
-    input: Operand, target: Operand, reduction: str, ignore_index: int, layer: dict[str, Any]
-) -> Operand:
-    """PyTorch's own chunks: a sample without features is treated as one without a label, and reads zeros."""
-    labels, weight = values_of(target), layer["weight"]
-    counted = mask_of(target) & mask_of(input).any(-1) & (labels != ignore_index)
-    index = torch.where(counted, labels, ignore_index)
-    features = torch.where(mask_of(input) & counted.unsqueeze(-1), values_of(input), 0)
-    loss = F.linear_cross_entropy(
-        features, target=index, ignore_index=ignore_index, reduction="none", **layer
-    )
-    share = None if weight is None else weight[index.clamp(0, weight.shape[0] - 1)]
-    return reduce_labelled(loss, Labels(index, counted, share), reduction)
 
 
 def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand | None) -> tuple[int, ...]:
