@@ -31,6 +31,8 @@ class Whole:
     difference: Difference
     #: the other batch; None if only the tables look up others
     batch: Any = None
+    #: why the step fails on that batch, so that nothing can be confirmed
+    failure: str = ""
 
 
 def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, mode: Twins) -> Whole | None:
@@ -60,6 +62,8 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
     if not new and not looked_up:
         return None
     outcomes = _both(case, hidden, batch, replaced(batch, new), looked_up)
+    if isinstance(outcomes, str):
+        return Whole(Difference(), failure=outcomes)
     if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
     whole = Whole(compare_outcomes(*outcomes, case.count), replaced(batch, new) if new else None)
@@ -87,8 +91,8 @@ def _both(
     batch: Any,
     other: Any,
     ids: Sequence[tuple[Tensor, Tensor]] = (),
-) -> tuple[Outcome, Outcome] | None:
-    """The step as it is on two batches; None, with a note, where it fails on one of them.
+) -> tuple[Outcome, Outcome] | str | None:
+    """The step as it is on two batches; why it fails on one of them; None where tables look up none of the ids.
 
     Args:
         case: the examination.
@@ -102,8 +106,7 @@ def _both(
         with _other_rows(case.runner.roots, ids) as served:
             after = case.runner.run(Guarded(), other, after=Outcome.cloned)
     except Exception as error:  # a table does not know the garbage, for instance
-        case.note(hidden.kind, f"the whole step fails on changed data: {error!r}")
-        return None
+        return f"the step fails on changed data ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     return (before, after) if len(served) == len(ids) else None
 
 
@@ -139,7 +142,7 @@ def _as_order_rounds(
         batch = case.runner.batch if hidden.batch is None else hidden.batch
         turned = selected(batch, torch.arange(case.count).flip(0), case.count)
         outcomes = _both(case, hidden, batch, turned)
-        usual = max(usual, 4 * furthest(*outcomes)) if outcomes else usual
+        usual = max(usual, 4 * furthest(*outcomes)) if isinstance(outcomes, tuple) else usual
     why = f"(float64 cannot be tried: {type(error).__name__}: {str(error).partition(chr(10))[0]})"
     rounds = difference.relative <= usual
     verdict = "within float32 rounding" if rounds else "more than rounding"

@@ -33,8 +33,6 @@ class Sides:
 
     #: Boolean, without axes of size 1 after the first
     core: Tensor
-    #: the axes of the tensor that the core has
-    axes: tuple[int, ...]
     #: what the tensor holds where the core is False, and where it is True
     values: tuple[float, float]
 
@@ -79,10 +77,8 @@ def sides_of(tensor: Tensor) -> Sides | None:
         core, values = tensor == 0, (float(tensor.min()), 0.0)
     else:
         return None
-    axes = tuple(axis for axis, size in enumerate(tensor.shape) if size > 1 or axis == 0)
-    if len(axes) < 2:
-        return None
-    return Sides(core.reshape([tensor.shape[axis] for axis in axes]), axes, values)
+    sizes = [size for axis, size in enumerate(tensor.shape) if size > 1 or axis == 0]
+    return Sides(core.reshape(sizes), values) if len(sizes) > 1 else None
 
 
 def laid_mask(core: Tensor, data: Tensor, *, time_first: bool) -> Iterator[Laid]:
@@ -100,27 +96,27 @@ def laid_mask(core: Tensor, data: Tensor, *, time_first: bool) -> Iterator[Laid]
                 yield Laid(_spread(seen, axes), samples, positions, side)
 
 
+#: axes of data on which those of a mask may lie, which of them are samples, and which positions
+_LAYOUTS: tuple[tuple[tuple[int, ...], int, tuple[int, ...]], ...] = (
+    ((0, 1), 0, (1,)),
+    ((0, 2), 0, (2,)),
+    ((0, 1), 1, (0,)),
+    ((1, 0), 1, (0,)),
+    ((1, 0), 0, (1,)),
+    ((2, 0), 0, (2,)),
+    ((0, 1, 2), 0, (1, 2)),
+    ((0, 2, 3), 0, (2, 3)),
+)
+
+
 def _layouts(
     size: tuple[int, ...], shape: tuple[int, ...], *, time_first: bool
 ) -> Iterator[tuple[tuple[int, ...], int, tuple[int, ...]]]:
-    """The axes of data on which those of a mask lie, which of them are samples and which positions."""
-    if len(size) == 2:
-        if shape[:2] == size:
-            yield (0, 1), 0, (1,)
-        if len(shape) == 3 and (shape[0], shape[2]) == size:
-            yield (0, 2), 0, (2,)
-        if time_first and shape[:2] == size:
-            yield (0, 1), 1, (0,)
-        if time_first and shape[1::-1] == size:
-            yield (1, 0), 1, (0,)
-        if shape[1::-1] == size and len(shape) >= 2:
-            yield (1, 0), 0, (1,)
-        if len(shape) == 3 and (shape[2], shape[0]) == size:
-            yield (2, 0), 0, (2,)
-    elif len(size) == 3 and len(shape) >= 3 and shape[:3] == size:
-        yield (0, 1, 2), 0, (1, 2)
-    elif len(size) == 3 and len(shape) == 4 and (shape[0], *shape[2:]) == size:
-        yield (0, 2, 3), 0, (2, 3)
+    """The layouts that fit; axes after the second may only be the last ones."""
+    for axes, samples, positions in _LAYOUTS:
+        fits = len(shape) > max(axes) if 1 in axes else len(shape) == max(axes) + 1
+        if fits and tuple(shape[axis] for axis in axes) == size and (time_first or samples == 0):
+            yield axes, samples, positions
 
 
 def _spread(core: Tensor, axes: tuple[int, ...]) -> Tensor:

@@ -220,13 +220,13 @@ class ValidityMasks:
         if len(known) < 2 or any(validity.shape[:2] != shape[:2] for validity in known):
             return None
         known = [validity.expand(shape) for validity in known]
-        at_positions = [  # channels may stand before the positions
+        laid = [  # channels may stand before the positions
             expanded(mask, shape) if mask.shape == shape[:2] else _shaped(mask, output)
             for mask in self.masks
             if mask.ndim == 2
         ]
-        at_positions = [laid.to(output.device) for laid in at_positions if laid is not None]
-        own = [s for s in known if any(torch.equal(s, laid) for laid in at_positions)]
+        at_positions = [mask.to(output.device) for mask in laid if mask is not None]
+        own = [s for s in known if any(torch.equal(s, mask) for mask in at_positions)]
         return own[0] if own and len(own) < len(known) else None
 
     def _by_samples(

@@ -132,3 +132,26 @@ def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:
     report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
     assert report.ok, str(report)
     assert any("not confirmed: the whole step" in note.message for note in report.notes)
+
+
+def test_what_the_step_cannot_confirm_is_a_note_and_the_report_is_incomplete() -> None:
+    """A step that fails on any other batch: that the twins differ is all there is to say."""
+    torch.manual_seed(0)
+    x, layer = torch.randn(4, 12, 3), nn.Linear(3, 1)
+    total = x.sum().item()
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        if b["x"].sum().item() != total:
+            raise ValueError("another batch")
+        return layer(b["x"].mean(1)).square().mean()
+
+    given = {"x": x, "mask": MASK}
+    report = mg.doctor.examine(step, given, padding={"x": "mask"}, experiments=["padding-leak"])
+    assert (report.findings, report.verdict) == ([], "incomplete"), str(report)
+    assert any(
+        "the step fails on changed data (ValueError: another batch)" in line for line in report.unexamined
+    )
+    (note, *_) = (
+        note for note in report.notes if note.message.startswith("not confirmed: mean mixes padding")
+    )
+    assert note.line
