@@ -87,51 +87,24 @@ class BackwardPasses:
 
     def all(self, cotangents: Cotangents, number: int) -> Gradients:
         """Return gradients (number, B, *I) of all cotangents; None for an input that no pass reached."""
-        if self.create_graph:
-            chunks = list(self.each(cotangents, number))
-            return self._joined([(stop - start, found) for start, stop, found in chunks])
-        together: Gradients = [None] * len(self.inputs)
-        for start, stop, found in self.each(cotangents, number):
-            for i, gradient in enumerate(found):
-                whole = together[i]
-                if gradient is None:
-                    continue
-                if stop - start == number:
-                    together[i] = gradient
-                    continue
-                if whole is None:
-                    whole = together[i] = gradient.new_zeros((number, *gradient.shape[1:]))
-                whole[start:stop] = gradient
-        return together
+        chunks = list(self.each(cotangents, number))
+        return [
+            joined([(stop - start, found[i]) for start, stop, found in chunks])
+            for i in range(len(self.inputs))
+        ]
 
     def diagonal_blocks(self, cotangents: Cotangents, number: int) -> Gradients:
         """Return the same by each sample's own input only, if samples influence each other, in B times the passes."""
-        which = torch.arange(self.output.shape[0], device=self.output.device)
-
-        def to_one_sample(cotangent: Tensor) -> Cotangents:
-            def sent(start: int, stop: int) -> Tensor:
-                receives = which[start:stop, None] == which
-                return torch.where(
-                    receives.reshape(*receives.shape, *(1,) * (cotangent.ndim - 1)), cotangent, 0
-                )
-
-            return sent
-
-        rows = []
+        samples = self.output.shape[0]
+        found: list[list[tuple[int, Tensor | None]]] = [[] for _ in self.inputs]
         for n in range(number):
-            blocks = []
-            for start, stop, gradients in self.each(to_one_sample(cotangents(n, n + 1)[0]), len(which)):
-                own = which[start:stop]
-                blocks.append(
-                    (stop - start, [None if g is None else g[own - start, own][None] for g in gradients])
-                )
-            rows.append((1, self._joined(blocks, dim=1)))
-        return self._joined(rows)
-
-    def _joined(self, pieces: Sequence[tuple[int, Gradients]], dim: int = 0) -> Gradients:
-        return [
-            joined([(length, found[i]) for length, found in pieces], dim) for i in range(len(self.inputs))
-        ]
+            for own in range(samples):
+                cotangent = torch.zeros_like(self.output)
+                cotangent[own] = cotangents(n, n + 1)[0, own]
+                for blocks, gradient in zip(found, self.one(cotangent, self.create_graph), strict=True):
+                    blocks.append((1, None if gradient is None else gradient[own : own + 1]))
+        together = [joined(blocks) for blocks in found]
+        return [None if one is None else one.unflatten(0, (number, samples)) for one in together]
 
     def _together(self, cotangents: Tensor) -> Gradients | None:
         """Run one pass with a batch of cotangents; None if a node of the graph does not support it."""
@@ -172,20 +145,16 @@ def _in_memory(gradient: Tensor | None) -> Tensor | None:
     return gradient.clone() if gradient is not None and gradient._is_zerotensor() else gradient
 
 
-def joined(pieces: Sequence[tuple[int, Tensor | None]], dim: int = 0) -> Tensor | None:
-    """Concatenate pieces of given lengths along ``dim``; None is zero, and the result if all pieces are None."""
-    present = [piece for _, piece in pieces if piece is not None]
-    if not present:
+def joined(pieces: Sequence[tuple[int, Tensor | None]]) -> Tensor | None:
+    """Concatenate pieces of given lengths; None is zero, and the result if all pieces are None."""
+    known = next((piece for _, piece in pieces if piece is not None), None)
+    if known is None:
         return None
-    if len(present) < len(pieces):  # a custom function may omit a gradient that is zero
-        line = torch.zeros_like(present[0].narrow(dim, 0, 1))
-        sizes = [-1] * line.ndim
-        filled = []
-        for length, piece in pieces:
-            sizes[dim] = length
-            filled.append(line.expand(sizes) if piece is None else piece)
-        present = filled
-    return present[0] if len(present) == 1 else torch.cat(present, dim)
+    # a custom function may omit a gradient that is zero
+    filled = [
+        known.new_zeros((length, *known.shape[1:])) if piece is None else piece for length, piece in pieces
+    ]
+    return filled[0] if len(filled) == 1 else torch.cat(filled)
 
 
 def gradient_sizes(output: Tensor, inputs: Sequence[Tensor]) -> list[int]:

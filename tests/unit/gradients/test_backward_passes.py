@@ -94,6 +94,3 @@ def test_pieces_that_are_missing_are_zero() -> None:
     found = joined([(2, None), (2, piece), (1, None)])
     assert found is not None
     assert found[:, 0, 0].tolist() == [0.0, 0.0, 1.0, 1.0, 0.0]
-    found = joined([(3, piece), (2, None)], dim=1)
-    assert found is not None
-    assert found[0, :, 0].tolist() == [1.0, 1.0, 1.0, 0.0, 0.0]
