@@ -160,9 +160,9 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
         ValueError: compressed indices that contradict each other.
         IndexError: an index outside the shape.
     """
-    gradient = gradient.detach()
     shape = gradient.shape
     if isinstance(gradient, Tensor):
+        gradient = gradient.detach()
         if gradient.layout is torch.strided:
             return Gradient(gradient, shape)
         if gradient.layout is torch.sparse_coo:
@@ -176,8 +176,9 @@ def read(gradient: AnyGradient, where: str) -> Gradient:
     listed = listed_of(gradient)
     if listed is None:
         nothing = False if gradient.dtype is torch.bool else 0
-        return Gradient(gradient.filled(nothing), shape, gradient.mask)
-    return replace(_of_places(*listed, shape, where), each_once=True)
+        return Gradient(gradient.filled(nothing).detach(), shape, gradient.mask)
+    indices, values = listed
+    return replace(_of_places(indices, values.detach(), shape, where), each_once=True)
 
 
 def check_fits(param: Tensor, gradient: AnyGradient, where: str) -> None:

@@ -167,7 +167,7 @@ def _step(kind: type[MaskedOptimizer], given: Mapping[str, Any], unused: Mapping
         _require_like(torch.view_as_real(param.detach()) if param.is_complex() else param, started, "started")
     check_fits(param, given["grad"], "gradient of param")
     gradient = read(given["grad"], "gradient of param")
-    wanted = numbers.states()
+    wanted = numbers.states
     tensors = [_checked(param, states[declared.name], declared) for declared in wanted]
     scalars = {name: _one_number(name, given[name]) for name in rule.scalars}
     update = numbers.update(count, **scalars)

@@ -72,7 +72,7 @@ def check_names(
 
 def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparameters, name: str) -> None:
     """Raise a ValueError unless the shape and device of each state tensor fit ``param``."""
-    expected = {declared.name: declared.shape(param, numbers.row) for declared in numbers.states()}
+    expected = {declared.name: declared.shape(param, numbers.row) for declared in numbers.states}
     for key, shape in expected.items():
         value = state.get(key)
         if value is not None and not (value.shape == shape and value.device == param.device):
@@ -82,7 +82,7 @@ def check_shapes(state: Mapping[str, Any], param: Tensor, numbers: Hyperparamete
                 f"shape {tuple(param.shape)} on {param.device} and needs a state of shape {tuple(shape)}{per_row}; "
                 "load a state that belongs to this model and these options"
             )
-    for key in (*numbers.scalars(), *(("step",) if numbers.counts_steps else ())):
+    for key in numbers.counts:
         value = state.get(key)
         if isinstance(value, Tensor) and value.numel() != 1:
             raise ValueError(

@@ -272,7 +272,7 @@ class MaskedOptimizer(TorchSteps):
         states = self._states(param, numbers)
         state = self.state.get(param, {})  # no entry if it has no state
         step = float(state["step"]) + 1 if numbers.counts_steps else 0.0
-        scalars = {name: state[name] for name in numbers.scalars()}
+        scalars = {name: state[name] for name in numbers.scalars}
         update = numbers.update(step, **scalars)
         if numbers.zeros:
             update_with_zeros(update, param, gradient, states, numbers, step, scalars, name)
@@ -290,8 +290,8 @@ class MaskedOptimizer(TorchSteps):
     def _states(self, param: Tensor, numbers: Hyperparameters) -> list[Tensor]:
         """Return the state tensors in the order of the rule's arguments; creates missing ones."""
         scalars = {"step": 0.0} if numbers.counts_steps else {}
-        scalars |= numbers.scalars()
-        wanted = numbers.states()
+        scalars |= numbers.scalars
+        wanted = numbers.states
         if not (scalars or wanted):
             return []
         state = self.state[param]

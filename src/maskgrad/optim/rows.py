@@ -40,12 +40,11 @@ class RowLoop:
         fused = numbers.fused(1.0)
         assert fused is not None
         self.numbers, self.fused, self.factor = numbers, fused, _factor_of_addition(fused)
-        later = numbers.fused(7.0)
-        self.is_constant = later is not None and later.numbers == fused.numbers
         self.tables: dict[Any, Any] = {}  # arguments of the loop for tables, by their addresses
-        self.bound: dict[torch.dtype, Any] = {}  # loop and scalars of a step, if constant
-        self.names = [declared.name for declared in numbers.states()]
-        self.counts = ["step"] if numbers.counts_steps else []
+        self.step: tuple[float, torch.dtype] | None = None  # the last step, and its loop and scalars
+        self.call: Any = None
+        self.names = [declared.name for declared in numbers.states]
+        self.counts = numbers.counts
 
     def table(self, param: Tensor, states: Mapping[Tensor, Any]) -> Callable[[], None] | None:
         """Prepare and check the step of ``param``, writing nothing; None if this loop does not support it."""
@@ -87,25 +86,23 @@ class RowLoop:
 
     def _step(self, param: Tensor, state: Mapping[str, Tensor], found: Any, values: Tensor) -> None:
         states = [state[name] for name in self.names]
-        fused = self.fused if self.is_constant else self.numbers.fused(float(state["step"]) + 1)
-        assert fused is not None
         place = param.shape, param.dtype, param.data_ptr(), *[t.data_ptr() for t in states]
         prepared = self.tables.get(place)
         if prepared is None:
-            tables = [param.detach(), *fused.arranged(states)]
+            tables = [param.detach(), *self.fused.arranged(states)]
             prepared = backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
             if len(self.tables) >= KEPT:  # their memory has changed
                 self.tables.clear()
             self.tables[place] = prepared
-        call = self.bound.get(param.dtype)
-        if call is None:
-            call = backend_of("maskgrad.kernels.updates.cpu", "bound")(
-                fused.kernel, prepared, **fused.numbers
-            )
-            if self.is_constant:
-                self.bound[param.dtype] = call
+        step = float(state["step"]) + 1 if self.counts else 1.0, param.dtype
+        if step != self.step:  # most tables of a group have the same number of steps
+            fused = self.numbers.fused(step[0])
+            assert fused is not None
+            bound = backend_of("maskgrad.kernels.updates.cpu", "bound")
+            self.call = bound(fused.kernel, prepared, **fused.numbers)
+            self.step = step
         backend_of("maskgrad.kernels.updates.cpu", "update_prepared")(
-            prepared, found, values.view(-1).numpy(), *call
+            prepared, found, values.view(-1).numpy(), *self.call
         )
         torch.autograd.graph.increment_version([param, *states])
         if self.counts:

@@ -73,7 +73,7 @@ class State:
             start = start.new_empty(self.shape(param, row))
         if self.counts_rows:
             start = start.to(torch.promote_types(start.dtype, torch.float32))
-        assert not isinstance(self.initial, str)  # Hyperparameters.states() has inserted the number
+        assert not isinstance(self.initial, str)  # Hyperparameters.states has inserted the number
         value = complex(self.initial, self.initial) if param.is_complex() else self.initial
         return torch.full_like(start, value)
 
@@ -202,7 +202,7 @@ class Rule:
         return any(state.statistic for state in self.states)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Hyperparameters:
     """The hyperparameters of a group as Python numbers, checked."""
 
@@ -215,12 +215,12 @@ class Hyperparameters:
     zeros: bool = False
     """Whether entries without a gradient have gradient zero."""
 
-    @property
+    @functools.cached_property
     def per_row(self) -> bool:
         """Return whether some states have one value for each row."""
         return self.row or self.by_row
 
-    @property
+    @functools.cached_property
     def by_row(self) -> bool:
         """Return whether the steps of each row are counted, instead of those of the parameter."""
         return self.numbers.get("bias_correction") == "row"
@@ -241,6 +241,7 @@ class Hyperparameters:
         on_device = bool(group.get("capturable") or group.get("fused") or rule.on_device)
         return cls(rule, numbers, row, on_device, group.get("unspecified") == "zero")
 
+    @functools.cached_property
     def states(self) -> tuple[State, ...]:
         """The state tensors, in the order of the rule's arguments."""
         numbers = self.numbers
@@ -250,7 +251,8 @@ class Hyperparameters:
             if state.needs is None or numbers[state.needs]
         )
 
-    def scalars(self) -> dict[str, float]:
+    @functools.cached_property
+    def scalars(self) -> Mapping[str, float]:
         """Scalar states of the whole parameter, and their initial values."""
         numbers = self.numbers
         return {
@@ -258,10 +260,15 @@ class Hyperparameters:
             for name, start in (() if self.by_row else self.rule.scalars.items())
         }
 
-    @property
+    @functools.cached_property
     def counts_steps(self) -> bool:
         """Return whether there is a state ``"step"`` that is a scalar."""
         return self.rule.counts_steps and not self.by_row
+
+    @functools.cached_property
+    def counts(self) -> tuple[str, ...]:
+        """Names of the scalar states."""
+        return (*self.scalars, *(("step",) if self.counts_steps else ()))
 
     def fused(self, step: float) -> Fused | None:
         """The kernel of step number ``step`` for rows, of a rule without scalar states."""

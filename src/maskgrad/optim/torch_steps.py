@@ -73,8 +73,8 @@ class TorchGroup:
         self, kind: type[torch.optim.Optimizer], group: dict[str, Any], numbers: Hyperparameters
     ) -> None:
         self.group = group
-        self.names = tuple(declared.name for declared in numbers.states())
-        self.counts = (*numbers.scalars(), *(("step",) if numbers.counts_steps else ()))
+        self.names = tuple(declared.name for declared in numbers.states)
+        self.counts = numbers.counts
         self.known = (*self.names, *self.counts)
         self.order = (*(declared.name for declared in numbers.rule.states), "step")
         self.has_tensors = any(isinstance(value, Tensor) for value in (group["lr"], *group.get("betas", ())))

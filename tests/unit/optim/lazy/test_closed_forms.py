@@ -46,11 +46,11 @@ def bound(name: str, options: dict[str, Any], step: float) -> tuple[Any, list[to
     optimizer = getattr(optim, name)([param], lr=0.1, **options)
     numbers = optimizer._read_group(optimizer.param_groups[0])
     scalars = {
-        key: torch.tensor(0.5 if key == "mu_product" else value) for key, value in numbers.scalars().items()
+        key: torch.tensor(0.5 if key == "mu_product" else value) for key, value in numbers.scalars.items()
     }
     squares = {"square_avg": 1.0, "exp_avg_sq": 1.0, "max_exp_avg_sq": 10.0, "acc_delta": 1.0, "sum": 1.0}
     states = []
-    for declared in numbers.states():
+    for declared in numbers.states:
         value = torch.randn(4, 3, dtype=torch.float64)
         if declared.name in squares:
             value = value.square() + squares[declared.name]
