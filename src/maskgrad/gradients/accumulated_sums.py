@@ -1,7 +1,7 @@
-"""Sums of gradients over backward passes, one for each loss, accumulated in ``.grad``.
+"""Sums of gradients over backward passes, one for each loss, apart from ``.grad``.
 
-``.grad`` holds the sum of the loss whose backward pass runs, and keeps it if there is only one loss. Gradients that
-``.grad`` cannot accumulate (masked ones) are removed after each pass and added here.
+Each pass begins without gradients, and its result is added here. Between passes ``.grad`` shows the strided sums of a
+single loss, in the parameter's dtype.
 """
 
 from __future__ import annotations
@@ -16,17 +16,14 @@ from torch import Tensor, nn
 from maskgrad.gradients.added import added
 from maskgrad.gradients.attached import (
     AnyGradient,
-    attached_gradient,
     current_gradient,
     grad_dtype,
     keep_attached,
-    set_grad_dtype,
 )
-from maskgrad.gradients.gradient import is_strided, read
+from maskgrad.gradients.gradient import is_strided, read, widened_dtype
 from maskgrad.gradients.parameter_arguments import listed_parameters
 from maskgrad.masked_tensor import MaskedTensor, from_sparse, masked
 from maskgrad.masked_tensor.tensor import stored_of
-from maskgrad.semantics.entries import HALVES
 
 __all__ = ["GradientSums", "Parameters", "check_no_gradients", "named_parameters"]
 
@@ -39,19 +36,10 @@ class GradientSums:
     def __init__(self, named: Mapping[str, Tensor]) -> None:
         check_no_gradients(named)
         self.params = params = [*named.values()]
-        #: for each loss and parameter: the sum while it is not in ``.grad``, and what ``.grad`` cannot accumulate
-        self._plain: dict[str | None, list[Tensor | None]] = {}
-        self._apart: dict[str | None, list[AnyGradient | None]] = {}
-        self._present: list[str | None] = []  # the loss whose sum is in .grad
-        self._dtypes: dict[int, torch.dtype | None] = {}
-        for place, param in enumerate(params):
-            if param.dtype in HALVES and not hasattr(
-                param, "device_mesh"
-            ):  # a DTensor accumulates in its wrapper
-                self._dtypes[place] = grad_dtype(param)
-                param.grad = None
-                set_grad_dtype(param, torch.float32)
-        self._note()
+        self._sums: dict[str | None, list[AnyGradient | None]] = {}
+        self._seen: list[tuple[Tensor | None, int]] = [(None, 0)] * len(params)
+        for param in params:
+            param.grad = None
 
     def backward(
         self,
@@ -61,117 +49,92 @@ class GradientSums:
         retain_graph: bool = False,
     ) -> None:
         """Backward from ``outputs`` with their ``gradients``; add the result to the sum of ``name``."""
-        self._fetch(name)
+        self.close()
         try:
             torch.autograd.backward(outputs, gradients, retain_graph=retain_graph)
         finally:
-            self._set_apart(name)
-            if len(self._plain) > 1:
-                self._park()
-            self._note()
+            self._take(name)
 
     def changed(self) -> bool:
         """Return whether any ``.grad`` was modified, replaced or removed since the last pass."""
         return any(
             param.grad is not grad or (grad is not None and grad._version != version)
-            for param, (grad, version) in zip(self.params, self._noted, strict=True)
+            for param, (grad, version) in zip(self.params, self._seen, strict=True)
         )
 
     def divided(self, divisors: Mapping[str | None, float]) -> list[AnyGradient | None]:
         """For each parameter the sum over losses of their sums, by their divisors (inf: zero); in place if possible."""
-        self._park()
         found: list[list[AnyGradient]] = [[] for _ in self.params]
-        for name in self._plain:
-            sums = [*zip(self._plain[name], self._apart[name], strict=True)]
-            strided = [gradient for pair in sums for gradient in pair if is_strided(gradient)]
-            _divide(strided, divisors[name])
-            for parts, pair in zip(found, sums, strict=True):
-                parts += [
-                    gradient if is_strided(gradient) else _by(gradient, divisors[name])
-                    for gradient in pair
-                    if gradient is not None
-                ]
+        if len(divisors) == 1 and any(
+            p.grad is not g for p, (g, _) in zip(self.params, self._seen, strict=True)
+        ):
+            self.close()
+            self._take(next(iter(divisors)))  # of fully_shard, which has reduced its sums now
+        for name, sums in self._sums.items():
+            _divide([gradient for gradient in sums if is_strided(gradient)], divisors[name])
+            for parts, gradient in zip(found, sums, strict=True):
+                if gradient is not None:
+                    parts.append(gradient if is_strided(gradient) else _by(gradient, divisors[name]))
         return [added(parts) if len(parts) > 1 else parts[0] if parts else None for parts in found]
 
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
         """Write finished gradients to ``.grad``, in the parameters' dtypes."""
         self.close()
-        for place, (param, gradient) in enumerate(zip(self.params, gradients, strict=True)):
-            if gradient is None:
-                continue
-            dtype = param.dtype
-            if place in self._dtypes:
-                dtype = self._dtypes[place] or dtype
-            keep_attached(param, gradient.to(dtype))
+        for param, gradient in zip(self.params, gradients, strict=True):
+            if gradient is not None:
+                keep_attached(param, gradient.to(grad_dtype(param) or param.dtype))
 
     def close(self) -> None:
-        """Let parameters accumulate gradients in their own dtypes again."""
-        for place, dtype in self._dtypes.items():
-            param, gradient = self.params[place], self.params[place].grad
-            if grad_dtype(param) is dtype:
-                continue
-            param.grad = None
-            set_grad_dtype(param, dtype)
-            if gradient is not None:
-                param.grad = gradient.to(dtype or param.dtype)
-
-    def state(self) -> dict[str | None, tuple[list[Any], list[Any]]]:
-        """Copies of the sums of each loss, made of plain tensors."""
-        return {
-            loss: ([*map(_encoded, self._sums_of(loss))], [*map(_encoded, self._apart[loss])])
-            for loss in self._plain
-        }
-
-    def load(self, state: Mapping[str | None, Sequence[Sequence[Any]]]) -> None:
-        """The inverse of :meth:`state`."""
-        for loss, (plain, apart) in state.items():
-            self._plain[loss] = [_decoded(g, p.device) for g, p in zip(plain, self.params, strict=True)]
-            self._apart[loss] = [_decoded(g, p.device) for g, p in zip(apart, self.params, strict=True)]
-        if len(state) == 1:
-            self._fetch(next(iter(state)))
-        self._note()
-
-    def _sums_of(self, name: str | None) -> list[Tensor | None]:
-        return [param.grad for param in self.params] if name in self._present else self._plain[name]
-
-    def _fetch(self, name: str | None) -> None:
-        """Move the sum of this loss to ``.grad``."""
-        if name in self._present:
-            return
-        self._park()
-        sums = self._plain.setdefault(name, [None] * len(self.params))
-        self._apart.setdefault(name, [None] * len(self.params))
-        for place, param in enumerate(self.params):
-            if sums[place] is not None:
-                param.grad, sums[place] = sums[place], None
-        self._present = [name]
-
-    def _park(self) -> None:
-        """Remove the sum of a loss from ``.grad``."""
-        for name in self._present:
-            self._plain[name] = self._sums_of(name)
-            for param in self.params:
+        """Remove sums from ``.grad``."""
+        for param, (grad, _) in zip(self.params, self._seen, strict=True):
+            if grad is not None and param.grad is grad:
                 param.grad = None
-        self._present = []
 
-    def _set_apart(self, name: str | None) -> None:
-        apart = self._apart[name]
+    def state(self) -> dict[str | None, list[Any]]:
+        """Copies of the sums of each loss, made of plain tensors."""
+        return {name: [*map(_encoded, sums)] for name, sums in self._sums.items()}
+
+    def load(self, state: Mapping[str | None, Sequence[Any]]) -> None:
+        """The inverse of :meth:`state`."""
+        for name, saved in state.items():
+            if isinstance(saved, tuple):  # until version 0.3 two lists: of what .grad held, and of the others
+                kinds = [
+                    [_decoded(g, p.device) for g, p in zip(one, self.params, strict=True)] for one in saved
+                ]
+                self._sums[name] = [_plus(*pair) for pair in zip(*kinds, strict=True)]
+            else:
+                self._sums[name] = [_decoded(g, p.device) for g, p in zip(saved, self.params, strict=True)]
+            self._show(self._sums[name])
+
+    @torch.no_grad()
+    def _take(self, name: str | None) -> None:
+        """Add the gradients of parameters to the sums of ``name``, and show those."""
+        sums = self._sums.setdefault(name, [None] * len(self.params))
         for place, param in enumerate(self.params):
-            if type(param.grad) is Tensor and place not in self._dtypes:
-                continue
-            gradient = attached_gradient(param)
-            if gradient is None and place in self._dtypes and param.grad is not None:
-                gradient = param.grad if param.grad.dtype in HALVES else None  # no grad_dtype in this PyTorch
+            gradient = current_gradient(param)
             if gradient is not None:
-                before = apart[place]
-                apart[place] = added([gradient] if before is None else [before, gradient])
                 keep_attached(param, None)
                 param.grad = None
+                sums[place] = _plus(sums[place], gradient)
+        self._show(sums)
 
-    def _note(self) -> None:
-        self._noted = [
-            (param.grad, 0 if param.grad is None else param.grad._version) for param in self.params
-        ]
+    def _show(self, sums: Sequence[AnyGradient | None]) -> None:
+        """Show the sums of a single loss in ``.grad``, where clipping and other changes of them are noticed."""
+        single = len(self._sums) == 1
+        for place, (param, gradient) in enumerate(zip(self.params, sums, strict=True)):
+            shown = gradient if single and is_strided(gradient) and gradient.dtype is param.dtype else None
+            param.grad = shown
+            self._seen[place] = shown, 0 if shown is None else shown._version
+
+
+def _plus(before: AnyGradient | None, gradient: AnyGradient | None) -> AnyGradient | None:
+    """The sum of two gradients, in at least float32; in place if both are strided."""
+    if before is None or gradient is None:
+        one = gradient if before is None else before
+        return None if one is None else one.to(widened_dtype(one.dtype))
+    if is_strided(before) and is_strided(gradient):
+        return before.add_(gradient)
+    return added([before, gradient])
 
 
 def _divide(strided: list[Any], divisor: float) -> None:

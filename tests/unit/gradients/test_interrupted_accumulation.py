@@ -160,6 +160,7 @@ def test_another_scale_is_refused() -> None:
 def test_a_state_in_the_middle_of_a_step_is_refused() -> None:
     net, state = interrupted()
     accumulator = mg.GradientAccumulator(net)
+    net.weight.grad = torch.ones_like(net.weight)
     with pytest.raises(RuntimeError, match=r"\.grad from before"):
         accumulator.load_state_dict(state)
     net.zero_grad()
