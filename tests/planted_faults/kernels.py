@@ -16,14 +16,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "softmax fills with 0 where -inf is needed",
         "kernels/softmax/__init__.py",
-        "torch.where(present, -torch.inf, 0.0)",
-        "torch.where(present, 0.0, 0.0)",
+        "safe, function = filled(values, mask, -torch.inf)",
+        "safe, function = filled(values, mask, 0)",
     ),
     Fault(
         "softmax fills a row without entries with -inf",
         "kernels/softmax/__init__.py",
-        "torch.where(present, -torch.inf, 0.0)",
-        "torch.where(present, -torch.inf, -torch.inf)",
+        "return filled(safe, present.expand(safe.shape), 0)",
+        "return safe",
     ),
     Fault(
         "the gradient of a variance reaches unspecified entries",
@@ -76,8 +76,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the logsumexp of a segment is not shifted back",
         "kernels/softmax/__init__.py",
-        "order).log() + shift",
-        "order).log()",
+        "total, 1).log() + shift",
+        "total, 1).log()",
         "tests/unit/kernels/test_softmax.py",
     ),
     Fault(

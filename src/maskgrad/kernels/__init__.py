@@ -14,7 +14,6 @@ from __future__ import annotations
 from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
 from maskgrad.kernels.coalescing import merge_rows
 from maskgrad.kernels.compaction import masked_scatter, masked_select, select_together
-from maskgrad.kernels.cross_entropy import masked_cross_entropy, masked_cross_entropy_gradient
 from maskgrad.kernels.extrema import masked_extremum, masked_position
 from maskgrad.kernels.filling import filled, masked_filling, write_where_
 from maskgrad.kernels.in_use import explain, kernels_in_use
@@ -52,8 +51,6 @@ __all__ = [
     "filled",
     "kernels_in_use",
     "masked_count",
-    "masked_cross_entropy",
-    "masked_cross_entropy_gradient",
     "masked_extremum",
     "masked_filling",
     "masked_logsumexp",

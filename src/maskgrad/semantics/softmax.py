@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,27 +9,15 @@ import torch
 import torch.nn.functional as F
 
 from maskgrad import kernels
-from maskgrad.kernels.selection import is_small
 from maskgrad.kernels.softmax import absent
-from maskgrad.mode import can_read, mode
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import (
-    Entries,
-    adds_up_to_finite,
-    converted,
-    fill,
-    with_gradient_at,
-)
+from maskgrad.semantics.entries import Entries, converted
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.signatures import SYNONYMS, paired
 
 PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
-#: Size of slices, fully specified or masked, up to which PyTorch's softmax is fast; the kernel skips masked ones.
-LENGTHS = 16, 512
-#: Values up to which a fill and PyTorch's softmax take less time than the kernel.
-FEW = 49_152
 
 
 def _as(input: Entries, dtype: torch.dtype | None) -> Entries:
@@ -55,25 +42,7 @@ def softmin(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entri
 def _softmax(input: Entries, dim: int, logarithm: bool) -> Entries:
     """Softmax, or its logarithm; values at unspecified entries are arbitrary."""
     values, mask = input
-    dim = as_dim(dim, mask.ndim)
-    function = torch.log_softmax if logarithm else torch.softmax
-    if mode() == "graph":
-        if kernels.masked_softmax.is_compiled_for(values, mask, dim, logarithm):
-            return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
-        whole = mask.ndim > 0 and type(mask.stride(dim)) is int and mask.stride(dim) == 0
-        safe = with_gradient_at(mask, values) if whole else absent(values, mask, (dim,))
-        return Entries(function(safe, dim), mask)
-    records = values.requires_grad and torch.is_grad_enabled()
-    if values.is_floating_point() and can_read(values, mask) and values.numel() and values.ndim:
-        alike = mask.stride(dim) == 0
-        shortest, longest = LENGTHS
-        if shortest <= values.shape[dim] <= longest if alike else is_small(values.numel(), FEW):
-            # a masked slice is harmless, unless 0 times its values is NaN; few values need no kernel
-            safe = values if alike else fill(input, mask, -torch.inf)
-            found = function(safe, dim)
-            if not records or (adds_up_to_finite(found) if alike else not math.isnan(found.sum().item())):
-                return Entries(found, mask)
-    return Entries(kernels.masked_softmax(values, mask, dim, logarithm), mask)
+    return Entries(kernels.masked_softmax(values, mask, as_dim(dim, mask.ndim), logarithm), mask)
 
 
 def safe_softmax(input: Entries, dim: int, dtype: torch.dtype | None = None) -> Entries:

@@ -167,4 +167,4 @@ def test_what_cannot_be_compiled_runs_and_says_so_once(monkeypatch: pytest.Monke
 
 def test_a_mistake_in_the_arguments_is_the_formulas_to_report() -> None:
     with use_kernels("compiled"), pytest.raises(IndexError, match="Dimension out of range"):
-        KERNELS["masked_softmax"](torch.randn(3, 5), torch.ones(3, 5, dtype=torch.bool), 4)
+        KERNELS["masked_logsumexp"](torch.randn(3, 5), torch.ones(3, 5, dtype=torch.bool), (4,), False)

@@ -114,7 +114,7 @@ class TestKernel:
 
     def test_arguments_are_checked_before_anything_is_computed(self) -> None:
         with pytest.raises(TypeError, match="mask must be a Boolean tensor"):
-            KERNELS["masked_softmax"](torch.ones(3), torch.ones(3), 0)
+            KERNELS["masked_sum"](torch.ones(3), torch.ones(3), (0,), False)
         with pytest.raises(ValueError, match="reduce must be one of sum, mean, amax, amin"):
             KERNELS["merge_rows"](torch.tensor([0]), torch.ones(1, 1), 1, "product")
 

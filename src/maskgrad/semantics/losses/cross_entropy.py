@@ -17,10 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, Operand, converted, filled, mask_of, values_of
+from maskgrad.semantics.entries import Entries, Operand, filled, mask_of, values_of
 from maskgrad.semantics.losses.reduction import (
     fused,
-    fused_cross_entropy,
     loss_record,
     reduce_loss,
     weighted_mean,
@@ -140,10 +139,6 @@ def cross_entropy(
             raise RuntimeError("ignore_index is not supported for floating point target")
         return reduce_loss(probability_loss(input, target, weight, label_smoothing), reduction)
     labels = read_labels(input, target, weight, ignore_index)
-    each = fused_cross_entropy(input, labels.classes, labels.counted, labels.weight, label_smoothing)
-    if each is not None:
-        reduced = reduce_labelled(each, labels, reduction)
-        return converted(reduced, values_of(input).dtype)  # type: ignore[no-any-return]
     scores = log_probabilities(input, labels.counted)
     loss = label_loss(scores, labels, weight, ignore_index)
     if label_smoothing > 0:
@@ -252,7 +247,7 @@ BINARY = "torch's, divided by the count, where all operands are specified"
 ORDER = "input target weight pos_weight reduction"
 
 OPERATIONS = (
-    loss_record(F.cross_entropy, cross_entropy, SOFTMAX, PATTERN, widens=False),  # its bodies do
+    loss_record(F.cross_entropy, cross_entropy, SOFTMAX, PATTERN),
     loss_record(F.nll_loss, nll_loss, LABELS, PATTERN, widens=False),
     loss_record(F.binary_cross_entropy, binary_cross_entropy, BINARY, has_body=True),
     loss_record(

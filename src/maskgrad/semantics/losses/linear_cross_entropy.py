@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 
+from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, Operand, rearranged, values_of
+from maskgrad.semantics.entries import HALVES, Entries, Operand, converted, rearranged, values_of
 from maskgrad.semantics.losses.cross_entropy import PATTERN, cross_entropy
 from maskgrad.semantics.losses.reduction import loss_record
 
@@ -40,7 +42,11 @@ def linear_cross_entropy(
     masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
     outer: Any = linear if masked else F.linear
     logits = outer(input, rows, bias)
-    return cross_entropy(reshaped(logits, shape), target, reduction, weight, ignored, label_smoothing)
+    logits, dtype = reshaped(logits, shape), values_of(logits).dtype
+    if dtype in HALVES:
+        logits, target, weight = cast((logits, target, weight), torch.float32)
+    loss = cross_entropy(logits, target, reduction, weight, ignored, label_smoothing)
+    return converted(loss, dtype)  # type: ignore[no-any-return]
 
 
 def shape_of_logits(input: Operand, linear_weight: Operand, linear_bias: Operand | None) -> tuple[int, ...]:

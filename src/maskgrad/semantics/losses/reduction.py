@@ -18,7 +18,7 @@ from maskgrad import kernels
 from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.autocasting import cast
-from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, mask_of, values_of
+from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, values_of
 from maskgrad.semantics.facts import Operation, record
 from maskgrad.semantics.losses.adding_up import added_up
 from maskgrad.semantics.numbers import note, number
@@ -120,39 +120,6 @@ def fused(
         return Entries(found, mask)
     total, count = found
     return summed(total, count, x.dtype, reduction)
-
-
-def fused_cross_entropy(
-    input: Operand, classes: Tensor, counted: Tensor, weight: Tensor | None, smoothing: float
-) -> Tensor | None:
-    """The loss of each position (float32 for half precision), 0 where it does not count; None as for :func:`fused`.
-
-    Args:
-        input: the logits, with classes along dimension 1 (0 for a single sample).
-        classes: the label of each counted position.
-        counted: where the label and its class are specified, and the label is not ignored.
-        weight: the weight of each position.
-        smoothing: the label smoothing.
-    """
-    # first, because the rest cannot be traced
-    if mode() in TRACED:
-        return None
-    x, dim = values_of(input), 1 if counted.ndim else 0
-    if not runs_compiled("masked_cross_entropy", x, mask_of(input), classes, counted, weight):
-        return None
-    if weight is not None and (weight.requires_grad or smoothing or weight.dtype != x.dtype):
-        return None
-    whole = bool(counted.all())
-    labels = classes if whole else torch.where(counted, classes, 0)
-    if labels.numel():
-        low, high = labels.aminmax()
-        if low < 0 or high >= x.shape[dim]:
-            return None  # torch raises the error
-    here = input.mask if isinstance(input, Entries) and whole else counted.unsqueeze(dim).expand(x.shape)
-    if isinstance(input, Entries) and not whole:
-        here = input.mask & here
-    loss, _ = kernels.masked_cross_entropy(x, here, labels, smoothing)
-    return loss if weight is None else loss * torch.where(counted, weight, 0)
 
 
 def loss_record(
