@@ -15,7 +15,6 @@ from maskgrad.errors import UndefinedOnMaskedError, UnsupportedLayoutError, Unsu
 from maskgrad.masked_tensor import tensor as masked_tensor
 from maskgrad.masked_tensor.identity import MISSING, of_complete
 from maskgrad.masked_tensor.instead import instead_of, name_of
-from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import (
     VIEWS_OF_NUMBERS,
@@ -128,8 +127,6 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """Handle ``__torch_function__``: find the rule of the called function, or raise an error."""
     binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
-        if function in SPELLINGS:
-            return SPELLINGS[function](*args, **kwargs)
         if function in MADE_OF_METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)

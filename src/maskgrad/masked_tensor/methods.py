@@ -15,7 +15,6 @@ from maskgrad.masked_tensor import autograd, completeness, printing, sequence_en
 from maskgrad.masked_tensor.creation import from_numpy
 from maskgrad.masked_tensor.dispatch import dispatch, unwrap
 from maskgrad.masked_tensor.numpy_memory import tensor_of
-from maskgrad.masked_tensor.spellings import SPELLINGS
 from maskgrad.masked_tensor.tensor import TAKEN_APART, MaskedTensor, stored_of
 from maskgrad.masked_tensor.writing import keep_masks, write_mask
 from maskgrad.semantics.facts import Operation
@@ -55,26 +54,17 @@ def _method(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 def _operator(function: Callable[..., Any], name: str, reflected: bool = False) -> Callable[..., Any]:
-    def forward(self: MaskedTensor, other: Any) -> Any:
+    def method(self: MaskedTensor, other: Any) -> Any:
         if type(other) not in USUAL:
             if _is_foreign(other):
-                has_its_own = name.replace("__", "__r", 1) in dir(other)  # which Python calls
-                return NotImplemented if has_its_own else _asked(name, self, other)
-            other = _converted(other)
-            if other is NotImplemented:
-                return other
-        return dispatch(function, (self, other), {})
-
-    def backward(self: MaskedTensor, other: Any) -> Any:
-        if type(other) not in USUAL:
-            if _is_foreign(other):
+                if not reflected and name.replace("__", "__r", 1) in dir(other):  # which Python calls
+                    return NotImplemented
                 return _asked(name, self, other)
             other = _converted(other)
             if other is NotImplemented:
                 return other
-        return dispatch(function, (other, self), {})
+        return dispatch(function, (other, self) if reflected else (self, other), {})
 
-    method = backward if reflected else forward
     method.__name__ = name
     method.__qualname__ = f"MaskedTensor.{name}"
     return method
@@ -219,10 +209,6 @@ def install() -> None:
     for refusal in REFUSALS:  # so that x.svd() raises the same error as torch.svd(x)
         for name in refusal.methods:
             setattr(MaskedTensor, name, _method(getattr(Tensor, name), name))
-    for function in SPELLINGS:
-        name = getattr(function, "__name__", "")
-        if getattr(Tensor, name, None) is function:
-            setattr(MaskedTensor, name, _method(function, name))
     for name in BINARY.split():
         function = getattr(operator, f"__{name}__")
         setattr(MaskedTensor, f"__{name}__", _operator(function, f"__{name}__"))

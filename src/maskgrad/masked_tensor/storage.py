@@ -33,11 +33,12 @@ def from_sparse(t: Tensor, *, check_invariants: bool = True) -> MaskedTensor:
 
     Returns:
         MaskedTensor of the same layout, shape and dtype; memory is shared for CSR, CSC, BSR and BSC.
-        Gradient: reaches ``t`` and accumulates in ``t.grad``, in the layout and pattern of ``t``; a backward pass with
-        ``create_graph=True`` raises an error there (make the values the leaf: ``from_sparse(t).requires_grad_()``).
+        Gradient: reaches ``t`` and accumulates in ``t.grad``, in the layout and pattern of ``t`` (COO and CSR). A
+        backward pass with ``create_graph=True`` raises an error there (make the values the leaf, as for leaves of other
+        layouts: ``from_sparse(t.detach()).requires_grad_()``).
 
     Raises:
-        TypeError: ``t`` is not a sparse tensor.
+        TypeError: ``t`` is not a sparse tensor, or a CSC, BSR or BSC leaf that requires grad.
         IndexError: an index lies outside the shape.
         ValueError: the indices contradict each other or the values.
 

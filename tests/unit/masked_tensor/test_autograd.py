@@ -172,11 +172,10 @@ class TestHooks:
 
     @pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state:UserWarning")
     @pytest.mark.parametrize("first", [False, True])
-    @pytest.mark.parametrize("layout", ["coo", "csr", "csc", "bsr", "bsc"])
+    @pytest.mark.parametrize("layout", ["coo", "csr"])
     def test_on_sparse_leaves_of_torch(self, layout: str, first: bool) -> None:
         data = torch.tensor([[1.0, 0.0], [2.0, 3.0]])
-        blocked = layout in ("bsr", "bsc")
-        t = data.to_sparse(layout=getattr(torch, f"sparse_{layout}"), blocksize=(1, 1) if blocked else None)
+        t = data.to_sparse(layout=getattr(torch, f"sparse_{layout}"))
         t.requires_grad_()
         seen: list[Any] = []
 

@@ -1,11 +1,12 @@
 """Messages end with the line to write instead, and the line works."""
 
+import warnings
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.poison import nan, on
@@ -77,3 +78,64 @@ def test_a_tensor_of_torch_masked_is_no_gradient() -> None:
     mg.attach_gradient(param, mg.from_torch_masked(gradient))
     mg.optim.SGD([param], lr=1.0).step()
     assert param.tolist() == [-1.0, 0.0, -1.0]
+
+
+SQUARE = mg.from_nan(torch.tensor([[1.0, nan], [2.0, 3.0]]))
+ONES = torch.ones(2, 2)
+SPARSE: dict[str, tuple[Any, Any, list[Any]]] = {
+    "mm": (lambda x: torch.sparse.mm(x, ONES), lambda x: x @ ONES, [[1.0, 1.0], [5.0, 5.0]]),
+    "mm amax": (
+        lambda x: torch.sparse.mm(x, ONES, "amax"),
+        lambda x: (x.unsqueeze(-1) * ONES.unsqueeze(-3)).amax(-2),
+        [[1.0, 1.0], [3.0, 3.0]],
+    ),
+    "smm": (lambda x: x.smm(ONES), lambda x: x @ ONES, [[1.0, 1.0], [5.0, 5.0]]),
+    "sum": (lambda x: torch.sparse.sum(x, 1), lambda x: x.sum(1), [1.0, 5.0]),
+    "softmax": (lambda x: torch.sparse.softmax(x, 0), lambda x: x.softmax(0)[:, 1], [None, 1.0]),
+    "addmm": (
+        lambda x: torch.sparse.addmm(ONES, x, ONES),
+        lambda x: torch.addmm(ONES, x, ONES),
+        [[2.0, 2.0], [6.0, 6.0]],
+    ),
+    "sampled_addmm": (
+        lambda x: torch.sparse.sampled_addmm(x, ONES, ONES),
+        lambda x: (ONES @ ONES) * torch.ones_like(x) + x,
+        [[3.0, None], [4.0, 5.0]],
+    ),
+    "sparse_mask": (
+        lambda x: x.sparse_mask(x),
+        lambda x: x * torch.ones_like(mg.from_sparse(torch.eye(2).to_sparse())),
+        [[1.0, None], [None, 3.0]],
+    ),
+    "is_nonzero": (lambda x: x[1, 1].is_nonzero(), lambda x: bool(x[1, 1]), True),  # type: ignore[dict-item]
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_functions_for_sparse_tensors_name_the_ordinary_ones(name: str) -> None:
+    call, instead, expected = SPARSE[name]
+    with pytest.raises((mg.UnsupportedOperationError, AttributeError), match="Write "):
+        call(SQUARE)
+    found = instead(SQUARE)
+    assert (found.tolist() if hasattr(found, "tolist") else found) == expected
+
+
+def test_what_has_no_meaning_has_its_public_name() -> None:
+    square = SQUARE.to_sparse()
+    with pytest.raises(mg.UndefinedOnMaskedError, match=r"^torch\.sparse\.spsolve is undefined.*x\.filled"):
+        torch.sparse.spsolve(square, ONES)
+    with pytest.raises(
+        mg.UnsupportedOperationError, match=r"^torch\.sparse\.spdiags.*mg\.masked\(torch\.sparse\.spdiags"
+    ):
+        torch.sparse.spdiags(square, torch.tensor([0, 1]), (2, 2))
+
+
+def test_modules_that_are_quantized_refuse() -> None:
+    quantization = pytest.importorskip("torch.ao.quantization")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = quantization.quantize_dynamic(nn.Sequential(nn.Linear(2, 3)), {nn.Linear})
+    with pytest.raises(
+        mg.UnsupportedOperationError, match=r"give the module x\.filled\(0\) and x\.mask apart"
+    ):
+        model(SQUARE)
