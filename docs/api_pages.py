@@ -42,7 +42,6 @@ GROUPS = {
     ],
     "Gradients of each sample": [
         "per_sample_grad", "per_sample_grad_norms", "clipped_backward", "batched_grad", "batched_hessian",
-        "find_coupling",
     ],
     "Change and check gradients": [
         "mask_gradient", "reverse_gradient", "Function", "gradcheck", "gradgradcheck",

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.optim.dense_only import DenseOnly
 from tests.poison import nan
 
 OPTIMIZERS = (
@@ -26,9 +25,7 @@ pytestmark = [
 
 def test_every_optimizer_is_tried() -> None:
     optimizers = {name for name in mg.optim.__all__ if isinstance(getattr(mg.optim, name), type)}
-    # PyTorch's own, for dense gradients
-    passed_through = {name for name in optimizers if issubclass(getattr(mg.optim, name), DenseOnly)}
-    assert optimizers - passed_through == {*OPTIMIZERS}
+    assert optimizers == {*OPTIMIZERS}
 
 
 def parameters() -> dict[str, Tensor]:

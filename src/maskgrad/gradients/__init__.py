@@ -5,7 +5,6 @@ from maskgrad.gradients.batched import batched_grad, batched_hessian
 from maskgrad.gradients.checking import gradcheck, gradgradcheck
 from maskgrad.gradients.clipping import clip_grad_norm_, clip_grad_value_, grad_norm
 from maskgrad.gradients.coupled_backward import coupled_backward
-from maskgrad.gradients.coupled_modules import find_coupling
 from maskgrad.gradients.function import Function
 from maskgrad.gradients.gradient_surgery import mask_gradient, reverse_gradient
 from maskgrad.gradients.penalty import gradient_penalty
@@ -20,7 +19,6 @@ __all__ = [
     "clip_grad_value_",
     "clipped_backward",
     "coupled_backward",
-    "find_coupling",
     "grad_norm",
     "gradcheck",
     "gradgradcheck",

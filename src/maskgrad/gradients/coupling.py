@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ from torch import Tensor
 from maskgrad.errors import CoupledSamplesError
 from maskgrad.gradients.backward_passes import BackwardPasses
 
-__all__ = ["COUPLING", "coupled_input", "directions", "quick_cotangent", "require_independent"]
+__all__ = ["COUPLING", "directions", "quick_cotangent", "require_independent"]
 
 #: values of the argument ``coupling``
 COUPLING = ("check", "exact", "independent")
@@ -57,50 +56,35 @@ def quick_cotangent(passes: BackwardPasses, combination: Tensor) -> Tensor | Non
     return _times(combination.to(output.dtype).expand(output.shape), directions(output.shape[0], output))
 
 
-def require_independent(passes: BackwardPasses, remedy: str, *known: Any) -> None:
-    """Raise CoupledSamplesError if samples influence each other; its message ends with ``remedy``.
-
-    ``known`` are the arguments that the caller already has for :func:`coupled_input`.
-    """
-    found = coupled_input(passes, *known)
-    if found is not None:
-        raise CoupledSamplesError(
-            f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
-            "others, as under BatchNorm in training mode, statistics over the batch, or negatives from the batch. "
-            f"mg.find_coupling(model, batch) names the modules; {remedy}"
-        )
-
-
-def coupled_input(
+def require_independent(
     passes: BackwardPasses,
-    combination: Tensor | None = None,
-    combined: list[Tensor | None] | None = None,
-    weighted: list[Tensor | None] | None = None,
-) -> str | None:
-    """Return the name of an input through which a sample influences others; None: samples are independent.
+    remedy: str,
+    combination: Tensor,
+    combined: list[Tensor | None],
+    weighted: list[Tensor | None] | None,
+) -> None:
+    """Raise CoupledSamplesError if samples influence each other.
 
     Args:
         passes: through the graph.
+        remedy: the end of the message.
         combination: a cotangent (*O), the same for all samples.
-        combined: the gradients (B, *I) of that cotangent, if they are known.
-        weighted: those of :func:`quick_cotangent`, if they are known.
+        combined: the gradients (B, *I) of that cotangent.
+        weighted: those of :func:`quick_cotangent`; None: rounding is too coarse for it.
     """
     output = passes.output
     samples = output.shape[0]
     if samples < 2 or not output.numel():
-        return None
-    if combination is None:
-        combination = directions(output[0].numel(), output).reshape(output.shape[1:])
-    cotangent = combination.to(output.dtype).expand(output.shape)
-    quick = quick_cotangent(passes, combination)
-    if quick is not None:
-        if combined is None:
-            combined = passes.one(cotangent)
-        if weighted is None:
-            weighted = passes.one(quick)
-        if _differing(passes, combined, weighted, directions(samples, output)) is None:
-            return None
-    return _coupled_exactly(passes, cotangent)
+        return
+    if weighted is not None and _differing(passes, combined, weighted, directions(samples, output)) is None:
+        return
+    found = _coupled_exactly(passes, combination.to(output.dtype).expand(output.shape))
+    if found is not None:
+        raise CoupledSamplesError(
+            f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
+            "others, as under BatchNorm in training mode, statistics over the batch, or negatives from the batch; "
+            f"{remedy}"
+        )
 
 
 def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:

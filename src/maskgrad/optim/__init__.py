@@ -10,7 +10,6 @@ from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam, AdamW, SparseAdam
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
-from maskgrad.optim.dense_only import LBFGS, Adafactor, Muon
 from maskgrad.optim.lazy.rows import flush
 from maskgrad.optim.lion import Lion
 from maskgrad.optim.nadam import NAdam
@@ -22,16 +21,13 @@ from maskgrad.optim.sgd import SGD
 
 __all__ = [
     "ASGD",
-    "LBFGS",
     "SGD",
     "Adadelta",
-    "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
     "Adamax",
     "Lion",
-    "Muon",
     "NAdam",
     "RAdam",
     "RMSprop",

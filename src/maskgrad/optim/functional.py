@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.gradient import check_fits, read
+from maskgrad.instead import missing_attribute
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
 from maskgrad.optim.adam import Adam
@@ -208,6 +209,10 @@ def _one_number(name: str, state: Tensor | None) -> Tensor:
         found = "None" if state is None else f"a tensor of shape {tuple(state.shape)}"
         raise ValueError(f"{name} must be a tensor with one element, got {found}")
     return state.detach()
+
+
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)
 
 
 TWO = "torch.zeros(2), torch.zeros(2)"

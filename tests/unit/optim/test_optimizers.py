@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 
 import maskgrad as mg
-from maskgrad.optim.dense_only import DenseOnly
 from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.optimizers import CASES, NAMES
 from tests.unit.optim.suite import OptimizerSuite
@@ -17,8 +16,6 @@ class TestOptimizers(OptimizerSuite):
 
 def test_every_optimizer_is_declared() -> None:
     classes = {
-        name
-        for name, kind in vars(mg.optim).items()
-        if inspect.isclass(kind) and hasattr(kind, "step") and not issubclass(kind, DenseOnly)
+        name for name, kind in vars(mg.optim).items() if inspect.isclass(kind) and hasattr(kind, "step")
     }
     assert classes - {MaskedOptimizer.__name__, "SparseAdam"} == set(NAMES)
