@@ -6,11 +6,9 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, ragged, tensor_of
+from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.coupling import sample_coupling
@@ -29,8 +27,7 @@ from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner
-from maskgrad.doctor.twins import Twins
-from maskgrad.doctor.variants import other_contents, rows_of
+from maskgrad.doctor.variants import rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
@@ -162,6 +159,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
     again = runner.run(Guarded(), after=Outcome.cloned)
+    _check_step(case, use, outcome.tensors(), again.tensors())
     known = {found.key for found in case.paddings}
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
@@ -172,7 +170,6 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.use = use
     case.inventory = Inventory(roles, case.paddings, use, case.documents)
     case.gives_nan = outcome.has_nan()
-    _check_step(case, outcome.tensors(), again.tensors())
 
 
 def _run(
@@ -236,8 +233,10 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> 
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 
-def _check_step(case: Examination, first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
-    """ExaminationError if two runs from one state differ, or other contents of the whole batch change nothing."""
+def _check_step(
+    case: Examination, use: ObservedUse, first: dict[str, Tensor], second: dict[str, Tensor]
+) -> None:
+    """ExaminationError if two runs from one state differ, or no operation reads the batch."""
     differs = [name for name in first if name not in second or not same(first[name], second[name])]
     if differs or first.keys() != second.keys():
         name = differs[0] if differs else "a gradient"
@@ -245,55 +244,11 @@ def _check_step(case: Examination, first: dict[str, Tensor], second: dict[str, T
             f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.runner)}; "
             f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
         )
-    # NaN stays NaN whatever the batch holds: the next experiments say where it comes from
-    if not case.gives_nan and not _depends(case.runner):
+    if not use.reads_batch(case.runner.batch):
         raise ExaminationError(
-            "step: the loss does not depend on the batch: other contents of all its tensors change neither loss nor "
-            "gradients; use the argument of the step, `def step(batch): return loss_of(model(batch['x']))`"
+            "step: the loss does not depend on the batch: no operation reads its tensors; use the argument of the "
+            "step, `def step(batch): return loss_of(model(batch['x']))`"
         )
-
-
-def _depends(runner: StepRunner) -> bool:
-    """Whether other contents of the whole batch change anything; also where that cannot be tried."""
-    samples = ragged(runner.batch).values()
-    tensors = [
-        held.data if isinstance(held, PackedSequence) else held._values.detach()
-        for held in samples
-        if not isinstance(held, Tensor)
-    ]
-    padded = [tensor_of(held).detach() for held in fields(runner.batch).values()]
-    # operations on nested and sparse tensors are not followed
-    if len(samples) > len(tensors) or any(tensor.layout is not torch.strided for tensor in padded):
-        return True
-    places = [*[0] * len(tensors), *range(len(padded))]
-    tensors += padded
-    mode = Twins()
-    others = [(tensor, _rewritten(tensor, place)) for tensor, place in zip(tensors, places, strict=True)]
-    for tensor, other in others:
-        if other is not None:
-            mode.set_twin(tensor, other)
-    if all(other is None for _, other in others):
-        return True
-
-    def differs(outcome: Outcome) -> bool:
-        return any(mode.twin(tensor) is not None for tensor in outcome.tensors().values())
-
-    depends: bool = runner.run(mode, after=differs)
-    return depends or bool(mode.not_followed)
-
-
-def _rewritten(tensor: Tensor, place: int = 0) -> Tensor | None:
-    """Other contents for a whole tensor that every table still knows: integers change places.
-
-    Tokens and their labels move by different distances: together they would be the same tokens in another order.
-    """
-    if tensor.is_floating_point() or tensor.is_complex():
-        return other_contents(tensor, torch.zeros_like(tensor, dtype=torch.bool), "numbers")
-    if tensor.dtype == torch.bool:
-        return ~tensor
-    if tensor.numel() < 2:
-        return None
-    return tensor.flatten().roll(1 + place % (tensor.numel() - 1)).reshape(tensor.shape)
 
 
 def _who_draws(runner: StepRunner) -> str:

@@ -19,13 +19,7 @@ from maskgrad.doctor.precision import in_double
 from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import check_examinable, without_replication
 from maskgrad.doctor.recorder import has_nan
-from maskgrad.doctor.state import (
-    ModuleState,
-    RunState,
-    all_random_states,
-    objects_with_state,
-    set_all_random_states,
-)
+from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
@@ -73,12 +67,7 @@ class StepRunner:
         if model is not None:
             check_examinable(model)
         self._found_roots = model is not None
-        self._random = all_random_states()
-        # all objects of the process are looked through once; what a run makes is taken up when it is reached
-        self._leaves, self._counters, modules = objects_with_state()
-        self._modules = ModuleState(modules)
-        if model is not None:
-            self._take_up(model)
+        self._state = State(step, model, [tensor_of(held) for held in fields(self.batch).values()])
         #: labels that losses ignore in all runs
         self.ignored: IgnoredLabels | None = None
         #: how many rows the outermost modules were given in the first run, call by call
@@ -99,49 +88,39 @@ class StepRunner:
         if self.ignored is not None:
             self.ignored.begin()
             mode.ignored = self.ignored
-        state = RunState(self._leaves, self._counters, mode.keep, sees_late_reads=mode.sees_late_reads)
+        given = self.batch if batch is None else batch
         try:
             with (
-                state,
+                self._state.run(mode.keep, sees_late_reads=mode.sees_late_reads),
                 without_replication(),
                 torch.compiler.set_stance("force_eager"),
-                self._watch_modules(state),
+                self._watch_modules(),
                 mode,
                 torch.enable_grad(),
             ):
-                returned = call_step(self.step, self.presented, self.batch if batch is None else batch)
-                loss = _loss_of(returned)
-                if not any(leaf.grad is not None for leaf in state.leaves()):
+                loss = _loss_of(call_step(self.step, self.presented, given))
+                if not any(leaf.grad is not None for leaf in self._state.leaves()):
                     _backward(loss)
-            outcome = self._outcome(loss, state, self.batch if batch is None else batch)
+            outcome = self._outcome(loss, given)
             return outcome if after is None else after(outcome)
         finally:
-            state.restore()
+            self._state.restore()
             mode.restore()
-            self._modules.restore()
-            self.rewind()
 
     def rewind(self) -> None:
         """Random numbers are drawn again from the state of the beginning."""
-        set_all_random_states(self._random)
+        self._state.rewind()
 
-    def _outcome(self, loss: Tensor | None, state: RunState, batch: Any) -> Outcome:
-        before = {id(leaf) for leaf in state.leaves()} - {
-            id(tensor_of(held)) for held in fields(batch).values()
-        }
-        state.add_leaves(reached(loss))
-        leaves = with_gradient(state.leaves(), self.parameters())
+    def _outcome(self, loss: Tensor | None, batch: Any) -> Outcome:
+        known = self._state.leaves()
+        before = {id(leaf) for leaf in known} - {id(tensor_of(held)) for held in fields(batch).values()}
+        made = [leaf for leaf in reached(loss) if id(leaf) not in {id(leaf) for leaf in known}]
+        leaves = with_gradient([*known, *made], self.parameters())
         gradients: dict[str, Any] = {name: leaf.grad for name, leaf in leaves.items()}
+        for leaf in made:  # by the step itself: it had no gradient
+            leaf.grad = None
         own = frozenset(name for name, leaf in leaves.items() if id(leaf) not in before)
         return Outcome(loss.detach() if loss is not None else None, gradients, leaves, own)
-
-    def _take_up(self, root: nn.Module) -> list[Tensor]:
-        """Let what was not found among the objects of the process (``gc.freeze`` hides them) be restored, too."""
-        known = {id(leaf) for leaf in self._leaves}
-        new: list[Tensor] = [p for p in root.parameters() if p.requires_grad and id(p) not in known]
-        self._leaves += new
-        self._modules.add(root.modules())
-        return new
 
     def in_double(self) -> contextlib.AbstractContextManager[None]:
         """Inside, runs compute in float64."""
@@ -174,8 +153,8 @@ class StepRunner:
         self.batch = self.presented.batch
 
     @contextlib.contextmanager
-    def _watch_modules(self, state: RunState) -> Iterator[None]:
-        """In the first run: note which modules are called by nobody but the step."""
+    def _watch_modules(self) -> Iterator[None]:
+        """In the first run: note which modules the step itself calls."""
         if self._found_roots and self.rows:
             yield
             return
@@ -186,7 +165,7 @@ class StepRunner:
                 if not self._found_roots and module not in self.roots:
                     self.roots.append(module)
                     check_examinable(module)
-                    state.put_aside(self._take_up(module))
+                    self._state.add(module)
                 self.rows.append(next((t.size(0) for t in tensors_in(args) if t.is_nested or t.ndim), 0))
             inside.append(module)
 

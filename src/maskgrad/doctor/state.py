@@ -6,10 +6,12 @@ The memory of tensors is not copied here: :class:`maskgrad.doctor.modes.Guarded`
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,15 +20,13 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from maskgrad.doctor.frames import is_users
 from maskgrad.doctor.operations import tensors_in
 from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 
-__all__ = [
-    "ModuleState", "RunState", "all_random_states", "objects_with_state", "random_state", "set_all_random_states",
-    "set_random_state",
-]  # fmt: skip
+__all__ = ["State", "objects_with_state", "random_state", "set_random_state"]
 
 #: of a parameter
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -52,35 +52,55 @@ def set_random_state(state: Any, generator: torch.Generator | None = None) -> No
         torch.cuda.set_rng_state_all(state[1])
 
 
-def all_random_states() -> Any:
-    """The states of PyTorch, Python and numpy."""
-    return random_state(), random.getstate(), np.random.get_state()  # noqa: NPY002  (the global one is meant)
+def objects_with_state(*things: Any) -> tuple[list[Tensor], list[Any], list[nn.Module]]:
+    """What a step and its batch refer to: leaves that a gradient may reach or with stale rows, counters, modules.
 
-
-def set_all_random_states(states: Any) -> None:
-    """Put back what :func:`all_random_states` gave."""
-    set_random_state(states[0])
-    random.setstate(states[1])
-    np.random.set_state(states[2])  # noqa: NPY002
-
-
-def objects_with_state() -> tuple[list[Tensor], list[Any], list[nn.Module]]:
-    """Of the whole process: leaves that a gradient may reach or with stale rows, counters, modules."""
+    Through closures, arguments of partial functions, attributes, containers and the global names in its code.
+    """
     leaves, counters, modules = [], [], []
-    things = gc.get_objects()
-    # by type, of which there are few; isinstance would ask a lazy object for its class, and wake it
-    kinds = {kind for kind in set(map(type, things)) if issubclass(kind, (Tensor, nn.Module, *_COUNTERS))}
-    for thing in [thing for thing in things if type(thing) in kinds]:
+    seen, waiting = set[int](), list(things)
+    while waiting:
+        thing = waiting.pop()
         kind = type(thing)
+        if id(thing) in seen or kind is ModuleType:
+            continue
+        seen.add(id(thing))
         if issubclass(kind, Tensor):
-            real = not kind.__name__.startswith("Fake") and _is_leaf(thing)
-            if real and (thing.requires_grad or lazy_rows_of(thing) is not None):
+            if _is_leaf(thing) and (thing.requires_grad or lazy_rows_of(thing) is not None):
                 leaves.append(thing)
-        elif issubclass(kind, _COUNTERS):
+            continue
+        if issubclass(kind, _COUNTERS):
             counters.append(thing)
-        elif "_parameters" in vars(thing):
+        elif issubclass(kind, nn.Module) and "_parameters" in vars(thing):
             modules.append(thing)
+        waiting += _referred_to(thing, kind)  # isinstance would wake a lazy object
     return leaves, counters, modules
+
+
+#: longer containers hold data
+_MOST = 10_000
+
+
+def _referred_to(thing: Any, kind: type) -> list[Any]:
+    if kind is FunctionType:
+        return [held for held in gc.get_referents(thing) if held is not thing.__globals__] + _global(thing)
+    if issubclass(kind, type):
+        return [held for held in vars(thing).values() if type(held) is FunctionType]
+    is_data = issubclass(kind, (dict, list, tuple, set)) and len(thing) > _MOST
+    return [] if is_data else gc.get_referents(thing)
+
+
+def _global(function: FunctionType) -> list[Any]:
+    """What a function of the program names outside of itself, also in modules of the program."""
+    if not is_users(function.__code__.co_filename):
+        return []
+    codes = [function.__code__]
+    for code in codes:  # and functions inside
+        codes += [held for held in code.co_consts if isinstance(held, CodeType)]
+    tables = [function.__globals__]
+    names = {name for code in codes for name in code.co_names}
+    tables += [vars(held) for name in names if type(held := tables[0].get(name)) is ModuleType]
+    return [table[name] for table in tables for name in names if name in table]
 
 
 def _is_leaf(tensor: Tensor) -> bool:
@@ -90,125 +110,126 @@ def _is_leaf(tensor: Tensor) -> bool:
         return False
 
 
-class ModuleState:
-    """Whether modules train, which parameters require a gradient, and their hooks, as it is now."""
+class State:
+    """What runs of a step may change besides the memory of tensors, as it is now.
 
-    def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._training: dict[int, tuple[nn.Module, bool]] = {}
-        self._requires_grad: dict[int, tuple[nn.Parameter, bool]] = {}
-        self._hooks: list[tuple[Any, dict[Any, Any]]] = []
-        self._of_params: list[tuple[nn.Parameter, str, dict[Any, Any]]] = []
-        self.add(modules)
-
-    def add(self, modules: Iterable[nn.Module]) -> None:
-        """Modules that were not known."""
-        new = [module for module in modules if id(module) not in self._training]
-        self._training |= {id(module): (module, module.training) for module in new}
-        params = {id(p): p for module in new for p in vars(module)["_parameters"].values() if p is not None}
-        params = {key: p for key, p in params.items() if key not in self._requires_grad}
-        self._requires_grad |= {key: (param, param.requires_grad) for key, param in params.items()}
-        self._hooks += [
-            (table, dict(table)) for module in new for name, table in vars(module).items()
-            if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called")) and isinstance(table, dict)
-        ]  # fmt: skip
-        self._of_params += [
-            (p, name, dict(getattr(p, name) or {})) for p in params.values() for name in _HOOKS
-        ]
-
-    def restore(self) -> None:
-        """Put everything back that is not as it was."""
-        for module, training in self._training.values():
-            if module.training is not training:
-                module.training = training
-        for param, requires_grad in self._requires_grad.values():
-            if param.requires_grad is not requires_grad:
-                param.requires_grad_(requires_grad)
-        tables = [(getattr(param, name), before) for param, name, before in self._of_params]
-        for table, before in (*self._hooks, *tables):
-            if table is not None and table.keys() != before.keys():
-                _refill(table, before)
-
-
-class RunState:
-    """What one run may change: gradients, states of optimizers, and what is counted in Python.
+    Gradients, flags and hooks of modules, states of optimizers, random numbers, and what is counted in Python.
 
     Args:
-        leaves: that may get a gradient, or have stale rows.
-        counters: objects whose attributes are numbers, lists and dicts.
-        keep: keeps the memory of a tensor that an optimizer writes.
-        sees_late_reads: whether the run looks for reads of stale rows.
+        things: the step, its model and its batch; see :func:`objects_with_state`.
     """
 
-    def __init__(
-        self,
-        leaves: list[Tensor],
-        counters: Iterable[Any],
-        keep: Callable[[Tensor], None],
-        *,
-        sees_late_reads: bool,
-    ) -> None:
-        self._keep = keep
-        self._gradients = [(leaf, leaf.grad) for leaf in leaves]
-        self._lazy = [(leaf, lazy_rows_of(leaf)) for leaf in leaves]
-        rows = [(leaf, lazy) for leaf, lazy in self._lazy if lazy is not None]
-        self._attributes = [
-            (vars(thing), _copied(vars(thing))) for thing in (*counters, *(lazy for _, lazy in rows))
-        ]
-        # what a step writes counts as its own, and what is loaded later as somebody else's
-        self._own = [(leaf, lazy) for leaf, lazy in rows if lazy.version == leaf._version]
-        for _, lazy in rows:  # also if the step has warned before
-            lazy.is_read_in_time = not sees_late_reads
-        #: of each optimizer that makes a step: states and groups, the objects themselves and what was in them
+    def __init__(self, *things: Any) -> None:
+        # the global one of numpy is meant
+        self._random = random_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
+        #: leaves with their gradients and rows that wait for updates
+        self._leaves: dict[int, tuple[Tensor, Tensor | None, Any]] = {}
+        #: rows of which the last write was that of their own optimizer
+        self._own: list[tuple[Tensor, Any]] = []
+        self._modules: dict[int, nn.Module] = {}
+        #: tables, and what was in them, of which deeper parts may change as well
+        self._tables: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
+        self._flags: list[tuple[Any, str, bool]] = []
+        self._hooks: list[tuple[nn.Parameter, str, dict[Any, Any]]] = []
+        #: of each optimizer that has made a step: states and groups
         self._optimizers: dict[int, list[tuple[Any, dict[Any, Any]]]] = {}
+        self._keep: Callable[[Tensor], None] | None = None
+        self.add(*things)
+
+    def add(self, *things: Any) -> None:
+        """Take up what was not known; in a run, before it computes a gradient."""
+        leaves, counters, modules = objects_with_state(*things)
+        for leaf in leaves:
+            if id(leaf) in self._leaves:
+                continue
+            rows = lazy_rows_of(leaf)
+            self._leaves[id(leaf)] = leaf, leaf.grad, rows
+            if rows is not None:
+                counters.append(rows)
+                # rows that their own optimizer has written last, and not a load
+                self._own += [(leaf, rows)] if rows.version == leaf._version else []
+            if self._keep is not None:
+                leaf.grad = None
+        self._tables += [(vars(thing), _copied(vars(thing))) for thing in counters]
+        for module in modules:
+            if id(module) not in self._modules:
+                self._modules[id(module)] = module
+                self._add_module(module)
+
+    def _add_module(self, module: nn.Module) -> None:
+        self._flags.append((module, "training", module.training))
+        self._tables += [
+            (table, dict(table))
+            for name, table in vars(module).items()
+            if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called"))
+            and isinstance(table, dict)
+        ]
+        for param in vars(module)["_parameters"].values():
+            if param is not None:
+                self._flags.append((param, "requires_grad", param.requires_grad))
+                self._hooks += [(param, name, dict(getattr(param, name) or {})) for name in _HOOKS]
 
     def leaves(self) -> list[Tensor]:
         """All of which the gradient is known."""
-        return [leaf for leaf, _ in self._gradients]
+        return [leaf for leaf, _, _ in self._leaves.values()]
 
-    def add_leaves(self, leaves: list[Tensor]) -> None:
-        """Leaves that the step made itself: they had no gradient before."""
-        known = {id(leaf) for leaf in self.leaves()}
-        self._gradients += [(leaf, None) for leaf in leaves if id(leaf) not in known]
+    @contextlib.contextmanager
+    def run(self, keep: Callable[[Tensor], None], *, sees_late_reads: bool) -> Iterator[None]:
+        """Inside, leaves have no gradient at first.
 
-    def put_aside(self, leaves: list[Tensor]) -> None:
-        """Gradients of leaves that become known during a run, before it computes any."""
-        self._gradients += [(leaf, leaf.grad) for leaf in leaves]
-        for leaf in leaves:
+        Args:
+            keep: keeps the memory of a tensor that an optimizer writes.
+            sees_late_reads: whether the run looks for reads of stale rows, also if the step has warned before.
+        """
+        self._keep = keep
+        for leaf, _, rows in self._leaves.values():
             leaf.grad = None
-
-    def __enter__(self) -> None:
-        for leaf, gradient in self._gradients:
-            if gradient is not None:
-                leaf.grad = None
-        self._handle = register_optimizer_step_pre_hook(self._keep_optimizer)
-
-    def __exit__(self, *_: object) -> None:
-        self._handle.remove()
+            if rows is not None:
+                rows.is_read_in_time = not sees_late_reads
+        handle = register_optimizer_step_pre_hook(self._keep_optimizer)
+        try:
+            yield
+        finally:
+            handle.remove()
 
     def _keep_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if id(optimizer) in self._optimizers:
-            return
-        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
-        tables = [optimizer.state, *optimizer.param_groups, *states]
-        self._optimizers[id(optimizer)] = [(table, dict(table)) for table in tables]
+        if id(optimizer) not in self._optimizers:
+            states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+            tables = [optimizer.state, *optimizer.param_groups, *states]
+            self._optimizers[id(optimizer)] = [(table, dict(table)) for table in tables]
         params = [group["params"] for group in optimizer.param_groups]
         for tensor in tensors_in([params, list(optimizer.state.values())]):
+            assert self._keep is not None
             self._keep(tensor)
 
     def restore(self) -> None:
         """Put everything back."""
-        for leaf, gradient in self._gradients:
-            leaf.grad = gradient
+        self._keep = None
         for tables in self._optimizers.values():
             for table, before in tables:
                 _refill(table, before)
-        for leaf, lazy in self._lazy:
-            if lazy is None:
+        for leaf, gradient, rows in self._leaves.values():
+            leaf.grad = gradient
+            if rows is None:
                 forget_lazy_rows(leaf)
-        for attributes, before in self._attributes:
-            _refill(attributes, before)
-        for leaf, lazy in self._own:
-            lazy.version = leaf._version
+        for table, before in self._tables:
+            _refill(table, _copied(before))
+        for thing, name, before in self._flags:
+            if getattr(thing, name) is not before:
+                setattr(thing, name, before)
+        for param, name, before in self._hooks:
+            table = getattr(param, name)
+            if table is not None and table.keys() != before.keys():
+                _refill(table, before)
+        for leaf, rows in self._own:
+            rows.version = leaf._version
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Random numbers are drawn again from the state of the beginning."""
+        set_random_state(self._random[0])
+        random.setstate(self._random[1])
+        np.random.set_state(self._random[2])  # noqa: NPY002
 
 
 def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:

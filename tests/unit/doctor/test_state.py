@@ -1,8 +1,9 @@
-"""What an examination finds in the process, and puts back."""
+"""What a step refers to is found, and put back."""
 
 from __future__ import annotations
 
-import gc
+import functools
+from typing import Any
 
 import pytest
 import torch
@@ -11,25 +12,62 @@ from torch import Tensor, nn
 import maskgrad as mg
 from maskgrad.doctor.state import objects_with_state
 
+LAYER = nn.Linear(2, 1)
+
+
+class _Trainer:
+    def __init__(self) -> None:
+        self.layers = [nn.Linear(2, 1)]
+        self.schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(self.layers[0].parameters()), 2)
+
+    def step(self, x: Tensor) -> Tensor:
+        return self.loss(self.layers[0](x) + LAYER(x))
+
+    def loss(self, x: Tensor) -> Tensor:
+        return x.mean() + OFFSET
+
+
+OFFSET = nn.Parameter(torch.zeros(()))
+
+
+def _scaled(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).mean()  # type: ignore[no-any-return]
+
+
+def test_closures_arguments_attributes_and_globals_are_followed_and_nothing_else() -> None:
+    trainer, other = _Trainer(), nn.Linear(2, 1)
+    (layer,) = trainer.layers
+    cases: list[tuple[Any, set[int], int]] = [
+        (trainer.step, {id(p) for p in (*layer.parameters(), *LAYER.parameters(), OFFSET)}, 1),
+        (
+            lambda x: trainer.step(x).mean(),
+            {id(p) for p in (*layer.parameters(), *LAYER.parameters(), OFFSET)},
+            1,
+        ),
+        (functools.partial(_scaled, other), {id(p) for p in other.parameters()}, 0),
+        (other, {id(p) for p in other.parameters()}, 0),
+    ]
+    for step, expected, count in cases:
+        leaves, counters, _ = objects_with_state(step)
+        assert {id(leaf) for leaf in leaves} == expected
+        assert len(counters) == count
+
 
 def test_tensors_that_autograd_forbids_are_no_leaves() -> None:
-    """All objects of the process are looked at, and some raise when they are asked."""
+    """Some raise when they are asked."""
     base = torch.ones(2, requires_grad=True) * 1
     first, second = base.unbind()
     base.mul_(2)
     with pytest.raises(RuntimeError, match="Unbind"):
         _ = second.is_leaf
-    leaves, _, _ = objects_with_state()
-    assert not any(leaf is first or leaf is second for leaf in leaves)
+    assert objects_with_state([first, second]) == ([], [], [])
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_modules_that_the_collector_passes_over_are_put_back(given: bool) -> None:
-    """``gc.freeze``, which trainers call, hides objects from a search of the process."""
+def test_modules_that_a_step_switches_before_their_first_call_are_put_back(given: bool) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 1))
     before = torch.ones(3, 4)
     model[0].weight.grad = before
-    gc.freeze()  # not undone: it would be for all tests that follow
 
     def step(x: Tensor) -> Tensor:
         model.eval()
@@ -39,4 +77,4 @@ def test_modules_that_the_collector_passes_over_are_put_back(given: bool) -> Non
     assert report.ok
     assert model[0].weight.grad is before
     assert (before == 1).all()
-    assert all(module.training is given for module in model.modules())  # eval() comes before the first call
+    assert all(module.training for module in model.modules())
