@@ -60,7 +60,7 @@ def _contest(program: Program, run: str, mistake: bool) -> Comparison:
         randomize_padding(mode, data, paddings, "numbers")
 
         def read(outcome: Outcome) -> Tensor:
-            assert bool(compare_twins(mode, outcome, runner, paddings)) == mistake
+            assert bool(compare_twins(mode, outcome, data, paddings)) == mistake
             return _numbers(outcome.loss, outcome.gradients)
 
         found: Tensor = runner.run(mode, after=read)

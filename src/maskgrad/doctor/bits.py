@@ -10,7 +10,6 @@ from torch import Tensor
 from maskgrad.doctor.aligned import first_difference, log
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.findings import Finding
-from maskgrad.doctor.operations import same
 from maskgrad.doctor.variants import selected
 
 __all__ = ["batch_bits"]
@@ -25,31 +24,17 @@ def batch_bits(case: Examination) -> None:
     for rows in sorted({2, count // 2, count} - {0, 1}):
         words = f"the first sample among {rows}"
         among = log(case, selected(case.runner.batch, torch.arange(rows), count))
-        apart = _Apart()
-        entry = first_difference(alone, among, functools.partial(_first, rows=rows), apart)
+        entry = first_difference(alone, among, functools.partial(_first, rows=rows), exact=True)
         case.tried(
-            "batch-bits", words, "the same bits" if entry is None else f"differs by {apart.relative:.1e}"
+            "batch-bits", words, "the same bits" if entry is None else f"differs by {entry.relative:.1e}"
         )
         if entry is not None:
             message = (
                 f"{entry.operation} is the first operation that gives bitwise different results for the first sample "
-                f"among {rows} samples and alone: relative difference {apart.relative:.1e}"
+                f"among {rows} samples and alone: relative difference {entry.relative:.1e}"
             )
-            case.report.add([Finding.at(entry, "batch-bits", message, affected={"relative": apart.relative})])
+            case.report.add([Finding.at(entry, "batch-bits", message, affected={"relative": entry.relative})])
             return
-
-
-class _Apart:
-    """Whether two tensors differ in a bit, and how far they were apart the last time."""
-
-    relative = 0.0
-
-    def __call__(self, a: Tensor, b: Tensor) -> bool:
-        if same(a, b) or not a.numel():
-            return False
-        size = max(float(a.double().abs().max()), float(b.double().abs().max()))
-        self.relative = float((a.double() - b.double()).abs().max()) / size if size else 0.0
-        return True
 
 
 def _first(alone: Tensor, among: Tensor, rows: int) -> tuple[Tensor, Tensor] | None:

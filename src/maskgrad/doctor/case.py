@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.inventory import Inventory, Skipped
@@ -21,7 +22,7 @@ from maskgrad.doctor.runner import StepRunner
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
 
-__all__ = ["Examination", "PerturbedInput", "randomize_padding"]
+__all__ = ["Examination", "PerturbedInput", "randomize_padding", "run_perturbed"]
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,24 @@ class Examination:
         self.report.note(Note.at(place, about, message))
 
 
+def run_perturbed(
+    case: Examination, paddings: list[Padding], kind: str, seed: int = 0, batch: Any = None
+) -> tuple[Difference, list[Key], Twins]:
+    """A run with other contents in some padding: what differs from its twins, and the keys that were changed."""
+    mode, batch = Twins(), case.runner.batch if batch is None else batch
+    changed = randomize_padding(mode, batch, paddings, kind, seed)
+    if not changed:
+        return Difference(), changed, mode
+    found: Difference = case.runner.run(
+        mode, batch, after=lambda outcome: compare_twins(mode, outcome, batch, paddings)
+    )
+    return found, changed, mode
+
+
 def randomize_padding(
     mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0
 ) -> list[Key]:
-    """Give the padded tensors of a batch twins with other garbage; the keys of those that have one."""
+    """Give the padded tensors of a batch twins with other padding; the keys of those that have one."""
     inside, done = fields(batch), []
     for padding in paddings:
         tensor = tensor_of(inside[padding.key]).detach()

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import fields, tensor_of
-from maskgrad.doctor.operations import dense, differing
+from maskgrad.doctor.operations import dense, differing, same
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.runner import Outcome, StepRunner
+from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 
-__all__ = [
-    "Difference",
-    "compare_outcomes",
-    "compare_tensors",
-    "compare_twins",
-    "furthest",
-    "moved_alike",
-    "not_close",
-]
+__all__ = ["Difference", "compare", "compare_twins", "not_close", "relative_difference"]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
 #: entries of a gradient that are this much smaller than the largest gradient of the step may be rounding
 _SMALL = 1e-1
-#: how far what a change does in float32 may be from what it does in float64, beside its size
-_ALIKE = 0.25
 
 
 @dataclass
@@ -41,11 +33,27 @@ class Difference:
     gradients: dict[str, float] = field(default_factory=dict)
     #: whether some entry that differs is infinite or NaN in neither run
     finite: bool = False
-    #: the largest difference, relative to the loss or to the gradient
+    #: the largest difference, relative to the loss or to the gradient, also where it is within rounding
     relative: float = 0.0
 
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
+
+    def add(self, a: Tensor, b: Tensor, scale: float = 0.0, *, exact: bool) -> float | None:
+        """Compare two tensors; the largest difference if it counts.
+
+        Args:
+            a: of the first run.
+            b: of the second.
+            scale: differences are relative to this if the entries are smaller.
+            exact: every difference counts; otherwise what is more than rounding.
+        """
+        worst, relative, finite = _apart(a, b, scale)
+        self.relative = max(self.relative, relative)
+        if not worst or (not exact and relative <= _RELATIVE.get(a.dtype, 1e-4)):
+            return None
+        self.finite |= finite
+        return worst
 
     def words(self, how: str = "after") -> str:
         """The difference as part of a sentence; ``how`` names the second run."""
@@ -68,139 +76,96 @@ def _size(number: float) -> float:
     return float("inf") if number != number else number
 
 
-def compare_twins(mode: Twins, outcome: Outcome, runner: StepRunner, paddings: list[Padding]) -> Difference:
-    """Loss and gradients of a run beside their twins; gradients of the batch itself where it is real."""
-    inside = {id(tensor_of(held)): key for key, held in fields(runner.batch).items()}
-    by_key = {padding.key: padding for padding in paddings}
-    padded = {name: by_key.get(inside.get(id(leaf))) for name, leaf in outcome.leaves.items()}
-    return compare_tensors(mode, outcome.loss, outcome.gradients, padded)
-
-
-def compare_tensors(
-    mode: Twins,
-    loss: Tensor | None,
-    gradients: dict[str, Any],
-    padded: dict[str, Padding | None] | None = None,
+def compare(
+    before: Outcome,
+    after: Outcome,
+    *,
+    exact: bool = False,
+    count: int | None = None,
+    real: Mapping[str, Padding] = MappingProxyType({}),
 ) -> Difference:
-    """A loss and gradients by name beside their twins, those of ``padded`` only where they are real.
+    """Loss and gradients of two runs.
+
+    A gradient that is absent counts as zero.
+
+    Args:
+        before: the first run.
+        after: the second.
+        exact: every bit counts; otherwise what is more than rounding.
+        count: the number of samples if rows change places: gradients of the batch, and of leaves that the step makes
+            out of it, have them along some dimension, move with them, and are not compared.
+        real: gradients of the batch itself count where it is real.
+    """
+    difference = Difference()
+    if before.loss is not None and after.loss is not None and before.loss.numel() == 1:
+        first, second = before.loss.reshape(()), after.loss.reshape(())
+        if difference.add(first, second, exact=exact):
+            difference.loss = (float(first), float(second))
+    pairs = {}
+    for name in dict.fromkeys((*before.gradients, *after.gradients)):
+        found = [run.gradients[name] for run in (before, after) if name in run.gradients]
+        moves = count is not None and name in before.own | after.own
+        if moves and (len(found) < 2 or count in found[0].shape):
+            continue
+        if len(found) == 2 and found[0].shape != found[1].shape:
+            continue
+        pairs[name] = (found[0], found[1] if len(found) == 2 else torch.zeros_like(dense(found[0])))
+    apart = {name: pair for name, pair in pairs.items() if pair[0] is not pair[1] and not same(*pair)}
+    sizes = [_largest(dense(pair[0])) for pair in pairs.values()] if apart else []
+    # what cancels in a small gradient is as large as elsewhere
+    scale = _SMALL * max(filter(math.isfinite, sizes), default=0.0)
+    for name, (ours, other) in apart.items():
+        a, b = dense(ours), dense(other)
+        if name in real:
+            where = real[name].entries(a)
+            a, b = a[where], b[where]
+        worst = difference.add(a, b, scale, exact=exact)
+        if worst is not None:
+            difference.gradients[name] = worst
+    return difference
+
+
+def compare_twins(
+    mode: Twins, outcome: Outcome, batch: Any = None, paddings: Iterable[Padding] = ()
+) -> Difference:
+    """Loss and gradients of a run and those of its twins; gradients of the batch itself where it is real.
 
     What is no scalar, such as the root of a backward pass inside a checkpoint, may hold padding: its gradients tell.
     """
-    difference = Difference()
-    if loss is not None and loss.numel() == 1:
-        twin = mode.twin(loss)
-        if twin is not None and bool(differing(loss, twin).any()):
-            difference.loss = (float(loss), float(twin))
-            difference.finite |= math.isfinite(float(loss) - float(twin))
-            size = max(abs(float(loss)), abs(float(twin)))
-            difference.relative = _relative(abs(float(loss) - float(twin)), size)
-    largest = max((_largest(gradient) for gradient in gradients.values()), default=0.0)
-    for name, gradient in gradients.items():
-        twin = mode.twin(gradient)
-        if twin is None:
-            continue
-        ours, other = dense(gradient), dense(twin)
-        apart, padding = (ours - other).abs(), (padded or {}).get(name)
-        if padding is not None:
-            apart *= padding.entries(apart)
-        worst = apart.max().item() if apart.numel() else 0.0
-        if worst != worst:
-            # infinity minus itself, or zero times what is not real
-            unequal = differing(ours, other)
-            if padding is not None:
-                unequal &= padding.entries(unequal)
-            if not bool(unequal.any()):
-                continue
-            apart = apart[unequal]
-            worst = apart.max().item()
-        if worst:
-            difference.gradients[name] = worst
-            # what cancels in a small gradient is as large as elsewhere
-            size = max(_largest(gradient), _SMALL * largest)
-            difference.relative = max(difference.relative, _relative(worst, size))
-            difference.finite |= bool((apart.isfinite() & (apart != 0)).any())
-    return difference
+    keys = {id(tensor_of(held)): key for key, held in fields(batch).items()}
+    by_key = {padding.key: padding for padding in paddings}
+    real = {name: by_key.get(keys.get(id(leaf))) for name, leaf in outcome.leaves.items()}
+    loss = None if outcome.loss is None else mode.other(outcome.loss)
+    twins = Outcome(loss, {name: mode.other(gradient) for name, gradient in outcome.gradients.items()})
+    known = {name: padding for name, padding in real.items() if padding is not None}
+    return compare(outcome, twins, exact=True, real=known)
 
 
-def furthest(before: Outcome, after: Outcome) -> float:
-    """The largest difference of two runs on the same samples, relative to the loss or to a gradient."""
-    found = 0.0
-    if before.loss is not None and after.loss is not None:
-        first, second = float(before.loss), float(after.loss)
-        found = _relative(abs(first - second), max(abs(first), abs(second)))
-    largest = max((_largest(gradient) for gradient in before.gradients.values()), default=0.0)
-    for name, gradient in before.gradients.items():
-        other = after.gradients.get(name)
-        if other is None or name in before.own or other.shape != gradient.shape:
-            continue
-        apart = _largest(dense(gradient) - dense(other))
-        found = max(found, _relative(apart, max(_largest(gradient), _SMALL * largest)))
-    return found
+def _largest(tensor: Tensor) -> float:
+    return tensor.abs().max().item() if tensor.numel() else 0.0
 
 
-def moved_alike(first: tuple[Outcome, Outcome], second: tuple[Outcome, Outcome], count: int) -> Difference:
-    """What changed between two runs, and by the same between two others in float64: rounding would be another one."""
-    found = compare_outcomes(*second, count)
-    held = [outcome.tensors() for outcome in (*first, *second)]
-
-    def alike(name: str) -> bool:
-        if not all(name in tensors for tensors in held):
-            return False
-        a, b, c, d = (dense(tensors[name]).double() for tensors in held)
-        return float((b - a - (d - c)).norm()) <= _ALIKE * float((d - c).norm())
-
-    if not alike("the loss"):
-        found.loss = None
-    found.gradients = {
-        name: size for name, size in found.gradients.items() if alike(f"the gradient of {name}")
-    }
-    return found
-
-
-def _largest(gradient: Any) -> float:
-    found = dense(gradient)
-    return found.abs().max().item() if found.numel() else 0.0
-
-
-def _relative(apart: float, size: float) -> float:
-    """How large a difference is beside a number; infinite if that cannot be said."""
-    return apart / size if size and math.isfinite(apart) and math.isfinite(size) else math.inf
-
-
-def not_close(a: Tensor, b: Tensor, scale: float = 0.0) -> bool:
-    """Whether two tensors of one shape differ by more than rounding; NaN equals NaN."""
-    relative = _RELATIVE.get(a.dtype, 1e-4)
-    a, b = a.double(), b.double()
-    finite = a.isfinite()
-    if not torch.equal(finite, b.isfinite()):
-        return True
-    a, b = a[finite], b[finite]
+def _apart(a: Tensor, b: Tensor, scale: float = 0.0) -> tuple[float, float, bool]:
+    """The largest difference, also relative to the largest entry, and whether one is finite; NaN equals NaN."""
     if not a.numel():
-        return False
-    size = max(float(a.abs().max()), float(b.abs().max()), scale)
-    return float((a - b).abs().max()) > relative * size
+        return 0.0, 0.0, False
+    apart = (a - b).abs()
+    worst = apart.max().item()
+    finite = bool(worst)
+    if not math.isfinite(worst):  # infinity minus itself, or zero times what is not real
+        apart = apart[differing(a, b)]
+        worst = apart.max().item() if apart.numel() else 0.0
+        finite = bool((apart.isfinite() & (apart != 0)).any())
+    size = max(_largest(a), _largest(b), scale) if worst else 1.0
+    relative = worst / size if size and math.isfinite(worst) and math.isfinite(size) else math.inf
+    return worst, relative, finite
 
 
-def compare_outcomes(before: Outcome, after: Outcome, count: int) -> Difference:
-    """Loss and gradients of two runs on other rows, or on rows of another length.
+def relative_difference(a: Tensor, b: Tensor) -> float:
+    """The largest difference of two tensors of one shape, relative to their largest entry; NaN equals NaN."""
+    return 0.0 if same(a, b) else _apart(a, b)[1]
 
-    A gradient that is absent counts as zero. Gradients of the batch, and of leaves that the step makes out of it, have
-    the ``count`` samples along some dimension, or other shapes: they move with the samples, and are not compared.
-    """
-    difference = Difference()
-    if before.loss is not None and after.loss is not None:
-        losses = before.loss.reshape(()), after.loss.reshape(())
-        if not_close(*losses):
-            difference.loss = (float(losses[0]), float(losses[1]))
-    pairs: dict[str, list[Tensor]] = {}
-    for name in before.gradients.keys() | after.gradients.keys():
-        pair = [dense(outcome.gradients[name]) for outcome in (before, after) if name in outcome.gradients]
-        if name in before.own | after.own and (len(pair) < 2 or count in pair[0].shape):
-            continue
-        pairs[name] = pair if len(pair) == 2 else [*pair, torch.zeros_like(pair[0])]
-    sizes = [float(gradient.abs().max()) for pair in pairs.values() for gradient in pair if gradient.numel()]
-    scale = _SMALL * max((size for size in sizes if size == size), default=0.0)
-    for name, (first, second) in pairs.items():
-        if first.shape == second.shape and not_close(first, second, scale):
-            difference.gradients[name] = float((first.double() - second.double()).abs().max())
-    return difference
+
+def not_close(a: Tensor, b: Tensor, *, exact: bool = False) -> bool:
+    """Whether two tensors of one shape differ by more than rounding, or at all; NaN equals NaN."""
+    return relative_difference(a, b) > (0.0 if exact else _RELATIVE.get(a.dtype, 1e-4))

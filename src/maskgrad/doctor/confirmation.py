@@ -7,19 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, fields, replaced
-from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import Difference, compare_outcomes, compare_twins, furthest
+from maskgrad.doctor.case import Examination, PerturbedInput, run_perturbed
+from maskgrad.doctor.comparison import Difference, compare
 from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.precision import DOUBTFUL, SHRINKS, SMALL_SUMS, batch_in_double
+from maskgrad.doctor.precision import DOUBTFUL, FLOAT32, SHRINKS, batch_in_double
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
-from maskgrad.doctor.variants import other_contents, selected
+from maskgrad.doctor.variants import other_contents
 
 __all__ = ["Whole", "as_a_whole", "is_rounding"]
 
@@ -66,23 +65,11 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
         return Whole(Difference(), failure=outcomes)
     if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
         return None
-    whole = Whole(compare_outcomes(*outcomes, case.count), replaced(batch, new) if new else None)
+    whole = Whole(compare(*outcomes, count=case.count), replaced(batch, new) if new else None)
     if whole.difference or not rest:
         return whole
     # what was not rewritten may be what the twins saw
-    return whole if mode.not_followed and not _seen_by_twins(case, hidden, batch, rest, kind, seed) else None
-
-
-def _seen_by_twins(
-    case: Examination, hidden: PerturbedInput, batch: Any, paddings: list[Padding], kind: str, seed: int
-) -> Difference:
-    """What differs with garbage in some of what is hidden alone."""
-    mode = Twins()
-    randomize_padding(mode, batch, paddings, kind, seed)
-    found: Difference = case.runner.run(
-        mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, paddings)
-    )
-    return found
+    return whole if mode.not_followed and not run_perturbed(case, rest, kind, seed, batch)[0] else None
 
 
 def _both(
@@ -105,7 +92,7 @@ def _both(
         before = case.runner.run(Guarded(), batch, after=Outcome.cloned)
         with _other_rows(case.runner.roots, ids) as served:
             after = case.runner.run(Guarded(), other, after=Outcome.cloned)
-    except Exception as error:  # a table does not know the garbage, for instance
+    except Exception as error:  # such as ids that a table does not have
         return f"the step fails on changed data ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
     return (before, after) if len(served) == len(ids) else None
 
@@ -133,43 +120,24 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
             hook.remove()
 
 
-def _as_order_rounds(
-    case: Examination, hidden: PerturbedInput, difference: Difference, error: Exception
-) -> bool:
-    """Whether a difference is as small as the one that another order of the samples makes, or as float32 rounds."""
-    usual = SMALL_SUMS * torch.finfo(torch.float32).eps
-    if case.count > 1:
-        batch = case.runner.batch if hidden.batch is None else hidden.batch
-        turned = selected(batch, torch.arange(case.count).flip(0), case.count)
-        outcomes = _both(case, hidden, batch, turned)
-        usual = max(usual, 4 * furthest(*outcomes)) if isinstance(outcomes, tuple) else usual
-    why = f"(float64 cannot be tried: {type(error).__name__}: {str(error).partition(chr(10))[0]})"
-    rounds = difference.relative <= usual
-    verdict = "within float32 rounding" if rounds else "more than rounding"
-    case.note(hidden.kind, f"a relative difference of {difference.relative:.0e} is {verdict} {why}")
-    return rounds
-
-
 def is_rounding(
     case: Examination, hidden: PerturbedInput, kind: str, seed: int, difference: Difference
 ) -> bool:
-    """Whether little differs, and next to nothing in float64; where a program cannot run in that, it counts."""
+    """Whether little differs, and next to nothing in float64."""
     if difference.relative >= DOUBTFUL:
         return False
-    mode, batch = Twins(), case.runner.batch if hidden.batch is None else hidden.batch
     try:
         with case.runner.in_double():
-            batch = batch_in_double(batch)
-            randomize_padding(mode, batch, hidden.paddings, kind, seed)
-            wide: Difference = case.runner.run(
-                mode, batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, hidden.paddings)
-            )
+            batch = batch_in_double(case.runner.batch if hidden.batch is None else hidden.batch)
+            wide, _, _ = run_perturbed(case, hidden.paddings, kind, seed, batch)
     except Exception as error:
-        return _as_order_rounds(case, hidden, difference, error)
-    if wide and wide.relative > SHRINKS * difference.relative:
-        return False
-    case.note(
-        hidden.kind,
-        f"a relative difference of {difference.relative:.0e} is rounding: it nearly vanishes in float64",
-    )
-    return True
+        rounds = difference.relative <= FLOAT32
+        verdict = "within float32 rounding" if rounds else "more than rounding"
+        raised = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        why = f"{verdict} (float64 cannot be tried: {raised})"
+    else:
+        rounds = wide.relative <= SHRINKS * difference.relative
+        why = "rounding: it nearly vanishes in float64" if rounds else ""
+    if why:
+        case.note(hidden.kind, f"a relative difference of {difference.relative:.0e} is {why}")
+    return rounds

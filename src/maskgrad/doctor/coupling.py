@@ -27,7 +27,7 @@ def sample_coupling(case: Examination) -> None:
     """Other contents in one sample: no other sample may be computed differently."""
     inside, count = fields(case.runner.batch), case.count
     others, words = torch.arange(count) != count - 1, f"sample {count - 1}"
-    recorder = Recorder([others], case.runner.modules())
+    recorder = Recorder([others], case.runner.modules(), forward_only=True)
     if count < 2 or not _rewrite(case, recorder, inside, others):
         return
     case.runner.run(recorder)
@@ -71,7 +71,7 @@ def _rewrite(case: Examination, recorder: Recorder, inside: dict[Key, Any], othe
 def _is_fault(case: Examination, event: Event, rows: int) -> bool:
     """Statistics over the batch and a matrix of all pairs are meant, and noted; everything else is a fault."""
     note = ""
-    if event.backward or not event.mixes:
+    if not event.mixes:
         return False
     if event.operation in _NORMS:
         note = f"{event.module or event.operation}: BatchNorm takes statistics over the samples of a batch"

@@ -1,4 +1,4 @@
-"""The experiment `denominator`: the batch in parts, in one process or on as many ranks, beside the whole batch."""
+"""The experiment `denominator`: the batch in parts, in one process or on as many ranks, and the whole batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import compare_outcomes
+from maskgrad.doctor.comparison import compare
 from maskgrad.doctor.operations import dense
 from maskgrad.doctor.reshaped import (
     DRAWS,
@@ -67,22 +67,19 @@ def _sizes(parts: Any, count: int) -> list[list[int]]:
         )
     if parts is None:
         return [_unequal(number, count) for number in (2, 3) if number <= count]
-    if isinstance(parts, int) and not isinstance(parts, bool):
-        if not 2 <= parts <= count:
-            raise ExaminationError(
-                f"parts: expected between 2 and {count}, the number of samples, found {parts}; write parts=2"
-            )
-        return [_unequal(parts, count)]
-    if isinstance(parts, Sequence) and parts and all(isinstance(size, int) and size > 0 for size in parts):
-        if sum(parts) != count or len(parts) < 2:
-            raise ExaminationError(
-                f"parts: expected the sizes of at least two parts that add up to {count}, the number of samples, found "
-                f"{list(parts)}, which add up to {sum(parts)}; write parts={_unequal(2, count)}"
-            )
-        return [list(parts)]
-    raise ExaminationError(
-        f"parts: expected a number of parts or their sizes, found {parts!r}; write parts=2 or parts=[3, 1]"
-    )
+    if type(parts) is int:
+        if 2 <= parts <= count:
+            return [_unequal(parts, count)]
+        expected, remedy = f"between 2 and {count}, the number of samples", "parts=2"
+    elif isinstance(parts, Sequence) and parts and all(type(size) is int and size > 0 for size in parts):
+        if sum(parts) == count and len(parts) > 1:
+            return [list(parts)]
+        parts = f"{list(parts)}, which add up to {sum(parts)}"
+        expected = f"the sizes of at least two parts that add up to {count}, the number of samples"
+        remedy = f"parts={_unequal(2, count)}"
+    else:
+        parts, expected, remedy = repr(parts), "a number of parts or their sizes", "parts=2 or parts=[3, 1]"
+    raise ExaminationError(f"parts: expected {expected}, found {parts}; write {remedy}")
 
 
 def _unequal(number: int, count: int) -> list[int]:
@@ -111,7 +108,7 @@ def _split_by_the_step(case: Examination, ways: list[list[int]]) -> None:
             case.runner.step = step
         for sizes, outcome in zip(ways, found[1:], strict=True):
             words = _words(count, sizes, rows)
-            difference = compare_outcomes(found[0], outcome, count)
+            difference = compare(found[0], outcome, count=count)
             case.tried("denominator", words, difference.words("after") or "nothing changed")
             if difference:
                 case.report.add([finding("denominator", last_division(case), words, difference)])
@@ -133,7 +130,7 @@ def _added_up(case: Examination, ways: list[list[int]]) -> None:
         for name, of_samples in counts.items():
             weights[name] = [float(part.sum() / of_samples.sum()) for part in of_samples[rows].split(sizes)]
         differences = {
-            name: compare_outcomes(whole, _combined(outcomes, factors), count)
+            name: compare(whole, _combined(outcomes, factors), count=count)
             for name, factors in weights.items()
         }
         fitting = {

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.aligned import first_difference, log
-from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import compare_twins
+from maskgrad.doctor.case import Examination, PerturbedInput, run_perturbed
 from maskgrad.doctor.labels import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.reshaped import changed, finding
-from maskgrad.doctor.twins import Twins
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
@@ -59,8 +57,8 @@ def _first_leak(
             if batch is None:
                 continue
             made = True
-            places = content(case.runner.batch, tokens).items()
-            paddings = [Padding(key, seen(ids), tokens.source) for key, ids in places]
+            inputs = content(case.runner.batch, tokens).items()
+            paddings = [Padding(key, seen(ids), tokens.source) for key, ids in inputs]
             if leak(case, PerturbedInput(kind, paddings, batch=batch, **words)):
                 return
     if not made:
@@ -111,22 +109,22 @@ def future_leak(case: Examination) -> None:
     if not _is_settled(case, positions):
         axis = _axis_of_time(case, positions)
         if axis is None:
-            why = "it cannot be told which axis of the batch is time: samples influence each other along both"
+            why = "which axis of the batch is time is unknown: samples influence each other along both"
             case.skipped("future-leak", why, "an nn module with batch_first, or padding={key: mask}")
             return
         positions = _along(positions, axis)
     last = int(positions.ids.max())
     tries = [
         (
-            functools.partial(torch.le, other=place),
+            functools.partial(torch.le, other=position),
             {
-                "what": f"the positions after {place}",
+                "what": f"the positions after {position}",
                 "noun": "later positions",
-                "others": f"positions up to {place}",
+                "others": f"positions up to {position}",
                 "how": "after",
             },
         )
-        for place in sorted({last // 4, last // 2, last - 1} - {last})
+        for position in sorted({last // 4, last // 2, last - 1} - {last})
     ]
     _first_leak(case, "future-leak", positions, tries, "later positions")
 
@@ -184,12 +182,7 @@ def _differs(case: Examination, positions: Documents, kept: Callable[[Tensor], T
         Padding(key, kept(ids), positions.source)
         for key, ids in content(case.runner.batch, positions).items()
     ]
-    mode = Twins()
-    randomize_padding(mode, batch, paddings, "numbers")
-    found: bool = case.runner.run(
-        mode, batch, after=lambda outcome: bool(compare_twins(mode, outcome, case.runner, paddings))
-    )
-    return found
+    return bool(run_perturbed(case, paddings, "numbers", batch=batch)[0])
 
 
 def _some(count: int) -> list[int]:
@@ -209,10 +202,10 @@ def _positions(case: Examination) -> Documents | None:
 
 def _cut(chosen: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
     """Outputs for a pack and for one document of it: the document's row and positions are cut out of the pack."""
-    places = chosen.nonzero()
-    cuts = {(chosen.shape[-1], len(places)): places[:, -1]}
+    indices = chosen.nonzero()
+    cuts = {(chosen.shape[-1], len(indices)): indices[:, -1]}
     if chosen.ndim > 1:
-        cuts[len(chosen), 1] = places[:1, 0]
+        cuts[len(chosen), 1] = indices[:1, 0]
 
     def align(pack: Tensor, single: Tensor) -> tuple[Tensor, Tensor] | None:
         if pack.ndim != single.ndim:

@@ -1,4 +1,4 @@
-"""The experiments that write other garbage over the padding and leave all shapes as they are."""
+"""The experiments that change the contents of the padding and leave all shapes as they are."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import Difference, compare_twins
+from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding, run_perturbed
+from maskgrad.doctor.comparison import Difference
 from maskgrad.doctor.confirmation import Whole, as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.padding import Padding
@@ -25,22 +25,26 @@ __all__ = ["findings_of", "leak", "nan_findings", "nan_under_mask", "padding_lea
 
 
 def padding_leak(case: Examination) -> None:
-    """Other garbage of the same shape, until something differs."""
+    """Other contents of the same shape, until something differs."""
     leak(case, PerturbedInput("padding-leak", case.paddings))
 
 
 def leak(case: Examination, hidden: PerturbedInput) -> bool:
-    """Whether other garbage in what is hidden changes loss or gradients; the lines are added to the report.
+    """Whether other contents of what is hidden change loss or gradients; the lines are added to the report.
 
     What the twins see the step as it is has to confirm, with only that rewritten; what they cannot follow it tells.
     """
-    for seed, kind in enumerate(("numbers", "large")):
-        difference, _, mode = _with_garbage(case, hidden, kind, seed)
+    inside = fields(case.runner.batch)
+    # ids have no size
+    large = any(tensor_of(inside[padding.key]).is_floating_point() for padding in hidden.paddings)
+    for seed, kind in enumerate(("numbers", "large") if large else ("numbers",)):
+        difference, _, mode = _with_other_contents(case, hidden, kind, seed)
         whole = as_a_whole(case, hidden, kind, seed, mode) if difference or mode.not_followed else None
         if whole is not None and whole.failure:
             _unconfirmed(case, hidden, kind, seed, difference, whole.failure)
             continue
-        if whole is not None and whole.difference and not difference:
+        lost = bool(mode.not_followed) and (difference is None or difference.loss is None)
+        if whole is not None and whole.difference and (not difference or (lost and whole.difference.loss)):
             case.report.add(_not_followed(case, hidden, kind, mode, whole))
             return True
         if difference and whole is not None and not whole.difference and difference.relative >= DOUBTFUL:
@@ -87,17 +91,14 @@ def _not_followed(
     return [Finding.at(place if entry is None else entry, hidden.kind, message, affected=found.affected)]
 
 
-def _with_garbage(
+def _with_other_contents(
     case: Examination, hidden: PerturbedInput, kind: str, seed: int = 0
 ) -> tuple[Difference | None, list[Key], Twins]:
-    """A run with garbage in what is hidden: what differs, and which tensors were changed; None if there were none."""
-    mode, name = Twins(), hidden.kind
-    changed = randomize_padding(mode, case.runner.batch, hidden.paddings, kind, seed)
+    """A run with other contents of what is hidden: what differs (None without a change), and the changed tensors."""
+    name = hidden.kind
+    found, changed, mode = run_perturbed(case, hidden.paddings, kind, seed, hidden.batch)
     if not changed:
         return None, changed, mode
-    found: Difference = case.runner.run(
-        mode, hidden.batch, after=lambda outcome: compare_twins(mode, outcome, case.runner, hidden.paddings)
-    )
     nothing = "nothing else changed"
     if name != "nan-under-mask" and mode.not_followed:
         nothing += ", as far as it was tracked: see the notes"
@@ -188,12 +189,14 @@ def nan_under_mask(case: Examination) -> None:
         return
     if "padding-leak" in case.report.kinds():
         return  # NaN takes the way that is known already
-    held = [padding for padding in case.paddings if _holds_no_numbers(case, padding)]
-    others = [padding for padding in case.paddings if padding not in held]
-    if "nan-under-mask" in case.asked:
-        held, others = case.paddings, []
-    _nan_in(case, held, fault=True)
-    _nan_in(case, others, fault=False)
+    every = "nan-under-mask" in case.asked
+    paddings = [padding for padding in case.paddings if every or _holds_no_numbers(case, padding)]
+    for kind in ("nan", "inf"):
+        hidden = PerturbedInput("nan-under-mask", paddings)
+        difference, _, _ = _with_other_contents(case, hidden, kind)
+        if difference:
+            case.report.add(_locate(case, hidden, kind, 0, difference))
+            return
 
 
 def _nan_as_it_is(case: Examination) -> None:
@@ -205,25 +208,6 @@ def _nan_as_it_is(case: Examination) -> None:
         kind = "empty-row" if empty else "nan-under-mask"
         case.report.add(nan_findings(case, kind))
     case.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
-
-
-def _nan_in(case: Examination, paddings: list[Padding], *, fault: bool) -> None:
-    for kind in ("nan", "inf"):
-        hidden = PerturbedInput("nan-under-mask", paddings)
-        difference, changed, _ = _with_garbage(case, hidden, kind)
-        if not difference:
-            continue
-        findings = _locate(case, hidden, kind, 0, difference)
-        if fault:
-            case.report.add(findings)
-        else:
-            first = findings[0]
-            message = (
-                f"a NaN in the padding of {', '.join(map(str, changed))} would reach the result "
-                f"({first.operation or 'some operation'}); the padding of this batch has none"
-            )
-            case.report.note(Note("nan-under-mask", message, first.file, first.line))
-        return
 
 
 def _holds_no_numbers(case: Examination, padding: Padding) -> bool:

@@ -104,7 +104,7 @@ class Guarded(TorchDispatchMode):
         return call()
 
     def leaves_torch(self, tensor: Tensor) -> bool:
-        """The memory of a tensor is given to somebody else, who may write there; whether it depends on padding."""
+        """The memory of a tensor leaves PyTorch, and may be written; whether it depends on padding."""
         self.keep(tensor)
         return False
 
@@ -187,6 +187,7 @@ class _Functions(TorchFunctionMode):
 
 #: functions that pad to the longest of some sequences
 _PADS = {"_pad_packed_sequence", "pad_sequence", "to_padded_tensor", "nested_to_padded_tensor"}
+_FRAMES = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft", "topk")
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
@@ -201,6 +202,8 @@ class WithoutDropout(Guarded):
         super().__init__()
         #: where the program itself draws numbers, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
+        #: sizes of what operations gave that take several positions for a frame, or choose the largest
+        self.frames: set[int] = set()
         self._functions = _Functions(wider)
 
     @property
@@ -221,7 +224,10 @@ class WithoutDropout(Guarded):
         """The operation; see the class."""
         name, args, kwargs = call.facts.name, call.args, call.kwargs
         if not call.facts.random and name != "_cudnn_rnn":
-            return call()
+            result = call()
+            if name.startswith(_FRAMES) and torch._C._current_autograd_node() is None:
+                self.frames.update(size for output in tensors_in(result) for size in output.shape[1:])
+            return result
         if name == "bernoulli_" and (self._functions.drop() or _in_our_dropout()):
             return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
         if name == "native_dropout":
@@ -257,30 +263,31 @@ class LoggedOperation:
     operation: str
     place: Place | None
     outputs: list[Tensor]
+    #: how far an output is apart from that of another run
+    relative: float = 0.0
 
 
 class OperationLog(WithoutDropout):
-    """Keeps what each operation of the forward pass gave, or those whose names begin with one of ``kinds``."""
+    """Keeps what each operation of the forward pass gave."""
 
-    def __init__(self, kinds: tuple[str, ...] = ("",), *, wider: int = 0) -> None:
+    def __init__(self, *, wider: int = 0) -> None:
         super().__init__(wider=wider)
-        self._kinds = kinds
         self.entries: list[LoggedOperation] = []
 
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         result = super().run(call)
         name = call.facts.name
-        if call.facts.view or name in EMPTY or not name.startswith(self._kinds):
+        if call.facts.view or name in EMPTY:
             return result
         if torch._C._current_autograd_node() is not None:
             return result
         outputs = [
             tensor.detach().clone()
-            for place, tensor in enumerate(tensors_in(result))
+            for index, tensor in enumerate(tensors_in(result))
             if tensor.is_floating_point()
             and tensor.layout is torch.strided
-            and place not in call.facts.workspaces
+            and index not in call.facts.workspaces
         ]
         if outputs:
             self.entries.append(LoggedOperation(name, here(), outputs))

@@ -141,11 +141,11 @@ _VIEWS = {
     "_unsafe_view", "unsafe_split", "unsafe_split_with_sizes", "unsafe_chunk", "transpose_", "t_", "squeeze_",
     "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_", "_reshape_alias", "lift_fresh", "detach_",
 }  # fmt: skip
-#: what is not written yet: two runs find other garbage there
+#: what is not written yet: two runs find different values there
 EMPTY = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted"}
 #: position of arguments that are written without an annotation
 _WRITES = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
-#: position of outputs that are working memory: two runs with the same inputs may leave other garbage there
+#: position of outputs that are working memory: two runs with the same inputs may leave different values there
 _WORKSPACES = {
     "mkldnn_rnn_layer": (3,), "_cudnn_rnn": (3,), "miopen_rnn": (4,), "cudnn_batch_norm": (3,),
     "_embedding_bag": (1, 2, 3), "_embedding_bag_forward_only": (1, 2, 3), "_thnn_fused_lstm_cell": (2,),
@@ -171,7 +171,7 @@ COPIES = {
 
 @dataclass(frozen=True)
 class OperationFacts:
-    """What the doctor asks of an operation before it runs."""
+    """What the doctor needs to know of an operation before it runs."""
 
     name: str
     view: bool = False
@@ -181,7 +181,7 @@ class OperationFacts:
     workspaces: tuple[int, ...] = ()
     pointwise: bool = False
     collective: bool = False
-    #: whether sentinels are told from other numbers
+    #: whether it may test for a sentinel
     looks: bool = False
 
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from maskgrad.doctor.batches import fields, replaced
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = ["DOUBTFUL", "LITTLE", "SHRINKS", "SMALL_SUMS", "batch_in_double", "in_double"]
+__all__ = ["DOUBTFUL", "FLOAT32", "LITTLE", "SHRINKS", "batch_in_double", "in_double"]
 
 #: relative to the loss or the gradient: more is no rounding in float32
 DOUBTFUL = 1e-3
-#: what is not told from rounding in float32: less is not looked at, more is compared with what float64 gives
+#: smaller differences count as rounding in float32; larger ones are computed again in float64
 LITTLE = 2e-5
+#: how far float32 is apart, with its sums in another order, where float64 cannot be tried
+FLOAT32 = 5e-6
 #: rounding shrinks by 1e8 in float64, what is computed of other numbers stays
 SHRINKS = 1e-3
-#: how many units in the last place the sums of a small model are apart, taken in another order
-SMALL_SUMS = 16
 
 
 @contextlib.contextmanager

@@ -131,7 +131,7 @@ def passes_on(facts: OperationFacts, args: Any) -> bool:
 
 
 def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Arguments in which results of functional collectives are plain tensors: somebody is about to read them."""
+    """Arguments in which results of functional collectives are plain tensors: they are about to be read."""
     for kind in types:
         if kind.__name__ == "AsyncCollectiveTensor":
             wait: Callable[[Any], Tensor] = lambda tensor: tensor.trigger_wait()  # noqa: E731

@@ -33,9 +33,8 @@ class _Step(Guarded):
         super().__init__()
         self._nodes = Lines()
         self.densified: list[tuple[str, Place | None]] = []
-        #: for each memory that an operation read in the forward pass, the first such operation
+        #: for each memory that operations read in the forward pass, the first, and the first that is no look-up
         self.read: dict[int, tuple[str, Place | None]] = {}
-        #: the same without look-ups
         self.read_whole: dict[int, tuple[str, Place | None]] = {}
         #: memories that the last operation wrote because all of a factor was zero
         self.zeroed: dict[int, tuple[str, Place | None]] = {}

@@ -169,10 +169,12 @@ class Recorder(Twins):
     Args:
         masks: the masks of the batch, by which shapes are recognised.
         names: dotted names of modules by their id.
+        forward_only: gradients have no twins.
     """
 
-    def __init__(self, masks: list[Tensor], names: dict[int, str]) -> None:
+    def __init__(self, masks: list[Tensor], names: dict[int, str], *, forward_only: bool = False) -> None:
         super().__init__()
+        self._forward_only = forward_only
         self.validity = ValidityMasks(masks)
         self.events: list[Event] = []
         self._writers: dict[int, list[int]] = {}
@@ -206,6 +208,8 @@ class Recorder(Twins):
 
     def run(self, call: Operated) -> Any:
         """The operation on both; which line it belongs to is noted for the backward pass."""
+        if self._forward_only and torch._C._current_autograd_node() is not None:
+            return call()
         self._nodes.note()
         return super().run(call)
 
@@ -220,9 +224,9 @@ class Recorder(Twins):
         causes, bad_before, shapes = before
         validities, outputs = self.validity.of_result(call, result), tensors_in(result)
         differs, share, shape = False, 0.0, tuple[int, ...]()
-        for place, (output, validity) in enumerate(zip(outputs, validities, strict=True)):
+        for index, (output, validity) in enumerate(zip(outputs, validities, strict=True)):
             self.validity.set(output, validity)
-            if place in call.facts.workspaces:
+            if index in call.facts.workspaces:
                 continue
             if self.twin(output) is None:
                 self._writers.pop(any_key(output), None)
@@ -247,7 +251,7 @@ class Recorder(Twins):
     def _layers(self) -> list[nn.Module]:
         """The modules of PyTorch that are running and no module of the program inside, the outermost first."""
         own = (not type(module).__module__.startswith("torch.nn.") for module in reversed(self._stack))
-        count = next((place for place, of_program in enumerate(own) if of_program), len(self._stack))
+        count = next((depth for depth, of_program in enumerate(own) if of_program), len(self._stack))
         return self._stack[len(self._stack) - count :]
 
     def _differing(self, tensor: Tensor, validity: Tensor | None) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 from maskgrad.doctor.aligned import Aligned, first_difference, log
 from maskgrad.doctor.batches import Key, fields
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import Difference, compare_outcomes, furthest, moved_alike, not_close
+from maskgrad.doctor.comparison import Difference, compare, not_close
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.frames import Place
 from maskgrad.doctor.leaks import nan_findings
-from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
+from maskgrad.doctor.modes import LoggedOperation, WithoutDropout
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
 from maskgrad.doctor.runner import Outcome
@@ -81,11 +81,11 @@ def _permuted(order: Tensor) -> Aligned:
 def run_without_dropout(case: Examination, batch: Any = None, *, wider: int = 0) -> tuple[Outcome, Draws]:
     """A run without dropout, and what it drew; what the program pads is that much wider."""
     mode = WithoutDropout(wider=wider)
-    outcome, draws, pads = case.runner.run(
-        mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads)
+    outcome, draws, pads, frames = case.runner.run(
+        mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads, mode.frames)
     )
     if batch is None and not wider:
-        case.base["pads"] = pads
+        case.base["pads"], case.base["frames"] = pads, frames
     return outcome, draws
 
 
@@ -113,14 +113,14 @@ def changed(
         place = draws[0][0] if draws else None
         case.note(name, DRAWS, place)
         return None
-    difference, apart = compare_outcomes(before, after, case.count), furthest(before, after)
-    doubtful = (LITTLE if not difference else 0.0) < apart < DOUBTFUL
+    difference = compare(before, after, count=case.count)
+    doubtful = (LITTLE if not difference else 0.0) < difference.relative < DOUBTFUL
     wide = _in_double(case, beside, batch, wider) if doubtful else None
-    if difference and wide is not None and furthest(*wide) <= SHRINKS * apart:
+    if difference and wide is not None and wide.relative <= SHRINKS * difference.relative:
         case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
         difference = Difference()
-    elif not difference and wide is not None:
-        difference = moved_alike((before, after), wide, case.count)
+    elif not difference and wide is not None and wide.relative > LITTLE:
+        difference = wide
     case.tried(name, words, difference.words("after") or "nothing changed", _altered(case, batch))
     return difference
 
@@ -131,8 +131,8 @@ def _altered(case: Examination, batch: Any) -> list[Key]:
     return [key for key, held in fields(batch).items() if held is not before.get(key)]
 
 
-def _in_double(case: Examination, before: Any, after: Any, wider: int) -> tuple[Outcome, Outcome] | None:
-    """Both runs in float64; None where a program cannot run in that."""
+def _in_double(case: Examination, before: Any, after: Any, wider: int) -> Difference | None:
+    """What differs between both runs in float64; None where a program cannot run in that."""
     before, after = (batch_in_double(case.runner.batch if held is None else held) for held in (before, after))
     try:
         with case.runner.in_double():
@@ -140,7 +140,7 @@ def _in_double(case: Examination, before: Any, after: Any, wider: int) -> tuple[
             second, _ = run_without_dropout(case, after, wider=wider)
     except Exception:
         return None
-    return first, second
+    return compare(first, second, count=case.count)
 
 
 def _raised(error: Exception) -> str:
@@ -240,15 +240,8 @@ def _has_frames(case: Examination, columns: int) -> bool:
 
     Or a choice of the largest: among equals it is another one for some numbers of columns, and not for all.
     """
-    frames = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft", "topk")
-    made = OperationLog(frames)
-
-    def has_frames(_: Outcome) -> bool:
-        outputs = [output for entry in made.entries for output in entry.outputs]
-        return any(1 < size <= columns // 2 for output in outputs for size in output.shape[1:])
-
-    found: bool = case.runner.run(made, after=has_frames)
-    return found
+    run_as_it_is(case)
+    return any(1 < size <= columns // 2 for size in case.base["frames"])
 
 
 def order(case: Examination) -> None:
@@ -297,7 +290,7 @@ def _in_pairs(case: Examination) -> bool:
     together = (torch.stack([2 * half, 2 * half + 1], 1).flatten(), torch.cat([half, half + count // 2]))
     for rows in together:
         after, _ = run_without_dropout(case, selected(case.runner.batch, rows, count))
-        if not compare_outcomes(run_as_it_is(case)[0], after, count):
+        if not compare(run_as_it_is(case)[0], after, count=count):
             return True
     return False
 

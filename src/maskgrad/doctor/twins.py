@@ -1,4 +1,4 @@
-"""Every tensor may have a twin that is computed from other garbage: whatever differs depends on the garbage."""
+"""Every tensor may have a twin, computed from other padding: what differs from its twin depends on the padding."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from maskgrad.doctor.state import random_state, set_random_state
 
 __all__ = ["Twins"]
 
-#: bytes; a few twins that nobody needs any more may wait when they are no larger than this
+#: bytes; twins up to this size may outlive their tensors for a while
 _SMALL = 2**14
 
 
@@ -53,9 +53,9 @@ class Twins(Guarded):
         self._sent: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
-        #: operations that could not be run on garbage, or gave a result of another shape: line, and what happened
+        #: operations that failed on other padding, or gave a result of another shape: line, and what happened
         self.not_followed: list[tuple[Place | None, str]] = []
-        #: whether a test of the program saw what stands for padding instead of the garbage
+        #: whether a test of the program was given the sentinel of padding instead of other contents
         self.saw_sentinels = False
 
     # twins of single tensors
@@ -144,22 +144,22 @@ class Twins(Guarded):
     def _send(self, call: Operated) -> Any:
         """An exchange between ranks, once.
 
-        A second one would find nobody, and a result is not there yet when the operation returns. So the difference
+        A second one would find no partner, and a result is not there yet when the operation returns. So the difference
         between tensor and twin is kept, and added to the result when something first reads it: by then the program has
         waited for it.
         """
         if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
             return call()
         before = {
-            place: (tensor.clone(), twin, self.sent(tensor))
-            for place, tensor in enumerate(call.inputs)
+            index: (tensor.clone(), twin, self.sent(tensor))
+            for index, tensor in enumerate(call.inputs)
             if (twin := self.twin(tensor)) is not None
         }
         passed = passes_on(call.facts, call.args)
         result = call()
         targets = call.inputs if call.facts.writes else tensors_in(result)
-        for place, (old, twin, known) in before.items():
-            target = targets[place] if place < len(targets) else None
+        for index, (old, twin, known) in before.items():
+            target = targets[index] if index < len(targets) else None
             key = None if target is None else key_of(target)
             if target is not None and key is not None and target.shape == old.shape:
                 new = twin if passed else old
@@ -170,12 +170,8 @@ class Twins(Guarded):
                 self.note_not_followed(call.facts.name, why)
         return result
 
-    def black_box(self, call: Operated) -> None:
-        """A function that is run once more, whether or not an argument has a twin."""
-        self._run_both(call, self._twins_of(call.inputs))
-
     def leaves_torch(self, tensor: Tensor) -> bool:
-        """The memory of a tensor is given to somebody else; whether it depends on padding."""
+        """The memory of a tensor leaves PyTorch; whether it depends on padding."""
         super().leaves_torch(tensor)
         twin = self.twin(tensor)
         return twin is not None and not same(tensor, twin)
@@ -200,7 +196,10 @@ class Twins(Guarded):
 
         seen = self._seen(call, with_twin, twins) if facts.looks else other
         twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
-        keeps = facts.name in COPIES or facts.name in ("masked_fill", "where")  # and writes constants beside
+        keeps = facts.name in COPIES or facts.name in (
+            "masked_fill",
+            "where",
+        )  # which write constants as well
         marked = keeps and any(key_of(tensor) in self._sentinels for tensor in with_twin)
         before = self.before(call)
         generator = call.kwargs.get("generator")
@@ -218,7 +217,7 @@ class Twins(Guarded):
             if state is not None:
                 set_random_state(after, generator)
         targets = {key_of(tensor) for tensor in written}
-        for place, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
+        for index, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
                 if output != twin and output == output:
                     self.note_not_followed(facts.name, "a Python number depends on the padding")
@@ -226,9 +225,9 @@ class Twins(Guarded):
                 continue
             elif output.shape != twin.shape:
                 self._note_shape(call, output)
-            elif place in facts.workspaces or not same(output, twin):
+            elif index in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, sentinel=marked)
-                if place in facts.workspaces:
+                if index in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
             if marked and (key := key_of(tensor)) in self._storages:
@@ -298,7 +297,7 @@ class Twins(Guarded):
         """The tensor ``target`` holds what came back."""
 
     def note_not_followed(self, name: str, why: str) -> None:
-        """An operation could not be run with the other garbage."""
+        """An operation could not be run with other padding."""
         note = here(), f"{name} was not tracked with changed padding: {why}"
         if note not in self.not_followed:
             self.not_followed.append(note)

@@ -166,7 +166,7 @@ class ValidityMasks:
             if samples is not None:
                 return samples
         if name in _PRODUCTS:
-            return self._product(*(args[place] for place in _PRODUCTS[name]))
+            return self._product(*(args[place] for place in _PRODUCTS[name]), output)
         if name == "_cdist_forward":
             rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
@@ -279,15 +279,33 @@ class ValidityMasks:
                 validity = validity & expanded(own, validity.shape)
         return validity
 
-    def _product(self, first: Tensor, second: Tensor) -> Tensor | None:
-        if self.get(first) is None and self.get(second) is None:
+    def _product(self, first: Tensor, second: Tensor, output: Tensor) -> Tensor | None:
+        """A pair of real entries makes a result real; what does not vary along an axis is looked at once."""
+        left, right = self.get(first), self.get(second)
+        if left is None and right is None:
             return None
-        return torch.matmul(self._or_real(first).float(), self._or_real(second).float()) > 0
+        if right is None and second.ndim > 1:
+            return self._or_real(first).any(-1, keepdim=True).expand(output.shape)
+        if left is None and first.ndim > 1 < second.ndim:
+            return self._or_real(second).any(-2, keepdim=True).expand(output.shape)
+        left, right = self._or_real(first), self._or_real(second)
+        if first.ndim > 1 < second.ndim:
+            left, right = _once(left, -2), _once(right, -1)
+            inner = _once(left, -1), _once(right, -2)
+            if inner[0].shape[-1] == inner[1].shape[-2] == 1:
+                left, right = inner
+        return (torch.matmul(left.float(), right.float()) > 0).expand(output.shape)
 
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
         validities = (_shaped(mask, output) for mask in self.masks)
         return next((validity for validity in validities if validity is not None), None)
+
+
+def _once(validity: Tensor, axis: int) -> Tensor:
+    """One entry along an axis if all are alike."""
+    first = validity.narrow(axis, 0, min(1, validity.shape[axis]))
+    return first if bool((validity == first).all()) else validity
 
 
 def _taken_over(validity: Tensor, output: Tensor) -> Tensor | None:

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.black_boxes import OUTSIDE
 from maskgrad.doctor.case import PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import Difference, compare_tensors
+from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
@@ -26,7 +27,7 @@ from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.runner import gradients_of
+from maskgrad.doctor.runner import Outcome, gradients_of
 from maskgrad.doctor.stock import Stock
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
@@ -83,8 +84,8 @@ class Watch:
 
         Where no padding was recognised, later batches may have some, but not where something may be padding already.
         """
-        asks = any(part.option for part in self.report.inventory)
-        expects = self._wanted if asks else self._patience
+        is_open = any(part.option for part in self.report.inventory)
+        expects = self._wanted if is_open else self._patience
         return self.steps >= self._wanted or bool(self.report.findings) or self.passes >= expects
 
     @property
@@ -105,7 +106,7 @@ class Watch:
         return self._run is None and is_examining()
 
     def read_by_loss(self, losses: Any) -> None:
-        """A backward pass begins: labels that the loss ignores are no padding that somebody forgot."""
+        """A backward pass begins: labels that the loss ignores are no forgotten padding."""
         if self._run is None:
             self.stock.ignored(losses if isinstance(losses, Tensor) else losses[0], self._seen)
 
@@ -326,7 +327,7 @@ class Watch:
             return
         self._leave()
         gradients, loss = gradients_of(self._roots, loss, pairs), loss.detach()
-        difference = compare_tensors(recorder, loss, gradients)
+        difference = compare_twins(recorder, Outcome(loss, gradients))
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
         changed = f"{kind} in {self._changed}, step {self.steps}"
@@ -334,6 +335,10 @@ class Watch:
         self.report.experiments.append(Experiment("padding-leak", changed, result))
         for place, why in recorder.not_followed:
             self.report.note(Note.at(place, "padding-leak", why))
+            if why.endswith(OUTSIDE) and not difference:
+                self.report.skip(
+                    Skipped("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
+                )
         if difference and (kind != "nan" or any(padding.may_hold_nan for padding in self._paddings)):
             self._found(recorder, loss, gradients, kind, difference)
         self._look_at_lengths(self._paddings)

@@ -1,4 +1,4 @@
-"""Kernels and functions whose data leaves PyTorch run twice; what cannot be followed is said."""
+"""What data that leaves PyTorch means for the result is judged by the step as a whole."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.twins import Twins
 from tests.unit.doctor.programs import line_of
 
 triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
@@ -45,7 +43,7 @@ def _row_sums(x_ptr, keep_ptr, out_ptr, size: tl.constexpr, masked: tl.constexpr
 
 def _launched(x: Tensor, mask: Tensor, *, masked: bool) -> Tensor:
     out = torch.empty(len(x))
-    _row_sums[(len(x),)](x, mask.to(torch.int8), out, size=4, masked=masked)  # kernel
+    _row_sums[(len(x),)](x, mask.to(torch.int8), out, size=4, masked=masked)  # kernel, box
     return out
 
 
@@ -81,7 +79,7 @@ class _Squared(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
         keep = mask.numpy() if masked else np.ones(mask.shape, bool)
-        ctx.array, ctx.keep = x.detach().numpy().copy(), keep
+        ctx.array, ctx.keep = x.detach().numpy().copy(), keep  # box
         return torch.from_numpy(_squares(ctx.array, keep))
 
     @staticmethod
@@ -97,7 +95,7 @@ class _ByPointer(torch.autograd.Function):
         import ctypes
 
         kept = (x * mask if masked else x * 1).contiguous()
-        numbers = (ctypes.c_float * kept.numel()).from_address(kept.data_ptr())
+        numbers = (ctypes.c_float * kept.numel()).from_address(kept.data_ptr())  # box
         return torch.tensor(list(numbers)).reshape(x.shape).sum(1)
 
     @staticmethod
@@ -116,7 +114,7 @@ class _Scaled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
         ctx.keep = mask if masked else torch.ones_like(mask)
-        ctx.scale = float(np.abs(x.detach().numpy() * ctx.keep.numpy()).sum())
+        ctx.scale = float(np.abs(x.detach().numpy() * ctx.keep.numpy()).sum())  # box
         return (x * ctx.keep).sum(1)
 
     @staticmethod
@@ -131,50 +129,34 @@ FUNCTIONS: list[Callable[..., Tensor]] = [_Sums.apply, _Squared.apply, _ByPointe
 def _step(function: Callable[..., Tensor], *, masked: bool) -> Callable[[dict[str, Tensor]], Tensor]:
     def step(b: dict[str, Tensor]) -> Tensor:
         h = LAYER(b["x"]).squeeze(-1)
-        sums = function(h, b["mask"], masked)  # box
+        sums = function(h, b["mask"], masked)
         return (sums / b["mask"].sum(1)).square().mean()
 
     return step
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
-def test_a_leak_through_a_black_box_is_found_at_its_line_and_a_right_one_is_not_reported(
-    function: Callable[..., Tensor],
-) -> None:
+def test_a_leak_through_a_black_box_is_found_and_a_right_one_is_ok(function: Callable[..., Tensor]) -> None:
     report = mg.doctor.examine(_step(function, masked=True), _batch(), quick=True)
     assert report.ok, str(report)
-    assert not report.notes, str(report)
     report = mg.doctor.examine(_step(function, masked=False), _batch(), quick=True)
     assert report.kinds() == ["padding-leak"]
-    lines = {line_of("box", __file__), line_of("kernel", __file__)}
-    assert {finding.line for finding in report.findings} <= lines, str(report)
+    assert linecache.getline(report.findings[0].file, report.findings[0].line).endswith("box\n"), str(report)
     assert set(report.findings[0].affected["gradients"]) == {"weight", "bias"}
 
 
-@pytest.mark.parametrize("make", [Twins, lambda: Recorder([MASK], {})], ids=["twins", "recorder"])
-@pytest.mark.parametrize("function", FUNCTIONS, ids=NAMES)
 @pytest.mark.parametrize("masked", [False, True])
-def test_values_and_gradients_are_those_of_a_second_run(
-    function: Callable[..., Tensor], masked: bool, make: Callable[[], Twins]
-) -> None:
-    x = _batch()["x"][..., 0].contiguous()
-    other = torch.where(MASK, x, -3 * x)
-
-    def run(data: Tensor) -> tuple[Tensor, Tensor]:
-        leaf = data.detach().requires_grad_()
-        sums = function(leaf * 1, MASK, masked)
-        (gradient,) = torch.autograd.grad(sums.square().sum(), leaf)
-        return sums.detach(), gradient
-
-    expected, theirs = run(x), run(other)
-    mode = make()
-    mode.set_twin(x, other)
-    with mode:
-        found = run(x)
-    assert mode.not_followed == []
-    for number in range(2):
-        torch.testing.assert_close(found[number], expected[number], rtol=0, atol=0)
-        torch.testing.assert_close(mode.other(found[number]), theirs[number], rtol=0, atol=0)
+def test_a_script_whose_data_leave_is_not_ok(masked: bool) -> None:
+    batch, step = _batch(), _step(_Squared.apply, masked=masked)  # type: ignore[arg-type]
+    with mg.doctor.watch({"x": "mask"}) as watched:
+        for _ in range(2):
+            LAYER.zero_grad()
+            loader = torch.utils.data.DataLoader([batch], batch_size=None)
+            step(next(iter(loader))).backward()  # type: ignore[no-untyped-call]
+    assert watched.report.verdict == ("incomplete" if masked else "found"), str(watched.report)
+    assert masked == any(
+        "outside of PyTorch" in why and "examine" in why for why in watched.report.unexamined
+    )
 
 
 def test_a_kernel_that_is_launched_in_the_step_itself() -> None:
@@ -185,7 +167,7 @@ def test_a_kernel_that_is_launched_in_the_step_itself() -> None:
     assert mg.doctor.examine(lambda b: step(b, masked=True), _batch(), quick=True).ok
     report = mg.doctor.examine(lambda b: step(b, masked=False), _batch(), quick=True)
     assert [(finding.kind, finding.line) for finding in report.findings] == [
-        ("padding-leak", line_of("kernel", __file__))
+        ("padding-leak", line_of("kernel, box", __file__))
     ]
 
 
@@ -226,9 +208,7 @@ def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(
 
     report = mg.doctor.examine(step, _batch(), quick=True)
     (note,) = (note for note in report.notes if "outside of PyTorch" in note.message)
-    assert "torch.autograd.Function" in note.message
     assert linecache.getline(note.file, note.line).endswith("# leaves\n")
-    assert "as far as it was tracked" in report.experiments[-1].result
     (finding,) = report.findings
     assert (finding.file, finding.line) == (note.file, note.line)
     with pytest.raises(AssertionError, match="outside of PyTorch"):
@@ -247,21 +227,12 @@ def test_data_that_leaves_and_does_not_depend_on_padding_is_no_note() -> None:
 
 
 def test_nothing_stays_wrapped() -> None:
-    kinds = (_Sums, _Squared, _ByPointer)
-    own = {
-        (kind, name): part
-        for kind in kinds
-        for name, part in vars(kind).items()
-        if name in ("forward", "backward")
-    }
-
     def ways() -> list[Any]:
         pointers = [Tensor.data_ptr, torch.UntypedStorage.data_ptr, torch.TypedStorage.data_ptr]
-        return [Tensor.numpy, Tensor.tolist, *pointers, _Sums.forward, _Squared.backward, type(_row_sums).run]
+        return [Tensor.numpy, Tensor.tolist, *pointers, type(_row_sums).run]
 
     before = ways()
     mg.doctor.examine(_step(_Sums.apply, masked=True), _batch())
     assert all(one is other for one, other in zip(before, ways(), strict=True))
     assert "data_ptr" not in vars(torch.UntypedStorage)
     assert not {"numpy", "data_ptr", "tolist"} & vars(Tensor).keys()
-    assert all(vars(kind)[name] is part for (kind, name), part in own.items())
