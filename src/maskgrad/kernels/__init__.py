@@ -27,7 +27,6 @@ from maskgrad.kernels.segments import (
     segment_expand,
     segment_extremum,
     segment_softmax,
-    segment_softmax_backward,
     segment_sum,
     sort_rows,
 )
@@ -78,7 +77,6 @@ __all__ = [
     "segment_norm",
     "segment_product",
     "segment_softmax",
-    "segment_softmax_backward",
     "segment_sum",
     "segment_variance",
     "select_together",

@@ -1,4 +1,4 @@
-"""Kernels that take segments of a list of entries: ``(values, pointers, order, *variant)``."""
+"""Formulas that take segments of a list of entries: ``(values, Rows(pointers, order, n), *variant)``."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from maskgrad import kernels
+from maskgrad.kernels.segments import Rows
 from tests.unit.kernels.deletion import Where
 from tests.unit.kernels.suite import KernelSuite
 
-__all__ = ["SegmentSuite", "pointers_of"]
+__all__ = ["SegmentSuite", "pointers_of", "rows_of"]
 
 LENGTHS = [[3], [5, 1, 0, 31, 32, 33, 2, 0], [80, 3, 64], [], [0, 0]]
 
@@ -23,10 +25,17 @@ def pointers_of(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([0, *lengths], dtype=torch.int64).cumsum(0)
 
 
+def rows_of(lengths: Sequence[int], order: Tensor | None = None) -> Rows:
+    return Rows(pointers_of(lengths), order, sum(lengths))
+
+
 class SegmentSuite(KernelSuite):
     """Segments may be empty; ``order`` says where their entries are, None: one behind the other."""
 
     nonempty = False
+
+    def call(self, operands: Sequence[Tensor], where: Where, variant: tuple[Any, ...]) -> Any:
+        return getattr(kernels, self.kernel)(*operands, Rows(*where, len(operands[0])), *variant)
 
     def groups(self, where: Where, shape: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
         pointers, order = where

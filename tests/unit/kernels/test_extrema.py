@@ -13,10 +13,9 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from maskgrad.kernels.extrema import lowest
-from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.deletion import GARBAGE
 from tests.unit.kernels.masks import MaskedSuite, soiled
-from tests.unit.kernels.segments import SegmentSuite, pointers_of
+from tests.unit.kernels.segments import SegmentSuite, rows_of
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -89,11 +88,15 @@ class TestMaskedPosition(MaskedSuite):
 
 
 class TestSegmentExtremum(SegmentSuite):
+    """Without a gradient."""
+
     kernel = "segment_extremum"
     variants = ((True,), (False,))
     rounding = EXACT
+    derivable = False
     nonempty = True  # the result of an empty one is any number
     integers = (torch.int32, torch.int64)
+    nans = True
 
     def alone(self, x: Tensor, largest: bool) -> Tensor:
         return extremum(x, largest)
@@ -101,25 +104,12 @@ class TestSegmentExtremum(SegmentSuite):
     def result_dtype(self, dtype: torch.dtype) -> torch.dtype:
         return dtype
 
-    def special(self) -> list[list[float]]:  # of NaN the value alone is PyTorch's: see below
-        return [row for row in super().special() if row[0] == row[0]]
-
 
 def test_nan_is_the_extremum_of_its_segment() -> None:
     values = torch.tensor([1.0, nan, 2.0, -inf, inf, nan, nan, 1.0])
-    for body in (reference, cpu):
-        for largest, second in ((True, inf), (False, -inf)):
-            found = body.segment_extremum(values, pointers_of([3, 2, 2, 1]), None, largest)
-            wanted = torch.tensor([nan, second, nan, 1.0])
-            torch.testing.assert_close(found, wanted, equal_nan=True)
-
-
-@pytest.mark.parametrize("body", ["reference", "cpu"])
-def test_ties_of_segments_share_the_gradient(body: str) -> None:
-    values = torch.tensor([2.0, 2.0, 1.0, 0.0, 0.0, 0.0], requires_grad=True)
-    with use_kernels(body):
-        kernels.segment_extremum(values, pointers_of([3, 3]), None, True).sum().backward()
-    torch.testing.assert_close(values.grad, torch.tensor([0.5, 0.5, 0.0, 1 / 3, 1 / 3, 1 / 3]))
+    for largest, second in ((True, inf), (False, -inf)):
+        found = kernels.segment_extremum(values, rows_of([3, 2, 2, 1]), largest)
+        torch.testing.assert_close(found, torch.tensor([nan, second, nan, 1.0]), equal_nan=True)
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])

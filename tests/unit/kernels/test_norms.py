@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from tests.unit.kernels.masks import MaskedSuite
-from tests.unit.kernels.segments import SegmentSuite, pointers_of
+from tests.unit.kernels.segments import SegmentSuite, rows_of
 
 ONE = torch.ones((), dtype=torch.float64)
 
@@ -65,7 +65,7 @@ def test_ties_share_the_gradient() -> None:
     for body in ("reference", "cpu"):
         with use_kernels(body):
             for ord, slope in ((math.inf, [0.5, -0.5, 0, 0, 0, 1]), (-math.inf, [0, 0, 1, 0, 0, 0])):
-                result = kernels.segment_norm(values, pointers_of([3, 3]), None, ord)
+                result = kernels.segment_norm(values, rows_of([3, 3]), ord)
                 assert torch.autograd.grad(result.sum(), values)[0].tolist() == slope
 
 
@@ -74,17 +74,17 @@ def test_the_second_derivative_at_a_zero_of_a_vector() -> None:
     values = torch.tensor([3.0, 0.0, 4.0], dtype=torch.float64, requires_grad=True)
     for body in ("reference", "cpu"):
         with use_kernels(body):
-            result = kernels.segment_norm(values, pointers_of([3]), None, 2.0)
+            result = kernels.segment_norm(values, rows_of([3]), 2.0)
             (slope,) = torch.autograd.grad(result, values, create_graph=True)
         (bend,) = torch.autograd.grad(slope[1], values)
         torch.testing.assert_close(bend, torch.tensor([0, 0.2, 0], dtype=torch.float64))
 
 
 def test_the_gradient_of_complex_numbers() -> None:
-    pointers, order = pointers_of([3, 1, 4]), torch.randperm(8)
+    order = torch.randperm(8)
     for ord in (1.0, 2.0, 3.0, math.inf):
         x = (torch.arange(8) * (1 - 2j)).requires_grad_()
-        found = kernels.segment_norm(x, pointers, order, ord)
+        found = kernels.segment_norm(x, rows_of([3, 1, 4], order), ord)
         parts = [x[order[a:b]] for a, b in ((0, 3), (3, 4), (4, 8))]
         wanted = torch.stack([torch.linalg.vector_norm(part, ord) for part in parts])
         torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, wanted)))

@@ -13,7 +13,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from tests.unit.kernels.masks import MaskedSuite
-from tests.unit.kernels.segments import SegmentSuite, pointers_of
+from tests.unit.kernels.segments import SegmentSuite, rows_of
 
 INTEGERS = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ROUNDING = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -96,7 +96,7 @@ def test_the_gradient_is_the_product_of_the_others(body: str, row: tuple[float, 
         (slope,) = torch.autograd.grad(found, values)
         assert slope[2] == 0
         torch.testing.assert_close(slope[:2], wanted, equal_nan=True)
-        of_segment = kernels.segment_product(plain, pointers_of([2]), None)
+        of_segment = kernels.segment_product(plain, rows_of([2]))
         torch.testing.assert_close(of_segment[0], found, equal_nan=True)
         (slope,) = torch.autograd.grad(of_segment.sum(), plain)
         assert slope.tolist() == plain.flip(0).tolist()  # PyTorch divides, which overflows
@@ -104,9 +104,9 @@ def test_the_gradient_is_the_product_of_the_others(body: str, row: tuple[float, 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
 def test_infinities_and_nan_stay_in_their_group(body: str) -> None:
-    values, pointers = torch.tensor(SPECIAL), pointers_of([3] * len(SPECIAL))
+    values, rows = torch.tensor(SPECIAL), rows_of([3] * len(SPECIAL))
     with use_kernels(body):
-        found = kernels.segment_product(values.view(-1), pointers, None)
+        found = kernels.segment_product(values.view(-1), rows)
         torch.testing.assert_close(found, values.prod(1), equal_nan=True)
         for x, dim in ((values, 1), (values.t().contiguous(), 0)):
             found, _ = kernels.product(x, torch.ones_like(x, dtype=torch.bool), (dim,), False)

@@ -15,7 +15,7 @@ from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.masks import MaskedSuite
-from tests.unit.kernels.segments import SegmentSuite, pointers_of
+from tests.unit.kernels.segments import SegmentSuite, rows_of
 
 ROUNDING = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
@@ -49,13 +49,12 @@ class TestSegmentVariance(SegmentSuite):
 
     def call(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Any:
         """What a caller reads: he calls estimates of too few entries unspecified."""
-        found, mean = super().call(operands, where, variant)
+        found = super().call(operands, where, variant)
         enough = (where[0].diff() > variant[0]).view(-1, *(1,) * (found.ndim - 1))
-        return torch.where(enough, found, 0), mean
+        return torch.where(enough, found, 0)
 
-    def alone(self, x: Tensor, correction: float) -> tuple[Tensor, Tensor]:
-        enough = len(x) > correction
-        return torch.var(x, correction=correction) if enough else x.sum() * 0, x.detach().mean()
+    def alone(self, x: Tensor, correction: float) -> Tensor:
+        return torch.var(x, correction=correction) if len(x) > correction else x.sum() * 0
 
     def special(self) -> list[list[float]]:  # the reference's gradient beside an infinity is NaN: see below
         return [row for row in super().special() if all(map(math.isfinite, row))]
@@ -66,23 +65,25 @@ def test_what_is_not_finite_stays_in_its_segment(strange: float) -> None:
     values = torch.randn(90)
     values[50], values[70] = strange, 1.0
     for order in (None, torch.cat([torch.randperm(45), 45 + torch.randperm(45)])):
-        for body in (reference, cpu):
-            mean = body.segment_mean(values, pointers_of([45, 45]), order)
+        for body in ("reference", "cpu"):
+            rows = rows_of([45, 45], order)
+            with use_kernels(body):
+                mean, found = kernels.segment_mean(values, rows), kernels.segment_variance(values, rows, 1.0)
             wanted = torch.stack([values[:45].double().mean(), values[45:].double().mean()])
             torch.testing.assert_close(mean.double(), wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
-            found, _ = body.segment_variance(values, pointers_of([45, 45]), order, 1.0)
             torch.testing.assert_close(found[0], torch.var(values[:45]), rtol=1e-5, atol=1e-6)
             assert not found[1].isfinite() or strange == 1e38
 
 
 def test_a_large_mean_of_a_segment_costs_no_digits() -> None:
     values = (torch.randn(4000) * 16).round() / 16
-    pointers, order = pointers_of([2000, 20, 1980]), torch.randperm(4000)
+    order = torch.randperm(4000)
     for places in (None, order):
-        still = kernels.segment_variance(values, pointers, places)[0]
+        rows = rows_of([2000, 20, 1980], places)
+        still = kernels.segment_variance(values, rows)
         moved = values + 2.0**18
         with use_kernels("cpu"):
-            found = kernels.segment_variance(moved.requires_grad_(), pointers, places)[0]
+            found = kernels.segment_variance(moved.requires_grad_(), rows)
         torch.testing.assert_close(found, still, rtol=1e-6, atol=0)
         (slope,) = torch.autograd.grad(found[0], moved)
         leaf = values.double().requires_grad_()

@@ -27,7 +27,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, kernel
 from maskgrad.kernels.segments import (
-    per_segment,
+    Rows,
     segment_expand,
     segment_extremum,
     segment_sum,
@@ -70,7 +70,7 @@ def masked_norm(
 masked_norm.derive_through_reference()
 
 
-def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, ord: float = 2.0) -> Tensor:
+def segment_norm(values: Tensor, rows: Rows, ord: float = 2.0) -> Tensor:
     """``torch.linalg.vector_norm`` of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
 
     ``ord`` is any float, inf and -inf included; half precision gives float32.
@@ -80,37 +80,37 @@ def segment_norm(values: Tensor, pointers: Tensor, order: Tensor | None = None, 
         values.dtype.to_real() if values.is_complex() else values.dtype, torch.float32
     )
     if ord == 2:
-        added = segment_sum((wide * wide.conj()).real if wide.is_complex() else wide * wide, pointers, order)
+        added = segment_sum((wide * wide.conj()).real if wide.is_complex() else wide * wide, rows)
         flat = added == 0
         return torch.where(flat, 0, torch.where(flat, 1, added).sqrt()).to(dtype)
     size = wide.abs()
     if ord in (math.inf, -math.inf):
-        return _extreme_size(size, pointers, order, ord > 0).to(dtype)
+        return _extreme_size(size, rows, ord > 0).to(dtype)
     if ord == 0:
-        return segment_sum((size != 0).to(size.dtype), pointers, order).to(dtype)
+        return segment_sum((size != 0).to(size.dtype), rows).to(dtype)
     if ord == 1:
-        return segment_sum(size, pointers, order).to(dtype)
+        return segment_sum(size, rows).to(dtype)
     # Powers and roots are taken where they have a derivative; elsewhere it is 0, as in torch.
     nothing = size == 0
     neutral = 0.0 if ord > 0 else math.inf
     powers = torch.where(nothing, neutral, torch.where(nothing, 1, size) ** ord)
-    added = segment_sum(powers, pointers, order)
-    empty = per_segment(pointers, added) == 0
+    added = segment_sum(powers, rows)
+    empty = rows.count_for(added) == 0
     flat = added == 0 if ord > 0 else (added == 0) | added.isinf()
     plain = torch.where(empty, 0, added.detach() ** (1 / ord))
     return torch.where(flat, plain, torch.where(flat, 1, added) ** (1 / ord)).to(dtype)
 
 
-def _extreme_size(size: Tensor, pointers: Tensor, order: Tensor | None, largest: bool) -> Tensor:
+def _extreme_size(size: Tensor, rows: Rows, largest: bool) -> Tensor:
     """The largest or smallest absolute value, exactly, with the gradient of the mean of the ties."""
-    best = segment_extremum(size.detach(), pointers, order, largest)
-    best = torch.where(per_segment(pointers, best) == 0, 0, best)
+    best = segment_extremum(size.detach(), rows, largest)
+    best = torch.where(rows.count_for(best) == 0, 0, best)
     if not (size.requires_grad or forward_mode_is_active()):
         return best
-    winner = segment_expand(best, pointers, order, len(size))
+    winner = segment_expand(best, rows)
     hit, broken = size.detach() == winner, winner.isnan()
-    ties = segment_expand(segment_sum(hit.to(size.dtype), pointers, order), pointers, order, len(size))
+    ties = segment_expand(segment_sum(hit.to(size.dtype), rows), rows)
     weight = torch.where(broken, 0, 1 / ties.clamp(min=1))
-    picked = segment_sum(torch.where(hit | broken, size * weight, 0), pointers, order)
+    picked = segment_sum(torch.where(hit | broken, size * weight, 0), rows)
     # An infinite winner has no rounding to correct.
     return torch.where(best.isfinite(), best + (picked - picked.detach()), picked)

@@ -15,6 +15,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel, like
+from maskgrad.kernels.segments import Rows
 from maskgrad.kernels.smallest import any_of
 from maskgrad.mode import mode
 
@@ -93,14 +94,14 @@ def segment_prod_backward(grad: Tensor, values: Tensor, pointers: Tensor, order:
         return torch.autograd.grad(product_by_tree(x, pointers, order), x, grad)[0]
 
 
-def segment_product(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
+def segment_product(values: Tensor, rows: Rows) -> Tensor:
     """The product of each segment, (n, *dense) -> (g, *dense); 1 where it is empty.
 
     float32 for half precision, int64 for integers and Booleans.
     """
     if mode() == "graph":
-        return torch.ops.maskgrad.segment_prod(values, pointers, order)  # type: ignore[no-any-return]
-    return product_by_tree(values, pointers, order)
+        return torch.ops.maskgrad.segment_prod(values, rows.pointers, rows.order)  # type: ignore[no-any-return]
+    return product_by_tree(values, rows.pointers, rows.order)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -19,7 +19,7 @@ from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.segments import segment_expand, segment_extremum, segment_sum
+from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_sum
 from maskgrad.kernels.smallest import all_of, any_of
 from maskgrad.mode import TRACED, can_read, mode
 
@@ -128,13 +128,13 @@ masked_logsumexp.derive(_save, _backward)
 masked_logsumexp_backward.derive_through_reference()
 
 
-def segment_logsumexp(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
+def segment_logsumexp(values: Tensor, rows: Rows) -> Tensor:
     """``torch.logsumexp`` of each segment, (n, *dense) -> (g, *dense), float32 for half precision; -inf if empty."""
     wide = values.float() if values.dtype in HALVES else values
     real = wide.real if wide.is_complex() else wide
-    best = segment_extremum(real.detach(), pointers, order, True)
+    best = segment_extremum(real.detach(), rows, True)
     shift = torch.where(best.isfinite(), best, 0)
-    powers = (wide - segment_expand(shift, pointers, order, len(values))).exp()
-    total = segment_sum(powers, pointers, order)
-    present = (pointers.diff() > 0).view(-1, *(1 for _ in values.shape[1:]))
+    powers = (wide - segment_expand(shift, rows)).exp()
+    total = segment_sum(powers, rows)
+    present = rows.count_for(shift) > 0
     return torch.where(present, torch.where(present, total, 1).log() + shift, -torch.inf)

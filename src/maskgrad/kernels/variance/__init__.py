@@ -21,7 +21,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.segments import derive_segments, per_segment, segment_expand, segment_sum, widened
+from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
 from maskgrad.mode import can_read, forward_mode_is_active
 
 
@@ -165,90 +165,23 @@ masked_variance.derive(_save_variance, _variance_backward)
 masked_variance_backward.derive_through_reference()
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS)
-def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None = None) -> Tensor:
+def segment_mean(values: Tensor, rows: Rows) -> Tensor:
     """The mean of each segment, (n, *dense) -> (g, *dense), float32 for half precision; 0 where it is empty."""
-    wide = widened(values)
-    mean = segment_sum.reference(wide, pointers, order) / per_segment(pointers, wide).clamp(min=1)
+    added = segment_sum(values, rows, widened(values.new_empty(0)).dtype)
+    mean = added / rows.count_for(added).clamp(min=1)
     return mean.to(torch.promote_types(values.dtype, torch.float32))
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order, float correction) -> (Tensor, Tensor)", FLOATS)
-def segment_variance(
-    values: Tensor, pointers: Tensor, order: Tensor | None = None, correction: float = 1.0
-) -> tuple[Tensor, Tensor]:
-    """Variance and mean (without a gradient) of each segment, (n, *dense) -> (g, *dense); 0 where it is empty.
-
-    The variance of half precision is float32; the mean is not rounded.
-    """
+def segment_variance(values: Tensor, rows: Rows, correction: float = 1.0) -> Tensor:
+    """Variance of each segment, (n, *dense) -> (g, *dense), float32 for half precision; 0 where it is empty."""
     wide = widened(values)
-    deviation, mean = _segment_deviation(wide, pointers, order)
-    squares = (deviation * deviation.conj()).real if wide.is_complex() else deviation * deviation
-    number = per_segment(pointers, squares)
-    divisor = torch.where(number > max(correction, 0), number - correction, 1)
-    variance = segment_sum.reference(squares, pointers, order) / divisor
-    dtype = values.dtype.to_real() if values.is_complex() else values.dtype
-    return variance.to(torch.promote_types(dtype, torch.float32)), mean.detach()
-
-
-@kernel(
-    "(Tensor grad, Tensor values, Tensor mean, Tensor pointers, Tensor? order, float correction) -> Tensor",
-    FLOATS,
-    leading=1,
-)
-def segment_variance_backward(
-    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
-) -> Tensor:
-    """The gradient of the entries from that of their variance, (n, *dense)."""
-    wide = widened(values)
-    if torch.is_grad_enabled():  # to be differentiated again: the mean depends on the entries
-        deviation, _ = _segment_deviation(wide, pointers, order)
-    else:
-        deviation = wide - segment_expand.reference(mean, pointers, order, len(values))
-    number = per_segment(pointers, grad)
-    enough = number > max(correction, 0)
-    share = widened(grad) * 2 / torch.where(enough, number - correction, 1)
-    found = (deviation * segment_expand.reference(share, pointers, order, len(values))).to(values.dtype)
-    return without_estimates_of_short(found, enough, pointers, order)
-
-
-def without_estimates_of_short(out: Tensor, enough: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    """Set the gradient to 0 in segments without an estimate, for infinities too."""
-    if can_read(enough) and bool(enough.all()):
-        return out
-    spread = segment_expand.reference(
-        enough.to(out.dtype).expand(-1, *out.shape[1:]), pointers, order, len(out)
-    )
-    return torch.where(spread != 0, out, 0)
-
-
-def _segment_deviation(wide: Tensor, pointers: Tensor, order: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Entries less the mean of their segment, and the means."""
-    number = per_segment(pointers, wide).clamp(min=1)
-    mean = segment_sum.reference(wide, pointers, order) / number
+    size = rows.count_for(wide).clamp(min=1)
+    mean = segment_sum(wide, rows) / size
     # Corrected by the differences: the mean of equal entries is then exact, and the variance 0.
-    rest = (
-        segment_sum.reference(
-            wide - segment_expand.reference(mean, pointers, order, len(wide)), pointers, order
-        )
-        / number
-    )
-    mean = mean + torch.where(rest.isfinite(), rest, 0)
-    return wide - segment_expand.reference(mean, pointers, order, len(wide)), mean
-
-
-def _save_mean(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    values, pointers, order = inputs
-    ctx.number, ctx.dtype = values.shape[0], values.dtype
-    ctx.save_for_backward(pointers, order)
-
-
-def _mean_backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-    pointers, order = ctx.saved_tensors
-    share = grad / per_segment(pointers, grad).clamp(min=1)
-    return segment_expand(share.to(ctx.dtype), pointers, order, ctx.number), None, None
-
-
-segment_mean.derive(_save_mean, _mean_backward)
-derive_segments(segment_variance, segment_variance_backward)
-segment_variance_backward.derive_through_reference()
+    rest = segment_sum(wide - segment_expand(mean, rows), rows) / size
+    deviation = wide - segment_expand(mean + torch.where(rest.isfinite(), rest, 0), rows)
+    squares = (deviation * deviation.conj()).real if wide.is_complex() else deviation * deviation
+    number = rows.count_for(squares)
+    divisor = torch.where(number > max(correction, 0), number - correction, 1)
+    dtype = values.dtype.to_real() if values.is_complex() else values.dtype
+    return (segment_sum(squares, rows) / divisor).to(torch.promote_types(dtype, torch.float32))

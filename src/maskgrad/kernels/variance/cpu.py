@@ -1,4 +1,4 @@
-r"""Variances of the specified entries: one pass over values and mask. Two passes for segments, added in float64.
+r"""Variances of the specified entries: one pass over values and mask.
 
 .. math:: Q = \sum_i m_i (x_i - c)^2, \quad S = \sum_i m_i (x_i - c), \qquad
           \sum_i m_i (x_i - \bar x)^2 = Q - S^2 / n, \quad \bar x = c + S / n
@@ -14,7 +14,6 @@ Legend: v values, m mask; s, q, n sums of a block; *_all merged so far.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,15 +22,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels import variance as family
-from maskgrad.kernels.cpu import segments
 from maskgrad.kernels.cpu.compiler import at, cast, compiled, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.lines import line
 from maskgrad.kernels.cpu.loops import MANY, cut, entrywise, place, scalars, stretch, wide, write
-from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.partition import cut_of
 from maskgrad.kernels.cpu.threads import run
-from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.segments.cpu import SUM
 
 BLOCK = 1024  # entries of a row added in their own type
 TILE = 1024  # columns reduced together
@@ -295,105 +290,3 @@ def _columns(
             else:
                 variance[base + k] = q_all[k]
             mean[base + k], count[base + k] = mean_all[k], n_all[k]
-
-
-def segment_mean(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
-    dtype = torch.promote_types(values.dtype, torch.float32)
-    return segments.summed(SUM, values, pointers, order, dtype, mean=True)
-
-
-def segment_variance(
-    values: Tensor, pointers: Tensor, order: Tensor | None, correction: float
-) -> tuple[Tensor, Tensor]:
-    v = values.detach().to(wide(values))
-    rows, width = pointers.shape[0] - 1, math.prod(values.shape[1:])
-    variance, mean = (empty((rows, *values.shape[1:]), d) for d in (v.dtype, torch.float64))
-    run(
-        _vectors if width > 1 else _numbers, segments.entries(v), *segments.bounds(pointers, order), width,
-        float(correction), variance.view(-1).numpy(), mean.view(-1).numpy(), tasks=rows, elements=values.numel(),
-    )  # fmt: skip
-    return variance, mean.float() if values.dtype in HALVES else mean
-
-
-def segment_variance_backward(
-    grad: Tensor, values: Tensor, mean: Tensor, pointers: Tensor, order: Tensor | None, correction: float
-) -> Tensor:
-    number = pointers.diff().double().view(-1, *(1,) * (grad.ndim - 1))
-    enough = number > max(correction, 0)
-    share = 2 * grad.detach() / torch.where(enough, number - correction, 1)
-    out = segments.write(_DEVIATE, values, values, share, mean.double(), pointers, order)
-    return family.without_estimates_of_short(out, enough, pointers, order)
-
-
-@formula
-def _deviation(x: Any, y: Any, share: Any, mean: Any) -> Any:
-    return share * (x - mean)
-
-
-@formula
-def _difference(x: Any, mean: Any) -> Any:
-    return x - mean
-
-
-@formula
-def _square(x: Any, mean: Any) -> Any:
-    return (x - mean) * (x - mean)
-
-
-_DEVIATE = segments.writing(_deviation)
-_add, _, _add_vectors = segments.adding(segments.alone)
-_add_differences, _, _add_vector_differences = segments.adding(_difference)
-_add_squares, _, _add_vector_squares = segments.adding(_square)
-
-
-@compiled
-def _numbers(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, correction: float, variance: Any, mean: Any,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    for k in range(lo, hi):
-        start, stop = pointers[k], pointers[k + 1]
-        n = stop - start
-        s, q, r = 0.0, 0.0, 0.0
-        if n >= segments.SHORT and not has_order:
-            m = _add(v[start:stop], 0.0, 0.0) / n
-            if v.itemsize == 8:
-                r = _add_differences(v[start:stop], m, 0.0) / n
-                m += r if math.isfinite(r) else 0.0
-            q = _add_squares(v[start:stop], m, 0.0)
-        else:
-            for i in range(start, stop):
-                s += v[order[i] if has_order else i]
-            m = s / max(n, 1)
-            if v.itemsize == 8:  # the mean of equal values is then exact, and the variance 0
-                for i in range(start, stop):
-                    r += v[order[i] if has_order else i] - m
-                r /= max(n, 1)
-                m += r if math.isfinite(r) else 0.0
-            for i in range(start, stop):
-                d = v[order[i] if has_order else i] - m
-                q += d * d
-        mean[k] = m
-        variance[k] = q / (n - correction) if n > max(correction, 0.0) else q
-
-
-@compiled
-def _vectors(
-    v: Any, pointers: Any, order: Any, has_order: bool, width: int, correction: float, variance: Any, mean: Any,
-    lo: int, hi: int,
-) -> None:  # fmt: skip
-    nothing, rest, q = np.zeros(width), np.empty(width), np.empty(width)
-    for k in range(lo, hi):
-        start, stop, m = pointers[k], pointers[k + 1], mean[k * width : (k + 1) * width]
-        n, result = stop - start, variance[k * width : (k + 1) * width]
-        m[:], rest[:], q[:] = 0, 0, 0
-        _add_vectors(v, order, has_order, start, stop, width, nothing, m)
-        for j in range(width):
-            m[j] /= max(n, 1)
-        if v.itemsize == 8:
-            _add_vector_differences(v, order, has_order, start, stop, width, m, rest)
-            for j in range(width):
-                m[j] += rest[j] / max(n, 1) if math.isfinite(rest[j]) else 0.0
-        _add_vector_squares(v, order, has_order, start, stop, width, m, q)
-        for j in range(width):
-            result[j] = q[j] / (n - correction) if n > max(correction, 0.0) else q[j]

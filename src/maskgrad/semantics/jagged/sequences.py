@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.kernels.segments import Rows
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.jagged import JaggedPattern
@@ -80,7 +81,7 @@ def totals(values: torch.Tensor, pattern: JaggedPattern, average: bool = False) 
         added = wide.new_zeros((pattern.offsets.shape[0] - 1, *wide.shape[1:]))
         added = added.index_add(0, pattern.sequences(), wide)
     else:
-        added = kernels.segment_sum(values, pattern.offsets, None)
+        added = kernels.segment_sum(values, Rows(pattern.offsets, None, len(values)))
     trailing = (1,) * (values.ndim - 1)
     if average:
         counts = pattern.remembered(

@@ -6,7 +6,6 @@ indices are looked up in the other sparse operands and gathered from the dense o
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -181,7 +180,7 @@ def _sorted(pattern: StoredPattern) -> tuple[Tensor, Tensor | None]:
     known = ravel_multi_index(pattern.coordinates(), pattern.sizes)
     if can_read(known) and not bool((known[1:] <= known[:-1]).any()):
         return known, None
-    _, order, ascending = sort_rows(known, math.prod(pattern.sizes))
+    _, order, ascending = sort_rows(known)
     return ascending, order
 
 

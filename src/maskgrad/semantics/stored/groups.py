@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.segments import segment_index
+from maskgrad.kernels.segments import Rows
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
@@ -26,25 +25,16 @@ __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Rows):
     """Groups as segments of the n entries, and their indices: (r, g), in row-major order.
 
     Group k consists of the entries ``order[pointers[k]:pointers[k + 1]]``; without an order it is contiguous.
     Empty groups are omitted; unless ``present`` (g,) says which are not empty: then all are included.
     """
 
-    pointers: Tensor
-    order: Tensor | None
-    entries: int
     coordinates: Tensor
     sizes: tuple[int, ...]
     present: Tensor | None = None
-    _memory: dict[Any, Any] = field(default_factory=dict, repr=False)
-
-    @property
-    def number(self) -> int:
-        """Number of groups."""
-        return self.pointers.shape[0] - 1
 
     @property
     def is_one(self) -> bool:
@@ -53,17 +43,11 @@ class Groups:
             return False
         return self.number == 1 and self.entries > 0
 
-    @property
-    def index(self) -> Tensor:
-        """Index of the group of each entry (n,)."""
-        found: Tensor = self._once("index", lambda: segment_index(self.pointers, self.order, self.entries))
-        return found
-
     def sum(self, entries: Tensor) -> Tensor:
         """Sum of each group, (n, *dense) -> (g, *dense), in a wider precision than that of the entries."""
         if self.is_one:
             return widened(entries).sum(0, keepdim=True)
-        return kernels.segment_sum(entries, self.pointers, self.order, widened(entries.new_empty(0)).dtype)
+        return kernels.segment_sum(entries, self, widened(entries.new_empty(0)).dtype)
 
     def total(self, entries: Tensor) -> Tensor:
         """:meth:`sum`, rounded once to the dtype of the entries."""
@@ -71,25 +55,20 @@ class Groups:
             return entries.sum(0, keepdim=True)
         if entries.dtype in HALVES:
             return self.sum(entries).to(entries.dtype)
-        return kernels.segment_sum(entries, self.pointers, self.order, entries.dtype)
+        return kernels.segment_sum(entries, self, entries.dtype)
 
     def mean(self, entries: Tensor) -> Tensor:
         """Mean of each group, (n, *dense) -> (g, *dense), in the dtype of the entries."""
         if self.is_one:  # halves: the sum may overflow where the mean does not
             added = self.sum(entries) if entries.dtype in HALVES else self.total(entries)
             return (added / self.entries).to(entries.dtype)
-        return kernels.segment_mean(entries, self.pointers, self.order).to(entries.dtype)
+        return kernels.segment_mean(entries, self).to(entries.dtype)
 
     def expand(self, values: Tensor) -> Tensor:
         """The value of its group for each entry: (g, *dense) -> (n, *dense)."""
         if self.is_one:
             return values.expand(self.entries, *values.shape[1:])
-        return kernels.segment_expand(values, self.pointers, self.order, self.entries)
-
-    def count(self) -> Tensor:
-        """Number of entries of each group (g,)."""
-        found: Tensor = self._once("count", self.pointers.diff)
-        return found
+        return kernels.segment_expand(values, self)
 
     def counts(self, entries: Tensor) -> Tensor:
         """:meth:`count`, at least 1, shaped to divide sums of these entries."""
@@ -100,19 +79,19 @@ class Groups:
         plain = entries.detach()
         if self.is_one:
             return plain.amax(0, keepdim=True) if largest else plain.amin(0, keepdim=True)
-        return kernels.segment_extremum(plain, self.pointers, self.order, largest)
+        return kernels.segment_extremum(plain, self, largest)
 
     def softmax(self, entries: Tensor, logarithm: bool) -> Tensor:
         """Softmax within each group, or its logarithm: (n, *dense) -> (n, *dense)."""
         if self.is_one:
             return torch.log_softmax(entries, 0) if logarithm else torch.softmax(entries, 0)
-        return kernels.segment_softmax(entries, self.pointers, self.order, logarithm)
+        return kernels.segment_softmax(entries, self, logarithm)
 
     def variance(self, entries: Tensor, correction: float) -> Tensor:
         """Variance of each group, (n, *dense) -> (g, *dense), float32 for half precision."""
         if self._is_line(entries):
             return kernels.masked_variance(*as_entries(entries), (0,), True, correction)[0]
-        return kernels.segment_variance(entries, self.pointers, self.order, correction)[0]
+        return kernels.segment_variance(entries, self, correction)
 
     def reduced(
         self, entries: Tensor, masked: Callable[..., Any] | None, segments: Callable[..., Any], *options: Any
@@ -121,7 +100,7 @@ class Groups:
         if masked is not None and self._is_line(entries):
             found: Tensor = masked(*as_entries(halves_widened(entries)), (0,), True, *options)[0]
         else:
-            found = segments(entries, self.pointers, self.order, *options)
+            found = segments(entries, self, *options)
         return found
 
     def _is_line(self, entries: Tensor) -> bool:
@@ -150,15 +129,6 @@ class Groups:
             rows[dim], sizes[dim] = row, size
         return CoordinatePattern(torch.stack(rows), tuple(sizes))
 
-    def _once(self, key: Any, compute: Callable[[], Any]) -> Any:
-        # First, because the rest cannot be traced; in inference mode no backward pass could use what is
-        # made now.
-        if mode() in TRACED or torch.is_inference_mode_enabled():
-            return compute()
-        if key not in self._memory:
-            self._memory[key] = compute()
-        return self._memory[key]
-
 
 def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) -> Groups:
     """Group indices by the dimensions that are not in ``dims``; only groups with entries are listed."""
@@ -173,7 +143,7 @@ def group(coordinates: Tensor, sizes: tuple[int, ...], dims: tuple[int, ...]) ->
         distinct, counts = torch.unique_consecutive(keys, return_counts=True)
         pointers, order = torch.nn.functional.pad(counts.cumsum(0), (1, 0)), None
     else:
-        pointers, order, distinct = kernels.sort_rows(keys, math.prod(rest))
+        pointers, order, distinct = kernels.sort_rows(keys)
     return Groups(pointers, order, entries, unravel_index(distinct, rest), rest)
 
 
