@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from maskgrad.doctor.frames import Place
@@ -108,10 +108,6 @@ class Finding:
             lines += [f"    {line}" for line in self.remedy.splitlines()]
         return "\n".join(lines)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Note:
@@ -130,7 +126,3 @@ class Note:
     def __str__(self) -> str:
         where = f" ({self.file}:{self.line})" if self.file else ""
         return f"{self.about}: {self.message}{where}"
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -30,9 +31,9 @@ __all__ = [
 #: the weight of each position of a model's outputs, beside its arguments
 WEIGHT = "weight of the doctor"
 #: Names under which programs pass a number for each token; positions, which start again; and bounds.
-_NUMBERS = ("seq_idx", "document_ids", "document_id", "doc_ids", "segment_ids", "sequence_ids")
-_POSITIONS = ("position_ids", "input_pos", "positions")
-_BOUNDS = ("cu_seq", "cu_doc")
+_NUMBERS = re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id")
+_POSITIONS = re.compile("position_ids|input_pos|positions")
+_BOUNDS = re.compile("cu_(seq|doc).*")
 _LABELS, _WEIGHTS = (
     ("label", "target"),
     ("weight", "loss_mask", "completion_mask", "label_mask", "target_mask"),
@@ -72,9 +73,16 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
     """
     inside = fields(batch)
     if given is None:
-        for reads in (_numbered, _bounded, _restarted):
+        padded = any(
+            "attention_mask" in _name(key) and not bool(tensor_of(mask).bool().all())
+            for key, mask in inside.items()
+        )
+        readers = [(_NUMBERS, _numbered), (_BOUNDS, _bounded)]
+        if not padded:  # else positions that start again are no sign of documents
+            readers.append((_POSITIONS, _restarted))
+        for names, read in readers:
             for key, field in inside.items():
-                found = reads(key, tensor_of(field), inside)
+                found = read(key, tensor_of(field), inside) if names.fullmatch(_name(key)) else None
                 if found is not None and found.count > 1:
                     return found
         return None
@@ -100,11 +108,7 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
         # the program knows them from the batch: there they are no tokens, either, that others must not see
         same = (other for other, field in inside.items() if _tells(tensor_of(field), counted))
         return Documents(counted, "given", next(same, None))
-    found = (
-        _bounded(key, tensor, inside, named=False)
-        or _restarted(key, tensor, inside, named=False)
-        or _numbered(key, tensor, inside, named=False)
-    )
+    found = _bounded(key, tensor, inside) or _restarted(key, tensor, inside) or _numbered(key, tensor, inside)
     if found is None:
         raise ExaminationError(
             f"documents={key!r}: it has neither an id for each token, positions that restart at 0, nor bounds "
@@ -120,37 +124,31 @@ def _name(key: Key) -> str:
 def is_structure(key: Key) -> bool:
     """Whether a key says how tokens belong together, and holds none."""
     name = _name(key)
-    return name in (*_NUMBERS, *_POSITIONS) or name.startswith((*_BOUNDS, "max_")) or "mask" in name
+    structured = any(names.fullmatch(name) for names in (_NUMBERS, _POSITIONS, _BOUNDS))
+    return structured or name.startswith("max_") or "mask" in name
 
 
-def _numbered(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
-    if (named and _name(key) not in _NUMBERS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
+def _numbered(key: Key, tensor: Tensor, inside: Mapping[Key, Any]) -> Documents | None:
+    if not _are_numbers(tensor) or tensor.ndim not in (1, 2):
         return None
     return Documents(_counted(tensor), f"the ids {key!r}", key)
 
 
-def _restarted(
-    key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True
-) -> Documents | None:
-    """Positions that start again at 0; where the batch has padding, positions are no sign of documents."""
-    if (named and _name(key) not in _POSITIONS) or not _are_numbers(tensor) or tensor.ndim not in (1, 2):
+def _restarted(key: Key, tensor: Tensor, inside: Mapping[Key, Any]) -> Documents | None:
+    """Positions that start again at 0."""
+    if not _are_numbers(tensor) or tensor.ndim not in (1, 2):
         return None
     starts = tensor == 0
     follows = torch.ones_like(starts)
     follows[..., 1:] = (tensor[..., 1:] == tensor[..., :-1] + 1) | starts[..., 1:]
     if not bool(starts[..., 0].all() and follows.all()):
         return None
-    if named and any(
-        "attention_mask" in _name(other) and not bool(tensor_of(mask).bool().all())
-        for other, mask in inside.items()
-    ):
-        return None
     return Documents(_counted(starts.cumsum(-1)), f"the restarting positions {key!r}", key)
 
 
-def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any], *, named: bool = True) -> Documents | None:
+def _bounded(key: Key, tensor: Tensor, inside: Mapping[Key, Any]) -> Documents | None:
     """Bounds of documents: 0, then the end of each."""
-    if (named and not _name(key).startswith(_BOUNDS)) or not _are_numbers(tensor) or tensor.ndim != 1:
+    if not _are_numbers(tensor) or tensor.ndim != 1:
         return None
     if len(tensor) < 2 or int(tensor[0]) != 0 or bool((tensor.diff() < 0).any()):
         return None
@@ -296,7 +294,7 @@ def alone(batch: Any, documents: Documents, number: int) -> Any | None:
     for key, field in fields(batch).items():
         tensor = tensor_of(field)
         ids = documents.of(tensor)
-        bounds = _name(key).startswith(_BOUNDS) or (key == documents.key and ids is None)
+        bounds = _BOUNDS.fullmatch(_name(key)) is not None or (key == documents.key and ids is None)
         if bounds and tensor.ndim == 1:
             new[key] = tensor.new_tensor([0, size])
         elif ids is not None:
