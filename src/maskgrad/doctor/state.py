@@ -85,7 +85,8 @@ def _referred_to(thing: Any, kind: type) -> list[Any]:
     if kind is FunctionType:
         return [held for held in gc.get_referents(thing) if held is not thing.__globals__] + _global(thing)
     if issubclass(kind, type):
-        return [held for held in vars(thing).values() if type(held) is FunctionType]
+        functions = [held for held in vars(thing).values() if type(held) is FunctionType]
+        return [held for held in functions if is_users(held.__code__.co_filename)]
     is_data = issubclass(kind, (dict, list, tuple, set)) and len(thing) > _MOST
     return [] if is_data else gc.get_referents(thing)
 
@@ -138,6 +139,8 @@ class State:
 
     def add(self, *things: Any) -> None:
         """Take up what was not known; in a run, before it computes a gradient."""
+        if all(id(thing) in self._modules for thing in things):
+            return
         leaves, counters, modules = objects_with_state(*things)
         for leaf in leaves:
             if id(leaf) in self._leaves:
