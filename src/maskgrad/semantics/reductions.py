@@ -95,19 +95,11 @@ def _reduce_each(
 
 def any(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Return whether some specified entry is true."""
-    values, mask = input
-    dims = as_dims(dim, values.ndim)
-    if values.dtype is torch.bool and dims:  # its bytes are compared, which torch.any does one by one
-        return Entries(any_of(values & mask, dims, keepdim), any_of(mask, dims, keepdim))
     return _reduce_each(torch.any, input, 0, dim, keepdim)
 
 
 def all(input: Entries, dim: Any = None, keepdim: bool = False) -> Entries:
     """Return whether every specified entry is true."""
-    values, mask = input
-    dims = as_dims(dim, values.ndim)
-    if values.dtype is torch.bool and dims:
-        return Entries(~any_of(mask & ~values, dims, keepdim), any_of(mask, dims, keepdim))
     return _reduce_each(torch.all, input, 1, dim, keepdim)
 
 

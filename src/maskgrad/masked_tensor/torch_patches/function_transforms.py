@@ -5,7 +5,7 @@ In three cases they must differ:
 
 - ``jvp`` (and ``jacfwd``) gives every tensor a tangent, also the mask, as zeros: nothing would be specified.
   A tangent has the pattern of its result.
-- ``vmap`` removes a dimension of each tensor of an argument, but offsets and indices lack those of the features.
+- ``vmap`` removes a dimension of each tensor of an argument, but offsets and indices have none of samples: refused.
 - ``vmap`` adds a dimension to every tensor of a result, also to a mask that is the same for all samples, but not
   at the index that ``out_dims`` requests; and the sizes of a sparse layout would lack that dimension.
 """
@@ -22,7 +22,6 @@ from maskgrad.errors import UnsupportedOperationError
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked, is_masked
 from maskgrad.mode import TRACED, mode
-from maskgrad.patterns import JaggedPattern
 
 __all__ = ["jvp_with_patterns", "process_batched_inputs", "unwrap_batched"]
 
@@ -79,46 +78,13 @@ def _in_the_batch(x: MaskedTensor, level: int, batch_size: int) -> MaskedTensor:
 
 
 def process_batched_inputs(process: Callable[..., Any], in_dims: Any, args: Any, func: Any) -> Any:
-    """Replace ``_process_batched_inputs``: map over features of jagged arguments, which all have the same sequences."""
+    """Replace ``_process_batched_inputs``: refuse to map over entries in other layouts."""
     leaves, spec = pytree.tree_flatten(args, is_leaf=is_masked)
-    dims = pytree._broadcast_to_and_flatten(in_dims, spec)
-    if dims is None or not any(map(_is_mapped, leaves, dims)):
-        return process(in_dims, args, func)
-    leaves = [
-        _with_samples_last(x, dim) if _is_mapped(x, dim) else x for x, dim in zip(leaves, dims, strict=True)
-    ]
-    # PyTorch handles the values only, and arguments of other types
-    plain = [x._values if _is_stored(x) else x for x in leaves]
-    dims = [-1 if _is_mapped(x, dim) else dim for x, dim in zip(leaves, dims, strict=True)]
-    size, dims, _, _ = process(pytree.tree_unflatten(dims, spec), pytree.tree_unflatten(plain, spec), func)
-    every: list[Any] = []
-    rest = iter(dims)
-    for x in leaves:
-        number = len(pytree.tree_leaves(x))
-        every += (
-            [next(rest), *[None] * (number - 1)] if _is_stored(x) else [next(rest) for _ in range(number)]
-        )
-    return size, every, *pytree.tree_flatten(pytree.tree_unflatten(leaves, spec))
-
-
-def _is_stored(x: object) -> bool:
-    return isinstance(x, MaskedTensor) and stored_of(x) is not None
-
-
-def _is_mapped(x: object, dim: int | None) -> bool:
-    return dim is not None and _is_stored(x)
-
-
-def _with_samples_last(x: MaskedTensor, dim: int) -> MaskedTensor:
-    pattern = x._pattern
-    rank = len(x.shape)
-    if not -rank <= dim < rank:
-        raise ValueError(f"in_dims: the input has {rank} dimensions, found in_dim={dim}")
-    if not isinstance(pattern, JaggedPattern) or dim % rank in pattern.at:
-        raise UnsupportedOperationError(
-            "torch.func.vmap",
-            f"samples along dimension {dim} of entries stored as {x.layout} differ in their patterns; map over "
-            "x.to_dense()",
-        )
-    moved: MaskedTensor = x.movedim(dim, -1)
-    return moved
+    for x, dim in zip(leaves, pytree._broadcast_to_and_flatten(in_dims, spec) or (), strict=False):
+        if dim is not None and isinstance(x, MaskedTensor) and stored_of(x) is not None:
+            raise UnsupportedOperationError(
+                "torch.func.vmap",
+                f"offsets and indices of entries stored as {x.layout} have no dimension of samples",
+                "Map over x.to_dense().",
+            )
+    return process(in_dims, args, func)

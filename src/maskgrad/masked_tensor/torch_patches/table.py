@@ -153,9 +153,9 @@ PATCHES: tuple[Patch, ...] = (
             "in_dims args func",
             function_transforms.process_batched_inputs,
         ),
-        reason="looks for the dimension of samples in offsets and indices",
-        without="torch.vmap cannot map over the features of a jagged MaskedTensor; map over x.to_dense()",
-        test=f"{_UNIT}/test_function_transforms.py::test_samples_among_the_features_of_a_jagged_tensor",
+        reason="looks for the dimension of samples in offsets and indices, where a size may fit by chance",
+        without="torch.vmap does not refuse jagged and sparse MaskedTensors; map over x.to_dense()",
+        test=f"{_UNIT}/test_function_transforms.py::test_other_layouts_are_refused_as_arguments",
     ),
     _replaced(
         (
