@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
 from maskgrad.gradients.attached import current_gradient, keep_attached
 from maskgrad.gradients.gradient import AnyGradient, Gradient, check_fits, read
@@ -128,7 +129,6 @@ class MaskedOptimizer(TorchSteps):
         except BaseException:
             self.param_groups.pop()
             raise
-        self._look_at_parameters()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Check and restore a state; options missing in states of ``torch.optim`` are unchanged."""
@@ -137,7 +137,6 @@ class MaskedOptimizer(TorchSteps):
             for param in group["params"]:
                 prepare_loading(param)
         torch.optim.Optimizer.__setstate__(self, state)  # its optimizers add missing options, as above
-        self._look_at_parameters()
 
     def __getstate__(self) -> dict[str, Any]:
         self.flush()
@@ -172,8 +171,10 @@ class MaskedOptimizer(TorchSteps):
         for param in chosen:
             bring_up_to_date(param)
 
-    def _remove_gradients(self, set_to_none: bool) -> None:
-        super()._remove_gradients(set_to_none)
+    @_disable_dynamo
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of all parameters. Attached ones are removed for any ``set_to_none``."""
+        super().zero_grad(set_to_none)
         for param in parameters_of(self):
             keep_attached(param, None)
 

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
 from maskgrad.gradients.attached import attached_gradient
 from maskgrad.gradients.train_only import has_trained_entries
-from maskgrad.optim.graphs import GraphOptimizer
 from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters
 from maskgrad.semantics.entries import HALVES
@@ -35,11 +35,26 @@ SOME = 4
 FUSED = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW)
 
 
-class TorchSteps(GraphOptimizer):
+class TorchSteps(torch.optim.Optimizer):
     """An optimizer that passes parameters to the step of its PyTorch base class."""
+
+    #: .grad may be masked: see maskgrad.gradients.attached.
+    takes_masked_gradients = True
 
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
     """PyTorch's equivalent optimizer for dense gradients; usually a base class."""
+
+    def _patch_step_function(self) -> None:
+        """Called when an optimizer is created, copied or loaded; PyTorch wraps the class's step with hooks here.
+
+        The work of a step depends on the layouts of gradients and on their number of entries, and a COO ``.grad``
+        cannot enter a graph: so a graph breaks around the step.
+        """
+        super()._patch_step_function()
+        kind = type(self)
+        if not getattr(kind.step, "is_uncompiled", False):
+            kind.step = _disable_dynamo(kind.step)  # type: ignore[method-assign, assignment]
+            kind.step.is_uncompiled = True  # type: ignore[attr-defined]
 
     @property
     def _is_torchs(self) -> bool:
