@@ -45,8 +45,8 @@ def cases(size: int, device: str) -> Iterator[tuple[str, tuple[Any, ...], int]]:
     yield "masked_filling", (x, mask, 0.0), read + written
     yield "masked_expand", (x[:, :1], mask, x.dtype), mask.nbytes + written
     yield (
-        "masked_loss_sum",
-        (x, target, mask, "distance", (1.0, float("inf"), 1.0, 0.0)),
+        "masked_distance_sum",
+        (x, target, mask, (1.0, float("inf"), 1.0, 0.0)),
         read + target.nbytes,
     )
 

@@ -101,8 +101,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a distance by its target has the sign of the other",
         "kernels/losses/__init__.py",
-        "            -by_input\n",
-        "            by_input\n",
+        "return by_input, -by_input if",
+        "return by_input, by_input if",
     ),
     Fault(
         "a batch is normalised by the corrected variance",

@@ -18,7 +18,7 @@ from maskgrad.kernels.extrema import masked_extremum, masked_position
 from maskgrad.kernels.filling import filled, masked_filling, write_where_
 from maskgrad.kernels.in_use import explain, kernels_in_use
 from maskgrad.kernels.kernel import KERNELS
-from maskgrad.kernels.losses import masked_loss, masked_loss_gradient, masked_loss_sum
+from maskgrad.kernels.losses import masked_distance_gradient, masked_distance_sum
 from maskgrad.kernels.normalization import standardized
 from maskgrad.kernels.norms import masked_norm, segment_norm
 from maskgrad.kernels.prod import product, segment_product
@@ -50,12 +50,11 @@ __all__ = [
     "filled",
     "kernels_in_use",
     "masked_count",
+    "masked_distance_gradient",
+    "masked_distance_sum",
     "masked_extremum",
     "masked_filling",
     "masked_logsumexp",
-    "masked_loss",
-    "masked_loss_gradient",
-    "masked_loss_sum",
     "masked_mean",
     "masked_norm",
     "masked_position",

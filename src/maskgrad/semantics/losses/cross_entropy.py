@@ -9,7 +9,6 @@ smoothing are sums over the fully specified classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, filled, mask_of, values_of
 from maskgrad.semantics.losses.reduction import (
-    fused,
     loss_record,
     reduce_loss,
     weighted_mean,
@@ -216,7 +214,7 @@ def binary_cross_entropy(input: Operand, target: Operand, reduction: str, **weig
         )
     if weights.get("weight") is not None:
         torch.broadcast_shapes(wanted, values_of(weights["weight"]).shape)
-    return _binary("probabilities", OF_PROBABILITIES, input, target, reduction, **weights)
+    return OF_PROBABILITIES(reduction, input=input, target=target, **weights)
 
 
 def binary_cross_entropy_with_logits(
@@ -226,15 +224,7 @@ def binary_cross_entropy_with_logits(
     size, wanted = values_of(target).shape, values_of(input).shape
     if size != wanted:
         raise ValueError(f"Target size ({size}) must be the same as input size ({wanted})")
-    return _binary("logits", OF_LOGITS, input, target, reduction, **weights)
-
-
-def _binary(
-    kind: str, rule: Callable[..., Operand], input: Operand, target: Operand, reduction: str, **weights: Any
-) -> Operand:
-    unweighted = all(weight is None for weight in weights.values())
-    found = fused(kind, input, target, reduction) if unweighted else None
-    return rule(reduction, input=input, target=target, **weights) if found is None else found
+    return OF_LOGITS(reduction, input=input, target=target, **weights)
 
 
 PATTERN = (
@@ -249,12 +239,11 @@ ORDER = "input target weight pos_weight reduction"
 OPERATIONS = (
     loss_record(F.cross_entropy, cross_entropy, SOFTMAX, PATTERN),
     loss_record(F.nll_loss, nll_loss, LABELS, PATTERN, widens=False),
-    loss_record(F.binary_cross_entropy, binary_cross_entropy, BINARY, has_body=True),
+    loss_record(F.binary_cross_entropy, binary_cross_entropy, BINARY),
     loss_record(
         F.binary_cross_entropy_with_logits,
         binary_cross_entropy_with_logits,
         BINARY,
         order=ORDER,
-        has_body=True,
     ),
 )

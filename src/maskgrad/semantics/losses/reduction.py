@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import _reduction as _Reduction
 
 from maskgrad import kernels
-from maskgrad.kernels.in_use import runs_compiled
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.autocasting import cast
 from maskgrad.semantics.entries import HALVES, Entries, Operand, all_specified, converted, values_of
@@ -101,25 +100,18 @@ def smooth(beta: float = 1.0) -> tuple[float, ...] | None:
     return (0.5 / beta, beta, 1.0, beta / 2)
 
 
-def fused(
-    kind: str, input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None = ()
-) -> Entries | Tensor | None:
-    """The reduced loss; None where it must be computed step by step (small, traced, mixed dtypes, …)."""
+def distance(
+    input: Operand, target: Operand, reduction: str, numbers: Sequence[float] | None
+) -> Tensor | None:
+    """The sum or mean of a loss of the difference, in one pass; None where PyTorch's function computes it."""
     # first, because the rest cannot be traced
-    if mode() in TRACED or numbers is None:
+    if mode() in TRACED or numbers is None or reduction == "none":
         return None
     x, t = values_of(input), values_of(target)
     if x.shape != t.shape or x.dtype != t.dtype:
         return None
-    mask = all_specified(input, target)
-    kernel: Any = kernels.masked_loss if reduction == "none" else kernels.masked_loss_sum
-    found = kernel.fast(x, t, mask, kind, numbers)
-    if found is None:
-        return None
-    if reduction == "none":
-        return Entries(found, mask)
-    total, count = found
-    return summed(total, count, x.dtype, reduction)
+    found = kernels.masked_distance_sum.fast(x, t, all_specified(input, target), numbers)
+    return None if found is None else summed(*found, x.dtype, reduction)
 
 
 def loss_record(
@@ -131,7 +123,6 @@ def loss_record(
     prepare: Callable[[dict[str, Any]], None] | None = None,
     reductions: tuple[str, ...] = REDUCTIONS,
     order: str = "",
-    has_body: bool = False,
     widens: bool = True,
     padded: str = "mask",
 ) -> Operation:
@@ -147,8 +138,7 @@ def loss_record(
         reductions: the reductions that ``rule`` supports.
         order: the arguments of the function in ``torch``, which takes the reduction as an int, if in another
             order than those of ``plain``.
-        has_body: whether a compiled kernel computes it, in half precision too.
-        widens: compute half precision in float32, as the compiled kernels do.
+        widens: compute half precision in float32.
         padded: see :class:`~maskgrad.semantics.facts.Operation`.
     """
     names = tuple(inspect.signature(plain).parameters)
@@ -156,7 +146,7 @@ def loss_record(
     names_of_twin = order.split() or [name for name in names if name not in LEGACY]
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        wanted = _half(args, kwargs, has_body) if widens else None
+        wanted = _half(args, kwargs) if widens else None
         if wanted is not None:
             args, kwargs = cast(args, torch.float32), cast(kwargs, torch.float32)
         if function is twin:
@@ -180,17 +170,13 @@ def loss_record(
     )  # fmt: skip
 
 
-def _half(args: tuple[Any, ...], kwargs: dict[str, Any], has_body: bool) -> torch.dtype | None:
-    """The half-precision dtype of all floating-point operands; None if there is none, or if a compiled kernel runs."""
+def _half(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype | None:
+    """The half-precision dtype of all floating-point operands; None if there is none."""
     for x in args:  # usually the first one decides
         if isinstance(x, (Entries, torch.Tensor)) and values_of(x).dtype in (torch.float32, torch.float64):
             return None
     values = [values_of(x) for x in (*args, *kwargs.values()) if isinstance(x, (Entries, torch.Tensor))]
     dtypes = {x.dtype for x in values if x.is_floating_point()}
     if len(dtypes) != 1 or not dtypes.issubset(HALVES):
-        return None
-    has_body = has_body and len(values) == 2 and values[0].shape == values[1].shape
-    has_body = has_body and mode() not in TRACED
-    if has_body and runs_compiled("masked_loss", *values):
         return None
     return dtypes.pop()

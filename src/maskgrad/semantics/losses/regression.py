@@ -32,7 +32,7 @@ from maskgrad.semantics.losses.reduction import (
     LEGACY,
     REDUCTIONS,
     SQUARED,
-    fused,
+    distance,
     huber,
     loss_record,
     quotient,
@@ -100,7 +100,7 @@ def of_difference(
         if weight is not None:
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
         input, target = _broadcast(input, target)
-        found = fused("distance", input, target, reduction, numbers(**options))
+        found = distance(input, target, reduction, numbers(**options))
         if found is not None:
             return found
         if values_of(input).dtype is values_of(target).dtype:
@@ -241,10 +241,10 @@ mse_loss = of_difference(F.mse_loss, lambda: SQUARED, by_weight=True)
 l1_loss = of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True)
 
 OPERATIONS = (
-    loss_record(F.mse_loss, mse_loss, SQUARE, has_body=True),
-    loss_record(F.l1_loss, l1_loss, SIGN, prepare=_remember_weight, has_body=True),
-    loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE, has_body=True),
-    loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE, has_body=True),
+    loss_record(F.mse_loss, mse_loss, SQUARE),
+    loss_record(F.l1_loss, l1_loss, SIGN, prepare=_remember_weight),
+    loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE),
+    loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE),
     loss_record(F.poisson_nll_loss, pointwise(F.poisson_nll_loss, "input target"), DIFFERENCE),
     loss_record(F.gaussian_nll_loss, gaussian_nll_loss, ALL),
     loss_record(F.kl_div, kl_div, DIFFERENCE, prepare=_warn_of_mean, reductions=(*REDUCTIONS, "batchmean")),
