@@ -6,12 +6,14 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress
 
 from maskgrad.cli.ranks import Ranks
 from maskgrad.cli.script import check_program, ending, exits_reported, run
@@ -32,6 +34,9 @@ def _no_script(path: Path | None) -> Path | None:
     return path
 
 
+#: on stderr, and the script's own output is not redirected
+_BAR: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "auto_refresh": False}
+_BAR |= {"redirect_stdout": False, "redirect_stderr": False}
 _FILE: dict[str, Any] = {"dir_okay": False, "writable": True, "callback": _no_script}
 
 
@@ -63,9 +68,7 @@ def doctor(
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
     ] = False,
     json: Annotated[Path | None, typer.Option(**_FILE, help="Write the report to this file as JSON.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(**_FILE, help="Write it to this file as one HTML page.")
-    ] = None,
+    html: Annotated[Path | None, typer.Option(**_FILE, help="Write it to this file as a page.")] = None,
 ) -> None:
     """Run a script until its first steps are examined; exit status 1 if padding affects results, 2 if unknown."""
     given, ranks = _given(padding), Ranks()
@@ -84,13 +87,18 @@ def doctor(
         return _write(report, json, html)
 
     ended = ""
-    options: dict[str, Any] = {"documents": documents, "causal": causal, "steps": steps}
-    options["progress"] = None if ranks.rank else _progress
+    options: dict[str, Any] = {
+        "stop": not keep_going,
+        "documents": documents,
+        "causal": causal,
+        "steps": steps,
+    }
     try:
         with (
+            Progress(disable=keep_going or not sys.stderr.isatty(), **_BAR) as bar,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
             ranks.running(),
-            watch(given, **options, stop=not keep_going) as watched,
+            watch(given, **options, progress=None if ranks.rank else _shown(bar)) as watched,
         ):
             run(script, context.args, module=module)
     except ExaminationError as error:  # an option that does not fit
@@ -105,10 +113,17 @@ def doctor(
     raise typer.Exit(status)
 
 
-def _progress(name: str, number: int, total: int) -> None:
-    """A line on stderr for each experiment: the report on stdout is to be piped."""
-    if name:
-        typer.echo(f"maskgrad doctor: step {number + 1} of {total}: {name}", err=True)
+def _shown(bar: Progress) -> Callable[[str, int, int], None]:
+    """A bar on a terminal, until the script is stopped; elsewhere a line on stderr for each experiment."""
+    task = bar.add_task("")
+
+    def show(name: str, number: int, total: int) -> None:
+        if not bar.disable:
+            bar.update(task, description=name, completed=number, total=total, refresh=True)
+        elif name:
+            typer.echo(f"maskgrad doctor: step {number + 1} of {total}: {name}", err=True)
+
+    return show
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:

@@ -98,7 +98,6 @@ def _threads() -> dict[str, Any]:
         pool = threads.pool()
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "MASKGRAD_KERNELS")
     return {
-        "cores of the machine": os.cpu_count(),
         "cores this process may use": may_use,
         "threads of PyTorch": torch.get_num_threads(),
         "threads between operations": torch.get_num_interop_threads(),

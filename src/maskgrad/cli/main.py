@@ -16,6 +16,7 @@ app = typer.Typer(
     name="maskgrad",
     help="Masked and sparse gradients for PyTorch.",
     no_args_is_help=True,
+    rich_markup_mode=None,  # its tables give flags the type "<bool>"
     add_completion=False,
     # A traceback with the values of all local variables would print whole tensors.
     pretty_exceptions_show_locals=False,
@@ -45,7 +46,3 @@ def _commands(
     ] = False,
 ) -> None:
     pass
-
-
-if __name__ == "__main__":
-    app()

@@ -24,8 +24,7 @@ def check_program(name: str, *, module: bool) -> None:
         problem = "" if _is_module(name) else f"there is no module {name!r} in the folder {os.getcwd()!r}"
         instead = "maskgrad doctor -m package.train"
     else:
-        is_script = Path(name).suffix in ("", ".py", ".pyw")
-        problem = "" if is_script else f"expected a Python script, found {name!r}"
+        problem = "" if Path(name).suffix in ("", ".py", ".pyw") else f"expected a script, found {name!r}"
         problem = problem if Path(name).is_file() else f"there is no file {name!r}"
         instead = "maskgrad doctor train.py"
         if name.endswith(".ipynb"):

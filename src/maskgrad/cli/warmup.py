@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 import typer
+from rich.progress import track
 
 import maskgrad as mg
 
 __all__ = ["warmup"]
 
-Dtype = Enum(
-    "Dtype", {"float32": "float32", "float64": "float64", "bfloat16": "bfloat16", "float16": "float16"}
-)
+Dtype = Enum("Dtype", {name: name for name in ("float32", "float64", "bfloat16", "float16")})
 
 
 def warmup(
@@ -31,15 +30,14 @@ def warmup(
     start = time.perf_counter()
     with event.install_recorder("numba:compile") as compiled, mg.use_kernels("cpu"):
         for name in [chosen.value for chosen in dtype or ()] or ["float32"]:
-            for about, work in programs(getattr(torch, name)):
-                typer.echo(f"{name:9} {about} ...")
+            for work in track([*programs(getattr(torch, name))], f"compiling for {name}"):
                 work()
     made, seconds = sum(found.is_start for _, found in compiled.buffer), time.perf_counter() - start
     typer.echo(f"{made} loops were compiled in {seconds:.0f} s; the others were cached already.")
 
 
-def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Small programs that together call all compiled kernels, forward and backward, with their names."""
+def programs(dtype: torch.dtype) -> Iterator[Callable[[], object]]:
+    """Small programs that together call all compiled kernels, forward and backward."""
     generator = torch.Generator().manual_seed(0)
     mask = torch.rand(7, 11, generator=generator) < 0.6
     mask[0], mask[:, 0] = True, True
@@ -54,17 +52,14 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         for name in ("sum", "mean", "var", "amax", "softmax", "logsumexp"):
             dims: tuple[Any, ...] = (0, 1, (0, 1))[: 2 if name == "softmax" else 3]
             for dim in dims if layout == torch.strided else (1,):
-                reduced = partial(differentiated, methodcaller(name, dim), layout)
-                yield f"{name} along {dim}, {layout}", reduced
+                yield partial(differentiated, methodcaller(name, dim), layout)
     x = mg.masked(data, mask)
-    yield "extrema without a gradient", lambda: [(x.amax(dim), x.argmax(dim)) for dim in (0, 1)]
-    yield "compaction of entries", partial(differentiated, methodcaller("compressed"))
+    yield lambda: [(x.amax(dim), x.argmax(dim)) for dim in (0, 1)]
+    yield partial(differentiated, methodcaller("compressed"))
     for reduction in ("mean", "sum", "none"):
         for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss):
-            of_data = partial(loss, target=data + 1, reduction=reduction)
-            yield f"{loss.__name__}, {reduction}", partial(differentiated, of_data)
-        of_labels = partial(F.cross_entropy, target=labels, reduction=reduction)
-        yield f"cross_entropy, {reduction}", partial(differentiated, of_labels)
+            yield partial(differentiated, partial(loss, target=data + 1, reduction=reduction))
+        yield partial(differentiated, partial(F.cross_entropy, target=labels, reduction=reduction))
     rows: Any = mg.from_sequences([torch.rand(n, 2, 8, generator=generator).to(dtype) for n in (3, 5)])
 
     def attention(causal: bool) -> None:
@@ -72,10 +67,10 @@ def programs(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], object]]]:
         F.scaled_dot_product_attention(x, x, x, is_causal=causal).sum().backward()
 
     for causal in (False, True):
-        yield f"attention, causal={causal}", partial(attention, causal)
+        yield partial(attention, causal)
     for name in ("SGD", "Adagrad", "Adam", "AdamW", "RMSprop"):
-        yield f"rows of a table, {name}", partial(_table, dtype, getattr(mg.optim, name), {})
-    yield "rows of a table, momentum", partial(_table, dtype, mg.optim.SGD, {"momentum": 0.9})
+        yield partial(_table, dtype, getattr(mg.optim, name), {})
+    yield partial(_table, dtype, mg.optim.SGD, {"momentum": 0.9})
 
 
 def _table(

@@ -157,7 +157,7 @@ def test_the_readme_shows_what_the_command_prints(monkeypatch: pytest.MonkeyPatc
 def test_a_process_that_ends_itself_reports_first(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    command = [sys.executable, "-m", "maskgrad.cli.main", "doctor", "--keep-going", str(script)]
+    command = [sys.executable, "-m", "maskgrad", "doctor", "--keep-going", str(script)]
     done = subprocess.run(
         [*command, "--right", "--later", "leave"],
         capture_output=True,
@@ -208,7 +208,7 @@ def test_bad_options(tmp_path: Path, options: list[str], words: str) -> None:
         ([], "Missing argument"),
         (["absent.py"], "there is no file 'absent.py'"),
         (["."], "there is no file '.'"),
-        (["data.json"], "expected a Python script, found 'data.json'; for example: maskgrad doctor train.py"),
+        (["data.json"], "expected a script, found 'data.json'; for example: maskgrad doctor train.py"),
         (["train.ipynb"], "for example: with mg.doctor.watch() as watched: in the cell that trains"),
         (["--json", ".", "train.py"], "is a directory"),
         (
@@ -238,7 +238,7 @@ def test_a_script_that_fails_says_what_it_says_without_us_and_then_what_was_seen
             check=False,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        for command in ([], ["-m", "maskgrad.cli.main", "doctor", "--keep-going"])
+        for command in ([], ["-m", "maskgrad", "doctor", "--keep-going"])
     )
     assert alone.returncode == ours.returncode == 1  # a failure of the script, and a finding
     assert "the script's own" in alone.stderr

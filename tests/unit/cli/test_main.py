@@ -18,8 +18,14 @@ COMMANDS = ("doctor", "info", "warmup")
 def test_help_lists_what_an_installed_package_can_do() -> None:
     done = CliRunner().invoke(app, ["--help"])
     assert done.exit_code == 0
-    assert tuple(re.findall(r"^│ (\w+)  ", done.output, re.MULTILINE)) == COMMANDS
+    assert tuple(re.findall(r"^  (\w+)  ", done.output, re.MULTILINE)) == COMMANDS
     assert CliRunner().invoke(app, []).exit_code == 2  # nothing was asked for
+
+
+def test_help_gives_the_types_of_values_and_none_of_flags() -> None:
+    text = CliRunner().invoke(app, ["doctor", "--help"]).output
+    assert re.search(r"--documents +<str>", text)
+    assert re.search(r"--causal +Later", text)
 
 
 def test_the_version() -> None:

@@ -14,8 +14,7 @@ from maskgrad.kernels.kernel import KERNELS
 def test_every_program_runs(dtype: torch.dtype) -> None:
     """On the references: what is compiled is tested elsewhere, and would take minutes here."""
     with mg.use_kernels("reference"):
-        names = [(about, work())[0] for about, work in warmup.programs(dtype)]
-    assert len(set(names)) == len(names) > 10
+        assert len([work() for work in warmup.programs(dtype)]) > 10
 
 
 def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,11 +23,11 @@ def test_it_says_what_it_compiles_and_how_much(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(
         warmup,
         "programs",
-        lambda dtype: [("nothing", lambda: forced.append((dtype, mg.kernels_in_use("cpu"))))],
+        lambda dtype: [lambda: forced.append((dtype, mg.kernels_in_use("cpu")))],
     )
     done = CliRunner().invoke(app, ["warmup", "--dtype", "float32", "--dtype", "bfloat16"])
     assert done.exit_code == 0, done.output
-    assert "bfloat16  nothing ..." in done.output
+    assert "compiling for bfloat16" in done.output
     assert "0 loops were compiled in 0 s; the others were cached already" in done.output
     assert [dtype for dtype, _ in forced] == [torch.float32, torch.bfloat16]
     for _, kernels in forced:

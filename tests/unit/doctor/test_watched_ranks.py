@@ -122,7 +122,7 @@ def test_the_command_under_torchrun_prints_one_report(
         "--module",
     ]
     done = subprocess.run(
-        [*torchrun, "maskgrad.cli.main", "doctor", "--json", str(out), str(script), *arguments],
+        [*torchrun, "maskgrad", "doctor", "--json", str(out), str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=900,
@@ -182,7 +182,7 @@ def test_no_thread_of_gloo_waits_for_python_at_the_end(tmp_path: Path) -> None:
     script.write_text(GROUPS, encoding="utf-8")
     options = ["--standalone", "--nproc-per-node=2", "--module"]
     # the last steps are not watched
-    doctor = ["maskgrad.cli.main", "doctor", "--steps", "3", str(script)]
+    doctor = ["maskgrad", "doctor", "--steps", "3", str(script)]
     busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2)]
     try:
         done = subprocess.run(
