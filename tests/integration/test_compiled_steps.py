@@ -14,7 +14,7 @@ from tests.poison import nan
 
 OPTIMIZERS = (
     "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam", "RMSprop",
-    "Rprop", "SparseAdam",
+    "Rprop",
 )  # fmt: skip
 
 pytestmark = [

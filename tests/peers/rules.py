@@ -135,12 +135,6 @@ RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
-        ("torch.optim",),
-        "SparseAdam refuses dense gradients and complex parameters",
-        "an optimizer takes any kind of gradient, and the kind may change from step to step",
-        lambda case: case.startswith("SparseAdam:"),
-    ),
-    Rule(
         ("torch.masked",),
         "gradients with infinite entries: NaN for a product over several dimensions; for an infinite maximum, "
         "divided among masked entries, too",

@@ -7,7 +7,7 @@ from maskgrad.instead import missing_attribute
 from maskgrad.optim import functional
 from maskgrad.optim.adadelta import Adadelta
 from maskgrad.optim.adagrad import Adagrad
-from maskgrad.optim.adam import Adam, AdamW, SparseAdam
+from maskgrad.optim.adam import Adam, AdamW
 from maskgrad.optim.adamax import Adamax
 from maskgrad.optim.asgd import ASGD
 from maskgrad.optim.lazy.rows import flush
@@ -32,7 +32,6 @@ __all__ = [
     "RAdam",
     "RMSprop",
     "Rprop",
-    "SparseAdam",
     "attached_gradient",
     "flush",
     "functional",

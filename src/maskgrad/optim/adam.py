@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from maskgrad.optim.lazy.moments import MomentStep, moment_step
 from maskgrad.optim.optimizer import CorrectionOption, MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Fused, Numbers, Rule, State, signed
 
-__all__ = ["Adam", "AdamW", "SparseAdam"]
+__all__ = ["Adam", "AdamW"]
 
 
 def _closed_form(n: Numbers, states: int) -> MomentStep | None:
@@ -32,27 +31,6 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     numbers["beta1"], numbers["beta2"] = n["betas"]
     numbers["decoupled"] = n["decoupled_weight_decay"]
     return Fused("adam_rows_", numbers, lambda states: [*states, *[None] * (3 - len(states))])
-
-
-def _before_correction(n: Numbers) -> dict[str, Any]:
-    """Convert an eps added before the bias correction of the second moment to one added after it."""
-    return {**n, "eps": n["eps"] / (1 - n["betas"][1] ** n["step"]) ** 0.5}
-
-
-@functools.wraps(formulas.adam_)
-def sparse_adam_rule_(*tensors: Tensor, **numbers: Any) -> None:
-    """One step of SparseAdam: its eps is added before the bias correction."""
-    formulas.adam_(*tensors, **_before_correction(numbers))
-
-
-def _sparse_fused(n: Numbers, row: bool) -> Fused | None:
-    return _fused(_before_correction(n), row)
-
-
-def _sparse_closed_form(n: Numbers, states: int) -> MomentStep | None:
-    (beta1, beta2), step = n["betas"], n["step"]
-    size = n["lr"] * (1 - beta2**step) ** 0.5 / (1 - beta1**step)
-    return moment_step(n, size=size, root=1.0, maximum=states > 2)
 
 
 class Adam(MaskedOptimizer, torch.optim.Adam):
@@ -158,50 +136,3 @@ class AdamW(Adam, torch.optim.AdamW):
         for group in state["param_groups"]:
             group["decoupled_weight_decay"] = True
         super().__setstate__(state)
-
-
-class SparseAdam(MaskedOptimizer):
-    r"""Implements PyTorch's SparseAdam: Adam whose epsilon is added before the bias correction.
-
-    .. math::
-        m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2, \qquad
-        p \leftarrow p - \mathrm{lr}\, \frac{\sqrt{1 - \beta_2^t}}{1 - \beta_1^t} \cdot \frac{m}{\sqrt v + \epsilon}
-
-    Where gradients are about as small as epsilon, its first steps are shorter than Adam's. Dense and masked gradients
-    are accepted as well.
-
-    Args:
-        eps: added to the root of the second moment, before the bias correction.
-
-    Dense equivalent: ``torch.optim.SparseAdam`` for COO gradients, to float32 rounding.
-
-    Example:
-        >>> p = torch.nn.Parameter(torch.ones(2))
-        >>> p.grad = torch.sparse_coo_tensor([[0]], torch.ones(1), (2,))
-        >>> mg.optim.SparseAdam([p], lr=0.1).step()
-        >>> p.detach()
-        tensor([0.9000, 1.0000])
-
-    Source: ``torch.optim.SparseAdam``.
-    """
-
-    _rule = Adam._rule.derived(
-        update_=sparse_adam_rule_, fused=_sparse_fused, closed_form=_sparse_closed_form
-    )
-    _torch = torch.optim.SparseAdam
-    _late_options = ("weight_decay", "amsgrad", "decoupled_weight_decay")
-
-    def __init__(
-        self,
-        params: ParamsT,
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float | Tensor, float | Tensor] = (0.9, 0.999),
-        eps: float = 1e-8,
-        maximize: bool = False,
-    ) -> None:
-        options: dict[str, Any] = {"weight_decay": 0, "amsgrad": False, "decoupled_weight_decay": False}
-        options |= {"foreach": None, "fused": None, "capturable": False, "differentiable": False}
-        options |= {"lr": lr, "betas": betas, "eps": eps, "maximize": maximize}
-        super().__init__(
-            params, {**options, "unspecified": "skip", "state": "full", "bias_correction": "steps"}
-        )

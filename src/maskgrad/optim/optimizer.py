@@ -240,7 +240,7 @@ class MaskedOptimizer(TorchSteps):
             numbers = self._read_group(group)
             constant = all(_is_constant(group[name]) for name in self.defaults if name in group)
             dense = rows = None
-            if self._torch is not None and self._is_torchs and not numbers.per_row:
+            if self._torch is not None and not numbers.per_row:
                 dense = TorchGroup(self._torch, group, numbers)
             if numbers.rule.fused is not None and not (
                 numbers.per_row or numbers.zeros or group["differentiable"]
@@ -265,7 +265,7 @@ class MaskedOptimizer(TorchSteps):
         return gradient
 
     def _read_group(self, group: dict[str, Any]) -> Hyperparameters:
-        check_options(group, type(self).__name__, self._rule.has_statistics, self._is_torchs)
+        check_options(group, type(self).__name__, self._rule.has_statistics, self._torch is not None)
         return Hyperparameters.of(self._rule, group)
 
     def _update(self, param: Tensor, gradient: Gradient, numbers: Hyperparameters, name: str) -> None:

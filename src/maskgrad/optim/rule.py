@@ -151,8 +151,6 @@ class Rule:
         if "_home" in self.__dict__:  # another class shares it
             return
         self.__dict__["_home"] = owner, name
-        if self.defaults:  # derived from another class's
-            return
         parameters = inspect.signature(owner).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name not in OPTIONS}
         usual: Mapping[type, Any] = {bool: flag, tuple: betas, str: correction}
@@ -162,12 +160,6 @@ class Rule:
         }
         HYPERPARAMETERS.update(limits)
         self.__dict__.update(limits=limits, defaults=defaults)
-
-    def derived(self, **changes: Any) -> Rule:
-        """Return the rule of an optimizer with the same hyperparameters."""
-        rule = replace(self, **changes)
-        rule.__dict__["defaults"] = self.defaults
-        return rule
 
     def __reduce__(self) -> Any:
         """Pickle by name, as it contains functions."""

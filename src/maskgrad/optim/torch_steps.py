@@ -42,7 +42,7 @@ class TorchSteps(torch.optim.Optimizer):
     takes_masked_gradients = True
 
     _torch: ClassVar[type[torch.optim.Optimizer] | None] = None
-    """PyTorch's equivalent optimizer for dense gradients; usually a base class."""
+    """PyTorch's optimizer for dense gradients, a base class; None: PyTorch has none."""
 
     def _patch_step_function(self) -> None:
         """Called when an optimizer is created, copied or loaded; PyTorch wraps the class's step with hooks here.
@@ -55,11 +55,6 @@ class TorchSteps(torch.optim.Optimizer):
         if not getattr(kind.step, "is_uncompiled", False):
             kind.step = _disable_dynamo(kind.step)  # type: ignore[method-assign, assignment]
             kind.step.is_uncompiled = True  # type: ignore[attr-defined]
-
-    @property
-    def _is_torchs(self) -> bool:
-        """Return whether its step is PyTorch's own."""
-        return self._torch is not None and isinstance(self, self._torch)
 
     def _step_as_torch(self, groups: list[dict[str, Any]]) -> None:
         """Run PyTorch's step on ``groups``, without its hooks: those of this step were called already."""

@@ -176,12 +176,9 @@ def cases() -> Iterator[Case]:
     for info in optim_db:
         theirs = info.optim_cls
         ours = getattr(mg.optim, theirs.__name__, None)
-        if ours is None:  # those for dense gradients only are PyTorch's
+        if ours is None:
             continue
         for config in info.optim_inputs_func("cpu"):
-            if theirs is torch.optim.SparseAdam:
-                yield from _sparse(config, theirs, ours)
-                continue
             yield from _dense(info, config, theirs, ours)
             yield from _rows(config, theirs, ours)
             if info.supports_sparse:
