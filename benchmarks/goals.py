@@ -149,7 +149,6 @@ GOALS: tuple[Goal, ...] = (
         for (name, _, shape), bound in ((key.partition("|"), bound) for key, bound in _RAGGED.items())
     ),
     Goal("ragged", "*", "by-hand", ">=", 0.95, work="*", shape="*", density=1.0, note=""),
-    Goal("ragged", "LSTM", "maskgrad, Boolean mask", ">=", 1, work="*", shape="*", density=0.65, note=""),
     Goal("updates", "Adagrad", "torch.optim", ">=", 4, work="lookup*", shape=_TABLE, density=None),
     Goal("updates", "Adagrad", "fbgemm", ">=", 2, work="lookup*", shape=_TABLE, density=None),
     Goal(

@@ -24,7 +24,7 @@ PACKED = "rows and segments by hand"
 BLOCK = "feed-forward block"
 POOLING = "standardise, pool by softmax"
 #: of the models that are measured with Boolean masks, those with padding
-PADDED = ("two encoder layers", "Bert", "linear, mean over time", "LSTM")
+PADDED = ("two encoder layers", "Bert", "linear, mean over time")
 #: the growth of one program: shares of real positions, and numbers of positions
 SHARES = (0.1, 0.25, 0.5, 0.75)
 LENGTHS = (16, 64, 256)
@@ -55,11 +55,7 @@ def _bert(model: Any, data: dict[str, Tensor]) -> Any:
     return model(inputs_embeds=_jagged(data)).last_hidden_state.mean(1).square().mean()
 
 
-def _lstm(model: Any, data: dict[str, Tensor]) -> Any:
-    return model(_jagged(data))[0].mean(1).square().mean()
-
-
-STEPS: dict[str, Step] = {"Bert": _bert, "LSTM": _lstm}
+STEPS: dict[str, Step] = {"Bert": _bert}
 
 
 def _block(shape: tuple[int, ...]) -> nn.Module:

