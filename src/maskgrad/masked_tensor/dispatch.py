@@ -28,7 +28,6 @@ from maskgrad.masked_tensor.writing import (
 from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.boolean import Home, same_memory
-from maskgrad.patterns.jagged import same_lengths
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import as_autocast
 from maskgrad.semantics.entries import Entries
@@ -202,8 +201,6 @@ def call(
         parts.append(argument)
     plain, body = tuple(parts), operation.body
     if stored:
-        if operation.family == "elementwise" and not kwargs:
-            plain = _with_statistics(args, plain)
         body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
     if torch._C._is_any_autocast_enabled():
         body = as_autocast(operation.name, body, (*plain, *kwargs.values()), stored)
@@ -231,22 +228,6 @@ def holds_stored(arguments: Iterable[Any]) -> bool:
         if kind is StoredEntries or (kind in (list, tuple) and holds_stored(argument)):
             return True
     return False
-
-
-def _with_statistics(args: tuple[Any, ...], plain: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Statistics of the very sequences that they are used on, as plain values: each row has one."""
-    found = list(plain)
-    for i, operand in enumerate(plain):
-        known = args[i]._pattern.sequences if type(operand) is Entries else None
-        if type(known) is JaggedPattern and all(
-            type(x.pattern) is JaggedPattern
-            and x.pattern.at == known.at
-            and len(x.shape) == operand.values.ndim
-            and same_lengths(x.pattern, known)
-            for x in _stored_in(plain)
-        ):
-            found[i] = operand.values
-    return tuple(found)
 
 
 def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
@@ -321,8 +302,6 @@ def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mas
                     home.lent = True
                 elif pattern._source is not None:
                     pattern.lend()
-                if operation.family == "elementwise" and pattern._mask is mask:
-                    return BooleanPattern(mask).of_sequences(pattern._sequences)
         return BooleanPattern(mask)
     compiling = mode() in TRACED
     first = args[0] if args else None

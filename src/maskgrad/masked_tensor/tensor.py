@@ -110,7 +110,6 @@ class MaskedTensor(Base):
         pattern = self._pattern
         if not isinstance(pattern, BooleanPattern):
             return self._dense()[1]
-        pattern._sequences.clear()  # who has the mask can write to it
         mask = pattern.lend()
         own_home(mask, mask.shape)  # of what is made of it, writes copy it first
         return mask

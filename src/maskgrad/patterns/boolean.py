@@ -104,7 +104,7 @@ class BooleanPattern(Pattern):
     the home of a mask is looked up by the first write; a view only records its base pattern.
     """
 
-    __slots__ = ("_depth", "_home", "_is_viewed", "_mask", "_moves", "_sequences", "_source")
+    __slots__ = ("_depth", "_home", "_is_viewed", "_mask", "_moves", "_source")
 
     def __init__(
         self,
@@ -119,21 +119,6 @@ class BooleanPattern(Pattern):
         self._is_viewed = False
         self._depth = 0
         self._moves = moves if home is None else home.moves
-        self._sequences: list[Pattern] = []
-
-    @property
-    def sequences(self) -> Pattern | None:
-        """The jagged rows of which this mask says which sequences have any; None: unknown, or others can write to it.
-
-        A list, empty once the mask has been shown to somebody, is shared by the patterns of one mask.
-        """
-        known = self._sequences and self._home is None and not self._is_viewed
-        return self._sequences[0] if known else None
-
-    def of_sequences(self, known: list[Pattern]) -> BooleanPattern:
-        """The same pattern, whose mask says which sequences of these rows have any."""
-        self._sequences = known
-        return self
 
     def of_view(self, mask: Tensor) -> BooleanPattern:
         """The pattern of a view of the values; ``mask`` is usually the same view of this mask."""
