@@ -14,11 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.semantics.dimensions import as_dim, as_dims
+from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import HALVES, Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
     Call,
-    aligned,
     in_frame,
     is_jagged,
     out_of_frame,
@@ -177,25 +176,6 @@ def over_everything(call: Call) -> Any:
     return Entries(found, torch.ones((), dtype=torch.bool, device=values.device))
 
 
-def pairs(call: Call) -> Any:
-    """``F.cosine_similarity`` and ``F.pairwise_distance`` along a dimension of features."""
-    with_dim = call.function is F.cosine_similarity
-    given = call.bound("x1 x2 dim eps" if with_dim else "x1 x2 p eps keepdim")
-    found = aligned([given.pop("x1"), given.pop("x2")])
-    if found is None or any(isinstance(o, Entries) for o in found.operands):
-        return None
-    at = found.pattern.at
-    dim = as_dim(given.get("dim", 1) if with_dim else -1, len(at) + max(o.ndim for o in found.operands) - 1)
-    rows = [in_frame(o, at) for o in found.operands]
-    if dim in at or not all(part.shape[dim] for part in rows):
-        return None
-    if with_dim:
-        given["dim"] = dim
-    reduced = at if given.get("keepdim") else _without(at, (dim,))
-    values = out_of_frame(call.function(*rows, **given), reduced)
-    return StoredEntries(values, found.pattern.moved(reduced))
-
-
 class Along(NamedTuple):
     """Names of PyTorch's arguments, the default of ``dim``, and whether this dimension is removed."""
 
@@ -246,5 +226,4 @@ RULES: dict[str, Callable[[Call], Any]] = {
     ),
     "nn.functional.batch_norm": batch_norm,
     "prelu": prelu,
-    **dict.fromkeys(("nn.functional.cosine_similarity", "nn.functional.pairwise_distance"), pairs),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad.mode import can_read, mode
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.dimensions import as_dim, as_dims
-from maskgrad.semantics.entries import Entries, is_complete
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.indexing import is_positions
 from maskgrad.semantics.jagged.features import ALONG, framed, several_dims
 from maskgrad.semantics.jagged.rows import (
@@ -59,8 +59,7 @@ def getitem(call: Call) -> Any:
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
     if parts is None:
         return None
-    if not can_read(x.values, *x.pattern.tensors()):
-        return _features_only(x, parts)
+    known = can_read(x.values, *x.pattern.tensors())
     result: Any = x
     dim = len(x.shape)
     fancy = [p for p in parts if isinstance(p, (Tensor, list))]
@@ -70,6 +69,8 @@ def getitem(call: Call) -> Any:
         if part is not None:
             dim -= 1
         if is_jagged(result):
+            if not known and dim in result.pattern.at and part is not None and part != ALL:
+                return None
             result = _one(result, dim, part)
             if result is None:
                 return None
@@ -133,24 +134,6 @@ def _written_out(index: Any, rank: int) -> list[Any] | None:
     if any(p is Ellipsis for p in parts[at + 1 :]):
         return None
     return [*parts[:at], *[ALL] * (rank - used), *parts[at + 1 :]]
-
-
-def _features_only(x: Jagged, parts: list[Any]) -> StoredEntries | None:
-    """If values may not be read: slices and integers for features only, full slices for all other dimensions."""
-    if any(p is not None and not isinstance(p, (int, slice)) for p in parts):
-        return None
-    dim, result = len(x.shape), x
-    for part in reversed(parts):
-        if part is not None:
-            dim -= 1
-            if dim in result.pattern.at:
-                if part != ALL:
-                    return None
-                continue
-        found = _one(result, dim, part)
-        assert found is not None
-        result = found
-    return result
 
 
 def _one(x: Jagged, dim: int, part: Any) -> Any:
@@ -237,14 +220,8 @@ def _between(line: Tensor) -> slice:
 
 def sequence(x: Jagged, number: int) -> Entries:
     """One sequence, ``x[b]`` as on a mask; without copying the others."""
-    pattern = x.pattern
-    start, stop = pattern.offsets[number : number + 2].tolist()
-    behind = (0, 0) * (x.values.ndim - 1) + (0, pattern.longest - (stop - start))
-    values = torch.nn.functional.pad(x.values[start:stop], behind)
-    known = torch.arange(pattern.longest, device=values.device) < stop - start
-    mask = known.reshape(-1, *(1,) * (values.ndim - 1)).expand(values.shape)
-    place = pattern.at[1] - (pattern.at[1] > pattern.at[0])
-    return Entries(values.movedim(0, place), mask.movedim(0, place))
+    whole = padded(of_sequences(x, torch.tensor([number], device=x.values.device)))
+    return Entries(*(part.select(x.pattern.at[0], 0) for part in whole))
 
 
 def at_position(x: Jagged, position: int) -> Entries:
@@ -292,66 +269,20 @@ GATHERED = {"gather": "input dim index sparse_grad", "take_along_dim": "input in
 
 
 def gathered(call: Call) -> Any:
-    """``gather`` and ``take_along_dim``: along features row by row, along the ragged dimension within each sequence."""
+    """``gather`` and ``take_along_dim`` along features, row by row."""
     given = call.bound(GATHERED[call.operation.name])
     x, index, dim = given["input"], given.get("index", given.get("indices")), given.get("dim")
     rank, broadcasts = len(shape_of(x)), "indices" in given
-    if (
-        type(dim) is not int
-        or len(shape_of(index)) != rank
-        or isinstance(index, Entries)
-        or isinstance(x, Entries)
-    ):
+    masked = isinstance(index, Entries) or isinstance(x, Entries)
+    if type(dim) is not int or len(shape_of(index)) != rank or masked:
         return None
     pattern, dim = next(o for o in (x, index) if is_jagged(o)).pattern, as_dim(dim, rank)
-    sizes = [
-        (a, b)
-        for d, (a, b) in enumerate(zip(shape_of(x), shape_of(index), strict=True))
-        if d in pattern.at and d != dim
-    ]
-    if any(a != b and not (broadcasts and 1 in (a, b)) for a, b in sizes):
-        return None
-    if dim not in pattern.at:
-        found = aligned([x, index])
-        if found is None:
+    for d, (a, b) in enumerate(zip(shape_of(x), shape_of(index), strict=True)):
+        if d in pattern.at and a != b and not (broadcasts and 1 in (a, b)):
             return None
-        rows, places = (in_frame(part, pattern.at) for part in found.operands)
-        arguments = (rows, places, dim) if broadcasts else (rows, dim, places)
-        return StoredEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)
-    if dim != pattern.at[-1] or pattern.is_flat or not is_jagged(x) or not x.values.shape[0]:
+    found = None if dim in pattern.at else aligned([x, index])
+    if found is None:
         return None
-    if any(a != b and (b != 1 or is_jagged(index)) for a, b in sizes):
-        return None  # one sequence, read at positions of several
-    return _among_rows(x, index, broadcasts)
-
-
-def _among_rows(x: Jagged, index: Any, broadcasts: bool) -> Any:
-    """The entries of each sequence at the positions of the index, masked beyond its end."""
-    pattern, batch = x.pattern, x.pattern.frame.shape[:-1]
-    if is_jagged(index):
-        if index.pattern.at != pattern.at:
-            return None
-        places, which = index.values, index.pattern.sequences()
-    else:
-        moved = index.movedim(pattern.at, tuple(range(len(pattern.at))))
-        moved = moved.expand(*batch, *moved.shape[len(batch) :])
-        places, count = moved.flatten(0, len(batch)), moved.shape[len(batch)]
-        which = torch.arange(pattern.offsets.shape[0] - 1, device=index.device).repeat_interleave(count)
-    trailing = (1,) * (places.ndim - 1)
-    known = places < pattern.lengths()[which].reshape(-1, *trailing)
-    if can_read(places) and bool(((places < 0) | (places >= pattern.longest)).any()):
-        return None  # PyTorch raises the error
-    rows = torch.where(known, places + pattern.offsets[which].reshape(-1, *trailing), 0)
-    values = x.values
-    if broadcasts:
-        shape = torch.broadcast_shapes(values.shape[1:], rows.shape[1:])
-        values, rows, known = values.expand(-1, *shape), rows.expand(-1, *shape), known.expand(-1, *shape)
-    found = values.gather(0, rows)
-    if is_jagged(index):
-        if is_complete(known):
-            return StoredEntries(found, index.pattern)
-        return Entries(*[padded(StoredEntries(part, index.pattern)).values for part in (found, known)])
-    order = tuple(range(len(pattern.at)))
-    return Entries(
-        *[part.unflatten(0, (*batch, count)).movedim(order, pattern.at) for part in (found, known)]
-    )
+    rows, places = (in_frame(part, pattern.at) for part in found.operands)
+    arguments = (rows, places, dim) if broadcasts else (rows, dim, places)
+    return StoredEntries(out_of_frame(call.function(*arguments), pattern.at), found.pattern)

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
-from maskgrad.semantics.entries import HALVES, Entries, widened
-from maskgrad.semantics.jagged.operators import are_wanted, can_multiply, product_of_sequences
-from maskgrad.semantics.jagged.rows import Call, aligned, at_rows, from_padded, is_jagged, trailing
-from maskgrad.semantics.jagged.sequences import totals
+from maskgrad.semantics.jagged.rows import Call, at_rows, from_padded, is_jagged, trailing
 from maskgrad.semantics.products import Equation, einsum_call, written_out
 from maskgrad.semantics.stored.contractions import RANKS
-from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
+from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = ["RULES"]
 
@@ -52,140 +47,56 @@ def einsum(call: Call) -> Any:
 def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
     """The sums of the existing products, with one letter for batch and ragged dimension.
 
-    None if these dimensions are separated, or if the intermediate result is larger than the operands.
+    None if a position of the result is not one of the rows: these are summed, or separated.
     """
     first = next(i for i, factor in enumerate(factors) if is_jagged(factor))
     pattern: JaggedPattern = factors[first].pattern
     frame = [meeting.terms[first][place] for place in pattern.at]
-    found = [_in_rows(f, list(t), frame, pattern) for f, t in zip(factors, meeting.terms, strict=True)]
-    sizes = {
-        c: n for f, t in zip(factors, meeting.terms, strict=True) for c, n in zip(t, shape_of(f), strict=True)
-    }
-    if any(part is None for part in found) or any(
-        c not in meeting.result and not n for c, n in sizes.items()
+    terms = [(factor, list(term)) for factor, term in zip(factors, meeting.terms, strict=True)]
+    sizes = {c: n for factor, term in terms for c, n in zip(term, shape_of(factor), strict=True)}
+    summed = [c for c in sizes if c not in meeting.result]
+    if any(c in frame or not sizes[c] for c in summed) or not all(
+        _fits(*own, frame, pattern) for own in terms
     ):
         return None
-    parts: list[_Part] = [part for part in found if part is not None]
+    moved = pattern.moved(tuple([meeting.result.index(c) for c in frame]))
+    parts = [_in_rows(factor, term, frame, pattern) for factor, term in terms]
+    if any(part is None for part in parts):
+        return from_padded(call.on_padded().values, moved)
     rest = "".join([c for c in meeting.result if c not in frame])
-    kept = [c for c in frame if c in meeting.result]
-    if any(part.of_sequences for part in parts):
-        if kept != frame:
-            return None
-        if not can_read(*pattern.tensors()):
-            values = _by_operator(parts, frame[-1] + rest, pattern)
-            if values is not None:
-                return _placed(values, meeting.result, frame, pattern)
-            places = tuple([meeting.result.index(c) for c in frame])
-            return from_padded(call.on_padded().values, pattern.moved(places))
-        return _placed(_each(parts, frame[-1] + rest, pattern), meeting.result, frame, pattern)
-    if kept == frame:
-        return _placed(_sum(parts, frame[-1] + rest), meeting.result, frame, pattern)
-    if not kept:
-        values = _sum(parts, rest)
-        return Entries(values, (pattern.offsets[-1] > 0).expand(values.shape))
-    if kept != frame[:-1] or not any(set(rest) <= set(term) for term in meeting.terms):
-        return None
-    wide = [part._replace(values=widened(part.values)) for part in parts]
-    result = totals(_sum(wide, frame[-1] + rest), pattern)
-    order = [("".join(kept) + rest).index(c) for c in meeting.result]
-    return result and Entries(
-        result.values.to(parts[0].values.dtype).permute(order), result.mask.permute(order)
-    )
+    letters, rows = zip(*[part for part in parts if part is not None], strict=True)
+    return StoredEntries(torch.einsum(f"{','.join(letters)}->{frame[-1]}{rest}", *rows), moved)
 
 
-class _Part(NamedTuple):
-    """A factor with one row for each position, or for each sequence, or neither; the first letter is the row."""
+def _fits(factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern) -> bool:
+    """Return whether a factor is plain, or has the rows of the pattern."""
+    if not is_jagged(factor):
+        return isinstance(factor, Tensor)
+    if len(set(term)) < len(term):
+        return False
+    return [term[place] for place in factor.pattern.at] == frame and same_lengths(pattern, factor.pattern)
 
-    values: Tensor
-    letters: str
-    of_sequences: bool = False
 
-
-def _in_rows(factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern) -> _Part | None:
-    """A factor by the rows of the pattern; a matrix per sequence is not copied for each row."""
-    if isinstance(factor, Entries) or len(set(term)) < len(term):
-        return None
+def _in_rows(
+    factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern
+) -> tuple[str, Tensor] | None:
+    """The letters and values of a factor by rows, whose letter comes first; None for a matrix for each sequence."""
+    features = [c for c in term if c not in frame]
     if is_jagged(factor):
-        fits = [term[place] for place in factor.pattern.at] == frame and same_lengths(pattern, factor.pattern)
-        return (
-            _Part(factor.values, "".join([frame[-1], *[c for c in term if c not in frame]])) if fits else None
-        )
+        return "".join([frame[-1], *features]), factor.values
     repeated = [i for i, c in enumerate(term) if c in frame and factor.shape[i] == 1]
     plain, term = factor.squeeze(repeated), [c for i, c in enumerate(term) if i not in repeated]
-    own, rest = [c for c in frame if c in term], [c for c in term if c not in frame]
-    sizes = pattern.sizes
-    if any(plain.shape[term.index(c)] != size for c, size in zip(frame, sizes, strict=True) if c in own):
+    own = [c for c in frame if c in term]
+    sizes = zip(frame, pattern.sizes, strict=True)
+    if len(set(term)) < len(term) or any(plain.shape[term.index(c)] != n for c, n in sizes if c in own):
         return None
     if not own:
-        return _Part(plain, "".join(term))
-    plain = plain.permute([term.index(c) for c in (*own, *rest)])
-    if own != frame and len(rest) > 1:
-        if own != frame[:-1]:  # a matrix for each position
-            return None
-        return _Part(plain.flatten(0, len(own) - 1), frame[-1] + "".join(rest), True)
+        return "".join(term), plain
+    if len(features) > 1 and own != frame:
+        return None
+    plain = plain.permute([term.index(c) for c in (*own, *features)])
     plain = plain[tuple([slice(None) if c in own else None for c in frame])]
-    return _Part(at_rows(plain, pattern.canonical()), frame[-1] + "".join(rest))
-
-
-def _sum(parts: list[_Part], result: str) -> Tensor:
-    """``einsum``, except where it is twice as slow: for matrices of single rows, which use a call per sequence."""
-    if len(parts) == 2:
-        (a, left, _), (b, right, _) = parts
-        if left == right and left[:-1] == result and a.dtype not in HALVES:
-            return (a * b).sum(-1)
-        if len(left) == 2 and left[1:] == right[:1] and left[0] + right[1:] == result:
-            return torch.matmul(a, b)
-    return torch.einsum(f"{','.join([p.letters for p in parts])}->{result}", *[p.values for p in parts])
-
-
-def _by_operator(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor | None:
-    """The same in a graph, for real rows and one matrix per sequence."""
-    parts = sorted(parts, key=lambda part: part.of_sequences)
-    if [part.of_sequences for part in parts] != [False, True]:
-        return None
-    (rows, one, _), (matrices, other, _) = parts
-    if not are_wanted(rows) or one[:1] != result[0] or not can_multiply(one, other[1:], result):
-        return None
-    return product_of_sequences(f"{one},{other[1:]}->{result}", rows, matrices, pattern.offsets)
-
-
-def _each(parts: list[_Part], result: str, pattern: JaggedPattern) -> Tensor:
-    """One product for each sequence that has rows."""
-    lengths = pattern.lengths().tolist()
-    row, split = result[0], []
-    for part in parts:
-        if part.of_sequences:
-            split.append(
-                [part._replace(values=one, letters=part.letters[1:]) for one in part.values.unbind()]
-            )
-        elif part.letters[:1] == row:
-            split.append([part._replace(values=one) for one in part.values.split(lengths)])
-        else:
-            split.append([part] * len(lengths))
-    one_each = [
-        _sum(list(own), result) for own, n in zip(zip(*split, strict=True), lengths, strict=True) if n
-    ]
-    return torch.cat(one_each) if one_each else _sum([own[0] for own in split], result)
-
-
-def _placed(values: Tensor, result: str, frame: list[str], pattern: JaggedPattern) -> StoredEntries:
-    return StoredEntries(values, pattern.moved(tuple([result.index(c) for c in frame])))
-
-
-def bilinear(call: Call) -> Any:
-    """``F.bilinear`` of two batches along features."""
-    given = call.bound("input1 input2 weight bias")
-    first, second = given.pop("input1"), given.pop("input2")
-    if any(map(is_masked, given.values())) or len(shape_of(first)) != len(shape_of(second)):
-        return None
-    found = aligned([first, second])
-    if found is None or any(map(is_masked, found.operands)):
-        return None
-    if max(found.pattern.at) == len(shape_of(first)) - 1:
-        return None
-    number = found.pattern.index.shape[0]
-    rows = [operand.expand(number, *operand.shape[1:]) for operand in found.operands]
-    return StoredEntries(F.bilinear(*rows, **given), found.pattern)
+    return "".join([frame[-1], *features]), at_rows(plain, pattern.canonical())
 
 
 def addmm(call: Call) -> Any:
@@ -201,6 +112,5 @@ def addmm(call: Call) -> Any:
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(("matmul", "mm", "bmm", "mv"), matmul),
     "einsum": einsum,
-    "bilinear": bilinear,
     "addmm": addmm,
 }

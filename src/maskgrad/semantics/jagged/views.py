@@ -10,10 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from maskgrad.mode import can_read, mode
-from maskgrad.patterns.jagged import jagged_pattern, same_lengths
+from maskgrad.patterns.jagged import same_lengths
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import (
@@ -24,7 +23,6 @@ from maskgrad.semantics.jagged.rows import (
     is_jagged,
     of_lengths,
     of_sequences,
-    rows_at,
 )
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.stored.entries import StoredEntries, densified, is_masked
@@ -180,8 +178,6 @@ def cat(call: Call) -> Any:
     """Along features, if all have the same lengths; along the one batch dimension always."""
     given = call.bound("tensors dim")
     parts, dim = given["tensors"], given.get("dim", 0)
-    if len(parts) == 2 and isinstance(parts[0], Tensor) and is_jagged(parts[1]):
-        return _in_front(parts[0], parts[1], dim)
     if not all(is_jagged(part) for part in parts):
         return None
     first = parts[0]
@@ -201,26 +197,6 @@ def cat(call: Call) -> Any:
     values = torch.cat([part.values for part in parts])
     lengths = torch.cat([p.lengths() for p in patterns])
     return StoredEntries(values, of_lengths(lengths, sizes, first.pattern.at, values.shape[0]))
-
-
-def _in_front(plain: Tensor, x: Jagged, dim: int) -> StoredEntries | None:
-    """The same number of rows in front of each sequence."""
-    pattern = x.pattern
-    if pattern.is_flat or plain.ndim != len(x.shape) or as_dim(dim, plain.ndim) != pattern.at[-1]:
-        return None
-    places, batch = pattern.at, pattern.frame.shape[:-1]
-    if any(plain.shape[d] != x.shape[d] for d in range(plain.ndim) if d != places[-1]):
-        return None  # PyTorch raises the error
-    added = plain.shape[places[-1]]
-    number = pattern.offsets.shape[0] - 1
-    offsets = pattern.offsets + added * torch.arange(number + 1, device=plain.device)
-    rows = pattern.index.shape[0] + added * number
-    whole = jagged_pattern(offsets, rows, (*batch, added + pattern.longest), places)
-    first = plain.movedim(places, tuple(range(len(places)))).flatten(0, len(batch))
-    values = torch.cat([first, x.values])
-    own = (torch.arange(added, device=plain.device) + offsets[:-1, None]).flatten()
-    order = torch.cat([own, rows_at(offsets[:-1] + added, pattern)])
-    return StoredEntries(torch.empty_like(values).index_copy(0, order, values), whole)
 
 
 def stack(call: Call) -> Any:

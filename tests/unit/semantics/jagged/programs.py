@@ -56,8 +56,12 @@ class Program(NamedTuple):
 BEHIND = "the filled values are specified beyond the ends, too"
 PREFIX = "specified positions do not start each sequence"
 #: … and why not in a graph.
-COUNTED = "the number of long enough sequences is unknown in a graph"
+STATISTIC = "which sequences have a statistic is unknown in a graph"
 READ = "the lengths are unknown in a graph"
+SUMMED = "sums over positions"
+ALONG = "positions are read along each sequence"
+RUNNING = "entries along each sequence; the result has the rows"
+MATRICES = "a matrix for each sequence; the result has the rows"
 
 PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Selection": (
@@ -80,38 +84,39 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Products": (
         Program("x @ weight"),
         Program("x @ vector"),
-        Program("x @ matrices"),
-        Program("torch.bmm(x, matrices)"),
+        Program("x @ matrices", MATRICES),
+        Program("torch.bmm(x, matrices)", MATRICES),
         Program("torch.einsum('btd,de->bte', x, weight)"),
-        Program("torch.einsum('btd,bde->bte', x, matrices)"),
+        Program("torch.einsum('btd,bde->bte', x, matrices)", MATRICES),
         Program("torch.einsum('btd,bd->bt', x, query)"),
         Program("torch.einsum('btd,btd->bt', x, y)"),
-        Program("torch.einsum('btd,bt->bd', x, x.mean(-1))"),
-        Program("torch.einsum('btd,btf->df', x, y)", meets=True),
+        Program("torch.einsum('btd,bt->bd', x, x.mean(-1))", SUMMED),
+        Program("torch.einsum('btd,btf->df', x, y)", SUMMED, meets=True),
         Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)"),
         Program("torch.einsum('btd,bsd->bts', x, y)", "products of all pairs of positions"),
-        Program("F.bilinear(x, y, cube)"),
-        Program("F.bilinear(x, y, cube, bias)"),
+        Program("F.bilinear(x, y, cube)", "of two batches"),
+        Program("F.bilinear(x, y, cube, bias)", "of two batches"),
         Program("F.prelu(x, slope)"),
         Program("F.glu(x)"),
     ),
     "Per-sequence statistics": (
-        Program("x - x.mean(1, keepdim=True)"),
-        Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=COUNTED),
+        Program("x - x.mean(1, keepdim=True)", in_graph=STATISTIC),
+        Program("(x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True)", in_graph=STATISTIC),
         Program(
             "(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()",
+            in_graph=STATISTIC,
         ),
         Program("x - x.mean()", meets=True),
         Program("x.softmax(1)"),
         Program("x.log_softmax(1)"),
-        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)"),
-        Program("(x - x.logsumexp(1, keepdim=True)).exp()"),
+        Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)", in_graph=STATISTIC),
+        Program("(x - x.logsumexp(1, keepdim=True)).exp()", in_graph=STATISTIC),
         Program("x.max(1).values"),
         Program("F.normalize(x, dim=1)"),
-        Program("x.cumsum(1)"),
-        Program("x.cumprod(1)", in_graph=READ),
-        Program("x.cummax(1).values", in_graph=READ),
-        Program("x.sort(1).values", in_graph=READ),
+        Program("x.cumsum(1)", RUNNING),
+        Program("x.cumprod(1)", RUNNING),
+        Program("x.cummax(1).values", RUNNING),
+        Program("x.sort(1).values", RUNNING),
     ),
     "Shapes": (
         Program("x.unsqueeze(1)"),
@@ -122,7 +127,7 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.repeat_interleave(2, dim=-1)"),
         Program("x.repeat_interleave(2, dim=0)", meets=True),
         Program("x.repeat(1, 2, 1)", PREFIX, meets=True),
-        Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)"),
+        Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)", "a plain part", meets=True),
         Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX, meets=True),
         Program("torch.cat([x, y])", meets=True),
         Program("x.flip(1)", PREFIX, meets=True),
@@ -131,9 +136,9 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.gather(-1, labels.unsqueeze(-1))"),
         Program("x.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)"),
         Program("x.take_along_dim(labels.unsqueeze(-1), -1)"),
-        Program("x.take_along_dim(x.argsort(1), 1)", in_graph=READ),
-        Program("x.gather(1, places)", meets=True),
-        Program("x.take_along_dim(places, 1)", meets=True),
+        Program("x.take_along_dim(x.argsort(1), 1)", ALONG),
+        Program("x.gather(1, places)", ALONG, meets=True),
+        Program("x.take_along_dim(places, 1)", ALONG, meets=True),
         Program("F.one_hot(labels, 4)"),
         Program("torch.bucketize(x, edges)"),
         Program("torch.searchsorted(edges, x)"),
