@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.mode import can_read
 from maskgrad.semantics.entries import (
     Entries,
     Operand,
@@ -36,8 +31,6 @@ GRADIENT = "torch's, over the common coordinates"
 
 #: From this many rows on torch computes Euclidean distances with matrix products.
 MANY = 25
-#: Maximum number of differences computed at once: some MB.
-BLOCK = 2**20
 
 
 def difference(x: Operand, y: Operand) -> Entries:
@@ -59,7 +52,7 @@ def cdist(
 ) -> Entries:
     """``cdist``: every row of ``x1`` with every row of ``x2``.
 
-    Euclidean distances of many rows come from matrix products, as in torch. Others are computed in blocks.
+    Euclidean distances of many rows come from matrix products, as in torch.
     """
     mode, (rows, others) = compute_mode, (values_of(x).shape[-2] for x in (x1, x2))
     torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch raises the errors
@@ -67,40 +60,7 @@ def cdist(
     if p == 2 and (mode == "use_mm_for_euclid_dist" or many):
         return euclidean_by_products(x1, x2)
 
-    def every(one: Operand, other: Operand) -> Entries:
-        return minkowski(difference(_each(one, -2), _each(other, -3)), p)
-
-    size = others * values_of(x1).shape[-1] * math.prod(values_of(x2).shape[:-2])
-    if not may_split(x1, x2) or rows * size <= BLOCK:
-        return every(x1, x2)
-    parts = [recomputed(every, part, x2) for part in _split(x1, max(1, BLOCK // size))]
-    return Entries(*(torch.cat(part, -2) for part in zip(*parts, strict=True)))
-
-
-def may_split(*operands: Operand) -> bool:
-    """Return whether many differences may be computed in blocks; not in a graph or under a transformation."""
-    return all(can_read(values_of(x)) for x in operands)
-
-
-def recomputed(body: Callable[..., Entries], *operands: Operand) -> Entries:
-    """Run ``body``, saving only the operands for the backward pass, which runs it again."""
-    values = [values_of(x) for x in operands]
-    masks = [x.mask if isinstance(x, Entries) else None for x in operands]
-
-    def run(*values: Tensor) -> Any:
-        given = [v if m is None else Entries(v, m) for v, m in zip(values, masks, strict=True)]
-        return tuple(body(*given))
-
-    if not (torch.is_grad_enabled() and any(v.requires_grad for v in values)):
-        return Entries(*run(*values))
-    return Entries(*checkpoint(run, *values, use_reentrant=False, preserve_rng_state=False))
-
-
-def _split(x: Operand, step: int) -> list[Operand]:
-    """Split into blocks of ``rows`` rows."""
-    if not isinstance(x, Entries):
-        return list(x.split(step, -2))
-    return [Entries(*parts) for parts in zip(*(part.split(step, -2) for part in x), strict=True)]
+    return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
 
 
 def _each(x: Operand, dim: int) -> Operand:
@@ -130,19 +90,10 @@ def euclidean_by_products(x: Operand, y: Operand) -> Entries:
 def pdist(input: Entries, p: float = 2.0) -> Entries:
     """``pdist``: every pair of rows, once."""
     F.pdist(input.values[:0].float(), p)  # torch raises the errors
-    count, width = input.values.shape
+    count = len(input.values)
     i, j = torch.triu_indices(count, count, 1, device=input.values.device)
-
-    def some(input: Entries, i: Tensor, j: Tensor) -> Entries:
-        rows = [Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j)]
-        return minkowski(difference(*rows), p)
-
-    if not may_split(input) or len(i) * width <= BLOCK:
-        return some(input, i, j)
-    step = max(1, BLOCK // width)
-    blocks = zip(i.split(step), j.split(step), strict=True)
-    parts = [recomputed(functools.partial(some, i=a, j=b), input) for a, b in blocks]
-    return Entries(*(torch.cat(part) for part in zip(*parts, strict=True)))
+    one, other = (Entries(input.values.index_select(0, k), input.mask.index_select(0, k)) for k in (i, j))
+    return minkowski(difference(one, other), p)
 
 
 def dist(input: Operand, other: Operand, p: float = 2) -> Entries:

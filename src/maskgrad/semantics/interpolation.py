@@ -28,9 +28,6 @@ from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.pooling import adaptive_average, as_tuple, shared
 from maskgrad.semantics.signatures import bound, paired
 
-#: Number of neighbours that each mode reads along a dimension, unless downsampling.
-NEIGHBOURS = {"linear": 2, "bilinear": 2, "trilinear": 2, "bicubic": 4, "lanczos": 6}
-
 #: Modes that copy.
 MOVING = ("nearest", "nearest-exact")
 
@@ -67,7 +64,7 @@ def interpolate(
         return Entries(result, known.expand(result.shape))
     for i in range(rank):
         weights = _weights(given, values.shape[2 + i], result.shape[2 + i], i, rank)
-        mask = _all_neighbours(mask, 2 + i, weights, _most_neighbours(given, weights))
+        mask = _all_neighbours(mask, 2 + i, weights)
     return Entries(result, mask.expand(result.shape))
 
 
@@ -93,25 +90,12 @@ def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int
     return weights
 
 
-def _most_neighbours(given: dict[str, Any], weights: Tensor) -> int:
-    length, results = weights.shape
-    count = NEIGHBOURS[given["mode"]]
-    if given.get("antialias"):  # downsampling averages more of them
-        count = count * -(-max(length, results) // results) + 2
-    return min(count, length)
-
-
-def _all_neighbours(mask: Tensor, dim: int, weights: Tensor, count: int) -> Tensor:
+def _all_neighbours(mask: Tensor, dim: int, weights: Tensor) -> Tensor:
     """True where all entries along ``dim`` that have a weight are specified."""
     tolerance = ROUNDINGS * torch.finfo(torch.float64).eps * weights.shape[0]
-    has_weight, neighbour = (weights.abs() > tolerance).to(torch.uint8).topk(count, dim=0)
-    shape = [-1 if d == dim else 1 for d in range(mask.ndim)]
-    result: Tensor | None = None
-    for index, needed in zip(neighbour.to(mask.device), has_weight.bool().to(mask.device), strict=True):
-        there = mask.index_select(dim, index) | ~needed.reshape(shape)
-        result = there if result is None else result & there
-    assert result is not None  # every result has a neighbour
-    return result
+    has_weight = (weights.abs() > tolerance).float().to(mask.device)
+    missing = (~mask).float().movedim(dim, -1) @ has_weight
+    return (missing == 0).movedim(-1, dim)
 
 
 def affine_grid(function: Callable[..., Any], theta: Entries, *args: Any, **kwargs: Any) -> Entries:

@@ -1,9 +1,4 @@
-"""Order statistics: medians, k-th smallest entries, modes and quantiles of the specified entries.
-
-Medians and k-th entries are selected, not sorted, in linear time: unspecified entries are filled so that they do
-not change the requested rank. A filler that ties with a specified entry may be selected in its place; the
-value is right then, and the position is looked up again.
-"""
+"""Order statistics: medians, k-th smallest entries, modes and quantiles of the specified entries, sorted."""
 
 from __future__ import annotations
 
@@ -13,78 +8,52 @@ import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.extrema import lowest
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.dimensions import as_dim, positions_along, size_along
+from maskgrad.semantics.dimensions import as_dim, positions_along
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.sorting import extreme, read, same, sorted_positions
+from maskgrad.semantics.sorting import read, same, sorted_positions
 from maskgrad.versions import is_before, release
 
 PATTERN = "specified where at least one entry was"
 CHOSEN = "to the selected entry"
 
 
-def _specified_instead(index: Tensor, filled: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """The selected position, or the first specified one with the same value if a filler was selected."""
-    alike = mask & same(filled, filled.gather(dim, index))
-    return torch.where(mask.gather(dim, index), index, alike.to(torch.uint8).argmax(dim, keepdim=True))
-
-
-def _balanced(input: Entries, dim: int) -> Tensor:
-    """Fillers below and above all entries, such that the lower median of all is that of the specified ones."""
-    values, mask = input
-    count = kernels.masked_count(mask, (dim,), True)
-    below = (size_along(mask, dim) - 1) // 2 - (count - 1).clamp(min=0) // 2
-    low, high = (torch.full_like(values, lowest(values.dtype, largest)) for largest in (True, False))
-    filler = torch.where((~mask).cumsum(dim) <= below, low, high)
-    return torch.where(mask, values.detach(), filler)
+def _at_rank(input: Entries, dim: int, rank: Tensor) -> Tensor:
+    """The position of the entry of this rank among the specified ones."""
+    return sorted_positions(input, dim).gather(dim, rank)
 
 
 def _median_position(input: Entries, dim: int, ignore_nan: bool) -> Tensor:
     values, mask = input
-    if ignore_nan and values.is_floating_point():
-        filled = torch.where(mask, values.detach(), torch.nan)
-        index = torch.nanmedian(filled, dim, keepdim=True).indices
-    else:
-        filled = _balanced(input, dim)
-        index = torch.median(filled, dim, keepdim=True).indices
-    return _specified_instead(index, filled, mask, dim)
+    is_nan = mask & values.isnan()
+    count = mask.sum(dim, keepdim=True)
+    numbers = count - is_nan.sum(dim, keepdim=True)
+    rank = ((numbers if ignore_nan else count) - 1).clamp(min=0) // 2
+    if not ignore_nan:  # NaN is sorted last
+        rank = torch.where(numbers < count, count - 1, rank)
+    return _at_rank(input, dim, rank)
 
 
-class _SharedByEquals(torch.autograd.Function):
+def _shared_by_equals(input: Entries, index: Tensor) -> Tensor:
     """Entry ``index`` of a vector; ties share its gradient, as in torch's full medians."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(values: Tensor, mask: Tensor, index: Tensor) -> Tensor:
-        return torch.where(mask, values, 0).gather(0, index)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values, mask, _ = inputs
-        ctx.save_for_backward(values, mask, output)
-
-    @staticmethod
-    def _share(ctx: Any) -> Tensor:
-        values, mask, output = ctx.saved_tensors
-        equals = (mask & same(values.detach(), output.detach())).to(output.dtype)
-        share: Tensor = equals / equals.sum().clamp(min=1)
-        return share
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        share = _SharedByEquals._share(ctx)
-        return torch.where(share != 0, grad, 0) * share, None, None
+    values = filled(input)
+    found = values.detach().gather(0, index)
+    equals = (input.mask & same(values.detach(), found)).to(values.dtype)
+    picked = (torch.where(equals != 0, values, 0) * (equals / equals.sum().clamp(min=1))).sum(0, keepdim=True)
+    # the exact value with the gradient of the mean of the ties; infinite ones have no rounding to correct
+    return torch.where(found.isfinite(), found + (picked - picked.detach()), picked)
 
 
 def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
     values, mask = input
+    torch.median(torch.zeros(1, dtype=values.dtype, device=values.device))  # torch's own check of the dtype
     if dim is not None:
         dim = as_dim(dim, values.ndim)
         kind = torch.return_types.nanmedian if ignore_nan else torch.return_types.median
+        if values.ndim and not values.shape[dim]:
+            torch.median(values, dim)  # raises
         index = _median_position(input, dim, ignore_nan)
         return _pair(kind, input, index, dim, keepdim)
     if values.numel() == 0:
@@ -93,8 +62,7 @@ def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) ->
     index = _median_position(flat, 0, ignore_nan)
     if not values.is_floating_point():
         return Entries(read(flat, 0, index).squeeze(0), mask.any())
-    result: Tensor = _SharedByEquals.apply(*flat, index)  # type: ignore[no-untyped-call]
-    return Entries(result.squeeze(0), mask.any())
+    return Entries(_shared_by_equals(flat, index).squeeze(0), mask.any())
 
 
 def _pair(
@@ -121,9 +89,8 @@ def kthvalue(input: Entries, k: int, dim: int = -1, keepdim: bool = False) -> An
     """The k-th smallest specified entry and its position; unspecified where there are fewer than k."""
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    filled = torch.where(mask, values.detach(), extreme(values.dtype, True))
-    index = torch.kthvalue(filled, k, dim, keepdim=True).indices
-    index = _specified_instead(index, filled, mask, dim)
+    torch.kthvalue(values.detach(), k, dim)  # torch raises the errors
+    index = _at_rank(input, dim, torch.full_like(mask.sum(dim, keepdim=True), k - 1))
     enough = kernels.masked_count(mask, (dim,), True) >= k
     return _pair(torch.return_types.kthvalue, input, index, dim, keepdim, enough)
 

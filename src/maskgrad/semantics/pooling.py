@@ -7,7 +7,7 @@ The zeros of padding are specified entries created by the operation: with
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 
 AVERAGES: tuple[Any, ...] = (torch.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
@@ -36,40 +35,6 @@ def shared(mask: Tensor, rank: int) -> Tensor:
     return mask
 
 
-def sliding_sizes(
-    lengths: Sequence[int],
-    results: Sequence[int],
-    kernel: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Number of positions in each window, with padding (less the overhang of ceil_mode), and within the data."""
-    both, inside = [], []
-    for length, result, width, step, pad in zip(lengths, results, kernel, stride, padding, strict=True):
-        start = torch.arange(result, device=device) * step - pad
-        end = (start + width).clamp(max=length + pad)
-        both.append(end - start)
-        inside.append(end.clamp(max=length) - start.clamp(min=0))
-    return _outer(both), _outer(inside)
-
-
-def adaptive_sizes(lengths: Sequence[int], results: Sequence[int], device: torch.device) -> Tensor:
-    """Number of positions in each window of an adaptive pooling."""
-    sizes = []
-    for length, result in zip(lengths, results, strict=True):
-        place = torch.arange(result, device=device)
-        sizes.append(-((-(place + 1) * length) // result) - place * length // result)
-    return _outer(sizes)
-
-
-def _outer(sizes: list[Tensor]) -> Tensor:
-    """Product of one size per dimension: (*results)."""
-    rank = len(sizes)
-    shaped = [size.reshape([-1 if d == i else 1 for d in range(rank)]) for i, size in enumerate(sizes)]
-    return math.prod(shaped[1:], start=shaped[0])
-
-
 def average(rank: int) -> Callable[..., Any]:
     """The rule of ``avg_pool``: the sum of the specified entries over their number, or over ``divisor_override``."""
 
@@ -86,34 +51,27 @@ def average(rank: int) -> Callable[..., Any]:
         stride = kernel_size if stride is None or stride == () else stride
         geometry = (as_tuple(kernel_size, rank), as_tuple(stride, rank), as_tuple(padding, rank))
         options: dict[str, Any] = {"ceil_mode": ceil_mode, "count_include_pad": count_include_pad}
-
-        def divisors(pooled: Tensor) -> tuple[Tensor, Tensor]:
-            """Torch's divisor of each window, and the number of padding positions in it."""
-            both, inside = sliding_sizes(
-                values.shape[-rank:], pooled.shape[-rank:], *geometry, device=values.device
-            )
-            return (both, both - inside) if count_include_pad else (inside, torch.zeros_like(inside))
-
-        def pooled(x: Tensor) -> Tensor:
-            result: Tensor = AVERAGES[rank - 1](x, *geometry, **options)
-            return result
-
-        safe = fill(input, mask, 0)
+        safe, few = fill(input, mask, 0), shared(mask, rank)
+        found = AVERAGES[rank - 1](few.float(), *geometry, **options) > 0
+        # shares of the divisor: 1 less the missing entries counts the padding, if it is to be counted
+        precise = torch.float64 if values.device.type != "mps" else torch.float32
+        share = 1 - AVERAGES[rank - 1]((~few).to(precise), *geometry, **options)
         if not values.is_floating_point():
-            sums, count = (_sums(x, rank, geometry, options) for x in (safe, mask.to(safe.dtype)))
-            by = (count + divisors(sums)[1]).clamp(min=1) if divisor_override is None else divisor_override
-            return Entries(torch.div(sums, by, rounding_mode="trunc"), count > 0)
+            sums = _sums(safe, rank, geometry, options)
+            inside = _sums(torch.ones_like(safe), rank, geometry, options)
+            divisor = inside / AVERAGES[rank - 1](torch.ones_like(safe, dtype=precise), *geometry, **options)
+            by = (
+                (divisor * share).round().clamp(min=1).long()
+                if divisor_override is None
+                else divisor_override
+            )
+            return Entries(torch.div(sums, by, rounding_mode="trunc"), found.expand(sums.shape))
         if divisor_override is not None:
             options["divisor_override"] = divisor_override
-        means = pooled(widened(safe))
-        sizes, extra = divisors(means)
-        shares = pooled(shared(mask, rank).to(means.dtype))
-        count = (shares * (sizes if divisor_override is None else divisor_override)).round()
-        if divisor_override is None:
-            # exactly 1 where nothing is missing
-            means = means * (sizes / (count + extra).clamp(min=1)).to(means.dtype)
-        found = (count.abs() > NONE_AT_ALL).expand(means.shape)
-        return Entries(means.to(values.dtype), found)
+        means = AVERAGES[rank - 1](widened(safe), *geometry, **options)
+        if divisor_override is None:  # exactly 1 where nothing is missing
+            means = means / torch.where(found, share, 1).to(means.dtype)
+        return Entries(means.to(values.dtype), found.expand(means.shape))
 
     return rule
 
@@ -130,10 +88,9 @@ def adaptive_average(input: Entries, pooled: Callable[[Tensor], Tensor], rank: i
     """The mean over the specified entries of the windows of ``pooled``."""
     values, mask = input
     means = pooled(widened(fill(input, mask, 0)))
-    sizes = adaptive_sizes(values.shape[-rank:], means.shape[-rank:], values.device)
-    count = (pooled(shared(mask, rank).to(means.dtype)) * sizes).round()
-    means = means * (sizes / count.clamp(min=1)).to(means.dtype)
-    return Entries(means.to(values.dtype), (count > NONE_AT_ALL).expand(means.shape))
+    share = pooled(shared(mask, rank).to(means.dtype))
+    means = means / torch.where(share > 0, share, 1)
+    return Entries(means.to(values.dtype), (share > 0).expand(means.shape))
 
 
 def adaptive(rank: int) -> Callable[..., Any]:

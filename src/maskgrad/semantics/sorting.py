@@ -21,7 +21,7 @@ from maskgrad import kernels
 from maskgrad.errors import UndefinedOnMaskedError
 from maskgrad.kernels.extrema import lowest
 from maskgrad.mode import can_read
-from maskgrad.semantics.dimensions import as_dim, positions_along, size_along, specified_first
+from maskgrad.semantics.dimensions import as_dim, positions_along, specified_first
 from maskgrad.semantics.entries import Entries, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.signatures import bound
@@ -84,39 +84,16 @@ def same(a: Tensor, b: Tensor) -> Tensor:
     return (a == b) | ((a != a) & (b != b))
 
 
-def _with_missed(
-    chosen: Tensor, input: Entries, filled: Tensor, worst: float | int | bool, dim: int
-) -> Tensor:
-    """Replace selected masked positions by specified entries that tie with the filler, as far as possible.
-
-    Only entries equal to the filler can have been missed, and they are interchangeable.
-    """
-    size, slots = size_along(filled, dim), size_along(chosen, dim)
-    known = input.mask.gather(dim, chosen)
-    taken = torch.zeros_like(filled, dtype=torch.bool).scatter(dim, chosen, True)
-    candidates = input.mask & ~taken & same(filled, torch.full_like(filled, worst))
-    number = candidates.cumsum(dim)
-    # the position of candidate i in slot i; those beyond the last slot share one that is not read
-    slot = torch.where(candidates & (number <= slots), number - 1, slots)
-    shape = list(chosen.shape)
-    shape[dim] = slots + 1
-    missed = torch.full(shape, size, device=chosen.device).scatter(dim, slot, positions_along(filled, dim))
-    gap = (~known).cumsum(dim) - 1
-    replacement = missed.gather(dim, gap.clamp(min=0))
-    return torch.where(known | (replacement == size), chosen, replacement)
-
-
 def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
-    """The k largest (smallest) specified entries; if there are fewer, the last results are unspecified."""
+    """The k largest or smallest specified entries; the last are unspecified where there are fewer than k."""
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    worst = extreme(values.dtype, not largest)
-    filled = torch.where(mask, values.detach(), worst)
-    index = torch.topk(filled, k, dim, largest, sorted).indices
+    index = torch.topk(
+        torch.where(mask, values.detach(), extreme(values.dtype, not largest)), k, dim, largest
+    ).indices
     known = mask.gather(dim, index)
-    if values.ndim and k and not (can_read(known) and known.all()):
-        index = _with_missed(index, input, filled, worst, dim)
-        index = index.gather(dim, specified_first(mask.gather(dim, index), dim))
+    if values.ndim and not (can_read(known) and known.all()):  # a filler may tie with a specified entry
+        index = sorted_positions(input, dim, largest).narrow(dim, 0, k)
         known = mask.gather(dim, index)
     kind: Any = torch.return_types.topk
     return kind([Entries(read(input, dim, index), known), Entries(index, known)])

@@ -209,31 +209,3 @@ def test_second_derivatives() -> None:
     point = torch.randn(5).double().requires_grad_()
     assert torch.autograd.gradcheck(f, point)
     assert torch.autograd.gradgradcheck(f, point)
-
-
-@pytest.mark.parametrize("p", [0.0, 1.0, 2.0, 3.0])
-def test_block_by_block(monkeypatch: pytest.MonkeyPatch, p: float) -> None:
-    x, mask = random(5, 3)
-    y, other = random(2, 4, 3)
-
-    def distances(x: Tensor, y: Tensor) -> tuple[Any, ...]:
-        one, two = mg.masked(x, mask), mg.masked(y, other)
-        plain = "donot_use_mm_for_euclid_dist"
-        return F.pdist(one, p), torch.cdist(one, two, p, plain), torch.cdist(one, y.nan_to_num(), p, plain)
-
-    def both(x: Tensor, y: Tensor) -> Tensor:
-        return torch.cat([part.filled(0.0).reshape(-1) for part in distances(x, y)])
-
-    whole, expected = distances(x, y), both(x, y)
-    slopes = torch.autograd.grad(expected.square().sum(), (x, y))
-    monkeypatch.setattr("maskgrad.semantics.distances.BLOCK", 7)
-    for found, right in zip(distances(x, y), whole, strict=True):
-        assert found.mask.equal(right.mask)
-    assert both(x, y).equal(expected)
-    for found, right in zip(torch.autograd.grad(both(x, y).square().sum(), (x, y)), slopes, strict=True):
-        torch.testing.assert_close(found, right)
-    with torch.no_grad():
-        assert both(x, y).equal(expected)
-    if p > 1:
-        points = [torch.where(m, t, 0).detach().requires_grad_() for t, m in ((x, mask), (y, other))]
-        assert torch.autograd.gradgradcheck(both, points)
