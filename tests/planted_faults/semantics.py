@@ -22,8 +22,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the last two dimensions of a sparse batch are taken for the first two",
         "semantics/stored/views.py",
-        "return permute(x, order_after(function, len(x.shape), *args, **kwargs))",
-        "return permute(x, [1, 0, *range(2, len(x.shape))])",
+        "return permute(input, order_after(function, len(input.shape), *args, **kwargs))",
+        "return permute(input, [1, 0, *range(2, len(input.shape))])",
     ),
     Fault(
         "a layout without a rule computes on stored values alone",

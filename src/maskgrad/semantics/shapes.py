@@ -12,13 +12,13 @@ from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.stored.entries import is_masked, shape_of
 
 
-def order_after(function: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> list[int]:
+def order_after(function: Callable[..., Any], rank: int, /, *args: Any, **kwargs: Any) -> list[int]:
     """The order of the ``rank`` dimensions after a function that permutes them."""
     model = torch.empty([2 + d for d in range(rank)], dtype=torch.bool, device="meta")
     return [size - 2 for size in function(model, *args, **kwargs).shape]
 
 
-def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
+def shape_after(function: Callable[..., Any], shape: torch.Size, /, *args: Any, **kwargs: Any) -> torch.Size:
     """The shape of a function's result for an operand of ``shape``; reads only the shape of other operands."""
     plain = not kwargs and all(type(a) is int for a in args)
     if plain and mode() not in TRACED:  # traced graphs do not read caches
@@ -26,7 +26,7 @@ def shape_after(function: Callable[..., Any], shape: torch.Size, *args: Any, **k
     return _asked(function, shape, *args, **kwargs)
 
 
-def _asked(function: Callable[..., Any], shape: torch.Size, *args: Any, **kwargs: Any) -> torch.Size:
+def _asked(function: Callable[..., Any], shape: torch.Size, /, *args: Any, **kwargs: Any) -> torch.Size:
     model = torch.empty(shape, dtype=torch.bool, device="meta")
     if function is torch.Tensor.unflatten:  # written in Python, and not traceable by torch.compile
         function = torch.unflatten

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +16,7 @@ from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPatter
 from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.entries import widened as halves_widened
+from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.stored.entries import StoredEntries, exploded, undivided, widened
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
@@ -89,23 +87,7 @@ class Groups(Rows):
 
     def variance(self, entries: Tensor, correction: float) -> Tensor:
         """Variance of each group, (n, *dense) -> (g, *dense), float32 for half precision."""
-        if self._is_line(entries):
-            return kernels.masked_variance(*as_entries(entries), (0,), True, correction)[0]
         return kernels.segment_variance(entries, self, correction)
-
-    def reduced(
-        self, entries: Tensor, masked: Callable[..., Any] | None, segments: Callable[..., Any], *options: Any
-    ) -> Tensor:
-        """The result of a kernel, (n, *dense) -> (g, *dense), at least float32; of one line or of segments."""
-        if masked is not None and self._is_line(entries):
-            found: Tensor = masked(*as_entries(halves_widened(entries)), (0,), True, *options)[0]
-        else:
-            found = segments(entries, self, *options)
-        return found
-
-    def _is_line(self, entries: Tensor) -> bool:
-        """One group of real entries, which many threads can share: a masked kernel does it."""
-        return self.is_one and not entries.is_complex()
 
     def only(self, which: Tensor) -> Groups:
         """Select some of the groups (g,), of which only the indices are used afterwards."""

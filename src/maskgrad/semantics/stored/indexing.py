@@ -43,9 +43,9 @@ def section(x: StoredEntries, at: int, start: int, length: int, step: int = 1) -
     return _resized(x, at, length, kept, x.entries[inside])
 
 
-def _narrow(x: StoredEntries, dim: int, start: Any, length: int) -> StoredEntries:
-    at = as_dim(dim, len(x.shape))
-    size, begin = x.shape[at], int(start)
+def _narrow(input: StoredEntries, dim: int, start: Any, length: int) -> StoredEntries:
+    at = as_dim(dim, len(input.shape))
+    size, begin = input.shape[at], int(start)
     if not -size <= begin <= size:
         raise IndexError(
             f"start out of range (expected to be in range of [{-size}, {size}], but got {begin})"
@@ -53,34 +53,36 @@ def _narrow(x: StoredEntries, dim: int, start: Any, length: int) -> StoredEntrie
     begin = begin + size if begin < 0 else begin
     if length < 0 or begin + length > size:
         raise RuntimeError(f"start ({begin}) + length ({length}) exceeds dimension size ({size}).")
-    return section(x, at, begin, length)
+    return section(input, at, begin, length)
 
 
-def _select(x: StoredEntries, dim: int, index: Any) -> Any:
+def _select(input: StoredEntries, dim: int, index: Any) -> Any:
     """One slice; the dimension is removed."""
-    at, place = as_dim(dim, len(x.shape)), int(index)
-    size = x.shape[at]
+    at, place = as_dim(dim, len(input.shape)), int(index)
+    size = input.shape[at]
     if not -size <= place < size:
         raise IndexError(f"index {place} is out of bounds for dimension {at} with size {size}")
-    return squeeze(section(x, at, place % size, 1), at)
+    return squeeze(section(input, at, place % size, 1), at)
 
 
-def index_select(x: StoredEntries, dim: int, index: Tensor) -> StoredEntries:
+def index_select(input: StoredEntries, dim: int, index: Tensor) -> StoredEntries:
     """Slices by position, in the order of ``index``, which may contain duplicates."""
     _known(index)
-    at = as_dim(dim, len(x.shape))
+    at = as_dim(dim, len(input.shape))
     index = index.reshape(-1)
     if index.dtype not in (torch.int64, torch.int32):
         raise IndexError(f"index_select(): Expected dtype int32 or int64 for index, found {index.dtype}")
-    if bool(((index < 0) | (index >= x.shape[at])).any()):
-        raise IndexError(f"index out of range in self: positions must lie between 0 and {x.shape[at] - 1}")
-    if at >= len(x.sizes):
-        return on_dense(x, lambda entries: entries.index_select(at - len(x.sizes) + 1, index))
-    coordinates = x.pattern.coordinates()
+    if bool(((index < 0) | (index >= input.shape[at])).any()):
+        raise IndexError(
+            f"index out of range in self: positions must lie between 0 and {input.shape[at] - 1}"
+        )
+    if at >= len(input.sizes):
+        return on_dense(input, lambda entries: entries.index_select(at - len(input.sizes) + 1, index))
+    coordinates = input.pattern.coordinates()
     which, source = meeting(index.to(coordinates.dtype), coordinates[at])
     kept = coordinates[:, source]
     kept[at] = which
-    return _resized(x, at, index.shape[0], kept, x.entries[source])
+    return _resized(input, at, index.shape[0], kept, input.entries[source])
 
 
 def meeting(wanted: Tensor, lines: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,19 +119,19 @@ def pieces(x: StoredEntries, at: int, lengths: list[int]) -> tuple[StoredEntries
 def _divided(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make a rule from the function of torch that returns the sizes of the parts of a dimension."""
 
-    def body(x: StoredEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[StoredEntries, ...]:
+    def body(input: StoredEntries, *args: Any, dim: int = 0, **options: Any) -> tuple[StoredEntries, ...]:
         if len(args) > 1:
             dim, args = args[1], args[:1]
-        at = as_dim(dim, len(x.shape))
-        model = torch.empty(x.shape[at], device="meta")
-        return pieces(x, at, [part.shape[0] for part in function(model, *args, **options)])
+        at = as_dim(dim, len(input.shape))
+        model = torch.empty(input.shape[at], device="meta")
+        return pieces(input, at, [part.shape[0] for part in function(model, *args, **options)])
 
     return body
 
 
-def _unbind(x: StoredEntries, dim: int = 0) -> tuple[StoredEntries | Entries, ...]:
-    at = as_dim(dim, len(x.shape))
-    return tuple([squeeze(part, at) for part in pieces(x, at, [1] * x.shape[at])])
+def _unbind(input: StoredEntries, dim: int = 0) -> tuple[StoredEntries | Entries, ...]:
+    at = as_dim(dim, len(input.shape))
+    return tuple([squeeze(part, at) for part in pieces(input, at, [1] * input.shape[at])])
 
 
 def _known(index: Any) -> None:
@@ -159,35 +161,35 @@ def _part(part: Any) -> Any:
     return operator.index(part)
 
 
-def _getitem(x: Any, index: Any) -> Any:
+def _getitem(input: Any, index: Any) -> Any:
     """Integers, slices, Ellipsis, None, tensors of positions or Booleans, in torch's order of dimensions."""
-    if not isinstance(x, StoredEntries):
-        return _looked_up(x, index[0] if type(index) is tuple and len(index) == 1 else index)
+    if not isinstance(input, StoredEntries):
+        return _looked_up(input, index[0] if type(index) is tuple and len(index) == 1 else index)
     _known(index)
     parts = [_part(part) for part in (index if isinstance(index, tuple) else (index,))]
     takers = [p for p in parts if p is not None and p is not Ellipsis]
     taken = sum(p.ndim if isinstance(p, Tensor) and p.dtype == torch.bool else 1 for p in takers)
-    if taken > len(x.shape):
-        raise IndexError(f"too many indices for tensor of dimension {len(x.shape)}")
+    if taken > len(input.shape):
+        raise IndexError(f"too many indices for tensor of dimension {len(input.shape)}")
     at = next((i for i, part in enumerate(parts) if part is Ellipsis), None)
     if at is not None:
-        parts[at : at + 1] = [slice(None)] * (len(x.shape) - taken)
+        parts[at : at + 1] = [slice(None)] * (len(input.shape) - taken)
     if sum(isinstance(part, Tensor) for part in parts) > 1:
-        return _pointwise(x, parts)
+        return _pointwise(input, parts)
     dim = 0
     for i, part in enumerate(parts):
-        if not isinstance(x, StoredEntries):  # no sparse dimensions remain
+        if not isinstance(input, StoredEntries):  # no sparse dimensions remain
             rest = (*[slice(None)] * dim, *parts[i:])
-            return Entries(x.values[rest], x.mask[rest])
+            return Entries(input.values[rest], input.mask[rest])
         if part is None:
-            x, dim = unsqueeze(x, dim), dim + 1
+            input, dim = unsqueeze(input, dim), dim + 1
         elif isinstance(part, slice):
-            x, dim = _sliced(x, dim, part), dim + 1
+            input, dim = _sliced(input, dim, part), dim + 1
         elif isinstance(part, Tensor):
-            x, dim = _advanced(x, dim, part), dim + 1
+            input, dim = _advanced(input, dim, part), dim + 1
         else:
-            x = _select(x, dim, part)
-    return x
+            input = _select(input, dim, part)
+    return input
 
 
 def _looked_up(x: Any, index: Any) -> StoredEntries:

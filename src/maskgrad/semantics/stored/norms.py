@@ -26,8 +26,7 @@ def _norm(entries: Tensor, groups: Groups, ord: float) -> Tensor:
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {entries.dtype}"
         )
-    masked = None if ord == -math.inf else kernels.masked_norm
-    found = groups.reduced(entries, masked, kernels.segment_norm, ord)
+    found = kernels.segment_norm(entries, groups, ord)
     return found.to(entries.dtype.to_real() if entries.is_complex() else entries.dtype)
 
 

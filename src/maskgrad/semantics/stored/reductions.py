@@ -71,13 +71,13 @@ def _mean_without_nan(entries: Tensor, groups: Groups) -> Tensor:
 
 
 def _prod(entries: Tensor, groups: Groups) -> Tensor:
-    found = groups.reduced(entries, kernels.product, kernels.segment_product)
+    found = kernels.segment_product(entries, groups)
     return found.to(entries.dtype if is_inexact(entries) else torch.int64)
 
 
 def _logsumexp(entries: Tensor, groups: Groups) -> Tensor:
     entries = entries if is_inexact(entries) else entries.to(torch.get_default_dtype())
-    found = groups.reduced(entries, kernels.masked_logsumexp, kernels.segment_logsumexp)
+    found = kernels.segment_logsumexp(entries, groups)
     return found.to(entries.dtype)
 
 

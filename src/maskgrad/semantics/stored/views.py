@@ -21,7 +21,6 @@ from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.stored.entries import StoredEntries, exploded, flat, from_places, undivided
 
 __all__ = [
-    "BY_SHAPE",
     "RULES",
     "expand",
     "on_dense",
@@ -69,19 +68,21 @@ def transpose(x: Any, dim0: int, dim1: int) -> Any:
     return permute(x, order)
 
 
-def _rearranged(function: Callable[..., Any], x: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
+def _rearranged(
+    function: Callable[..., Any], input: StoredEntries, *args: Any, **kwargs: Any
+) -> StoredEntries:
     """``transpose``, ``movedim``, ``x.T``, …: dimensions in another order."""
-    return permute(x, order_after(function, len(x.shape), *args, **kwargs))
+    return permute(input, order_after(function, len(input.shape), *args, **kwargs))
 
 
-def _conjugate_transpose(function: Callable[..., Any], x: StoredEntries) -> StoredEntries:
-    turned = _rearranged(function, x)
+def _conjugate_transpose(function: Callable[..., Any], input: StoredEntries) -> StoredEntries:
+    turned = _rearranged(function, input)
     return StoredEntries(turned.values.conj(), turned.pattern)
 
 
 def _reshaped(
     function: Callable[..., Any],
-    x: StoredEntries,
+    input: StoredEntries,
     *args: Any,
     dtype: torch.dtype | None = None,
     **kwargs: Any,
@@ -89,17 +90,17 @@ def _reshaped(
     """``flatten``, ``view_as``, …: other sizes for the same row-major numbers; ``view`` to a dtype of the same size."""
     kind = args[0] if args and isinstance(args[0], torch.dtype) else dtype
     if kind is None:
-        return reshape(x, shape_after(function, x.shape, *args, **kwargs))
-    if kind.itemsize != x.values.dtype.itemsize:
+        return reshape(input, shape_after(function, input.shape, *args, **kwargs))
+    if kind.itemsize != input.values.dtype.itemsize:
         raise TypeError(
-            f"view(dtype) of a MaskedTensor needs a dtype of the same size, {x.values.element_size()} bytes, "
+            f"view(dtype) of a MaskedTensor needs a dtype of the same size, {input.values.element_size()} bytes, "
             f"found {kind}; several entries would share one index"
         )
-    return StoredEntries(x.values.view(kind), x.pattern)
+    return StoredEntries(input.values.view(kind), input.pattern)
 
 
-def _expanded(function: Callable[..., Any], x: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
-    return expand(x, shape_after(function, x.shape, *args, **kwargs))
+def _expanded(function: Callable[..., Any], input: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
+    return expand(input, shape_after(function, input.shape, *args, **kwargs))
 
 
 def reshape(x: Any, shape: Sequence[int]) -> Any:
@@ -116,35 +117,35 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     )
 
 
-def unsqueeze(x: Any, dim: int) -> Any:
+def unsqueeze(input: Any, dim: int) -> Any:
     """A new dimension of size 1: dense if it comes after a dense one, else sparse; also for other operands."""
-    if not isinstance(x, StoredEntries):
-        return on_both(x, lambda part: part.unsqueeze(dim))
-    at, sparse = as_dim(dim, len(x.shape) + 1), len(x.sizes)
+    if not isinstance(input, StoredEntries):
+        return on_both(input, lambda part: part.unsqueeze(dim))
+    at, sparse = as_dim(dim, len(input.shape) + 1), len(input.sizes)
     if at > sparse:
-        return on_dense(x, lambda entries: entries.unsqueeze(at - sparse + 1))
-    coordinates = x.pattern.coordinates()
+        return on_dense(input, lambda entries: entries.unsqueeze(at - sparse + 1))
+    coordinates = input.pattern.coordinates()
     zero = coordinates.new_zeros((1, coordinates.shape[1]))
     coordinates = torch.cat([coordinates[:at], zero, coordinates[at:]])
-    return _in_order(x, coordinates, (*x.sizes[:at], 1, *x.sizes[at:]))
+    return _in_order(input, coordinates, (*input.sizes[:at], 1, *input.sizes[at:]))
 
 
-def squeeze(x: Any, dim: Any = None) -> Any:
+def squeeze(input: Any, dim: Any = None) -> Any:
     """Remove dimensions of size 1; dense without sparse dimensions; also for other operands."""
-    if not isinstance(x, StoredEntries):
-        return on_both(x, lambda part: part.squeeze(dim))
-    rank, sparse = len(x.shape), len(x.sizes)
+    if not isinstance(input, StoredEntries):
+        return on_both(input, lambda part: part.squeeze(dim))
+    rank, sparse = len(input.shape), len(input.sizes)
     dims = range(rank) if dim is None else [as_dim(d, rank) for d in ([dim] if isinstance(dim, int) else dim)]
-    gone = {d for d in dims if x.shape[d] == 1}
+    gone = {d for d in dims if input.shape[d] == 1}
     inner = tuple([d - sparse + 1 for d in gone if d >= sparse])
-    entries = x.entries.squeeze(inner) if inner else x.entries
+    entries = input.entries.squeeze(inner) if inner else input.entries
     kept = [d for d in range(sparse) if d not in gone]
     if not kept:
         return undivided(entries)
-    smaller = StoredEntries(x.pattern.gathered(entries), x.pattern)
+    smaller = StoredEntries(input.pattern.gathered(entries), input.pattern)
     if len(kept) == sparse:
         return smaller
-    return _in_order(smaller, x.pattern.coordinates()[kept], tuple(x.sizes[d] for d in kept))
+    return _in_order(smaller, input.pattern.coordinates()[kept], tuple(input.sizes[d] for d in kept))
 
 
 def _in_order(x: StoredEntries, coordinates: Tensor, sizes: tuple[int, ...]) -> StoredEntries:
@@ -187,36 +188,36 @@ def _moved(x: StoredEntries, dims: Any, move: Callable[[Tensor, int, int], Tenso
     return from_places(coordinates, x.entries, x.sizes, x.pattern)
 
 
-def _flip(x: StoredEntries, *dims: Any) -> StoredEntries:
-    given = dims[0] if len(dims) == 1 and not isinstance(dims[0], int) else dims
-    return _moved(x, given, lambda places, size, _: size - 1 - places)
+def _flip(input: StoredEntries, *sizes: Any, dims: Any = None) -> StoredEntries:
+    given = sizes if dims is None else dims
+    given = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
+    return _moved(input, given, lambda places, size, _: size - 1 - places)
 
 
-def _roll(x: StoredEntries, shifts: Any, dims: Any = None) -> StoredEntries:
+def _roll(input: StoredEntries, shifts: Any, dims: Any = None) -> StoredEntries:
     if dims is None or dims == ():
-        rolled: StoredEntries = reshape(_roll(reshape(x, (-1,)), shifts, 0), x.shape)
+        rolled: StoredEntries = reshape(_roll(reshape(input, (-1,)), shifts, 0), input.shape)
         return rolled
     steps = [shifts] if isinstance(shifts, int) else list(shifts)
     along = [dims] if isinstance(dims, int) else dims
-    return _moved(x, along, lambda places, size, number: (places + steps[number]) % max(size, 1))
+    return _moved(input, along, lambda places, size, number: (places + steps[number]) % max(size, 1))
 
 
-def diagonal(x: StoredEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> StoredEntries:
+def diagonal(input: StoredEntries, offset: int = 0, dim1: int = 0, dim2: int = 1) -> StoredEntries:
     """The entries whose two coordinates differ by ``offset``; their dimension comes last."""
-    a, b = as_dim(dim1, len(x.shape)), as_dim(dim2, len(x.shape))
+    a, b = as_dim(dim1, len(input.shape)), as_dim(dim2, len(input.shape))
     if a == b:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
-    coordinates, entries, sizes = exploded(x)
+    coordinates, entries, sizes = exploded(input)
     length = max(0, min(sizes[a] + min(offset, 0), sizes[b] - max(offset, 0)))
     on = coordinates[b] - coordinates[a] == offset
     rest = [d for d in range(len(sizes)) if d not in (a, b)]
     along = torch.minimum(coordinates[a], coordinates[b])[on].unsqueeze(0)
     places = torch.cat([coordinates[rest][:, on], along])
-    return from_places(places, entries[on], (*(sizes[d] for d in rest), length), x.pattern)
+    return from_places(places, entries[on], (*(sizes[d] for d in rest), length), input.pattern)
 
 
-#: Rules that get the new shape from PyTorch's function.
-BY_SHAPE: dict[str, Callable[..., Any]] = {
+RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(
         ("permute", "permute_copy", "transpose", "transpose_copy", "t", "t_copy", "T", "mT", "movedim"),
         _rearranged,
@@ -226,15 +227,12 @@ BY_SHAPE: dict[str, Callable[..., Any]] = {
         ("reshape", "view_as", "reshape_as", "flatten", "ravel", "unflatten", "view", "view_copy"), _reshaped
     ),
     **dict.fromkeys(("expand", "expand_copy", "broadcast_to", "expand_as"), _expanded),
-}
-#: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("unsqueeze", "unsqueeze_copy"), unsqueeze),
     **dict.fromkeys(("squeeze", "squeeze_copy"), squeeze),
     "flip": _flip,
-    "fliplr": lambda x: _flip(x, 1),
-    "flipud": lambda x: _flip(x, 0),
+    "fliplr": lambda input: _flip(input, 1),
+    "flipud": lambda input: _flip(input, 0),
     "roll": _roll,
     **dict.fromkeys(("diagonal", "diagonal_copy", "linalg.diagonal"), diagonal),
-    **dict.fromkeys(("contiguous", "alias_copy"), lambda x, *_, **__: x),
+    **dict.fromkeys(("contiguous", "alias_copy"), lambda input, *_, **__: input),
 }
