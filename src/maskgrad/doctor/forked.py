@@ -37,7 +37,7 @@ from maskgrad.doctor.runner import Outcome, StepRunner
 
 __all__ = ["Continued", "Snapshot", "why_not_forked"]
 
-#: how long a run may take, beside twenty times that of the script's own step: a process that hangs would hang for ever
+#: how long a run may take, in addition to twenty times the script's own step; then a process hangs
 _PATIENCE_S = 30.0
 _exit = os._exit
 
@@ -92,7 +92,7 @@ class Continued(BaseException):
         self._send(True, outcome.cloned() if self._after is None else self._after(outcome))
 
     def fail(self, error: BaseException | None) -> None:
-        """The script ended before; in this process nobody else is to hear of it."""
+        """The script ended before its backward pass: send that, and end."""
         kind = type(error).__name__ if error is not None else "EndOfProgram"
         self._send(False, (kind, str(error or "it ended before its backward pass")))
 

@@ -24,13 +24,13 @@ _LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(torch.__file__).parent), _OURS}
 )
-#: packages whose lines are nobody's model
+#: packages whose lines belong to no model
 _COMPUTED_BY = frozenset(
     ("torch", "functorch", "numpy", "numba", "triton", "einops", "torch_xla", "_pytest", "pluggy", "xdist")
 )
 #: the function in which the doctor calls the user's step
 BOUNDARY = "call_step"
-#: how many callers of a line are told
+#: how many callers of a line are reported
 _CALLERS = 3
 
 
@@ -108,7 +108,7 @@ def callers(place: Place | None) -> list[str]:
 class Lines:
     """Lines of the program to which the nodes of the autograd graph belong, and so what runs in a backward pass.
 
-    Nodes are numbered as they are made. Anomaly detection knows lines too, but formats a whole stack for each node,
+    Nodes are numbered as they are made. Anomaly detection has lines too, but formats a whole stack for each node,
     which took half of the time of a step.
     """
 

@@ -1,4 +1,4 @@
-"""Padding that no batch marks, known from its use: tables with a padding_idx, masks of modules, and packed lengths."""
+"""Padding that the batch does not mark, from its use: tables with a padding_idx, masks of modules, packed lengths."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def ignored_labels(loss: Tensor) -> list[IdsRead]:
 
 
 class ObservedUse(Guarded):
-    """The first run of a step: ids read by tables that know an id of padding, masks of modules, packed lengths."""
+    """The first run of a step: ids read by tables with an id of padding, masks of modules, packed lengths."""
 
     def __init__(self, names: dict[int, str] | None = None) -> None:
         super().__init__()
@@ -224,7 +224,7 @@ class ObservedUse(Guarded):
         return None
 
     def reads_batch(self, batch: Any) -> bool:
-        """Whether an operation reads a tensor of the batch; also where that cannot be told."""
+        """Whether an operation reads a tensor of the batch; also where that is unknown."""
         held = [tensor_of(field) for field in fields(batch).values()]
         held += [
             samples.data if isinstance(samples, PackedSequence) else tensor_of(samples)

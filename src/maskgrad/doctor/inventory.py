@@ -66,7 +66,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An experiment that was asked for, or that the batch asks for, and was not made.
+    """An experiment that was requested, or that the batch needs, and was not made.
 
     Attributes:
         experiment: its name.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from maskgrad.doctor.batches import Key, applied, fields, replaced, tensor_of
 from maskgrad.doctor.padding import IGNORED
+from maskgrad.doctor.signs import LABELS
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor, masked
 
@@ -28,16 +29,13 @@ __all__ = [
     "with_labels",
 ]
 
-#: the weight of each position of a model's outputs, beside its arguments
+#: the weight of each position of a model's outputs, next to its arguments
 WEIGHT = "weight of the doctor"
 #: Names under which programs pass a number for each token; positions, which start again; and bounds.
 _NUMBERS = re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id")
 _POSITIONS = re.compile("position_ids|input_pos|positions")
 _BOUNDS = re.compile("cu_(seq|doc).*")
-_LABELS, _WEIGHTS = (
-    ("label", "target"),
-    ("weight", "loss_mask", "completion_mask", "label_mask", "target_mask"),
-)
+_WEIGHTS = ("weight", "loss_mask", "completion_mask", "label_mask", "target_mask")
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Documents:
     ids: Tensor
     #: how that is known
     source: str
-    #: the key of the batch that says so, whatever its name
+    #: the key of the batch with them
     key: Key | None = None
 
     @property
@@ -105,7 +103,7 @@ def documents_of(batch: Any, given: Any = None) -> Documents | None:
                 f"{held}; number the documents, such as torch.tensor([[0, 0, 1]])"
             )
         counted = _counted(ids)
-        # the program knows them from the batch: there they are no tokens, either, that others must not see
+        # the same numbers in the batch are structure, not tokens to be hidden from others
         same = (other for other, field in inside.items() if _tells(tensor_of(field), counted))
         return Documents(counted, "given", next(same, None))
     found = _bounded(key, tensor, inside) or _restarted(key, tensor, inside) or _numbered(key, tensor, inside)
@@ -122,7 +120,7 @@ def _name(key: Key) -> str:
 
 
 def is_structure(key: Key) -> bool:
-    """Whether a key says how tokens belong together, and holds none."""
+    """Whether a key holds the structure of a pack instead of tokens."""
     name = _name(key)
     structured = any(names.fullmatch(name) for names in (_NUMBERS, _POSITIONS, _BOUNDS))
     return structured or name.startswith("max_") or "mask" in name
@@ -232,9 +230,7 @@ def _labels(batch: Any, documents: Documents) -> list[tuple[Key, Any]]:
         key: field for key, field in fields(batch).items() if not is_structure(key) and key != documents.key
     }
     named = [
-        (key, field)
-        for key, field in inside.items()
-        if (any(word in _name(key) for word in _LABELS) or _name(key) == "y") and not _is_weight(key)
+        (key, field) for key, field in inside.items() if LABELS.search(_name(key)) and not _is_weight(key)
     ]
     named = named or [(key, field) for key, field in inside.items() if _holds_ignored(tensor_of(field))]
     if named or not all(isinstance(key, int) for key in inside):
@@ -258,7 +254,7 @@ def with_labels(batch: Any, documents: Documents, keep: Callable[[Tensor], Tenso
     numbers = torch.arange(documents.count)
     labels = _labels(batch, documents)
     weighed = [(key, field) for key, field in fields(batch).items() if _is_weight(key)]
-    # a program that weighs its tokens, and was given no -100, may look labels up: the weights alone say what counts
+    # with weights and without -100 a program may use labels as indices: only the weights are changed
     looked_up = any(documents.of(tensor_of(field)) is not None for _, field in weighed) and not any(
         _holds_ignored(tensor_of(field)) for _, field in labels
     )

@@ -1,4 +1,4 @@
-"""Which entries of a tensor are padding, and what in the batch says so."""
+"""Which entries of a tensor are padding, and how that is known."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Padding:
     #: Boolean, of the leading dimensions of the tensor, or of its shape with sizes of 1
     mask: Tensor
     source: str
-    #: the masks of the batch that say so, and what they hold at padding; None for lengths, which count
+    #: the masks of the batch with this padding, and their value there; None for lengths
     mask_values: Mapping[Key, float | None] = field(default_factory=dict)
     #: the axis of the samples, 0 or 1
     samples: int = 0
@@ -53,7 +53,7 @@ class Padding:
 
     @property
     def is_marked(self) -> bool:
-        """Whether the values of the padding themselves say that it is padding: -100, NaN, an id."""
+        """Whether the padding is recognised by its value: -100, NaN, an id."""
         return self.source == "NaN" or self.source.startswith(
             ("labels", "padding_idx", "ignore_index", "the id")
         )

@@ -31,7 +31,7 @@ class Report:
 
     Attributes:
         inventory: every tensor, array and list of the batch: its role, its axes, and the experiments that changed it.
-        skipped: the experiments that were asked for, or that the batch asks for, and were not made, with the reason.
+        skipped: the experiments that were requested, or that the batch needs, and were not made, with the reason.
         findings: the mistakes, each with its line.
         notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.
         experiments: the experiments, with the change and the result of each.
@@ -52,7 +52,7 @@ class Report:
 
     @property
     def unexamined(self) -> list[str]:
-        """Lines that say what was not examined, why, and what to add; empty if the report is complete."""
+        """What was not examined, why, and what to add, one line each; empty if the report is complete."""
         left = [f"{part.name} may be padded; add {part.option}" for part in self.inventory if part.option]
         left += map(str, self.skipped)
         if left or self.experiments:
@@ -156,7 +156,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def identity(finding: Finding) -> tuple[object, ...]:
-    """Findings of one kind at one line are one; without a line it is the message that tells them apart."""
+    """Findings of one kind at one line are one; without a line, those with one message."""
     if finding.file:
         return finding.kind, finding.file, finding.line, finding.module, finding.package_line
     return finding.kind, finding.message

@@ -1,8 +1,8 @@
 """What each tensor of a batch is, and which of its entries are padding: by values and use, names last.
 
 A mask is proven by data that are alike under it, at an end of each row; there it is seen which value means padding.
-Data that do not say take a mask that others have proven, or one with a name of padding. What may be padding and is not
-surely is a candidate: it is never rewritten, and the report says with which option it would be.
+Data without evidence take a mask that was proven by other data, or one with a name of padding. What may be padding, but
+is not certain, is a candidate: it is never rewritten, and the report names the option with which it would be.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ __all__ = ["Roles", "recognised"]
 
 @dataclass(frozen=True)
 class _Option:
-    """A mask or lengths that may say where data are padded."""
+    """A mask or lengths that may be those of data."""
 
     name: Key
     laid: Laid
@@ -67,7 +67,7 @@ class Roles:
     Attributes:
         batch: the batch.
         inside: its tensors by key.
-        masks: those with two values, which may be masks of whatever.
+        masks: tensors with two values, which may be masks of any kind.
         lengths: one-dimensional numbers, which may be counts.
         samples, positions: axes of data of which the padding is known by a mask or lengths.
         proven: masks and lengths with which data agree.
@@ -231,7 +231,7 @@ class Roles:
             return _Option(name, chosen[0], 0) if chosen else None
         of_values = OBSERVED.match(str(name))
         if of_values and (tensor.shape != self.inside[name].shape or not str(key).startswith(of_values[1])):
-            return None  # what was observed is said of values, and not of a calendar beside them
+            return None  # a mask of observations is that of values, not of other tensors such as a calendar
         if self.masks[name].core.ndim > 2 and not of_values and (PAIRS.search(str(name)) or tensor.ndim < 4):
             return None  # who may look at whom, and not which pixels are real
         if not layouts or (is_place and self.inside[name].dtype != torch.bool):
@@ -246,7 +246,7 @@ class Roles:
         return _Option(name, next((laid for laid in first if laid.side is not inverted), first[0]), 0)
 
     def _is_usual(self, laid: Laid, tensor: Tensor) -> bool:
-        """Whether the samples come first, or all else says that they do not."""
+        """Whether the samples come first; second only if the numbers of samples in the batch require it."""
         if laid.samples == 0 or laid.real.shape[0] != tensor.shape[0]:
             return True
         return tensor.shape[1] in self._counts and tensor.shape[0] not in self._counts
@@ -293,7 +293,7 @@ class Roles:
             )
 
     def _mask_value(self, name: Key, tensor: Tensor, option: _Option) -> Any:
-        """What a mask holds at the padding if it says what another one does; None for lengths, False if it does not."""
+        """The value of a mask at the padding, if it equals the chosen one; None for lengths, False if it does not."""
         if name == option.name and option.laid.side is None:
             return None
         if name == option.name:
@@ -321,7 +321,7 @@ class Roles:
     # candidates and the inventory
 
     def candidates(self, padded: Collection[Key], excluded: Collection[Key] = ()) -> dict[Key, str]:
-        """What may be padded and is not known to be: for each key the value of ``padding=`` that would say so."""
+        """What may be padded and is not known to be: for each key the value of ``padding=`` that would name it."""
         known = {name for padding in self.paddings for name in padding.mask_values}
         found: dict[Key, str] = {}
         for key, tensor in self._data.items():
@@ -340,9 +340,7 @@ class Roles:
             if re.search("weight", str(key), re.I) or is_structure(key):
                 continue
             for name in (*self.masks, *self.lengths):
-                named = (
-                    self._only_proven or name in known
-                )  # the caller knows them, and says what they are for
+                named = self._only_proven or name in known  # the caller has named theirs
                 if not named and key not in found and not is_selection(name, key):
                     inverted = self._may_pad(name, tensor)
                     if inverted is not None:

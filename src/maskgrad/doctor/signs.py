@@ -1,4 +1,4 @@
-"""What names say of masks, lengths and labels, and what a tensor may be at all by its values."""
+"""Names of masks, lengths and labels, and what a tensor may be by its values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
     "may_be_lengths",
 ]
 
-#: names of masks that select tokens, for the loss for instance: others may read what they leave out
+#: names of masks that select tokens, for the loss for instance: other operations may read the rest
 SELECTS = re.compile(r"loss|completion|assistant|response|prompt|special|trainable|weight", re.I)
 SELECTS_OF = re.compile(r"(label|target|action)s?_mask", re.I)
 #: names of masks and lengths of padding
@@ -92,12 +92,12 @@ def leaves_something(laid: Laid) -> bool:
 
 
 def covers(runs: Tensor, real: Tensor) -> bool:
-    """Whether what a mask says is padding is inside the runs of one id."""
+    """Whether the padding of a mask is inside the runs of one id."""
     return runs.shape != real.shape or not bool((runs & ~real).any())
 
 
 def is_causal(core: Tensor) -> bool:
-    """Whether a mask for pairs of positions says who comes before whom, and nothing else."""
+    """Whether a mask for pairs of positions is causal, and nothing else."""
     if core.shape[-1] != core.shape[-2]:
         return False
     later = [torch.ones_like(core).triu(start) for start in (0, 1)]
@@ -106,7 +106,7 @@ def is_causal(core: Tensor) -> bool:
 
 
 def is_weight_of(tensor: Tensor, key: Key, real: Tensor) -> bool:
-    """Whether a tensor says by zeros that padding does not count: it is a mask, and no data."""
+    """Whether a tensor is a weight that is zero in the padding: a mask, not data."""
     entries = real.reshape(*real.shape, *(1,) * (tensor.ndim - real.ndim)).expand(tensor.shape)
     return "weight" in str(key).lower() and not bool(tensor[~entries].any())
 

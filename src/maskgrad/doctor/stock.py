@@ -64,7 +64,7 @@ class Stock:
         ]
 
     def ignored(self, loss: Tensor, seen: Mapping[Key, Any]) -> None:
-        """Labels of which the loss ignores the padding are no padding that somebody forgot."""
+        """Labels of which the loss ignores the padding need no option."""
         if not any(part.option for part in self._report.inventory):
             return
         reads, tensors = ignored_labels(loss), {str(key): held for key, held in seen.items()}

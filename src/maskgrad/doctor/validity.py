@@ -166,7 +166,8 @@ class ValidityMasks:
             if samples is not None:
                 return samples
         if name in _PRODUCTS:
-            return self._product(*(args[place] for place in _PRODUCTS[name]), output)
+            first, second = _PRODUCTS[name]
+            return self._product(args[first], args[second], output)
         if name == "_cdist_forward":
             rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
@@ -232,7 +233,7 @@ class ValidityMasks:
     def _by_samples(
         self, inputs: list[Tensor], validities: list[Tensor | None], output: Tensor
     ) -> Tensor | None:
-        """Where whole samples are told apart: a sample of the result is real if all of it was in every input."""
+        """Where masks are those of whole samples: a sample of the result is real if all of it was in every input."""
         if not self.masks or any(mask.ndim != 1 for mask in self.masks) or not output.ndim:
             return None
         rows = len(self.masks[0])

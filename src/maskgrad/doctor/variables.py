@@ -55,13 +55,15 @@ class Variables:
                 self.tensors[key] = tensor
 
     def put(self, new: Mapping[Key, Tensor]) -> None:
-        """Let the tensors themselves hold others, for whoever has them."""
+        """Replace the contents of the tensors in place, for all that refer to them."""
         for key, tensor in self.tensors.items():
             if new[key] is tensor:
                 continue
             tensor.data = new[key].detach()
             if key in self._arrays:
-                self._arrays[key].resize(new[key].shape, refcheck=False)  # in this process nobody else has it
+                self._arrays[key].resize(
+                    new[key].shape, refcheck=False
+                )  # nothing else uses it in this process
                 self._arrays[key][...] = new[key].numpy()
         for part, key, axis, start, missing in self._parts:
             part.data = new[key].detach().narrow(axis, start, new[key].shape[axis] - missing)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from maskgrad.doctor.batches import Key, applied, fields, parts, ragged, replaced, tensor_of, with_parts
-from maskgrad.doctor.padding import IGNORED, Padding
+from maskgrad.doctor.padding import Padding
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
@@ -33,7 +33,7 @@ _LARGE = 1e4
 
 
 def other_contents(tensor: Tensor, real: Tensor, kind: str, seed: int = 0) -> Tensor | None:
-    """A copy of ``tensor`` with garbage where ``real`` is False; None if no other contents are possible.
+    """A copy of ``tensor`` with other values where ``real`` is False; None if no other contents are possible.
 
     Args:
         tensor: tensor of any dtype.
@@ -68,7 +68,7 @@ def _numbers(tensor: Tensor, real: Tensor, kind: str, generator: torch.Generator
 
 
 def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor | None:
-    """Ids that the batch has elsewhere, so that every table knows them, and never the one that is there."""
+    """Ids that the batch has elsewhere, so that every table has them, and never the present one."""
     known = tensor[real].unique()
     if known.numel() < 2:
         # a single id: whatever lies between 0 and the largest number seen is in the table too
@@ -197,7 +197,7 @@ def widened(
 def _wider_pairs(
     tensor: Tensor, axes: Sequence[int], hidden: float | None, *, left: bool, count: int
 ) -> Tensor:
-    """A mask for pairs of positions with more of them: causal as before, else nobody sees the new ones."""
+    """A mask for pairs of positions with more of them: causal as before, else the new ones are hidden."""
     size = tensor.shape[axes[0]]
     flat = tensor.movedim(tuple(axes), (0, 1)).reshape(size, size, -1)[..., 0]
     causal = _causal(size, flat)
@@ -282,7 +282,7 @@ class Narrowed:
 
 
 def _mask_values(paddings: Sequence[Padding]) -> dict[Key, float | None]:
-    """The masks that say where padding is, and what they hold there."""
+    """The masks of the padding, and their values there."""
     return {key: value for padding in paddings for key, value in padding.mask_values.items()}
 
 
@@ -316,7 +316,7 @@ def _with_columns(
 
 
 def _is_for_all_samples(tensor: Tensor, columns: int) -> bool:
-    """Whether a tensor says who may look at whom in every sample."""
+    """Whether a tensor is an attention mask for all samples."""
     if tensor.numel() != columns**2:
         return False
     return tensor.dtype == torch.bool or _causal(columns, tensor.reshape(columns, columns)) is not None
@@ -342,11 +342,6 @@ def _column(
     if key in paddings:
         content = _content(tensor, paddings[key].mask)
         return torch.zeros_like(edge) if content is None else content.expand_as(edge).clone()
-    # of this tensor nothing is known: a label that is ignored, or NaN, marks padding
-    if tensor.is_floating_point() and bool(tensor.isnan().any()):
-        return torch.full_like(edge, float("nan"))
-    if tensor.dtype == torch.int64 and bool((tensor == IGNORED).any()):
-        return torch.full_like(edge, IGNORED)
     content = _content(tensor, common) if axis == 1 else None
     return edge.clone() if content is None else content.expand_as(edge).clone()
 
@@ -360,7 +355,7 @@ def _content(tensor: Tensor, mask: Tensor) -> Tensor | None:
 
 
 def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
-    """The batch with one row that is all padding; None if the batch cannot say so by itself."""
+    """The batch with one row that is all padding; None if nothing in the batch can mark it."""
     new: dict[Key, Any] = {}
     inside = fields(batch)
     is_marked = False
