@@ -202,7 +202,10 @@ def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     assert report.kinds() == ["padding-length"], report
     assert report.findings[0].code.endswith("# LEAK")
     report = run(program, right=True, loader=loader)
-    assert report.ok, report
+    # an array of a batch that has another content in its padding: what is done with it is not followed
+    outside = loader and program in (arrays, converted)
+    assert report.findings == []
+    assert report.verdict == ("incomplete" if outside else "ok"), report
     assert "padding-length" in [tried.name for tried in report.experiments], report
 
 
