@@ -51,20 +51,6 @@ def _reduction(rule: Rule, nothing: float | None, *document: str) -> Reduction[D
     return tabulated(function, "", *document)
 
 
-def _over_one(rule: Rule, *document: str) -> Reduction[int | None]:
-    def function(
-        input: Tensor,
-        dim: int | None = None,
-        *,
-        keepdim: bool = False,
-        dtype: Dtype = None,
-        mask: Mask = None,
-    ) -> Tensor:
-        return rule(entries_of(input, mask, dtype), dim, keepdim).values
-
-    return tabulated(function, "", *document)
-
-
 def _truth(rule: Rule, *document: str) -> Truth:
     def function(input: Tensor, dim: Dim = None, *, keepdim: bool = False, mask: Mask = None) -> Tensor:
         return rule(entries_of(input, mask), dim, keepdim).values
@@ -124,13 +110,13 @@ amin = _reduction(extrema.amin, None, "amin",
 logsumexp = _reduction(rules.logsumexp, None, "logsumexp",
     r"Logarithm of the sum of the exponentials, :math:`\log \sum_{i: m_i} e^{x_i}`; -inf where nothing is specified.",
     "the softmax of the specified entries", "input[mask].logsumexp(0)", "0., nan, 0.", "tensor(0.6931)")
-prod = _over_one(_prod, "prod",
+prod: Reduction[int | None] = _reduction(_prod, None, "prod",
     r"Product of the specified entries, :math:`\prod_{i: m_i} x_i`; 1 where nothing is specified.",
     "the product of the other specified entries", "torch.where(mask, input, 1).prod(dim)", "2., nan, 3.", "tensor(6.)")
-argmax = _over_one(extrema.argmax, "argmax",
+argmax: Reduction[int | None] = _reduction(extrema.argmax, None, "argmax",
     "Position in the original tensor of the first largest specified entry; 0 where nothing is specified.",
     "", "", "1., nan, 3.", "tensor(2)")
-argmin = _over_one(extrema.argmin, "argmin",
+argmin: Reduction[int | None] = _reduction(extrema.argmin, None, "argmin",
     "Position in the original tensor of the first smallest specified entry; 0 where nothing is specified.",
     "", "", "4., nan, 3.", "tensor(2)")
 count = _truth(_count, "count", r"Number of specified entries, :math:`\sum_i m_i`, as int64.",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from maskgrad.errors import UnsupportedOperationError
-from maskgrad.masked_tensor.torch_patches.patch import has_masked
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 __all__ = ["HAND_ON", "guarded"]
 
@@ -20,7 +20,7 @@ def guarded(name: str, update: Callable[..., Any], pairs: str) -> Callable[..., 
 
     @functools.wraps(update)
     def function(*args: Any, **kwargs: Any) -> Any:
-        if has_masked(args) or has_masked(kwargs):
+        if holds_masked((args, kwargs)):
             raise UnsupportedOperationError(
                 f"{name}.update",
                 "it counts unspecified entries, too",

@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.integrations.integration import Integration
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.patch import Patch, exchange, has_masked
-from maskgrad.masked_tensor.torch_patches.pytrees import is_masked
+from maskgrad.masked_tensor.torch_patches.patch import Patch, exchange
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked, is_masked
 
 __all__ = ["INTEGRATION"]
 
@@ -76,7 +76,9 @@ def _transform_or_refuse(original: Callable[..., Any], self: Any, *inputs: Any, 
 
     name, forward = type(self).__name__, type(self).forward
     hands_on = name in ("Compose", "RandomApply", "RandomChoice", "RandomOrder")
-    if has_masked(inputs) and not (hands_on or forward in (Transform.forward, _RandomApplyTransform.forward)):
+    if holds_masked(inputs) and not (
+        hands_on or forward in (Transform.forward, _RandomApplyTransform.forward)
+    ):
         raise UnsupportedOperationError(
             f"torchvision.transforms.v2.{name}",
             "it takes samples apart in a way of its own, and would transform the values and not the mask",

@@ -52,17 +52,17 @@ def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]
             mask = also if mask is None else mask if also is None else mask & also
         if mask is None:
             return function(*args, **kwargs)
-        is_filled = filler is not None
-        if is_filled and not looks:
+        safe = filler
+        if filler is not None and not looks:
             operands = (*args, *kwargs.values()) if kwargs else args
             if is_position_by_position(mask, operands):
                 args = tuple([with_gradient_at(mask, a) for a in args])
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
-            is_filled = not _needs_no_filling(operands)
-        if is_filled:
-            args = tuple([fill(a, mask, filler) for a in args])
-            kwargs = {k: fill(a, mask, filler) for k, a in kwargs.items()}
+            safe = None if _needs_no_filling(operands) else filler
+        if safe is not None:
+            args = tuple([fill(a, mask, safe) for a in args])
+            kwargs = {k: fill(a, mask, safe) for k, a in kwargs.items()}
         else:
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}

@@ -30,7 +30,8 @@ from maskgrad.integrations.integration import refusals
 from maskgrad.integrations.transformers.experts import by_rows
 from maskgrad.masked_tensor import other_packages
 from maskgrad.masked_tensor.other_packages import WRONG_IN_SILENCE, Risk
-from maskgrad.masked_tensor.torch_patches.patch import Patch, apply, exchange, has_masked, refuse
+from maskgrad.masked_tensor.torch_patches.patch import Patch, apply, exchange, refuse
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 ROOT = Path(__file__).parents[3]
 
@@ -87,8 +88,8 @@ def test_a_method_is_exchanged_in_its_class(package: ModuleType) -> None:
 
 
 def test_where_masked_tensors_are_looked_for() -> None:
-    assert has_masked([1, {"a": (x(),)}])
-    assert not has_masked([1, {"a": (torch.ones(1),)}, "masked"])
+    assert holds_masked([1, {"a": (x(),)}])
+    assert not holds_masked([1, {"a": (torch.ones(1),)}, "masked"])
 
 
 def test_a_package_that_is_not_as_expected_is_named(package: ModuleType) -> None:

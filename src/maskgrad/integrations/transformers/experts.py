@@ -18,8 +18,8 @@ import torch
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.integrations.integration import exchanged
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
-from maskgrad.masked_tensor.torch_patches.patch import Patch, exchange, has_masked
-from maskgrad.masked_tensor.torch_patches.pytrees import is_masked
+from maskgrad.masked_tensor.torch_patches.patch import Patch, exchange
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked, is_masked
 
 __all__ = ["EXPERTS"]
 
@@ -72,7 +72,7 @@ def _balance(
     attention_mask: Any = None,
 ) -> Any:
     """Divide by the number of specified tokens, instead of the number of all rows."""
-    if has_masked(gate_logits):
+    if holds_masked(gate_logits):
         dense = [x._dense() if is_masked(x) else (x, x.new_ones(x.shape)) for x in gate_logits]
         there = torch.stack([mask.bool().flatten(1).all(1) for _, mask in dense]).all(0)
         gate_logits = tuple(values[there] for values, _ in dense)

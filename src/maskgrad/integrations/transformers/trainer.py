@@ -12,7 +12,7 @@ from maskgrad.gradients import clip_grad_norm_
 from maskgrad.gradients import grad_norm as gradient_norm  # the Trainer has an argument of that name
 from maskgrad.integrations.transformers.collation import plain_tokens
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.patch import has_masked
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 __all__ = ["TrainerMixin"]
 
@@ -163,7 +163,7 @@ class TrainerMixin:
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         found = super()._prepare_inputs(inputs)  # type: ignore[misc]
-        if not has_masked(dict(found)):
+        if not holds_masked(dict(found)):
             return found  # type: ignore[no-any-return]
         found = _moved(found, self.args.device)  # type: ignore[attr-defined]
         bare = _bare(self.model)  # type: ignore[attr-defined]

@@ -16,7 +16,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
-from maskgrad.masked_tensor.tensor import MaskedTensor
+from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 __all__ = [
     "HOLDS",
@@ -26,7 +26,6 @@ __all__ = [
     "after_import",
     "apply",
     "exchange",
-    "has_masked",
     "look_for",
     "refuse",
 ]
@@ -180,15 +179,6 @@ def _rename(old: Any, new: Any) -> None:
                 setattr(module, key, new)
 
 
-def has_masked(given: object) -> bool:
-    """Return whether there is a MaskedTensor in nested lists, tuples and dicts."""
-    if isinstance(given, (list, tuple)):
-        return any(map(has_masked, given))
-    if isinstance(given, dict):
-        return any(map(has_masked, given.values()))
-    return isinstance(given, MaskedTensor)
-
-
 def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], Callable[[], None]]:
     """Return an ``install`` that makes the function at ``path`` raise for a MaskedTensor.
 
@@ -197,7 +187,7 @@ def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable
 
     def guarded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         applies = not only_with or kwargs.get(only_with) is not None
-        if applies and (has_masked(args) or has_masked(kwargs)):
+        if applies and holds_masked((args, kwargs)):
             raise UnsupportedOperationError(path, reason, remedy)
         return original(*args, **kwargs)
 
