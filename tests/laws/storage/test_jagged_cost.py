@@ -37,13 +37,6 @@ ON_ROWS: dict[str, Callable[[Any, Any], Any]] = {
     "prelu": lambda x, y: F.prelu(x, torch.ones(1, dtype=x.dtype)), "mean of everything": lambda x, y: x.mean(),
     "embedding": lambda x, y: F.embedding(x.argmax(-1), torch.rand(4, 5, dtype=x.dtype)),
     "last positions": lambda x, y: x.last(2), "drop_last": lambda x, y: x.drop_last(1) * y.drop_first(1),
-    "conv1d": lambda x, y: mg.nn.functional.conv1d(
-        x.mT, torch.rand(3, 4, 2, dtype=x.dtype), stride=2, padding=1, specified="sequence"
-    ),
-    "conv_transpose1d": lambda x, y: mg.nn.functional.conv_transpose1d(
-        x.mT, torch.rand(4, 3, 2, dtype=x.dtype), stride=2, specified="sequence"
-    ),
-    "RNN": lambda x, y: torch.nn.RNN(4, 2, 2, bidirectional=True, batch_first=True, dtype=x.dtype)(x)[0],
     "of other lengths": lambda x, y: x[:, :-1] * y[:, 1:],
 }  # fmt: skip
 
