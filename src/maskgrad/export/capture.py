@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from maskgrad.errors import DependsOnNumbersError
 from maskgrad.export.ports import TENSOR, Ports, pack, unpack
-from maskgrad.export.translation import causes, right_shapes
+from maskgrad.export.translation import causes
 from maskgrad.kernels import use_kernels
 from maskgrad.masked_tensor import MaskedTensor, dispatch
 from maskgrad.masked_tensor.instead import name_of
@@ -78,7 +78,7 @@ def captured(
     if oblivious and shapes is not None:
         sizes = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
     try:
-        with torch.no_grad(), right_shapes(), sizes:
+        with torch.no_grad(), sizes:
             return torch.export.export(
                 plain, (tuple(tensors),), dynamic_shapes=(shapes,) if shapes else None, strict=False
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.export.ports import Ports, argument_of
 
-__all__ = ["axis_names", "batch_dimensions", "counted_in_a_run", "given_dimensions", "varying_sizes"]
+__all__ = ["axis_names", "batch_dimensions", "given_dimensions", "varying_sizes"]
 
 Dimensions = dict[int, Any]
 
@@ -31,42 +30,30 @@ def given_dimensions(
 ) -> list[Dimensions]:
     """Convert ``given`` for arguments to the form of ``torch.export.export`` for their plain tensors.
 
-    One entry for each positional argument in order, or by name for any of them: for a tensor or MaskedTensor None, or
-    names for its dimensions (by number, or in order); for containers the same structure.
+    For a tensor or MaskedTensor None, or names of its dimensions by number; for containers the same structure.
     """
-    specs = _by_argument(given, arguments, [*arguments, *keywords])
+    if not isinstance(given, Mapping):
+        raise TypeError(
+            f'dynamic_shapes must be "batch", None or a dict by argument names, found {given!r}; write '
+            '{"x": {0: "batch"}}'
+        )
+    unknown = set(given) - {*arguments, *keywords}
+    if unknown:
+        raise ValueError(
+            f"dynamic_shapes names {min(unknown, key=str)!r}, which is not an argument; expected some of "
+            f"{sorted([*arguments, *keywords])}"
+        )
     dims: dict[str, Any] = {}
     found: list[Dimensions] = []
     for place, group in zip(ports.places, ports.groups(tensors), strict=True):
         name = argument_of(place.path, arguments)
-        spec, where = specs.get(name), f"dynamic_shapes[{name!r}]"
+        spec, where = given.get(name), f"dynamic_shapes[{name!r}]"
         for key in place.path[2:]:
             spec, where = _inside(spec, key, where), where + pytree.keystr((key,))
         number = 1 if place.is_stored else group[0].ndim
         chosen = _dimensions(spec, number, where, dims)
         found += _of_stored(group, chosen.get(0)) if place.is_stored else [dict(chosen) for _ in group]
     return found
-
-
-def _by_argument(given: Any, arguments: Sequence[str], names: list[str]) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        unknown = [key for key in given if key not in names]
-        if unknown:
-            raise ValueError(
-                f"dynamic_shapes names {unknown[0]!r}, which is not an argument; expected some of {sorted(names)}"
-            )
-        return given
-    if not isinstance(given, (tuple, list)):
-        raise TypeError(
-            'dynamic_shapes must be "batch", None, a dict by argument names or a tuple in the order of args, '
-            f"found {given!r}"
-        )
-    if len(given) != len(arguments):
-        raise ValueError(
-            f"dynamic_shapes must have one entry for each of the {len(arguments)} positional arguments, "
-            f"found {len(given)}; a MaskedTensor is one argument, None keeps its sizes"
-        )
-    return dict(zip(arguments, given, strict=True))
 
 
 def _inside(spec: Any, key: Any, where: str) -> Any:
@@ -87,12 +74,8 @@ def _dimensions(spec: Any, number: int, where: str, dims: dict[str, Any]) -> Dim
     """Return the entry for one tensor as a dict; equal names become one dimension."""
     if spec is None:
         return {}
-    if isinstance(spec, (tuple, list)):
-        if len(spec) != number:
-            raise ValueError(f"{where} must have an entry for each of {number} dimensions, found {spec!r}")
-        spec = dict(enumerate(spec))
     if not isinstance(spec, Mapping):
-        raise TypeError(f"{where} must be a dict from dimensions to names, a tuple, or None; found {spec!r}")
+        raise TypeError(f"{where} must be a dict from dimensions to names, or None; found {spec!r}")
     found: Dimensions = {}
     for at, dim in spec.items():
         if not isinstance(at, int) or isinstance(at, bool) or not -number <= at < number:
@@ -178,12 +161,6 @@ def _tied(program: torch.export.ExportedProgram, ports: Ports) -> dict[str, str]
 def _symbol(size: Any) -> str | None:
     """Return the name of a dynamic size."""
     return str(size.node.expr) if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol else None
-
-
-def counted_in_a_run(outputs: Iterable[Any]) -> dict[str, str]:
-    """Return readable names for sizes that depend on values, such as the number of entries of a sparse result."""
-    sizes = [(str(size), f"{v.name}_dim_{at}") for v in outputs for at, size in enumerate(v.shape or ())]
-    return {size: name for size, name in reversed(sizes) if re.fullmatch(r"u\d+", size)}
 
 
 def _input_shapes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:

@@ -33,26 +33,6 @@ from maskgrad.optional_packages import require
 __all__ = ["ExportedFile", "Port", "export"]
 
 
-def checked_path(path: str | os.PathLike[str]) -> Path:
-    """Return the absolute path, if a file can be written there."""
-    if not isinstance(path, (str, os.PathLike)) or not str(os.fspath(path)):
-        raise TypeError(
-            f"path must be a string or a path, found {path!r}; pass a file name such as 'model.onnx'"
-        )
-    target = Path(os.fspath(path)).absolute()
-    if target.is_dir():
-        raise IsADirectoryError(
-            f"path must name a file, but {str(path)!r} is a folder; append a file name such as 'model.onnx'"
-        )
-    if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"path must lie in a folder that exists; there is no {str(target.parent)!r}: create it"
-        )
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise PermissionError(f"path must lie in a writable folder; {str(target.parent)!r} is not")
-    return target
-
-
 @contextlib.contextmanager
 def replaced_when_complete(target: Path) -> Iterator[Path]:
     """Yield a path of the same name in a new folder, whose files are moved to the folder of ``target`` at the end.
@@ -130,9 +110,9 @@ def export(
         path: path of the file to write.
         kwargs: keyword arguments.
         dynamic_shapes: ``"batch"``: the first dimension of all tensors may vary, unless the model fixes it (see
-            ``inputs`` of the result). None: none may vary. Else as for ``torch.export.export``, by name or in order,
+            ``inputs`` of the result). None: none may vary. Else a dict by argument names, with names of dimensions,
             a MaskedTensor being one argument: ``{"x": {0: "batch", 1: "time"}}``; what cannot vary is then an error.
-        input_names: for each tensor or MaskedTensor, ``"x"`` or ``("x", "x_is_valid")``; from the signature if absent.
+        input_names: a name for each tensor or MaskedTensor; from the signature if absent.
         output_names: the same for results; ``output``, ``output_0``, …, or the keys of a dict if absent.
         opset_version: version of ONNX's operators; 20 if None, supported by ONNX Runtime since 1.17.
         verify: False skips the comparison in ONNX Runtime, for files that only another runtime can run.
@@ -163,7 +143,11 @@ def export(
     """
     for package in ("onnx", "onnxscript", *(["onnxruntime"] if verify else [])):
         require(package, "writing an ONNX file")
-    target = checked_path(path)
+    target = Path(path).absolute()
+    if target.is_dir():
+        raise IsADirectoryError(
+            f"path must name a file, but {str(path)!r} is a folder; append a file name such as 'model.onnx'"
+        )
     args, kwargs = _checked_call(model, args, kwargs)
     forward = model.forward if isinstance(model, nn.Module) else model
     arguments = argument_names(forward, len(args))
@@ -207,7 +191,7 @@ def _plans(
     if isinstance(dynamic_shapes, str):
         if dynamic_shapes != "batch":
             raise ValueError(
-                f'dynamic_shapes must be "batch", None, a dict or a tuple, found {dynamic_shapes!r}'
+                f'dynamic_shapes must be "batch", None or a dict by argument names, found {dynamic_shapes!r}'
             )
         free = dynamic_dimensions.batch_dimensions(ports, tensors)
         return [(free, True), (free, False), (fixed, False)]
@@ -246,7 +230,6 @@ def _attempt(
     written = translated(program, names, results, opset_version)
     graph = written.model.graph
     written.rename_axes(dynamic_dimensions.axis_names(program, plain.ports, names, dimensions))
-    written.rename_axes(dynamic_dimensions.counted_in_a_run(graph.outputs))
     for value in (*graph.inputs, *graph.outputs):
         for at, size in enumerate(value.shape or ()):  # a size that turned out to be one number
             if not isinstance(size, int) and str(size).isdigit():
@@ -281,8 +264,4 @@ def _checked_call(model: Any, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], 
         raise TypeError(
             f"args must be a tuple of the positional arguments, found {type(args).__name__}; use (x,)"
         )
-    if kwargs is not None and not (
-        isinstance(kwargs, Mapping) and all(isinstance(key, str) for key in kwargs)
-    ):
-        raise TypeError(f"kwargs must be a dict of keyword arguments by name, found {kwargs!r}")
     return tuple(args), dict(kwargs or {})

@@ -45,8 +45,8 @@ CONSTANTS = (
 #: Placeholder for a tensor among the leaves of a structure.
 TENSOR = object()
 
-#: Names from the user: one for each tensor or MaskedTensor, or one for each of its plain tensors.
-Given = Sequence[str | Sequence[str]] | None
+#: Names from the user, one for each tensor or MaskedTensor.
+Given = Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -207,20 +207,17 @@ def _given(places: Sequence[TensorPlace], given: Any, argument: str, taken: set[
     if len(given) != len(places):
         raise ValueError(
             f"{argument} must have one name for each tensor or MaskedTensor, {len(places)} here, found {len(given)}; "
-            "the mask of 'x' is called 'x_mask' unless a pair of names is given"
+            "the mask of 'x' is called 'x_mask'"
         )
-    found: list[str] = []
-    for place, name in zip(places, given, strict=True):
-        several: list[Any] = list(name) if isinstance(name, Sequence) else [None]
-        if isinstance(name, str):
-            several = [f"{name}_{role}" if role and name else name for role in place.roles]
-        if len(several) != len(place.roles) or not all(isinstance(n, str) and n for n in several):
-            kind = "tensor" if len(place.roles) == 1 else "MaskedTensor"
-            raise ValueError(
-                f"{argument}: expected a name, or {len(place.roles)} names, for {kind} number {len(found)}, "
-                f"found {name!r}"
-            )
-        found += several
+    if not all(isinstance(name, str) and name for name in given):
+        raise TypeError(
+            f"{argument} must be a sequence of names, found {list(given)!r}; the mask of 'x' is 'x_mask'"
+        )
+    found = [
+        f"{name}_{role}" if role else name
+        for place, name in zip(places, given, strict=True)
+        for role in place.roles
+    ]
     twice = sorted({name for name in found if found.count(name) > 1 or name in taken})
     if twice:
         raise ValueError(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,18 +10,16 @@ import torch
 
 from maskgrad.errors import NotExportableError
 from maskgrad.export.decompositions import decomposed
-from maskgrad.export.decompositions.layers import lstm_layer
 from maskgrad.export.ports import name_ports
 
-__all__ = ["causes", "right_shapes", "translated"]
+__all__ = ["causes", "translated"]
 
 
 def translations() -> dict[Any, Callable[..., Any]]:
     """Return translations of operations, for the ``custom_translation_table`` of ``torch.onnx.export``."""
     import onnx_ir
-    from onnxscript import opset18, opset20
+    from onnxscript import opset18
 
-    volumes: Any = opset20
     op: Any = opset18  # operators with the same name in a later opset are exported for that one
 
     boolean = onnx_ir.DataType.BOOL
@@ -48,60 +44,14 @@ def translations() -> dict[Any, Callable[..., Any]]:
         chosen = op.Expand(mask, op.Shape(wide))
         return op.Compress(wide, op.Reshape(chosen, op.Constant(value_ints=[-1])))
 
-    def channel_shuffle(self: Any, groups: Any) -> Any:
-        batch_and_groups = op.Reshape(self, op.Constant(value_ints=[0, groups, self.shape[1] // groups, -1]))
-        return op.Reshape(op.Transpose(batch_and_groups, perm=[0, 2, 1, 3]), op.Shape(self))
-
-    def grid_sampler_3d(
-        input: Any, grid: Any, interpolation_mode: Any, padding_mode: Any, align_corners: Any
-    ) -> Any:
-        return volumes.GridSample(
-            input,
-            grid,
-            mode=("linear", "nearest", "cubic")[interpolation_mode],
-            padding_mode=("zeros", "border", "reflection")[padding_mode],
-            align_corners=int(align_corners),
-        )
-
     aten = torch.ops.aten
     scalars = ("Scalar", "ScalarOther", "ScalarSelf")
     return {
         **dict.fromkeys((getattr(aten.where, overload) for overload in ("self", *scalars)), where),
-        aten.native_channel_shuffle.default: channel_shuffle,
         aten.masked_fill.Scalar: masked_fill,
         aten.masked_fill.Tensor: masked_fill,
         aten.masked_select.default: masked_select,
-        aten.grid_sampler_3d.default: grid_sampler_3d,
     }
-
-
-@contextlib.contextmanager
-def right_shapes() -> Iterator[None]:
-    """Give final states of an LSTM the shape (layers, N, H); while tracing, PyTorch 2.12 returns (layers, 1, N, H)."""
-    if not _adds_a_dimension():
-        yield
-        return
-    from torch._decomp import decompositions
-
-    layers: Any = decompositions
-    before = layers.one_layer_lstm
-    layers.one_layer_lstm = lstm_layer
-    try:
-        yield
-    finally:
-        layers.one_layer_lstm = before
-
-
-@functools.cache
-def _adds_a_dimension() -> bool:
-    from torch._decomp import decompositions
-
-    layer = getattr(decompositions, "one_layer_lstm", None)
-    if layer is None:  # a version of PyTorch that traces differently
-        return False
-    states = (torch.zeros(2, 1), torch.zeros(2, 1))
-    _, (_, cell) = layer(torch.zeros(1, 2, 1), states, [torch.zeros(4, 1), torch.zeros(4, 1)], False)
-    return bool(cell.ndim != 2)
 
 
 def repaired(model: Any) -> Any:
@@ -156,7 +106,7 @@ def _initializer(model: Any, numbers: tuple[int, ...]) -> Any:
     return value
 
 
-#: The first version in which volumes can be sampled on a grid.
+#: Supported by ONNX Runtime since 1.17.
 OPSET = 20
 
 
@@ -173,15 +123,14 @@ def translated(
         ValueError: the opset does not support the program.
     """
     try:
-        with right_shapes():
-            written: Any = torch.onnx.export(
-                decomposed(program),
-                (),
-                dynamo=True,
-                opset_version=OPSET if opset_version is None else opset_version,
-                custom_translation_table=translations(),
-                verbose=False,
-            )
+        written: Any = torch.onnx.export(
+            decomposed(program),
+            (),
+            dynamo=True,
+            opset_version=OPSET if opset_version is None else opset_version,
+            custom_translation_table=translations(),
+            verbose=False,
+        )
     except torch.onnx.errors.OnnxExporterError as error:
         raise NotExportableError(
             _operation(error),

@@ -28,7 +28,7 @@ def test_the_first_dimension_of_everything() -> None:
 def test_a_name_is_one_dimension_wherever_it_stands() -> None:
     x = mg.masked(torch.ones(3, 4))
     ports, tensors = ports_of(x, {"a": [torch.ones(3), torch.ones(2)]}, scale=x.to_sparse())
-    given = {"x": ("n", None), "parts": {"a": [{-1: "n"}, None]}, "scale": {0: "entries"}}
+    given = {"x": {0: "n"}, "parts": {"a": [{-1: "n"}, None]}, "scale": {0: "entries"}}
     x_data, x_mask, first, second, values, indices = given_dimensions(
         given, ports, tensors, ("x", "parts"), ["scale"]
     )

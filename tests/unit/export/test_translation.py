@@ -1,4 +1,4 @@
-"""What PyTorch traces, and what ONNX Runtime computes, with the wrong shape."""
+"""What ONNX Runtime computes with the wrong shape."""
 
 from __future__ import annotations
 
@@ -7,40 +7,9 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from torch import nn
 
 import maskgrad as mg
-from maskgrad.export import translation
-from maskgrad.export.decompositions.layers import lstm_layer
 from maskgrad.export.verification import Session
-
-
-@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("projection", [0, 2])
-def test_a_layer_is_pytorchs(bias: bool, projection: int) -> None:
-    module = nn.LSTM(4, 5, bias=bias, proj_size=projection)
-    x, cell = torch.randn(6, 3, 4), torch.randn(3, 5)
-    state = torch.randn(3, projection or 5)
-    weights = [p.detach() for p in module.parameters()]
-    for reverse in (False, True):
-        output, final = lstm_layer(x, (state, cell), weights, bias, reverse)
-        with torch.no_grad():
-            expected, ends = module(x.flip(0) if reverse else x, (state[None], cell[None]))
-        torch.testing.assert_close(output, expected.flip(0) if reverse else expected)
-        for one, other in zip(final, ends, strict=True):
-            torch.testing.assert_close(one, other[0])
-
-
-def test_pytorch_has_its_own_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._decomp import decompositions
-
-    before = decompositions.one_layer_lstm
-    monkeypatch.setattr(translation, "_adds_a_dimension", lambda: True)
-    with pytest.raises(KeyError), translation.right_shapes():  # noqa: PT012
-        assert decompositions.one_layer_lstm is lstm_layer
-        raise KeyError
-    assert decompositions.one_layer_lstm is before
 
 
 @pytest.mark.parametrize("rows", [0, 3])
