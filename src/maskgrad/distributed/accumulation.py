@@ -10,16 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from maskgrad.distributed.agreement import check_consistent, digest
 from maskgrad.distributed.all_reduction import is_distributed_tensor
-from maskgrad.distributed.exchange import Exchange, NamedGradient
+from maskgrad.distributed.data_parallel import DataParallel
+from maskgrad.distributed.exchange import NamedGradient, exchanged
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from maskgrad.gradients.accumulation_ranks import Alone
 from maskgrad.gradients.attached import AnyGradient
 from maskgrad.masked_tensor.torch_patches.data_parallel import REPLICAS
 
-__all__ = ["AccumulatingRanks", "imported", "replicating", "sharding"]
+__all__ = ["REPLICATING", "AccumulatingRanks", "imported", "sharding"]
+
+#: Wrappers whose parameters are the same on every rank.
+REPLICATING = (DistributedDataParallel, DataParallel)
 
 
 class AccumulatingRanks(Alone):
@@ -34,7 +39,7 @@ class AccumulatingRanks(Alone):
 
     def __init__(self, module: nn.Module | None, params: Sequence[Tensor], group: Any) -> None:
         modules = [] if module is None else list(module.modules())
-        replicated: list[Any] = [m for m in modules if _is(m, replicating())]
+        replicated: list[Any] = [m for m in modules if _is(m, REPLICATING)]
         self._shards: list[Any] = [m for m in modules if _is(m, sharding())]
         if any(_is(m, imported("torch.distributed.fsdp", "FullyShardedDataParallel")) for m in modules):
             raise TypeError(
@@ -120,9 +125,7 @@ class AccumulatingRanks(Alone):
             for p in (params[n],)
         ]
         if self.size > 1:
-            started = Exchange(named, self._ranks, "sum")
-            started.send()
-            for place, gradient in zip(places, started.finish(), strict=True):
+            for place, gradient in zip(places, exchanged(named, self._ranks, "sum"), strict=True):
                 found[place] = gradient
         return found
 
@@ -133,7 +136,7 @@ class AccumulatingRanks(Alone):
 
 def _common_group(wrappers: list[Any]) -> Any:
     """The process group of wrappers; None: the default one."""
-    found = [w._group if hasattr(w, "_dense") else w.process_group for w in wrappers]
+    found = [w._group if _is(w, (DataParallel,)) else w.process_group for w in wrappers]
     world = torch.distributed.group.WORLD
     distinct = {id(world if group is None else group): group for group in found}
     if len(distinct) > 1:
@@ -146,19 +149,7 @@ def _common_group(wrappers: list[Any]) -> Any:
 
 def _groups(wrapper: Any) -> list[Any]:
     """The groups of parameters that ``fully_shard`` reduces together."""
-    state = wrapper._get_fsdp_state()
-    found = getattr(state, "_fsdp_param_groups", None)
-    if found is None:  # up to PyTorch 2.10 there is at most one
-        found = [state._fsdp_param_group] if state._fsdp_param_group is not None else []
-    return list(found)
-
-
-def replicating() -> tuple[type, ...]:
-    """Wrappers whose parameters are the same on every rank."""
-    return (
-        *imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-        *imported("maskgrad.distributed.data_parallel", "DataParallel"),
-    )
+    return list(wrapper._get_fsdp_state()._fsdp_param_groups)
 
 
 def sharding() -> tuple[type, ...]:

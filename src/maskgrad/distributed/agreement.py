@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import hashlib
 from types import TracebackType
+
+from torch import Tensor
 
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.errors import LostRankError
 
-__all__ = ["Postponed", "check_choice", "check_consistent", "digest"]
+__all__ = ["Postponed", "check_consistent", "digest", "shown"]
 
 _KINDS: dict[str, type[Exception]] = {
     kind.__name__: kind for kind in (IndexError, RuntimeError, TypeError, ValueError)
@@ -31,10 +34,13 @@ class Postponed(contextlib.AbstractContextManager["Postponed"]):
         return True
 
 
-def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
-    """Raise a ValueError if ``value`` of argument ``name`` is not among ``known``."""
-    if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, found {value!r}")
+def shown(value: object) -> str:
+    """An option as a string that does not depend on the rank."""
+    if isinstance(value, Tensor):
+        number = f" {value.item()}" if value.numel() == 1 else ""
+        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}{number}"
+    plain = (int, float, bool, str, tuple, list, type(None), complex, datetime.timedelta)
+    return repr(value) if isinstance(value, plain) else f"a {type(value).__name__}"
 
 
 def digest(text: str) -> int:

@@ -8,20 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.agreement import Postponed, check_choice
-from maskgrad.distributed.exchange import Exchange, NamedGradient, Op, Transport
+from maskgrad.distributed.agreement import Postponed
+from maskgrad.distributed.exchange import NamedGradient, Op, exchanged
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.gradients.attached import (
-    AnyGradient,
-    current_gradient,
-    grad_dtype,
-    keep_attached,
-    set_grad_dtype,
-)
+from maskgrad.gradients.attached import AnyGradient, current_gradient, keep_attached, replace_gradient
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
-    "AllReduce",
     "all_reduce",
     "all_reduce_gradients",
     "is_distributed_tensor",
@@ -30,49 +23,26 @@ __all__ = [
 ]
 
 
-class AllReduce:
-    """Pending result of :func:`all_reduce` with ``async_op=True``."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange: Exchange | None = exchange
-        self._result: Any = None
-
-    def wait(self) -> Any:
-        """Wait for the result; RuntimeError if a rank has ended or does not respond. May be called again."""
-        if self._exchange is not None:
-            self._result = self._exchange.finish()[0]
-            self._exchange = None
-        return self._result
-
-
-def all_reduce(
-    x: AnyGradient, op: Op = "sum", group: Any = None, async_op: bool = False, *, exchange: Transport = "auto"
-) -> Any:
+def all_reduce(x: AnyGradient, op: Op = "sum", group: Any = None) -> Any:
     r"""Sum tensors over the ranks: dense, sparse or masked tensors, also of different kinds.
 
-    .. math:: y_i = \frac1d \sum_{r:\, i \text{ specified on rank } r} x^{(r)}_i, \qquad
-              d = 1,\ W \text{ or } |\{r : i \text{ specified on rank } r\}|
+    .. math:: y_i = \frac1d \sum_{r:\, i \text{ specified on rank } r} x^{(r)}_i, \qquad d = 1 \text{ or } W
 
     Args:
         x: strided, COO, CSR, CSC, BSR or BSC tensor, or MaskedTensor of any layout, of a dtype that can
             be summed. All ranks have the same shape and dtype.
-        op: ``"sum"``; ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged; or ``"mean"``,
-            divided by the number of ranks on which the entry is specified.
+        op: ``"sum"``; or ``"avg"``, the sum divided by the number W of ranks, as gradients are averaged.
         group: a process group of any backend; None: the default one.
-        async_op: return at once; ``wait()`` of the returned object gives the result. Only the sizes, which are
-            exchanged first, are waited for.
-        exchange: how sparse entries are sent: ``"sparse"``, as lists; ``"dense"``, the whole shape; ``"auto"``,
-            whichever is smaller.
 
     Returns:
         The result, the same bit for bit on all ranks and detached; ``x`` is not changed. An entry is specified where
         it is on any rank. One strided tensor makes the result strided, one Boolean mask makes it a MaskedTensor with a
-        mask; otherwise it has the common sparse layout, or COO where layouts differ. Half precision is added in float32
+        mask; otherwise it is COO. Half precision is added in float32
         and rounded once; Booleans are counted. For a differentiable sum see :func:`maskgrad.distributed.sum`.
 
     Raises:
         TypeError: ``x`` is not a tensor, or its dtype has no average. On all ranks, as the next two.
-        ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` or ``exchange`` is unknown.
+        ValueError: shapes, dtypes or arguments differ between the ranks; ``op`` is unknown.
         IndexError: an index of a sparse ``x`` lies outside its shape.
         RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
 
@@ -90,8 +60,6 @@ def all_reduce(
     ranks = ProcessGroup(group, "all_reduce")
     gradients: list[NamedGradient] = []
     with Postponed() as postponed:
-        check_choice("op", op, ("sum", "avg", "mean"))
-        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         if not isinstance(x, (Tensor, MaskedTensor)):
             raise TypeError(f"x must be a tensor or a MaskedTensor, found {type(x).__name__}")
         if op != "sum" and not (x.dtype.is_floating_point or x.dtype.is_complex):
@@ -99,35 +67,29 @@ def all_reduce(
                 f"op={op!r} has no meaning for dtype {x.dtype}; use op='sum', or convert x to a float"
             )
         gradients = [NamedGradient("x", x.shape, x.dtype, x.device, x)]
-    started = Exchange(gradients, ranks, op, exchange, postponed.error)
-    started.send()
-    pending = AllReduce(started)
-    return pending if async_op else pending.wait()
+    return exchanged(gradients, ranks, op, postponed.error)[0]
 
 
 Parameters = torch.nn.Module | Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
 
 
 @torch.no_grad()
-def all_reduce_gradients(
-    params: Parameters, group: Any = None, *, op: Op = "avg", exchange: Transport = "auto"
-) -> None:
+def all_reduce_gradients(params: Parameters, group: Any = None, *, op: Op = "avg") -> None:
     r"""Average the gradients of parameters over the ranks, in place: dense, sparse, masked, or none on some ranks.
 
     .. math:: g \leftarrow \frac1W \sum_r g^{(r)}
 
     The result depends on the gradients, not on the module. If one rank has a dense gradient, all end with a dense one
-    in ``.grad``. Sparse ones stay sparse: the result has the rows of all ranks, merged, and is attached if
-    ``.grad`` cannot hold its layout. With a masked one (:func:`maskgrad.attach_gradient`) the result is attached, and
-    specified where any rank's is. A missing gradient counts as zero, unless no rank has one. The results are detached,
-    and equal bit for bit on all ranks. An error on one rank is raised on all of them, before any gradient is changed.
+    in ``.grad``. Sparse ones stay sparse: the result is COO, with the rows of all ranks, merged. With a masked one
+    (:func:`maskgrad.attach_gradient`) the result is attached, and specified where any rank's is. A missing gradient
+    counts as zero, unless no rank has one. The results are detached, and equal bit for bit on all ranks. An error on
+    one rank is raised on all of them, before any gradient is changed.
 
     Args:
         params: a module, a parameter, or parameters in the same order on all ranks; leaf MaskedTensors may be
             among them. DTensors, whose gradients are reduced already, are ignored.
         group: a process group of any backend; None: the default one.
-        op: ``"avg"``, ``"sum"``, or ``"mean"``: divided by the number of ranks that specify an entry.
-        exchange: how sparse gradients are sent, as for :func:`all_reduce`.
+        op: ``"avg"`` or ``"sum"``.
 
     Raises:
         TypeError: something among ``params`` is not a tensor, or ``params`` is a set, which has no order.
@@ -153,23 +115,16 @@ def all_reduce_gradients(
     owners: list[Tensor] = []
     gradients: list[NamedGradient] = []
     with Postponed() as postponed:
-        check_choice("op", op, ("sum", "avg", "mean"))
-        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         owners = _listed(params)
         gradients = named_gradients(owners, [f"parameter {number}" for number in range(len(owners))])
-    started = Exchange(gradients, ranks, op, exchange, postponed.error)
-    started.send()
-    write_gradients(owners, started.finish())
+    write_gradients(owners, exchanged(gradients, ranks, op, postponed.error))
 
 
-def named_gradients(
-    params: Sequence[Tensor], names: Sequence[str], present: bool = True
-) -> list[NamedGradient]:
-    """The gradient of each parameter if ``present``, else None; raises if a parameter has two."""
-    found = [current_gradient(p, name) if present else None for p, name in zip(params, names, strict=True)]
+def named_gradients(params: Sequence[Tensor], names: Sequence[str]) -> list[NamedGradient]:
+    """The gradient of each parameter; raises if a parameter has two."""
     return [
-        NamedGradient(f"gradient of {name}", p.shape, p.dtype, p.device, gradient)
-        for p, name, gradient in zip(params, names, found, strict=True)
+        NamedGradient(f"gradient of {name}", p.shape, p.dtype, p.device, current_gradient(p, name))
+        for p, name in zip(params, names, strict=True)
     ]
 
 
@@ -187,20 +142,11 @@ def write_gradients(params: Sequence[Tensor], gradients: Sequence[AnyGradient | 
         if (
             dense
             and present is not None
-            and present.layout is torch.strided
-            and present.dtype is gradient.dtype
+            and (present.layout, present.dtype) == (torch.strided, gradient.dtype)
         ):
             present.copy_(gradient)  # it may be referenced elsewhere: a bucket, a view
-            continue
-        if present is None or present.dtype is not gradient.dtype:
-            param.grad = None
-            if gradient.dtype is not param.dtype:
-                set_grad_dtype(param, gradient.dtype)
-            if grad_dtype(param) not in (None, gradient.dtype):
-                keep_attached(param, gradient)
-                continue
-        # A copy, as results of one exchange share memory.
-        param.grad = gradient.clone() if dense else gradient
+        else:  # a copy, as results of one exchange share memory
+            replace_gradient(param, gradient.clone() if dense else gradient)
 
 
 def is_distributed_tensor(x: object) -> bool:

@@ -11,6 +11,7 @@ from maskgrad.distributed.global_sums import global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
+from maskgrad.semantics.batch_normalization import follow, unbiased
 from maskgrad.semantics.normalization import affine
 
 __all__ = ["SyncBatchNorm"]
@@ -108,19 +109,19 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         (square,) = self._added_up((deviation * deviation).sum(dims))
         variance = square / number
         scale = torch.rsqrt(torch.where(count > 0, variance + self.eps, 1))
-        self._follow(mean.detach(), variance.detach(), count)
+        self._update(mean.detach(), variance.detach(), count)
         scale = scale.view(channels)
         out = affine(deviation * scale, scale, mask, self.weight, self.bias, channels, values.dtype)
         return torch.where(mask, out.values, 0)
 
     def _added_up(self, *parts: Tensor) -> tuple[Tensor, ...]:
         ranks = ProcessGroup(self.process_group, "SyncBatchNorm", or_alone=True)
-        return parts if ranks.size == 1 else global_sums(ranks, parts, "averaged")
+        return parts if ranks.size == 1 else global_sums(ranks, parts)
 
     @torch.no_grad()
-    def _follow(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+    def _update(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
         """Update the running statistics."""
-        if self.running_mean is None or self.running_var is None or not self.training:
+        if self.running_mean is None or not self.training:
             return
         momentum = self.momentum
         if self.num_batches_tracked is not None:
@@ -128,13 +129,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             if momentum is None:
                 momentum = 1.0 / float(self.num_batches_tracked)
         assert momentum is not None
-        unbiased = variance * count / (count - 1).clamp(min=1)  # dividing integers would give float32
-        for running, observed, known in (
-            (self.running_mean, mean, count > 0),
-            (self.running_var, unbiased, count > 1),
-        ):
-            moved = momentum * observed + (1 - momentum) * running.to(observed.dtype)
-            running.copy_(torch.where(known, moved.to(running.dtype), running))
+        follow(self.running_mean, mean, count > 0, momentum)
+        follow(self.running_var, unbiased(variance, count), count > 1, momentum)
 
     @classmethod
     def convert(cls, module: nn.Module, process_group: Any = None) -> nn.Module:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from maskgrad.distributed.agreement import Postponed, check_consistent
+from maskgrad.distributed.agreement import Postponed, check_consistent, shown
 from maskgrad.distributed.all_reduction import is_distributed_tensor
 from maskgrad.distributed.process_group import ProcessGroup, as_bytes
 from maskgrad.masked_tensor import MaskedTensor
@@ -48,12 +48,12 @@ def check_optimizer(optimizer: Optimizer, group: Any = None, *, state: bool = Tr
     parts = [f"an optimizer of class {type(optimizer).__name__}"]
     for number, options in enumerate(optimizer.param_groups):
         names = sorted(set(options) - {"params"})
-        parts += [f"{name}={_shown(options[name])} in group {number}" for name in names]
+        parts += [f"{name}={shown(options[name])} in group {number}" for name in names]
         for place, param in enumerate(options["params"]):
             where = f"parameter {place} of group {number}"
             parts.append(f"{where} of shape {tuple(param.shape)} and {param.dtype}")
             known = optimizer.state.get(param, {}) if state else {}
-            parts += [f"state {name!r} of {where}: {_shown(known[name])}" for name in sorted(known)]
+            parts += [f"state {name!r} of {where}: {shown(known[name])}" for name in sorted(known)]
     check_consistent(ranks, "; ".join(part.replace(";", ",") for part in parts))
 
 
@@ -100,12 +100,3 @@ def _named(given: nn.Module | Tensor | Iterable[Tensor]) -> Iterable[tuple[str, 
         tensor = one._values if isinstance(one, MaskedTensor) else one
         if not is_distributed_tensor(tensor) and tensor.layout is torch.strided:
             yield name, tensor
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Tensor):
-        number = f" {value.item()}" if value.numel() == 1 else ""
-        return f"a tensor of shape {tuple(value.shape)} and {value.dtype}{number}"
-    if isinstance(value, (int, float, bool, str, tuple, list, type(None), complex)):
-        return repr(value)
-    return f"a {type(value).__name__}"

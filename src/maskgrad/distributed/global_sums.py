@@ -9,32 +9,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import Sampler
 
-from maskgrad.distributed.agreement import check_choice, check_consistent, digest
+from maskgrad.distributed.agreement import check_consistent, digest
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.semantics.losses import OPERATIONS
 from maskgrad.semantics.losses.adding_up import adding_up
 
-__all__ = ["Gradients", "global_losses", "global_sums", "sampler_mask"]
-
-Gradients = Literal["averaged", "summed"]
+__all__ = ["global_losses", "global_sums", "sampler_mask"]
 
 
 def global_sums(
-    ranks: ProcessGroup, parts: Sequence[Tensor], gradients: Gradients, error: Exception | None = None
+    ranks: ProcessGroup, parts: Sequence[Tensor], error: Exception | None = None
 ) -> tuple[Tensor, ...]:
     """The sum over the ranks of each of ``parts``, strided, of the same shapes and dtypes on all ranks.
 
     If a part needs a gradient on some rank, the result does on all of them, so that all take part in the backward pass.
-    ``gradients`` is the later treatment of the ranks' gradients; ``"summed"`` divides them by the number of
-    ranks.
     """
     plan = f"{ranks.what} of " + "; ".join(f"{tuple(p.shape)} {p.dtype}" for p in parts)
     wanted = torch.is_grad_enabled() and any(p.requires_grad for p in parts)
@@ -43,10 +39,9 @@ def global_sums(
     if any(row[0] or row[1] != rows[0][1] for row in rows):
         check_consistent(ranks, plan, error)
     if any(row[2] for row in rows):
-        share = 1.0 if gradients == "averaged" else 1 / ranks.size
         # If nothing needs a gradient, this ensures that the backward pass comes here.
         witness = torch.zeros((), requires_grad=True)
-        return cast("tuple[Tensor, ...]", _SumOverRanks.apply(ranks, share, witness, *parts))  # type: ignore[no-untyped-call]
+        return cast("tuple[Tensor, ...]", _SumOverRanks.apply(ranks, witness, *parts))  # type: ignore[no-untyped-call]
     return _summed(ranks, parts)
 
 
@@ -67,8 +62,8 @@ class _SumOverRanks(torch.autograd.Function):
     """Tensors summed over the ranks, as is their gradient, any number of times."""
 
     @staticmethod
-    def forward(ctx: Any, ranks: ProcessGroup, share: float, _: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
-        ctx.ranks, ctx.share = ranks, share
+    def forward(ctx: Any, ranks: ProcessGroup, _: Tensor, *parts: Tensor) -> tuple[Tensor, ...]:
+        ctx.ranks = ranks
         totals = _summed(ranks, parts)
         ctx.mark_non_differentiable(*(t for t in totals if not _has_gradient(t)))
         return totals
@@ -79,10 +74,10 @@ class _SumOverRanks(torch.autograd.Function):
         chosen = {i: g for i, g in enumerate(incoming) if g is not None and _has_gradient(g)}
         if chosen:
             witness = torch.zeros((), requires_grad=True)
-            summed = _SumOverRanks.apply(ctx.ranks, 1.0, witness, *chosen.values())  # type: ignore[no-untyped-call]
+            summed = _SumOverRanks.apply(ctx.ranks, witness, *chosen.values())  # type: ignore[no-untyped-call]
             for i, total in zip(chosen, summed, strict=True):
-                back[i] = total * ctx.share
-        return None, None, None, *back
+                back[i] = total
+        return None, None, *back
 
 
 def _has_gradient(x: Tensor) -> bool:
@@ -90,7 +85,7 @@ def _has_gradient(x: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> Iterator[None]:
+def global_losses(group: Any = None) -> Iterator[None]:
     r"""Context manager in which losses are reduced over all ranks: the sum of all losses, divided by their number.
 
     .. math:: L = \frac{\sum_r \sum_i m^{(r)}_i \ell^{(r)}_i}{\sum_r \sum_i m^{(r)}_i}
@@ -105,16 +100,14 @@ def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> It
 
     Args:
         group: a process group of any backend; None: the default one.
-        gradients: later treatment of the ranks' gradients: ``"averaged"``, as by
-            :func:`maskgrad.distributed.prepare` and DistributedDataParallel; ``"summed"``, or none.
 
     Gradient:
-        Averaged (or summed) over the ranks it is that of one process on the joint batch; exactly 0 at unspecified
-        entries. ``reduction="none"`` is not affected.
+        Averaged over the ranks it is that of one process on the joint batch; exactly 0 at unspecified entries. Where
+        gradients are summed instead, divide the loss by the number of ranks. ``reduction="none"`` is not affected.
 
     Raises:
         RuntimeError: there is no process group; a rank has ended, or did not respond within the group's timeout.
-        ValueError: ``gradients`` is unknown; in a loss: the ranks do not compute the same kind of loss.
+        ValueError: in a loss: the ranks do not compute the same kind of loss.
 
     Dense equivalent: ``reduction="sum"``, and division by a count from ``torch.distributed.all_reduce``.
 
@@ -128,9 +121,8 @@ def global_losses(group: Any = None, *, gradients: Gradients = "averaged") -> It
 
     Source: Ott et al., "fairseq", NAACL 2019; ``num_items_in_batch`` of Hugging Face's trainer.
     """
-    check_choice("gradients", gradients, ("averaged", "summed"))
     ranks = ProcessGroup(group, "a loss of all ranks")
-    with adding_up(lambda *parts: global_sums(ranks, parts, gradients)), _PlainLosses():
+    with adding_up(lambda *parts: global_sums(ranks, parts)), _PlainLosses():
         yield
 
 

@@ -33,12 +33,11 @@ class ParameterPartition:
         )
 
 
-def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | None) -> ParameterPartition:
+def partition(module: nn.Module, sparse: Iterable[str] = ()) -> ParameterPartition:
     """Divide the parameters of ``module``.
 
     Layers of ``torch.nn`` without ``sparse=True`` have dense gradients. The gradients of parameters in other classes
-    are unknown, so they are exchanged depending on their actual kind; and so are the names,
-    parameters and modules in ``sparse``.
+    are unknown, so they are exchanged depending on their actual kind; and so are those named in ``sparse``.
     """
     everything: dict[str, Tensor] = dict(module.named_parameters(remove_duplicate=False))
     chosen = _chosen(everything, sparse)
@@ -62,27 +61,14 @@ def partition(module: nn.Module, sparse: Iterable[str | Tensor | nn.Module] | No
     return found
 
 
-def _chosen(everything: dict[str, Tensor], sparse: Iterable[str | Tensor | nn.Module] | None) -> set[int]:
-    if isinstance(sparse, (str, Tensor, nn.Module)):
-        sparse = [sparse]
-    known = {id(p) for p in everything.values()}
+def _chosen(everything: dict[str, Tensor], sparse: Iterable[str]) -> set[int]:
     chosen: set[int] = set()
-    for one in sparse or ():
-        if isinstance(one, nn.Module):
-            found = {id(p) for p in one.parameters()}
-        elif isinstance(one, Tensor):
-            found = {id(one)}
-        elif isinstance(one, str):
-            found = {id(p) for name, p in everything.items() if name == one or name.startswith(f"{one}.")}
-            if not found:
-                raise ValueError(
-                    f"sparse contains {one!r}, but the module has no such parameter or submodule"
-                )
-        else:
-            raise TypeError(f"sparse must contain names, parameters or modules, found {type(one).__name__}")
-        if not found <= known:
+    for one in [sparse] if isinstance(sparse, str) else sparse:
+        found = {id(p) for name, p in everything.items() if f"{name}.".startswith(f"{one}.")}
+        if not found:
             raise ValueError(
-                "sparse contains a parameter that the module does not have; pass one of this module"
+                f"sparse contains {one!r}, but the module has no such parameter or submodule; give names, as of "
+                "module.named_parameters()"
             )
         chosen |= found
     return chosen

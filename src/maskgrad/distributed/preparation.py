@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
-from maskgrad.distributed.agreement import Postponed, check_choice, check_consistent
-from maskgrad.distributed.exchange import Transport
+from maskgrad.distributed.agreement import Postponed, check_consistent, shown
+from maskgrad.distributed.data_parallel import DataParallel
 from maskgrad.distributed.partition import ParameterPartition, partition
 from maskgrad.distributed.process_group import ProcessGroup
-
-if TYPE_CHECKING:
-    from maskgrad.distributed.data_parallel import DataParallel
 
 __all__ = ["prepare"]
 
@@ -23,8 +20,7 @@ def prepare(
     module: nn.Module,
     group: Any = None,
     *,
-    sparse: Iterable[str | Tensor | nn.Module] | None = None,
-    exchange: Transport = "auto",
+    sparse: Iterable[str] = (),
     init_sync: bool = True,
     timeout: datetime.timedelta | None = None,
     **ddp_options: Any,
@@ -35,10 +31,8 @@ def prepare(
         module: any module, including compiled ones, tied weights, and modules whose dense part was sharded with
             ``fully_shard(module, ignored_params=...)``.
         group: a process group of any backend; None: the default one.
-        sparse: names, parameters or modules whose gradients are exchanged depending on their actual kind. Those of
+        sparse: names of parameters or submodules whose gradients are exchanged depending on their actual kind. Those of
             layers with ``sparse=True`` and of classes outside ``torch.nn`` always are.
-        exchange: how sparse gradients are sent: ``"sparse"``, lists of rows; ``"dense"``, the whole shape; ``"auto"``,
-            whichever is smaller, step by step.
         init_sync: broadcast the parameters and buffers of rank 0.
         timeout: how long an exchange waits for a rank; None: that of ``init_process_group(timeout=…)``.
         ddp_options: for the dense part, such as ``find_unused_parameters=True``, ``static_graph=True``,
@@ -49,8 +43,8 @@ def prepare(
         averages over the ranks, in ``.grad`` or attached, as by :func:`maskgrad.distributed.all_reduce_gradients`: a
         mean loss over equal numbers of samples has the gradient of one process; for masked losses see
         :func:`maskgrad.distributed.global_losses`. Optimizers, ``mg.amp.GradScaler`` and clipping work unchanged:
-        gradients are equal bit for bit, so all ranks skip the same steps. ``no_sync()`` and ``join()`` are those of
-        DistributedDataParallel.
+        gradients are equal bit for bit, so all ranks skip the same steps. ``no_sync()`` is that of
+        DistributedDataParallel. A rank that has no more samples passes an empty batch.
 
     Raises:
         RuntimeError: there is no process group, or a rank has ended. In a backward pass: the same, before any gradient
@@ -76,20 +70,8 @@ def prepare(
     with Postponed() as postponed:
         if not isinstance(module, nn.Module):
             raise TypeError(f"module must be a torch.nn.Module, found {type(module).__name__}")
-        check_choice("exchange", exchange, ("auto", "dense", "sparse"))
         parts = partition(module, sparse)
-        options = {"exchange": exchange, "init_sync": init_sync, "timeout": timeout, **ddp_options}
-        plan = "; ".join(
-            [*(f"{name}={_shown(options[name])}" for name in sorted(options)), parts.described()]
-        )
+        options = {"init_sync": init_sync, "timeout": timeout, **ddp_options}
+        plan = "; ".join([*(f"{name}={shown(options[name])}" for name in sorted(options)), parts.described()])
     check_consistent(ranks, plan, postponed.error)
-    # Its base class is missing in builds without torch.distributed.
-    from maskgrad.distributed.data_parallel import DataParallel
-
-    return DataParallel(module, ranks, parts, exchange, init_sync, timeout, ddp_options)
-
-
-def _shown(value: object) -> str:
-    """An option as a string that does not depend on the rank."""
-    plain = (str, int, float, bool, type(None), datetime.timedelta)
-    return repr(value) if isinstance(value, plain) else f"a {type(value).__name__}"
+    return DataParallel(module, ranks, parts, init_sync, timeout, ddp_options)

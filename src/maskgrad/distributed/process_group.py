@@ -1,6 +1,6 @@
 """The ranks of a process group, and the plain collectives that all exchanges use.
 
-Only collectives of all backends are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums and maxima in
+Only collectives of all backends are used: ``all_gather`` of equal sizes, ``all_reduce`` of sums in
 dtypes that all backends support, and ``broadcast``. Half precision is never sent: gloo cannot add all of it, and a
 failed exchange would poison the group.
 """
@@ -132,15 +132,10 @@ class ProcessGroup:
         if self.size > 1 and values.numel():
             self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.SUM)
 
-    def largest(self, values: Tensor, works: list[Any] | None = None) -> None:
-        """Replace ``values`` (integers) by the maximum over the ranks."""
+    def send_from_first(self, values: Tensor, works: list[Any] | None = None) -> None:
+        """Replace contiguous ``values`` by those of rank 0 on every other rank."""
         if self.size > 1 and values.numel():
-            self._start(works, torch.distributed.all_reduce, values, torch.distributed.ReduceOp.MAX)
-
-    def send_from(self, rank: int, values: Tensor, works: list[Any] | None = None) -> None:
-        """Replace contiguous ``values`` by those of ``rank`` on every other rank."""
-        if self.size > 1 and values.numel():
-            root = torch.distributed.get_global_rank(self.group, rank) if self.group is not None else rank
+            root = torch.distributed.get_global_rank(self.group, 0) if self.group is not None else 0
             self._start(works, torch.distributed.broadcast, values, root)
 
     @staticmethod

@@ -8,40 +8,28 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.distributed.agreement import Postponed, check_choice
-from maskgrad.distributed.global_sums import Gradients, global_sums
+from maskgrad.distributed.agreement import Postponed
+from maskgrad.distributed.global_sums import global_sums
 from maskgrad.distributed.process_group import ProcessGroup
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.semantics import numbers
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.variance import root
 
-__all__ = ["count", "mean", "std", "sum", "var"]
+__all__ = ["count", "mean", "sum"]
 
 Masked = Tensor | MaskedTensor
 Dim = int | tuple[int, ...] | None
 
 
-def sum(
-    x: Masked,
-    dim: Dim = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    group: Any = None,
-    gradients: Gradients = "averaged",
-) -> Any:
+def sum(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = None) -> Any:
     r"""Sum of the specified entries of all ranks, :math:`\sum_r \sum_{i: m^{(r)}_i} x^{(r)}_i`.
 
     Args:
         x: MaskedTensor of any layout, or strided tensor (fully specified); may be empty or fully masked on some ranks.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
-        dtype: of the result; None: as in ``torch.sum``.
         group: a process group of any backend; None: the default one.
-        gradients: later treatment of the ranks' gradients. ``"averaged"``, as :func:`maskgrad.distributed.prepare` and
-            DistributedDataParallel do; ``"summed"``, or none.
 
     Returns:
         The same on all ranks: a plain scalar without ``dim``; with it masked if ``x`` is, and unspecified where no rank
@@ -49,7 +37,7 @@ def sum(
 
     Gradient:
         The sum over the ranks of incoming gradients, at specified entries, exactly 0 elsewhere: if every rank computes
-        the same loss, W times that of one process, which averaging corrects. ``"summed"`` divides by W beforehand.
+        the same loss, W times that of one process, which averaging over the ranks corrects (else divide the loss by W).
         Every rank must run the backward pass.
 
     Raises:
@@ -67,19 +55,11 @@ def sum(
 
     Source: ``torch.distributed.nn.functional.all_reduce``.
     """
-    total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "sum")
+    total, number, wanted = _totals(x, dim, keepdim, group, "sum")
     return _result(total.to(wanted), number, x, dim, 0)
 
 
-def mean(
-    x: Masked,
-    dim: Dim = None,
-    keepdim: bool = False,
-    *,
-    dtype: torch.dtype | None = None,
-    group: Any = None,
-    gradients: Gradients = "averaged",
-) -> Any:
+def mean(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = None) -> Any:
     r"""Mean of the specified entries of all ranks, each counted once: :math:`\sum_r \sum_i x^{(r)}_i / \sum_r n^{(r)}`.
 
     The mean of the ranks' means differs if they have different numbers of entries.
@@ -88,9 +68,7 @@ def mean(
         x: as in :func:`maskgrad.distributed.sum`.
         dim: dimensions to reduce, besides the ranks; None: all.
         keepdim: keep them with size 1.
-        dtype: of the result; None: that of ``x``.
         group: a process group of any backend; None: the default one.
-        gradients: as in :func:`maskgrad.distributed.sum`.
 
     Returns:
         As :func:`maskgrad.distributed.sum`; without ``dim`` NaN (with a gradient of zero) if no rank specifies
@@ -112,96 +90,9 @@ def mean(
 
     Source: Ott et al., "fairseq", NAACL 2019: gradients are normalized by the number of tokens on all workers.
     """
-    total, number, wanted = _totals(x, dim, keepdim, dtype, group, gradients, "mean")
+    total, number, wanted = _totals(x, dim, keepdim, group, "mean")
     divisor = number.clamp(min=1) if isinstance(x, MaskedTensor) else number
     return _result((total / divisor).to(wanted), number, x, dim, math.nan)
-
-
-def var(
-    x: Masked,
-    dim: Dim = None,
-    keepdim: bool = False,
-    *,
-    correction: float = 1,
-    group: Any = None,
-    gradients: Gradients = "averaged",
-) -> Any:
-    r"""Variance of the specified entries of all ranks, :math:`\sum (x - \bar x)^2 / (n - c)`, for n entries in total.
-
-    Args:
-        x: as in :func:`maskgrad.distributed.sum`.
-        dim: dimensions to reduce, besides the ranks; None: all.
-        keepdim: keep them with size 1.
-        correction: the c above.
-        group: a process group of any backend; None: the default one.
-        gradients: as in :func:`maskgrad.distributed.sum`.
-
-    Returns:
-        As :func:`maskgrad.distributed.mean`; unspecified if there are no more entries than ``correction``, or NaN
-        for a scalar. Two passes, the second over deviations from the common mean.
-
-    Gradient:
-        :math:`2 (x_i - \bar x) / (n - c)` times that of :func:`maskgrad.distributed.sum`.
-
-    Raises:
-        As :func:`maskgrad.distributed.mean`.
-
-    Dense equivalent: ``x[mask].var()`` of the joint batch.
-
-    Example:
-        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-        >>> mg.distributed.var(mg.from_nan(torch.tensor([1., float("nan"), 3.])))
-        tensor(2.)
-        >>> torch.distributed.destroy_process_group()
-
-    Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983.
-    """
-    variance, enough = _variance(x, dim, keepdim, correction, group, gradients)
-    return _result(variance, enough, x, dim, math.nan)
-
-
-def std(
-    x: Masked,
-    dim: Dim = None,
-    keepdim: bool = False,
-    *,
-    correction: float = 1,
-    group: Any = None,
-    gradients: Gradients = "averaged",
-) -> Any:
-    r"""Standard deviation of the specified entries of all ranks: the square root of :func:`maskgrad.distributed.var`.
-
-    Args:
-        x: as in :func:`maskgrad.distributed.var`.
-        dim: dimensions to reduce, besides the ranks; None: all.
-        keepdim: keep them with size 1.
-        correction: subtracted from the number of entries.
-        group: a process group of any backend; None: the default one.
-        gradients: as in :func:`maskgrad.distributed.sum`.
-
-    Returns:
-        As :func:`maskgrad.distributed.var`.
-
-    Gradient:
-        :math:`(x_i - \bar x) / ((n - c) s)` times that of :func:`maskgrad.distributed.sum`.
-
-    Raises:
-        As :func:`maskgrad.distributed.mean`.
-
-    Dense equivalent: ``x[mask].std()`` of the joint batch.
-
-    Example:
-        >>> torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
-        >>> mg.distributed.std(torch.tensor([1., 2., 3.]))
-        tensor(1.)
-        >>> torch.distributed.destroy_process_group()
-
-    Source: as :func:`maskgrad.distributed.var`.
-    """
-    variance, enough = _variance(x, dim, keepdim, correction, group, gradients)
-    if isinstance(x, MaskedTensor):
-        return _result(root(Entries(variance, enough)).values, enough, x, dim, math.nan)
-    return torch.sqrt(variance)
 
 
 def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = None) -> Tensor:
@@ -232,48 +123,29 @@ def count(x: Masked, dim: Dim = None, keepdim: bool = False, *, group: Any = Non
     ranks = ProcessGroup(group, "count")
     number = torch.zeros((), dtype=torch.int64)
     with Postponed() as postponed:
-        _check(x, "count", "averaged")
+        _check(x, "count")
         number = _number(x, dim, keepdim)
-    return global_sums(ranks, [number], "averaged", postponed.error)[0]
+    return global_sums(ranks, [number], postponed.error)[0]
 
 
-def _totals(
-    x: Masked, dim: Dim, keepdim: bool, dtype: torch.dtype | None, group: Any, gradients: Gradients, what: str
-) -> tuple[Tensor, Tensor, torch.dtype]:
+def _totals(x: Masked, dim: Dim, keepdim: bool, group: Any, what: str) -> tuple[Tensor, Tensor, torch.dtype]:
     """The sum of the entries of all ranks, their number, and the dtype of the result."""
     ranks = ProcessGroup(group, what)
     total = number = torch.zeros(())
     wanted = torch.float32
     with Postponed() as postponed:
-        _check(x, what, gradients)
-        wide = _wide(x, dtype)
-        wanted = dtype or (x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else wide)
+        _check(x, what)
+        is_integer = not (x.dtype.is_floating_point or x.dtype.is_complex)
+        wide = torch.int64 if is_integer else torch.promote_types(x.dtype, torch.float32)
+        wanted = wide if is_integer else x.dtype
         added = x.sum(dim, keepdim, dtype=wide)
         total = added.filled(0) if isinstance(added, MaskedTensor) else added
         number = _number(x, dim, keepdim)
-    total, number = global_sums(ranks, [total, number], gradients, postponed.error)
+    total, number = global_sums(ranks, [total, number], postponed.error)
     return total, number, wanted
 
 
-def _variance(
-    x: Masked, dim: Dim, keepdim: bool, correction: float, group: Any, gradients: Gradients
-) -> tuple[Tensor, Tensor]:
-    """The variance over all ranks, and where there are more entries than the correction."""
-    centre = mean(x, dim, keepdim=True, dtype=_wide(x, None), group=group, gradients=gradients)
-    plain = centre.filled(0) if isinstance(centre, MaskedTensor) else centre
-    deviation = x.to(plain.dtype) - plain
-    square = deviation * deviation if not x.dtype.is_complex else deviation.abs() ** 2
-    total, number, _ = _totals(square, dim, keepdim, None, group, gradients, "var")
-    wanted = x.dtype.to_real() if x.dtype.is_complex else x.dtype
-    enough = number > max(correction, 0)
-    if isinstance(x, MaskedTensor):  # no estimate from too few entries, and no division
-        variance = torch.where(enough, total, 0) / torch.where(enough, number - correction, 1)
-    else:
-        variance = total / (number - correction).clamp(min=0)
-    return variance.to(wanted), enough
-
-
-def _check(x: object, what: str, gradients: str) -> None:
+def _check(x: object, what: str) -> None:
     if not isinstance(x, (Tensor, MaskedTensor)):
         raise TypeError(f"{what}: x must be a tensor or a MaskedTensor, found {type(x).__name__}")
     if isinstance(x, Tensor) and x.layout is not torch.strided:
@@ -281,17 +153,8 @@ def _check(x: object, what: str, gradients: str) -> None:
             f"{what}: x must be a strided tensor or a MaskedTensor, found layout {x.layout}; mg.from_sparse(x) takes "
             "the stored entries, x.to_dense() all entries"
         )
-    if what in ("mean", "var") and not (x.dtype.is_floating_point or x.dtype.is_complex):
+    if what == "mean" and not (x.dtype.is_floating_point or x.dtype.is_complex):
         raise TypeError(f"{what}: x has dtype {x.dtype}; convert it to a floating-point or complex one")
-    check_choice("gradients", gradients, ("averaged", "summed"))
-
-
-def _wide(x: Masked, dtype: torch.dtype | None) -> torch.dtype:
-    """The dtype in which entries are added up."""
-    chosen = dtype or x.dtype
-    if chosen.is_floating_point or chosen.is_complex:
-        return torch.promote_types(chosen, torch.float32)
-    return torch.int64
 
 
 def _number(x: Masked, dim: Dim, keepdim: bool) -> Tensor:

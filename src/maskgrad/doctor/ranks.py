@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from maskgrad.distributed.accumulation import imported, replicating, sharding
+from maskgrad.distributed.accumulation import REPLICATING, imported, sharding
 from maskgrad.doctor.operations import OperationFacts
 from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
@@ -66,7 +66,7 @@ def _fake_group(rank: int, size: int) -> Any:
 def without_replication() -> Iterator[None]:
     """Inside, modules that replicate their parameters are what they wrap: nothing is counted, sent or waited for."""
     with contextlib.ExitStack() as stack:
-        for kind in replicating():
+        for kind in REPLICATING:
             stack.enter_context(mock.patch.object(kind, "forward", _inner))
         yield
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.distributed.accumulation import replicating
+from maskgrad.distributed.accumulation import REPLICATING
 from maskgrad.doctor.batches import Key, fields, tensor_of, with_own_memory
 from maskgrad.doctor.labels import IgnoredLabels
 from maskgrad.doctor.modes import Guarded, module_calls
@@ -136,7 +136,7 @@ class StepRunner:
     def replicas(self) -> nn.Module | None:
         """A module of which other ranks have replicas, and examine them as well."""
         inside = (module for root in self.roots for module in root.modules())
-        return next((module for module in inside if isinstance(module, replicating())), None)
+        return next((module for module in inside if isinstance(module, REPLICATING)), None)
 
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""

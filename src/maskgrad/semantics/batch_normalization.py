@@ -68,7 +68,7 @@ def _evaluated(x: Entries, given: Arguments) -> Entries:
     return Entries(values, parameters_mask(x.mask, channels(values), *given.parameters))
 
 
-def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float) -> None:
+def follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float) -> None:
     """Update a running statistic, in place, where a statistic of the batch is specified."""
     if running is None:
         return
@@ -79,7 +79,8 @@ def _follow(running: Parameter, observed: Tensor, known: Tensor, momentum: float
         running.copy_(torch.where(known, moved.to(running.dtype), running))
 
 
-def _unbiased(variance: Tensor, count: Tensor) -> Tensor:
+def unbiased(variance: Tensor, count: Tensor) -> Tensor:
+    """The variance divided by one entry less."""
     return variance * count / (count - 1).clamp(min=1)  # dividing integers would give float32
 
 
@@ -104,8 +105,8 @@ def normalize_batch(given: Arguments) -> tuple[Entries, Entries, Entries]:
     dims = tuple(d for d in range(values.ndim) if d != 1)
     out, *groups = _standardized(x, dims, given, dtype)
     mean, variance, scale, count = (part.reshape(-1) for part in groups)
-    _follow(given.running_mean, mean, count > 0, given.momentum)
-    _follow(given.running_var, _unbiased(variance, count), count > 1, given.momentum)
+    follow(given.running_mean, mean, count > 0, given.momentum)
+    follow(given.running_var, unbiased(variance, count), count > 1, given.momentum)
     return out, Entries(mean, count > 0), Entries(scale, count > 0)
 
 
@@ -138,10 +139,10 @@ def instance_norm(given: Arguments) -> Entries:
     mean, variance, _, count = (part.flatten(1) for part in groups)
     for running, observed, known in (
         (given.running_mean, mean, count > 0),
-        (given.running_var, _unbiased(variance, count), count > 1),
+        (given.running_var, unbiased(variance, count), count > 1),
     ):
         average, samples = kernels.masked_mean(observed, known, (0,), False)
-        _follow(running, average, samples > 0, given.momentum)
+        follow(running, average, samples > 0, given.momentum)
     return out
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
 import maskgrad as mg
+from maskgrad.distributed import reduction_plan
 
 SHAPE = (6, 4)
 GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e38)
@@ -105,3 +107,9 @@ def kind_of(gradient: Any) -> str:
         return "none"
     masked = "masked " if isinstance(gradient, mg.MaskedTensor) else ""
     return masked + str(gradient.layout).removeprefix("torch.")
+
+
+def fix_the_way(patch: pytest.MonkeyPatch, way: str) -> None:
+    """Send sparse gradients as "lists" or as a "whole", on a rank; otherwise in fewer bytes."""
+    if way != "fewer bytes":
+        patch.setattr(reduction_plan, "_lists_are_shorter", lambda *_: way == "lists")

@@ -25,12 +25,8 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
     if name == "name" and rank:
         module.other = module.table
         del module.table
-    if name == "way":
-        options = {"exchange": "sparse" if rank else "auto"}
     if name == "option":
         options = {"find_unused_parameters": bool(rank)}
-    if name == "unknown way" and rank:
-        options = {"exchange": "fast"}
     if name == "unknown part" and not rank:
         options = {"sparse": ["taple"]}
     if name == "foreign" and rank:
@@ -53,11 +49,9 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
         ("size", "ValueError", ["'table.weight' of shape (9, 4)", "(10, 4)"]),
         ("dtype", "ValueError", ["'hidden.weight'", "torch.float64"]),
         ("name", "ValueError", ["'table.weight'"]),
-        ("way", "ValueError", ["exchange='auto'", "exchange='sparse'"]),
         ("option", "ValueError", ["find_unused_parameters=False", "find_unused_parameters=True"]),
-        ("unknown way", "ValueError", ["'fast'"]),
         ("unknown part", "ValueError", ["'taple'"]),
-        ("foreign", "ValueError", ["does not have"]),
+        ("foreign", "ValueError", ["no such parameter"]),
         ("no module", "TypeError", ["found int"]),
     ],
 )

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.ranks import run_on_ranks
-from tests.unit.distributed.kinds_of_gradients import KINDS, SHAPE, gradient, kind_of, meaning_of
+from tests.unit.distributed.kinds_of_gradients import (
+    KINDS,
+    SHAPE,
+    fix_the_way,
+    gradient,
+    kind_of,
+    meaning_of,
+)
 from tests.unit.distributed.trainings import Tables, check, course, made, seldom_on_rank_1
 
 
@@ -33,7 +40,9 @@ def _averaged(rank: int, world_size: int, pairs: list[tuple[str, str]], way: str
     params = [nn.Parameter(torch.zeros(SHAPE)) for _ in pairs]
     for param, kinds in zip(params, pairs, strict=True):
         give(param, gradient(kinds[rank], rank)[0])
-    mg.distributed.all_reduce_gradients(params, exchange=way)
+    with pytest.MonkeyPatch.context() as patch:
+        fix_the_way(patch, way)
+        mg.distributed.all_reduce_gradients(params)
     found = []
     for param in params:
         place, value = held(param)
@@ -44,7 +53,7 @@ def _averaged(rank: int, world_size: int, pairs: list[tuple[str, str]], way: str
     return found
 
 
-@pytest.mark.parametrize("way", ["auto", "dense"])
+@pytest.mark.parametrize("way", ["fewer bytes", "whole"])
 def test_every_pair_of_kinds_in_one_call(way: str) -> None:
     pairs = list(itertools.product(KINDS, repeat=2))  # more parameters than the first message tells of
     first, second = run_on_ranks(_averaged, 2, pairs, way)
@@ -123,7 +132,7 @@ def _groups(rank: int, world_size: int) -> float | None:
     mg.distributed.all_reduce_gradients([p], group=mine, op="sum")
     x = torch.sparse_coo_tensor([[0]], [float(rank)], (9,), check_invariants=True)
     few = x if rank in (0, 1) else torch.sparse_coo_tensor(torch.zeros(1, 0), [], (9,), check_invariants=True)
-    total = mg.distributed.all_reduce(few, "sum", mine, exchange="sparse")
+    total = mg.distributed.all_reduce(few, "sum", mine)
     assert total.to_dense()[0] == (0 if rank in (0, 3) else 1)
     with pytest.raises(ValueError, match="not in the process group"):
         mg.distributed.all_reduce(p.detach(), group=pairs[rank not in (1, 2)])
@@ -198,13 +207,15 @@ def _training(rank: int, world_size: int, optimizer: str, sparse: bool, way: str
     module = tables(sparse)
 
     def average(model: nn.Module) -> None:
-        mg.distributed.all_reduce_gradients(model, exchange=way)
+        with pytest.MonkeyPatch.context() as patch:
+            fix_the_way(patch, way)
+            mg.distributed.all_reduce_gradients(model)
 
     return course(module, module, [rank], optimizer, seldom_on_rank_1, average=average)
 
 
 @pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
-@pytest.mark.parametrize("way", ["sparse", "dense"])
+@pytest.mark.parametrize("way", ["lists", "whole"])
 def test_training_step_by_step_as_one_process_on_the_joint_batch(optimizer: str, way: str) -> None:
     for sparse in (True, False):
         module = tables(sparse)

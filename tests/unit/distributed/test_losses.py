@@ -81,14 +81,12 @@ def value(loss: Any) -> Tensor:
     return loss.filled(NAN) if isinstance(loss, mg.MaskedTensor) else loss
 
 
-def _losses(
-    rank: int, world_size: int, names: list[str], sizes: tuple[int, ...], gradients: str
-) -> list[Any]:
+def _losses(rank: int, world_size: int, names: list[str], sizes: tuple[int, ...]) -> list[Any]:
     found = []
     for name in names:
         b = samples(rank, sizes[rank])
         x = b["x"].requires_grad_()
-        with mg.distributed.global_losses(gradients=gradients), warnings.catch_warnings():
+        with mg.distributed.global_losses(), warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             loss = LOSSES[name](x, b)
         with torch.autograd.set_detect_anomaly(True):
@@ -102,8 +100,7 @@ def _losses(
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
 def test_as_one_process_on_the_joint_batch(sizes: tuple[int, ...]) -> None:
     names = list(LOSSES)
-    gradients = "averaged" if sizes[1] else "summed"
-    answers = run_on_ranks(_losses, 2, names, sizes, gradients)
+    answers = run_on_ranks(_losses, 2, names, sizes)
     for number, name in enumerate(names):
         b = joined([samples(rank, size) for rank, size in enumerate(sizes)])
         x = b["x"].requires_grad_()
@@ -116,8 +113,7 @@ def test_as_one_process_on_the_joint_batch(sizes: tuple[int, ...]) -> None:
                 found, value(loss).detach(), msg=lambda m, n=name: f"{n}: {m}", **tolerance
             )
         slopes = torch.cat([answer[number][2] for answer in answers if answer[number][2] is not None])
-        factor = 2 if gradients == "averaged" else 1
-        torch.testing.assert_close(slopes, x.grad * factor, msg=lambda m, n=name: f"{n}: {m}", **tolerance)
+        torch.testing.assert_close(slopes, x.grad * 2, msg=lambda m, n=name: f"{n}: {m}", **tolerance)
 
 
 def _nothing_anywhere(rank: int, world_size: int) -> list[Any]:
@@ -190,11 +186,6 @@ def test_an_epoch_in_which_repeated_samples_and_missing_labels_count_for_nothing
             torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_arguments_are_checked() -> None:
-    with (
-        pytest.raises(ValueError, match="gradients must be one of"),
-        mg.distributed.global_losses(gradients="x"),
-    ):  # type: ignore[arg-type]
-        pass
+def test_a_group_is_needed() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"), mg.distributed.global_losses():
         pass

@@ -180,7 +180,6 @@ def course(
 SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
     "tables": (Tables, never_seldom, {}),
     "views of buckets": (Tables, never_seldom, {"gradient_as_bucket_view": True}),
-    "as a whole": (Tables, never_seldom, {"exchange": "dense"}),
     "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
     "static graph": (Tables, never_seldom, {"static_graph": True}),
     "tied": (Tied, multiply_on_rank_0, {}),
