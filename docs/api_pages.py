@@ -32,7 +32,7 @@ PUBLIC_MODULES = [
 # The names of `maskgrad` itself, as the index and its page show them; modules and errors have places of their own.
 GROUPS = {
     "Make masked tensors": [
-        "masked", "from_nan", "from_lengths", "from_sequences", "from_offsets", "from_pandas", "from_polars",
+        "masked", "from_nan", "from_lengths", "from_sequences", "from_offsets", "from_pandas",
         "from_arrow", "from_numpy", "from_scipy", "from_sparse", "from_nested", "from_torch_masked",
     ],
     "Masked tensors": ["MaskedTensor", "unspecified", "align", "ranks"],

@@ -33,7 +33,7 @@ from maskgrad.gradients import (
 )
 from maskgrad.gradients.accumulation_ranks import find_ranks_with as _find_ranks_with
 from maskgrad.instead import missing_attribute
-from maskgrad.interop.from_frames import from_arrow, from_pandas, from_polars
+from maskgrad.interop.from_frames import from_arrow, from_pandas
 from maskgrad.interop.nested_tensors import from_nested, from_torch_masked
 from maskgrad.interop.scipy_matrices import from_scipy
 from maskgrad.kernels import kernels_in_use, use_kernels
@@ -90,7 +90,6 @@ __all__ = [
     "from_numpy",
     "from_offsets",
     "from_pandas",
-    "from_polars",
     "from_scipy",
     "from_sequences",
     "from_sparse",

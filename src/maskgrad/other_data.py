@@ -15,7 +15,7 @@ __all__ = ["conversion_of", "has_own_mask", "is_sparse", "mask_conversion_of"]
 #: By package; `{}` is the argument.
 BY_PACKAGE = {
     "pandas": "mg.from_pandas({})",
-    "polars": "mg.from_polars({})",
+    "polars": "mg.from_arrow({})",
     "pyarrow": "mg.from_arrow({})",
     "scipy": "mg.from_scipy({})",
     "awkward": "mg.from_arrow(ak.to_arrow({}, extensionarray=False))",
@@ -56,7 +56,7 @@ def conversion_of(data: Any, name: str) -> str:
             )
         return f"mg.from_sparse({name}), whose stored entries are specified, or {name}.to_dense()"
     if type(data).__name__ == "PackedSequence":
-        return f"mg.interop.from_packed({name})"
+        return f"mg.from_lengths(*torch.nn.utils.rnn.pad_packed_sequence({name}, batch_first=True))"
     if isinstance(data, Mapping):
         return f"{name}[{next(iter(data), 'x')!r}], one of its values"
     return _conversion_of_list(data, name) if isinstance(data, (list, tuple)) else f"torch.as_tensor({name})"

@@ -59,13 +59,6 @@ FAULTS: tuple[Fault, ...] = (
         "    return in_numpy(tensor)",
     ),
     Fault(
-        "packed sequences come out in the order of their lengths",
-        "interop/sequences.py",
-        "pad(by_length[rank].cumsum(0)",
-        "pad(by_length.cumsum(0)",
-        "tests/unit/interop/test_sequences.py",
-    ),
-    Fault(
         "fields of as many samples share one pattern",
         "interop/collation.py",
         "*[len(part) for part in parts])",

@@ -16,8 +16,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the number of entries is that of one rank",
         "distributed/reductions.py",
-        "total, number = global_sums(ranks, [total, number], gradients, postponed.error)",
-        "(total,) = global_sums(ranks, [total], gradients, postponed.error)",
+        "total, number = global_sums(ranks, [total, number], postponed.error)",
+        "(total,) = global_sums(ranks, [total], postponed.error)",
     ),
     Fault(
         "gradients that a scale below 1 enlarges are not looked at again",
@@ -36,12 +36,6 @@ FAULTS: tuple[Fault, ...] = (
         "amp/grad_scaler.py",
         "                restore_dtypes(self._per_optimizer_states[id(optimizer)].pop(_WIDENED, ()))",
         "                self._per_optimizer_states[id(optimizer)].pop(_WIDENED, ())",
-    ),
-    Fault(
-        "gradients that are summed are not divided by the number of ranks",
-        "distributed/global_sums.py",
-        '    share = 1.0 if gradients == "averaged" else 1 / ranks.size',
-        "    share = 1.0",
     ),
     Fault(
         "a sum over ranks is written into the rank's own part",

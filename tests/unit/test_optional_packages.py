@@ -127,7 +127,7 @@ def test_broken_packages_never_break_the_import(tmp_path: Path) -> None:
         "ratings = torch.tensor([[5.0, float('nan')]], requires_grad=True)\n"
         "mg.from_nan(ratings).mean().backward()\n"
         "assert ratings.grad.tolist() == [[1, 0]]\n"
-        "for call, name in [(mg.from_pandas, 'pandas'), (mg.from_polars, 'polars'), (mg.from_arrow, 'pyarrow'),\n"
+        "for call, name in [(mg.from_pandas, 'pandas'), (mg.from_arrow, 'pyarrow'),\n"
         "    (mg.from_scipy, 'scipy'), (mg.plot.pattern, 'matplotlib')]:\n"
         "    try:\n"
         "        call(torch.ones(2, 2, dtype=torch.bool))\n"

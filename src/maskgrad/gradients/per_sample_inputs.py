@@ -73,7 +73,8 @@ def _number_of_samples(value: Any, name: str, expected: int | None) -> int:
     if isinstance(value, PackedSequence):
         raise TypeError(
             "inputs and targets must be tensors with a row for each sample, found a PackedSequence, with a row for "
-            "each step; use mg.interop.from_packed(packed), and batch_first=True for recurrent layers"
+            "each step; use mg.from_lengths(*torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)), and "
+            "batch_first=True for recurrent layers"
         )
     if isinstance(value, Tensor) and value.layout not in (torch.strided, torch.sparse_coo):
         raise TypeError(

@@ -58,7 +58,7 @@ _TABLE: tuple[tuple[str, Without, str, str, str, str], ...] = (
             "polars.dataframe.frame:DataFrame._comp polars.dataframe.frame:_prepare_other_arg"
         ),
         "a column has its own way to say what is missing",
-        "Write mg.interop.to_polars(x), or pl.Series(x), whose nulls are what is unspecified.",
+        "Write pl.from_arrow(mg.interop.to_arrow(x)), or pl.Series(x), whose nulls are what is unspecified.",
         "test_arithmetic_refuses",
     ),
     (

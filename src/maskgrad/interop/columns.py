@@ -79,11 +79,6 @@ _REMEDIES = {
         "column.convert_dtypes(), pd.to_numeric(column) or column.astype('float64')",
         "column.astype('category')",
     ),
-    "polars": (
-        "column.to_physical()",
-        "column.cast(pl.Float64)",
-        "column.cast(pl.Categorical).to_physical()",
-    ),
     "pyarrow": ("array.cast(pa.int64())", "array.cast(pa.float64())", "array.dictionary_encode().indices"),
 }
 

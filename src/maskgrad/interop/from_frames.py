@@ -25,9 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-    import polars as pl
 
-__all__ = ["from_arrow", "from_pandas", "from_polars"]
+__all__ = ["from_arrow", "from_pandas"]
 
 
 def from_pandas(
@@ -100,7 +99,7 @@ def from_pandas(
         raise TypeError(
             f"{function}: obj must be a DataFrame, Series, Index or extension array of pandas, found "
             f"{type(obj).__name__}; convert it with pd.DataFrame(obj), or use mg.from_numpy for numpy.ma arrays, "
-            "mg.from_polars for polars, mg.from_arrow for other frames"
+            "mg.from_arrow for polars and other frames"
         )
     values = _categories(categories, names, function)
     columns = [
@@ -133,48 +132,6 @@ def _categories(categories: Any, names: list[Any] | None, function: str) -> list
             f"{function}: categories contains the column {absent[0]!r}, which is not in the table; it has {names}"
         )
     return [categories.get(name) for name in names]
-
-
-def from_polars(
-    obj: pl.Series | pl.DataFrame, dtype: torch.dtype | None = None, layout: torch.layout = torch.strided
-) -> MaskedTensor:
-    """Convert a polars Series or DataFrame: null is unspecified; NaN is a number like any other, as in polars.
-
-    Args:
-        obj: Series of Booleans, integers or floating-point numbers (or of ``pl.Array`` or ``pl.List`` of them), or a
-            DataFrame of such columns without arrays and lists.
-        dtype: see :func:`maskgrad.from_arrow`.
-        layout: see :func:`maskgrad.from_arrow`.
-
-    Returns:
-        MaskedTensor, as for :func:`maskgrad.from_arrow`; everything is copied.
-
-    Raises:
-        MissingDependencyError: polars or narwhals is not installed, or pyarrow for arrays and lists.
-        TypeError: ``obj`` has another type (collect a LazyFrame first), or a column does not contain numbers.
-        ValueError: ``layout`` is jagged and a list contains a null, or it is jagged for columns without lists.
-
-    Example:
-        >>> import polars as pl
-        >>> mg.from_polars(pl.DataFrame({"age": [20, None], "height": [1.5, 2.0]})).mean(0)
-        masked([20.0000,  1.7500], dtype=torch.float64)
-    """
-    function = "mg.from_polars"
-    require("polars", function)
-    require("narwhals", function)
-    import polars as pl
-
-    if isinstance(obj, pl.Series):
-        return _convert([(f"series {obj.name!r}", obj)], None, dtype, layout, function)
-    if not isinstance(obj, pl.DataFrame):
-        remedy = (
-            "obj.collect() reads it" if isinstance(obj, pl.LazyFrame) else "convert it with pl.DataFrame(obj)"
-        )
-        raise TypeError(
-            f"{function}: obj must be a polars Series or DataFrame, found {type(obj).__name__}; {remedy}"
-        )
-    columns = [(f"column {column.name!r}", column) for column in obj.get_columns()]
-    return _convert(columns, obj.height, dtype, layout, function)
 
 
 def from_arrow(

@@ -1,20 +1,18 @@
-"""MaskedTensors as plain tensors: by name for files, as two arrays for DLPack."""
+"""MaskedTensors as plain tensors by name, for files."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.dlpack import from_dlpack as read
 
-from maskgrad.interop.sequences import check_masked_tensor
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import rebuild_stored, stored_of
 
-__all__ = ["Exported", "from_dlpack", "from_tensors", "to_dlpack", "to_tensors"]
+__all__ = ["from_tensors", "to_tensors"]
 
 #: Separator of the name and the part; names of modules and parameters contain dots.
 MARK = "::"
@@ -165,72 +163,3 @@ def _together(name: str, parts: dict[str, Tensor]) -> MaskedTensor:
     blocksize = sizes[-2:] if layout in ("sparse_bsr", "sparse_bsc") else None
     facts = (layout, sizes[:-2] if blocksize else sizes, blocksize)
     return rebuild_stored(inner["values"], facts, tuple(inner[number] for number in numbers))
-
-
-class Exported(NamedTuple):
-    """Result of :func:`to_dlpack`: two plain tensors of the same shape."""
-
-    #: arbitrary where unspecified
-    values: Tensor
-    #: Boolean, True = specified
-    mask: Tensor
-
-
-def to_dlpack(x: MaskedTensor) -> Exported:
-    """Return values and mask, two tensors for the other library's ``from_dlpack``.
-
-    Args:
-        x: MaskedTensor of strided layout.
-
-    Returns:
-        ``(values, mask)``, both without gradient. The mask is True where an entry is specified: invert it for
-        ``numpy.ma``. Masked values are arbitrary, NaN included; pass ``x.filled(value)`` if the other side
-        does not accept a mask.
-
-    Zero copy:
-        The values are shared, so writes on the other side are visible here. An expanded mask is copied, because many
-        readers raise an error for strides of 0.
-
-    Raises:
-        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout.
-
-    Example:
-        >>> import numpy as np
-        >>> values, mask = mg.interop.to_dlpack(mg.from_nan(torch.tensor([1., float("nan")])))
-        >>> np.from_dlpack(values).sum(where=np.from_dlpack(mask)).item()
-        1.0
-    """
-    x = check_masked_tensor(x, "mg.interop.to_dlpack")
-    return Exported(x._values.detach().resolve_conj().resolve_neg(), x.mask.contiguous())
-
-
-def from_dlpack(values: Any, mask: Any) -> MaskedTensor:
-    """Create a MaskedTensor from values and mask of another library.
-
-    Args:
-        values: array of any library with DLPack.
-        mask: array of Booleans, or of integers 0 and 1 (which are copied), True = specified, with as many dimensions as
-            ``values``, size 1 where it repeats, on the same device.
-
-    Returns:
-        MaskedTensor of the shape and dtype of ``values``.
-
-    Zero copy:
-        Values and mask are shared with the other library.
-
-    Raises:
-        TypeError: one of them has no ``__dlpack__``, or ``mask`` is not one of Booleans or integers.
-        ValueError: ``mask`` contains other integers, has fewer dimensions, does not broadcast, or is on another device.
-
-    Example:
-        >>> import numpy as np
-        >>> mg.interop.from_dlpack(np.array([1., 2.]), np.array([True, False]))
-        masked([1., --], dtype=torch.float64)
-    """
-    for name, argument in (("values", values), ("mask", mask)):
-        if not hasattr(argument, "__dlpack__"):
-            raise TypeError(
-                f"mg.interop.from_dlpack: {name} must be an array with __dlpack__, found {type(argument).__name__}; "
-                "use mg.masked for tensors"
-            )
-    return masked(read(values), read(mask))

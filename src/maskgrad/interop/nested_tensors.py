@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.interop.sequences import check_masked_tensor, sequences_of
+from maskgrad.interop.sequences import sequences_of
 from maskgrad.masked_tensor.sequences import check_layout, from_offsets
 from maskgrad.masked_tensor.storage import to_dense
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries
@@ -16,7 +16,7 @@ from maskgrad.patterns import JaggedPattern
 if TYPE_CHECKING:
     from torch.masked import MaskedTensor as TorchMasked
 
-__all__ = ["from_nested", "from_torch_masked", "to_nested", "to_torch_masked"]
+__all__ = ["from_nested", "from_torch_masked", "to_nested"]
 
 
 def from_nested(
@@ -158,54 +158,3 @@ def from_torch_masked(mt: TorchMasked) -> MaskedTensor:
             "mg.from_sparse(mt.get_data()) to keep the layout"
         )
     return of_entries(mt.get_data(), mt.get_mask())
-
-
-def to_torch_masked(x: MaskedTensor) -> TorchMasked:
-    """Return a ``torch.masked.MaskedTensor`` with the values and the mask of ``x``.
-
-    Args:
-        x: MaskedTensor of strided layout and any dtype that ``torch.masked`` supports (Boolean, integer or floating
-            point; no complex32).
-
-    Returns:
-        ``torch.masked.MaskedTensor``. Gradient: a plain one reaches the inputs of ``x``, exactly 0 at unspecified
-        entries. (``torch.masked.as_masked_tensor`` would pass a masked one to the plain tensor.)
-
-    Zero copy:
-        None; PyTorch's constructor copies both.
-
-    Raises:
-        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout, or an unsupported dtype.
-
-    Warns:
-        UserWarning: PyTorch's own, that its class is a prototype.
-
-    Example:
-        >>> import warnings; warnings.simplefilter("ignore")
-        >>> mg.interop.to_torch_masked(mg.from_nan(torch.tensor([1., float("nan")])))
-        MaskedTensor(
-          [  1.0000,       --]
-        )
-    """
-    x = check_masked_tensor(x, "mg.interop.to_torch_masked")
-    return cast("TorchMasked", _ToTorchMasked.apply(x._values, x.mask.contiguous()))  # type: ignore[no-untyped-call]
-
-
-class _ToTorchMasked(torch.autograd.Function):
-    """Wraps, and unwraps gradients, so that plain tensors get plain gradients."""
-
-    @staticmethod
-    def forward(values: Tensor, mask: Tensor) -> TorchMasked:
-        from torch.masked import MaskedTensor as TorchMasked
-
-        return TorchMasked(values, mask)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: TorchMasked) -> None:
-        """The gradient brings its own mask."""
-
-    @staticmethod
-    def backward(_ctx: Any, gradient: Any) -> tuple[Tensor, None]:
-        from torch.masked import MaskedTensor as TorchMasked
-
-        return gradient.to_tensor(0) if isinstance(gradient, TorchMasked) else gradient, None

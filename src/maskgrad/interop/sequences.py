@@ -6,10 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.masked_tensor.sequences import check_layout, specified_positions
-from maskgrad.masked_tensor.storage import to_dense
+from maskgrad.masked_tensor.sequences import specified_positions
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern
@@ -17,11 +15,9 @@ from maskgrad.patterns.jagged import jagged_pattern
 __all__ = [
     "CuSeqlens",
     "check_masked_tensor",
-    "from_packed",
     "lengths",
     "sequences_of",
     "to_cu_seqlens",
-    "to_packed",
 ]
 
 
@@ -158,109 +154,3 @@ def to_cu_seqlens(x: MaskedTensor) -> CuSeqlens:
             f"{function}: int32 cannot index {values.shape[0]} rows; split the batch, or use x.offsets() (int64)"
         )
     return CuSeqlens(values, pattern.offsets.to(torch.int32), pattern.longest)
-
-
-def from_packed(packed: PackedSequence, layout: torch.layout = torch.jagged) -> MaskedTensor:
-    """Convert a packed sequence of PyTorch to a batch with its sequences in the original order.
-
-    Args:
-        packed: what ``torch.nn.utils.rnn.pack_padded_sequence`` or ``pack_sequence`` makes; data ``(n, *features)``.
-        layout: ``torch.jagged`` concatenates the sequences; ``torch.strided`` pads them and has a
-            Boolean mask.
-
-    Returns:
-        MaskedTensor ``(B, T, *features)``, T the longest length. Gradient: reaches ``packed.data``.
-
-    Zero copy:
-        None; packed sequences are stored step by step, not sequence by sequence.
-
-    Raises:
-        TypeError: ``packed`` is not a PackedSequence.
-        ValueError: its parts contradict each other, or ``layout`` is unknown.
-
-    Dense equivalent: ``torch.nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)``.
-
-    Example:
-        >>> packed = torch.nn.utils.rnn.pack_sequence([torch.tensor([1., 2.]), torch.tensor([6.])])
-        >>> mg.interop.from_packed(packed)
-        masked([[1., 2.],
-                [6., --]], layout=torch.jagged)
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.PackedSequence.html
-    """
-    function = "mg.interop.from_packed"
-    check_layout(layout)
-    if not isinstance(packed, PackedSequence):
-        raise TypeError(
-            f"{function}: packed must be a torch.nn.utils.rnn.PackedSequence, found {type(packed).__name__}; build one "
-            "with pack_sequence(list_of_tensors, enforce_sorted=False), or use mg.from_sequences(list_of_tensors)"
-        )
-    data, sizes = packed.data, packed.batch_sizes
-    number, steps = data.shape[0], len(sizes)
-    if not steps or int(sizes.sum()) != number or int(sizes[-1]) < 1 or bool((sizes.diff() > 0).any()):
-        raise ValueError(
-            f"{function}: batch_sizes of packed must descend from the number of sequences, be positive and sum to the "
-            f"{number} rows of data, found {sizes.tolist()}; use pack_sequence"
-        )
-    batch = int(sizes[0])
-    order = packed.unsorted_indices
-    rank = torch.arange(batch) if order is None else order.cpu()
-    if rank.shape != (batch,) or not rank.sort()[0].equal(torch.arange(batch)):
-        raise ValueError(
-            f"{function}: unsorted_indices of packed must contain each of {batch} sequences once, found {rank.tolist()}"
-        )
-    by_length = (sizes.unsqueeze(1) > torch.arange(batch)).sum(0)  # the longest first
-    offsets = torch.nn.functional.pad(by_length[rank].cumsum(0), (1, 0)).to(data.device)
-    pattern = jagged_pattern(offsets, number, (batch, steps))
-    starts = (sizes.cumsum(0) - sizes).to(data.device)
-    places = starts[pattern.positions()] + rank.to(data.device)[pattern.sequences()]
-    x = MaskedTensor(data.index_select(0, places), pattern)
-    return x if layout == torch.jagged else to_dense(x)
-
-
-def to_packed(x: MaskedTensor) -> PackedSequence:
-    """Convert a batch of sequences to a packed sequence of PyTorch, for code that needs one.
-
-    ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN`` need none: they accept the MaskedTensor directly.
-
-    Args:
-        x: MaskedTensor ``(B, T, *features)``, jagged, or with a Boolean mask of padded sequences; of a
-            jagged tensor the ragged dimension may be the first. Every sequence needs a step.
-
-    Returns:
-        PackedSequence with ``sorted_indices``. Gradient: reaches the specified entries of ``x``, exactly 0 elsewhere.
-
-    Zero copy:
-        None; packed sequences are stored step by step, not sequence by sequence.
-
-    Raises:
-        TypeError: ``x`` is not a MaskedTensor, or has a sparse layout such as COO.
-        ValueError: a sequence is empty, which PyTorch cannot pack; the mask is not that of padded sequences; or ``x``
-            has several batch dimensions.
-
-    Dense equivalent: ``torch.nn.utils.rnn.pack_padded_sequence(data, lengths, True, enforce_sorted=False)``.
-
-    Example:
-        >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([1, 3]))
-        >>> packed = mg.interop.to_packed(x)
-        >>> packed.data, packed.batch_sizes
-        (tensor([3., 0., 4., 5.]), tensor([2, 1, 1]))
-
-    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.rnn.PackedSequence.html
-    """
-    function = "mg.interop.to_packed"
-    values, pattern = sequences_of(x, function, None)
-    lengths = pattern.lengths()
-    if not len(lengths) or int(lengths.min()) < 1:
-        found = "no sequences" if not len(lengths) else f"sequence {int(lengths.argmin())} empty"
-        raise ValueError(
-            f"{function}: PyTorch packs sequences of length 1 or more, found {found}; remove them, as in "
-            "x[mg.interop.lengths(x) > 0], or pass x itself to the recurrent layer"
-        )
-    order = lengths.argsort(descending=True, stable=True)
-    rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
-    sizes = torch.bincount(pattern.positions().cpu())
-    starts = (sizes.cumsum(0) - sizes).to(order.device)
-    places = starts[pattern.positions()] + rank[pattern.sequences()]
-    data = torch.empty_like(values, requires_grad=False).index_copy(0, places, values)
-    return PackedSequence(data, sizes, order, rank)

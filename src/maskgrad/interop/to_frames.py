@@ -1,4 +1,4 @@
-"""To frames and columns of pandas, polars and Arrow; unspecified entries become null, a specified NaN stays one."""
+"""To frames and columns of pandas and Arrow; unspecified entries become null, a specified NaN stays one."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pandas as pd
-    import polars as pl
     import pyarrow as pa
 
-__all__ = ["to_arrow", "to_pandas", "to_polars"]
+__all__ = ["to_arrow", "to_pandas"]
 
 
 def to_pandas(
@@ -70,33 +69,6 @@ def to_pandas(
     return frame
 
 
-def to_polars(x: MaskedTensor, names: Sequence[str] | None = None) -> pl.Series | pl.DataFrame:
-    """Convert a vector or a jagged batch to a Series, a matrix to a DataFrame; unspecified entries are null.
-
-    Args:
-        x: MaskedTensor (n,) or (rows, columns), strided, or jagged; real; see :func:`to_arrow`.
-        names: names of the columns of a DataFrame. None: "0", "1", …
-
-    Returns:
-        Series or DataFrame; a Series of lists for a jagged batch. A specified NaN stays NaN. Everything is copied,
-        without gradients.
-
-    Raises:
-        MissingDependencyError: polars or pyarrow is not installed.
-        TypeError: ``x`` is not a MaskedTensor, has a sparse layout, or is complex.
-        ValueError: it has no dimension or more than two, or ``names`` do not fit.
-
-    Example:
-        >>> mg.interop.to_polars(mg.from_nan(torch.tensor([1., float("nan")]))).to_list()
-        [1.0, None]
-    """
-    function = "mg.interop.to_polars"
-    require("polars", function)
-    import polars as pl
-
-    return pl.from_arrow(_to_arrow(x, names, function))
-
-
 def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | pa.Table:
     """Convert a vector to an array, a matrix to a table, a jagged batch to lists; unspecified entries are null.
 
@@ -120,10 +92,7 @@ def to_arrow(x: MaskedTensor, names: Sequence[str] | None = None) -> pa.Array | 
         >>> mg.interop.to_arrow(mg.from_nan(torch.tensor([1., float("nan")]))).to_pylist()
         [1.0, None]
     """
-    return _to_arrow(x, names, "mg.interop.to_arrow")
-
-
-def _to_arrow(x: MaskedTensor, names: Sequence[str] | None, function: str) -> pa.Array | pa.Table:
+    function = "mg.interop.to_arrow"
     require("pyarrow", function)
     import pyarrow as pa
 
@@ -200,7 +169,7 @@ def _arrow_c_array(self: MaskedTensor, requested_schema: Any = None) -> Any:
         raise UnsupportedOperationError(
             "MaskedTensor.__arrow_c_array__",
             f"an Arrow array must be a vector, but this has shape {tuple(self.shape)}",
-            "Use mg.interop.to_arrow(x) for a table from a matrix, or mg.interop.to_polars(x).",
+            "Use mg.interop.to_arrow(x) for a table from a matrix, or pl.from_arrow of it for polars.",
         )
     return to_arrow(self).__arrow_c_array__(requested_schema)
 

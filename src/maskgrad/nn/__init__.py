@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from maskgrad.instead import missing_attribute
 from maskgrad.nn import functional
 from maskgrad.nn.convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d
 from maskgrad.nn.embedding import Embedding
 from maskgrad.nn.embedding_bag import EmbeddingBag
-from maskgrad.nn.gradient_surgery import MaskGradient, ReverseGradient
-from maskgrad.nn.linear import Linear
+from maskgrad.nn.gradient_surgery import ReverseGradient
 
 __all__ = [
     "Conv1d",
@@ -16,8 +16,10 @@ __all__ = [
     "ConvTranspose1d",
     "Embedding",
     "EmbeddingBag",
-    "Linear",
-    "MaskGradient",
     "ReverseGradient",
     "functional",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)

@@ -107,8 +107,8 @@ class ConvTranspose1d(nn.ConvTranspose1d):
     .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i
 
     Args:
-        specified: ``"sequence"`` (default): the result of each sequence separately; jagged sequences stay jagged. Or
-            ``"any"``, as torch's module: see :func:`maskgrad.nn.functional.conv_transpose1d`.
+        specified: ``"sequence"`` (default): the result of each sequence separately; jagged sequences stay jagged, and
+            an empty one has none. ``"any"``, as torch's module: entries with at least one product, and gaps.
         args, kwargs: the arguments of ``torch.nn.ConvTranspose1d``.
 
     Gradient:
@@ -116,6 +116,7 @@ class ConvTranspose1d(nn.ConvTranspose1d):
 
     Raises:
         ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
+        UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
 
     Dense equivalent: ``torch.nn.ConvTranspose1d``, on each sequence separately.
 
@@ -124,22 +125,23 @@ class ConvTranspose1d(nn.ConvTranspose1d):
         >>> mg.nn.ConvTranspose1d(1, 1, 3, stride=2)(x).mask[0, 0]
         tensor([ True,  True,  True,  True,  True, False, False])
 
-    Source: as :func:`maskgrad.nn.functional.conv_transpose1d`.
+    Source: Zeiler and others 2010, "Deconvolutional networks".
     """
 
     def __init__(self, *args: Any, specified: Rule = "sequence", **kwargs: Any) -> None:
-        check_rule(specified, functional.OF_TRANSPOSED)
+        check_rule(specified, ("any", "sequence"))
         super().__init__(*args, **kwargs)
         self.specified = specified
 
     def forward(self, input: Any, output_size: list[int] | None = None) -> Any:
-        """As in PyTorch, with the function that supports ``specified``."""
+        """As in PyTorch, with ``specified``."""
         if not isinstance(input, MaskedTensor):
             return super().forward(input, output_size)
         geometry: tuple[Any, ...] = (self.stride, self.padding, self.kernel_size)
         more = self._output_padding(input, output_size, *geometry, 1, self.dilation)  # type: ignore[call-arg]
         options = (self.stride, self.padding, more, self.groups, self.dilation)
-        return functional.conv_transpose1d(input, self.weight, self.bias, *options, specified=self.specified)
+        arguments = (input, self.weight, self.bias, *options)
+        return dispatch(F.conv_transpose1d, arguments, {"specified": self.specified})
 
     def extra_repr(self) -> str:
         """PyTorch's, and ``specified``."""

@@ -13,7 +13,7 @@ from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
 __all__ = ["Embedding"]
 
 
-class Embedding(LookupTable, torch.nn.Embedding):
+class Embedding(LookupTable, torch.nn.Embedding):  # type: ignore[misc]  # options of from_pretrained are named
     r"""A lookup table with a vector for each index; applies pending updates of rows when they are read.
 
     .. math:: y_{i} = W_{x_i}
@@ -92,27 +92,3 @@ class Embedding(LookupTable, torch.nn.Embedding):
         found = super().forward(input)
         self._looked_up()
         return found
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        embeddings: Tensor,
-        freeze: bool = True,
-        padding_idx: int | None = None,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        sparse: bool | None = None,
-    ) -> Embedding:
-        """Create a table from ``embeddings`` (rows, columns), whose memory it shares; not trained if ``freeze``.
-
-        The other arguments are those of the class.
-
-        Raises:
-            ValueError: ``embeddings`` is not two-dimensional.
-        """
-        table: Embedding = cls._pretrained(
-            embeddings, freeze, padding_idx=padding_idx, max_norm=max_norm, norm_type=norm_type,
-            scale_grad_by_freq=scale_grad_by_freq, sparse=sparse,
-        )  # fmt: skip
-        return table

@@ -12,7 +12,7 @@ from maskgrad.nn.lookup import LookupTable, has_sparse_gradient
 __all__ = ["EmbeddingBag"]
 
 
-class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
+class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):  # type: ignore[misc]  # as in Embedding
     r"""Computes sums, means or maxima of bags of rows; applies pending updates of rows when they are read.
 
     .. math:: y_b = \sum_{i \in b} w_i\, W_{x_i}, \qquad \frac{1}{|b|} \sum_{i \in b} W_{x_i} \quad\text{or}\quad
@@ -85,23 +85,3 @@ class EmbeddingBag(LookupTable, torch.nn.EmbeddingBag):
         found = super().forward(input, offsets, per_sample_weights)
         self._looked_up()
         return found
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        embeddings: Tensor,
-        freeze: bool = True,
-        max_norm: float | None = None,
-        norm_type: float = 2.0,
-        scale_grad_by_freq: bool = False,
-        mode: str = "mean",
-        sparse: bool | None = None,
-        include_last_offset: bool = False,
-        padding_idx: int | None = None,
-    ) -> EmbeddingBag:
-        """Create a table from given rows, whose memory it shares; see :meth:`maskgrad.nn.Embedding.from_pretrained`."""
-        bag: EmbeddingBag = cls._pretrained(
-            embeddings, freeze, max_norm=max_norm, norm_type=norm_type, scale_grad_by_freq=scale_grad_by_freq,
-            mode=mode, sparse=sparse, include_last_offset=include_last_offset, padding_idx=padding_idx,
-        )  # fmt: skip
-        return bag

@@ -7,16 +7,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import torch.nn.functional as F
 
+from maskgrad.instead import missing_attribute
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.dispatch import dispatch
 
-__all__ = ["conv1d", "conv2d", "conv3d", "conv_transpose1d", "linear"]
+__all__ = ["conv1d", "conv2d", "conv3d"]
 
 Rule: TypeAlias = Literal["any", "center", "all", "sequence"]
-#: Rules of functions without windows.
-ALL_OR_ANY = ("any", "all")
-#: Rules of a transposed convolution.
-OF_TRANSPOSED = ("any", "sequence")
 
 DOC = r"""``torch.nn.functional.{name}``, with a choice of the specified entries of the result.
 
@@ -118,100 +115,5 @@ def _convolution(dims: int) -> Callable[..., Any]:
 conv1d, conv2d, conv3d = (_convolution(dims) for dims in (1, 2, 3))
 
 
-def conv_transpose1d(
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-    *,
-    specified: Rule = "any",
-) -> Any:
-    r"""``torch.nn.functional.conv_transpose1d``, with a choice of the specified entries of the result.
-
-    .. math:: y_o = b + \sum_{t,i:\; s i - p + d t = o} w_t\, x_i \quad \text{over products of specified factors}
-
-    Args:
-        input: floating point, shape (N, C_in, L), or without N.
-        weight: floating point, shape (C_in, C_out / groups, k).
-        bias: floating point, shape (C_out,); None: none.
-        stride: s, the distance between entries of the input, in entries of the result.
-        padding: p, the number of entries removed on both sides.
-        output_padding: the number of entries added at the end.
-        groups: the number of blocks of channels.
-        dilation: d, the distance between entries of a window.
-        specified: the specified entries of the result:
-
-            - ``"any"``: those with at least one product, and gaps, as in PyTorch's own function on a MaskedTensor.
-            - ``"sequence"``: those of each padded sequence alone. An empty sequence has none.
-
-    Returns:
-        MaskedTensor (N, C_out, L_out); a plain tensor if no operand is masked. ``"sequence"`` of jagged sequences is
-        jagged.
-
-    Gradient:
-        The other factor, for each product in a specified entry.
-
-    Raises:
-        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
-        UndefinedOnMaskedError: ``"sequence"`` of a mask with holes (in eager mode on the CPU).
-
-    Dense equivalent: ``F.conv_transpose1d``, for each sequence separately.
-
-    Example:
-        >>> x = mg.from_lengths(torch.ones(1, 1, 3), torch.tensor([2]), dim=2)
-        >>> w = torch.ones(1, 1, 2)
-        >>> mg.nn.functional.conv_transpose1d(x, w, stride=2, specified="sequence").flatten()
-        masked([1., 1., 1., 1., --, --])
-
-    Source: Zeiler and others 2010, "Deconvolutional networks".
-    """
-    check_rule(specified, OF_TRANSPOSED)
-    arguments = (input, weight, bias, stride, padding, output_padding, groups, dilation)
-    if not any(isinstance(x, MaskedTensor) for x in arguments[:3]):
-        return F.conv_transpose1d(*arguments)
-    return dispatch(F.conv_transpose1d, arguments, {"specified": specified})
-
-
-def linear(input: Any, weight: Any, bias: Any = None, *, specified: Rule = "any") -> Any:
-    r"""``torch.nn.functional.linear``, with a choice of the specified entries of the result.
-
-    .. math:: y_o = b_o + \sum_i w_{oi}\, x_i \quad \text{over the products whose factors are specified}
-
-    Args:
-        input: floating point, shape (..., in_features), of any layout.
-        weight: floating point, shape (out_features, in_features) or (in_features,).
-        bias: floating point, shape (out_features,); None: none.
-        specified: the specified entries of the result:
-
-            - ``"any"``: those with at least one product, as in PyTorch's own function on a MaskedTensor. That is
-              right for inputs with missing features; for concatenated vectors it also gives partial sums.
-            - ``"all"``: those whose products are all specified, as after ``input.complete(-1)``.
-
-    Returns:
-        MaskedTensor (..., out_features); a plain tensor if no operand is masked.
-
-    Gradient:
-        The other factor, for each product in a specified entry.
-
-    Raises:
-        ValueError: ``specified`` is unknown. PyTorch's errors are raised, too.
-
-    Dense equivalent: ``F.linear``, for the complete rows.
-
-    Example:
-        >>> pair = mg.from_nan(torch.tensor([[1., 2.], [1., float("nan")]]))
-        >>> mg.nn.functional.linear(pair, torch.ones(1, 2)).tolist()
-        [[3.0], [1.0]]
-        >>> mg.nn.functional.linear(pair, torch.ones(1, 2), specified="all").tolist()
-        [[3.0], [None]]
-
-    Source: complete-case analysis (Little and Rubin, "Statistical analysis with missing data").
-    """
-    check_rule(specified, ALL_OR_ANY)
-    if specified == "all":
-        input, weight = (x.complete(-1) if isinstance(x, MaskedTensor) else x for x in (input, weight))
-    return F.linear(input, weight, bias)
+def __getattr__(name: str) -> object:
+    raise missing_attribute(__name__, name)

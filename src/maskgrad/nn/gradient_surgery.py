@@ -1,4 +1,4 @@
-"""Modules that are the identity in the forward pass: mask or reverse the gradient."""
+"""A module that is the identity in the forward pass, and reverses the gradient."""
 
 from __future__ import annotations
 
@@ -8,47 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.gradients import mask_gradient, reverse_gradient
+from maskgrad.gradients import reverse_gradient
 from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.patterns.mask_arguments import boolean_mask
 
-__all__ = ["MaskGradient", "ReverseGradient"]
-
-
-class MaskGradient(nn.Module):
-    """The identity with a gradient that passes only where a mask is True.
-
-    Args:
-        mask: Boolean tensor (or integers 0 and 1) with as many dimensions as the inputs, size 1 where it repeats; True
-            = the gradient passes. A buffer: it moves with the module and is saved with it.
-
-    Raises:
-        TypeError: ``mask`` is not a tensor of Booleans or integers.
-        ValueError: it contains other integers.
-
-    Example:
-        >>> layer = mg.nn.MaskGradient(torch.tensor([True, False]))
-        >>> x = torch.ones(2, requires_grad=True)
-        >>> layer(x).sum().backward()
-        >>> x.grad
-        tensor([1., 0.])
-
-    Dense equivalent: :func:`maskgrad.mask_gradient`.
-    """
-
-    mask: Tensor
-
-    def __init__(self, mask: Tensor) -> None:
-        super().__init__()
-        self.register_buffer("mask", boolean_mask(mask, true="the gradient passes"))
-
-    def forward(self, x: Tensor | MaskedTensor) -> Any:
-        """``x``, with its gradient masked."""
-        return mask_gradient(x, self.mask)
-
-    def extra_repr(self) -> str:
-        """The size of the mask."""
-        return f"mask of shape {tuple(self.mask.shape)}"
+__all__ = ["ReverseGradient"]
 
 
 class ReverseGradient(nn.Module):

@@ -19,7 +19,7 @@ from maskgrad.kernels.kernel import HALVES
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.lazy.rows import bring_up_to_date, lazy_rows_of
 
-__all__ = ["LookupTable", "has_sparse_gradient", "rows_and_columns"]
+__all__ = ["LookupTable", "has_sparse_gradient"]
 
 # Tables for compiled code, which gets tensors without their attributes.
 _TABLES: WeakValueDictionary[int, LookupTable] = WeakValueDictionary()
@@ -38,8 +38,19 @@ class LookupTable(torch.nn.Module):
         bring_up_to_date(self.weight)
 
     @classmethod
-    def _pretrained(cls, embeddings: Tensor, freeze: bool, **options: Any) -> Any:
-        table: Any = cls(*rows_and_columns(embeddings), _weight=embeddings, **options)
+    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **options: Any) -> Any:
+        """Create a table from ``embeddings`` (rows, columns), whose memory it shares; not trained if ``freeze``.
+
+        ``options`` are those of the class.
+
+        Raises:
+            ValueError: ``embeddings`` is not two-dimensional.
+        """
+        if embeddings.dim() != 2:
+            raise ValueError(
+                f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
+            )
+        table: Any = cls(*embeddings.shape, _weight=embeddings, **options)
         table.weight.requires_grad = not freeze
         return table
 
@@ -118,15 +129,6 @@ class LookupTable(torch.nn.Module):
 def has_sparse_tensors(device: torch.device) -> bool:
     """Whether PyTorch has sparse tensors on this device."""
     return device.type != "xla"
-
-
-def rows_and_columns(embeddings: Tensor) -> tuple[int, int]:
-    """The shape of ``embeddings``; raises a ValueError unless it has two dimensions."""
-    if embeddings.dim() != 2:
-        raise ValueError(
-            f"embeddings must have two dimensions, rows and columns; got shape {tuple(embeddings.shape)}"
-        )
-    return embeddings.shape[0], embeddings.shape[1]
 
 
 def has_sparse_gradient(sparse: bool | None, reason: str | None) -> bool:

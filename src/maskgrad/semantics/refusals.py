@@ -96,7 +96,7 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str, bool], ...] = (
         "__dlpack__ __dlpack_device__",
         (Tensor,),
         "DLPack has no place for a mask, and masked values would be read as data",
-        "Write x.clone() for a copy, x.filled(0.) for a plain tensor, or pass both tensors of mg.interop.to_dlpack(x).",
+        "Write x.clone() for a copy, x.filled(0.) for a plain tensor, or pass x.filled(0.) and x.mask.",
         False,
     ),
 )

@@ -83,7 +83,7 @@ def test_pandas_is_sent_to_its_own_function() -> None:
             TypeError, match=rf"found {type(obj).__name__} of pandas.*use mg.from_pandas\(obj\)"
         ):
             mg.from_arrow(obj)
-    with pytest.raises(TypeError, match=r"found DataFrame; .*mg.from_polars for polars, mg.from_arrow"):
+    with pytest.raises(TypeError, match=r"found DataFrame; .*mg.from_arrow for polars"):
         mg.from_pandas(pl.DataFrame({"a": [1]}))
 
 
@@ -98,22 +98,14 @@ def test_names_may_occur_twice() -> None:
     ("make", "package"),
     [
         (lambda: mg.from_pandas(pd.Series([1.0])), "narwhals"),
-        (lambda: mg.from_polars(pl.Series([1])), "narwhals"),
         (lambda: mg.from_arrow(pa.array([1])), "narwhals"),
-        (lambda: mg.from_polars(pl.Series([[1]])), "pyarrow"),
     ],
-    ids=["pandas", "polars", "arrow", "lists of polars"],
+    ids=["pandas", "arrow"],
 )
 def test_a_package_that_is_absent(make: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(mg.MissingDependencyError, match=rf"'{package}'.*pip install 'maskgrad\[interop\]'"):
         make()
-
-
-def test_numbers_of_polars_need_no_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    frame = pl.DataFrame({"a": [1, None], "b": [True, False]})
-    assert_entries(mg.from_polars(frame), [[1, 1], [None, 0]], torch.int64)
 
 
 @pytest.mark.parametrize(

@@ -83,9 +83,9 @@ def test_nulls_inside_lists() -> None:
     with pytest.raises(ValueError, match=r"obj has a null at position 1 of list 2.*layout=torch.strided"):
         mg.from_arrow(array, layout=torch.jagged)
     series = pl.Series("s", [[1, 2], None, [3, None, 5]])
-    assert mg.from_polars(series).tolist() == [[1, 2, None], [None] * 3, [3, None, 5]]
-    with pytest.raises(ValueError, match=r"series 's' has a null at position 1 of list 2"):
-        mg.from_polars(series, layout=torch.jagged)
+    assert mg.from_arrow(series).tolist() == [[1, 2, None], [None] * 3, [3, None, 5]]
+    with pytest.raises(ValueError, match=r"obj has a null at position 1 of list 2"):
+        mg.from_arrow(series, layout=torch.jagged)
 
 
 def test_features_in_lists_of_one_size() -> None:
@@ -111,43 +111,42 @@ def test_memory_is_its_own() -> None:
 
 
 def test_what_has_no_lists_is_not_jagged() -> None:
-    for obj in (pa.array([1]), pa.table({"a": [1]}), pa.array([[1]], pa.list_(pa.int8(), 1))):
+    polars = (pl.Series([1]), pl.DataFrame({"a": [1]}))
+    for obj in (pa.array([1]), pa.table({"a": [1]}), pa.array([[1]], pa.list_(pa.int8(), 1)), *polars):
         with pytest.raises(ValueError, match=r"mg.from_arrow: layout=torch.jagged is for one array of lists"):
             mg.from_arrow(obj, layout=torch.jagged)
-    for obj in (pl.Series([1]), pl.DataFrame({"a": [1]})):
-        with pytest.raises(
-            ValueError, match=r"mg.from_polars: layout=torch.jagged is for one array of lists"
-        ):
-            mg.from_polars(obj, layout=torch.jagged)
     with pytest.raises(ValueError, match=r"layout must be torch.strided or torch.jagged"):
         mg.from_arrow(pa.array([[1]]), layout=torch.sparse_coo)
     x = mg.from_arrow(pa.array([[1]]), layout=torch.jagged)
-    for function in (mg.interop.to_arrow, mg.interop.to_polars):
-        with pytest.raises(ValueError, match=r"names must be omitted for a jagged tensor"):
-            function(x, ["a"])
+    with pytest.raises(ValueError, match=r"names must be omitted for a jagged tensor"):
+        mg.interop.to_arrow(x, ["a"])
     with pytest.raises(TypeError, match=r"to_arrow: x must be real"):
         mg.interop.to_arrow(x.to(torch.complex64))
+
+
+def to_polars(x: mg.MaskedTensor) -> Any:
+    return pl.from_arrow(mg.interop.to_arrow(x))
 
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=str)
 @pytest.mark.parametrize("lists", LISTS, ids=str)
 def test_polars_there_and_back(lists: list[list[int]], dtype: torch.dtype) -> None:
     entries = typed(lists, dtype)
-    kind = mg.interop.to_polars(mg.masked(torch.zeros(1, dtype=dtype))).dtype
+    kind = to_polars(mg.masked(torch.zeros(1, dtype=dtype))).dtype
     series = pl.Series(entries, dtype=pl.List(kind))
-    x = mg.from_polars(series, layout=torch.jagged)
+    x = mg.from_arrow(series, layout=torch.jagged)
     assert x.dtype == dtype
-    assert x.to_dense().tolist() == mg.from_polars(series).tolist() == padded(entries)
-    back = mg.interop.to_polars(x)
+    assert x.to_dense().tolist() == mg.from_arrow(series).tolist() == padded(entries)
+    back = to_polars(x)
     assert back.dtype == series.dtype
     assert back.to_list() == entries
 
 
 def test_polars_arrays_inside_lists() -> None:
     series = pl.Series([[[1, 2]], [[3, 4], [5, 6]]], dtype=pl.List(pl.Array(pl.Int64, 2)))
-    x = mg.from_polars(series, layout=torch.jagged)
+    x = mg.from_arrow(series, layout=torch.jagged)
     assert x.shape == (2, 2, 2)
-    assert mg.interop.to_polars(x).to_list() == series.to_list()
+    assert to_polars(x).to_list() == series.to_list()
 
 
 def from_awkward(array: Any, layout: torch.layout = torch.jagged) -> Any:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, leaf, nan, poisoned
+from tests.poison import assert_entries, gradient, nan, poisoned
 
 LAYOUTS = (torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
@@ -93,8 +93,7 @@ def test_compiled_and_vectorised(layout: torch.layout) -> None:
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
 def test_a_linear_layer_over_half_a_row(layout: torch.layout) -> None:
     """The softmax over neighbours does not count pairs of which one half is missing."""
-    layer = mg.nn.Linear(4, 1, specified="all", dtype=torch.float64)
-    assert "specified='all'" in repr(layer)
+    layer = torch.nn.Linear(4, 1, dtype=torch.float64)
     here, there = torch.randn(3, 2, dtype=torch.float64), torch.randn(3, 2, dtype=torch.float64)
     known = torch.tensor([True, False, True])
     pairs = torch.cat(
@@ -102,7 +101,7 @@ def test_a_linear_layer_over_half_a_row(layout: torch.layout) -> None:
     )
     if layout != torch.strided:
         pairs = pairs.to_sparse(layout=layout)
-    scores = layer(pairs).to_dense()
+    scores = layer(pairs.complete(-1)).to_dense()
     assert scores.mask[:, 0].tolist() == [True, False, True]
     weights = scores.squeeze(-1).softmax(0)
     alone = torch.nn.functional.linear(torch.cat([here, there], -1)[known], layer.weight, layer.bias).squeeze(
@@ -112,21 +111,3 @@ def test_a_linear_layer_over_half_a_row(layout: torch.layout) -> None:
     (weights * torch.tensor([1.0, nan, 2.0])).sum().backward()
     (wanted,) = torch.autograd.grad((alone.softmax(0) * torch.tensor([1.0, 2.0])).sum(), layer.weight)
     torch.testing.assert_close(layer.weight.grad, wanted)
-
-
-def test_rules_of_linear() -> None:
-    x, w, b = (
-        poisoned([[1.0, 2.0], [1.0, None]]),
-        leaf([1.0, 1.0], [1.0, 2.0]),
-        torch.tensor([0.0, 10.0]).double(),
-    )
-    masked = poisoned([[1.0, 1.0], [None, 2.0]])
-    linear = mg.nn.functional.linear
-    assert_entries(linear(x, w, b), [[3.0, 15.0], [1.0, 11.0]])
-    assert_entries(linear(x, w, b, specified="all"), [[3.0, 15.0], [None, None]])
-    assert_entries(linear(torch.ones(2, 2).double(), masked, specified="all"), [[2.0, None], [2.0, None]])
-    assert_entries(linear(x, masked, specified="all"), [[3.0, None], [None, None]])
-    assert torch.equal(linear(torch.ones(2).double(), w, specified="all"), torch.tensor([2.0, 3.0]).double())
-    for make in (lambda: mg.nn.Linear(1, 1, specified="center"), lambda: linear(x, w, specified="center")):  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="specified must be 'any' or 'all', found 'center'"):
-            make()

@@ -12,11 +12,8 @@ import maskgrad as mg
 
 
 def test_the_signature_is_pytorchs() -> None:
-    for ours, theirs in (
-        (mg.nn.EmbeddingBag.__init__, nn.EmbeddingBag.__init__),
-        (mg.nn.EmbeddingBag.from_pretrained, nn.EmbeddingBag.from_pretrained),
-    ):
-        assert list(inspect.signature(ours).parameters) == list(inspect.signature(theirs).parameters)
+    ours, theirs = (inspect.signature(kind.__init__) for kind in (mg.nn.EmbeddingBag, nn.EmbeddingBag))
+    assert list(ours.parameters) == list(theirs.parameters)
 
 
 def test_the_gradient_is_sparse_where_pytorch_has_one() -> None:

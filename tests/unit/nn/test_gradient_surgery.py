@@ -1,4 +1,4 @@
-"""The modules around mask_gradient and reverse_gradient: buffers, state, text, refusals."""
+"""The module around reverse_gradient: buffer, state, text, refusals."""
 
 from __future__ import annotations
 
@@ -9,27 +9,9 @@ import torch
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, leaf, nan, on, poisoned
+from tests.poison import gradient, leaf, nan
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-
-
-class TestMaskGradient:
-    def test_masks_the_gradient(self) -> None:
-        layer, x = mg.nn.MaskGradient(on(1, 0, 1)), poisoned([1.0, 2.0, None], requires_grad=True)
-        y = layer(x)
-        assert_entries(y, [1.0, 2.0, None])
-        assert gradient(y, x).tolist() == [1.0, 0.0, 0.0]
-
-    def test_the_mask_is_saved_and_shown(self) -> None:
-        layer = mg.nn.MaskGradient(on(1, 0))
-        assert layer.state_dict()["mask"].tolist() == [True, False]
-        assert repr(layer) == "MaskGradient(mask of shape (2,))"
-
-    @pytest.mark.parametrize(("mask", "found"), [(torch.ones(2), "torch.float32"), ([True], "list")])
-    def test_refuses(self, mask: Any, found: str) -> None:
-        with pytest.raises(TypeError, match=f"mask must be a Boolean torch.Tensor, .* found {found}"):
-            mg.nn.MaskGradient(mask)
 
 
 class TestReverseGradient:

@@ -184,12 +184,10 @@ TAKE_A_MASK: dict[str, Callable[[torch.Tensor], Any]] = {
     "masked": lambda mask: mg.masked(torch.ones(3, 3), mask).mask,
     "masked, of a MaskedTensor": lambda mask: mg.masked(X, mask).mask,
     "masked, sparse": lambda mask: mg.masked(SPARSE, mask).mask,
-    "from_dlpack": lambda mask: mg.interop.from_dlpack(torch.ones(3, 3), mask).mask,
     "train_only": trained,
     "mask_gradient": lambda mask: passed(P, mask),
     "mask_gradient, of a MaskedTensor": lambda mask: passed(X, mask),
     "mask_gradient, sparse": lambda mask: passed(SPARSE, mask),
-    "nn.MaskGradient": lambda mask: gradient(mg.nn.MaskGradient(mask)(P), P),
     "backward": lambda mask: accumulated(mask, None),
     "backward, of named losses": lambda mask: accumulated(mask, "a"),
     "logaddexp": lambda mask: mg.functional.logaddexp(P, P, input_mask=mask),
@@ -266,7 +264,7 @@ def test_every_public_argument_called_mask_is_in_the_table() -> None:
         for name in module.__all__
         if callable(getattr(module, name)) and "mask" in _arguments(getattr(module, name))
     }
-    assert of_modules == {"from_dlpack", "MaskGradient", "Exported"}  # the last is a result
+    assert of_modules == set()
 
 
 def _arguments(function: Callable[..., Any]) -> Any:
