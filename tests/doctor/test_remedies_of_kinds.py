@@ -73,6 +73,12 @@ PARTS = {
     "mask": torch.arange(5) < torch.tensor([5, 3, 2, 1])[:, None],
     "y": numbers(4, 5),
 }
+WITHOUT_A_TOKEN = features(mask=MASK & torch.tensor([[True], [True], [False]]))
+WEIGHTS = "weights = scores.masked_fill(mask == 0, float('-inf')).softmax(-1)"
+CAUSAL: dict[str, Any] = {
+    "batch": {"x": numbers(2, 5, 4), "y": numbers(2, 5), "weights": torch.ones(2, 5)},
+    "options": {"causal": True},
+}
 
 DRAWN = [
     Drawn(
@@ -134,18 +140,18 @@ DRAWN = [
         0,
         "x, mask = net(batch['x']), batch['mask']\nscores = x.sum(-1)\nLINE\n"
         "return ((weights[..., None] * x).sum(1) - 1).square().sum()",
-        "weights = scores.masked_fill(mask == 0, float('-inf')).softmax(-1)",
+        WEIGHTS,
         "weights = REMEDY",
-        batch=features(mask=MASK & torch.tensor([[True], [True], [False]])),
+        batch=WITHOUT_A_TOKEN,
     ),
     Drawn(
         "empty-row",
         1,
         "x, mask = net(batch['x']), batch['mask']\nscores, full = x.sum(-1), mask.any(1)\nLINE\n"
         "return ((weights[..., None] * x).sum(1) - 1)[full].square().sum()",
-        "weights = scores.masked_fill(mask == 0, float('-inf')).softmax(-1)",
-        "REMEDY\nweights = scores.masked_fill(mask == 0, float('-inf')).softmax(-1)",
-        batch=features(mask=MASK & torch.tensor([[True], [True], [False]])),
+        WEIGHTS,
+        "REMEDY\n" + WEIGHTS,
+        batch=WITHOUT_A_TOKEN,
     ),
     Drawn(
         "empty-row",
@@ -154,7 +160,7 @@ DRAWN = [
         "return (y - 1).square().sum()",
         "y = x.masked_fill(mask[..., None] == 0, 0.0).sum(1) / count",
         "REMEDY\ny = x.masked_fill(mask[..., None] == 0, 0.0).sum(1) / count",
-        batch=features(mask=MASK & torch.tensor([[True], [True], [False]])),
+        batch=WITHOUT_A_TOKEN,
         remedies=_OF_DIVISIONS,
     ),
     Drawn(
@@ -214,8 +220,7 @@ DRAWN = [
         "q = k = v = net(batch['x'])\nLINE\nreturn ((y.sum(-1) - batch['y']) ** 2 * batch['weights']).sum()",
         "y = F.scaled_dot_product_attention(q, k, v)",
         "y = REMEDY",
-        batch={"x": numbers(2, 5, 4), "y": numbers(2, 5), "weights": torch.ones(2, 5)},
-        options={"causal": True},
+        **CAUSAL,
     ),
     Drawn(
         "future-leak",
@@ -224,8 +229,7 @@ DRAWN = [
         "y = F.conv1d(x, weight, padding=1)",
         "y = REMEDY",
         "width, weight = 3, torch.randn(2, 4, 3)",
-        batch={"x": numbers(2, 5, 4), "y": numbers(2, 5), "weights": torch.ones(2, 5)},
-        options={"causal": True},
+        **CAUSAL,
     ),
     Drawn(
         "order",
