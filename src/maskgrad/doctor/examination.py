@@ -13,11 +13,12 @@ from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
+from maskgrad.doctor.dependence import Dependence
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import Inventory
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak
-from maskgrad.doctor.modes import Guarded, OperationLog, module_calls
+from maskgrad.doctor.modes import OperationLog, module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
@@ -158,8 +159,9 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     use = ObservedUse(runner.modules())
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
-    again = runner.run(Guarded(), after=Outcome.cloned)
-    _check_step(case, use, outcome.tensors(), again.tensors())
+    mode = Dependence(runner.batch)
+    again, depends = runner.run(mode, after=lambda run: (run.cloned(), mode.reaches(run)))
+    _check_step(case, outcome.tensors(), again.tensors(), depends=depends)
     known = {found.key for found in case.paddings}
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
@@ -234,9 +236,9 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> 
 
 
 def _check_step(
-    case: Examination, use: ObservedUse, first: dict[str, Tensor], second: dict[str, Tensor]
+    case: Examination, first: dict[str, Tensor], second: dict[str, Tensor], *, depends: bool
 ) -> None:
-    """ExaminationError if two runs from one state differ, or no operation reads the batch."""
+    """ExaminationError if two runs from one state differ, or do not depend on the batch."""
     differs = [name for name in first if name not in second or not same(first[name], second[name])]
     if differs or first.keys() != second.keys():
         name = differs[0] if differs else "a gradient"
@@ -244,9 +246,9 @@ def _check_step(
             f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.runner)}; "
             f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
         )
-    if not use.reads_batch(case.runner.batch):
+    if not depends:
         raise ExaminationError(
-            "step: the loss does not depend on the batch: no operation reads its tensors; use the argument of the "
+            "step: the loss does not depend on the batch: nothing of its tensors reaches it; use the argument of the "
             "step, `def step(batch): return loss_of(model(batch['x']))`"
         )
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from maskgrad.doctor.batches import Key, fields, ragged, tensor_of
+from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.evidence import agreement, is_one_piece, laid_mask, sides_of
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
@@ -132,16 +132,9 @@ class ObservedUse(Guarded):
         self._pairs: set[int] = set()
         self._names = names or {}
         self._stack: list[str] = []
-        self._memory: set[int | None] = set()
-
-    def leaves_torch(self, tensor: Tensor) -> bool:
-        """Note what is read outside of PyTorch."""
-        self._memory.add(key_of(tensor))
-        return super().leaves_torch(tensor)
 
     def run(self, call: Operated) -> Any:
-        """Note what is read, what a table reads, and what is packed."""
-        self._memory.update(map(key_of, call.inputs))
+        """Note what a table reads, and what is packed."""
         if call.facts.name == "embedding" and len(call.args) > 2 and call.args[2] >= 0:
             module = self._stack[-1] if self._stack else "a table"
             self.reads.append(IdsRead(call.args[1], call.args[2], "padding_idx", "table", module))
@@ -222,16 +215,6 @@ class ObservedUse(Guarded):
                 if agreement(tensor, laid):
                     return Padding(key, laid.real.clone(), f"the {name}", samples=laid.samples)
         return None
-
-    def reads_batch(self, batch: Any) -> bool:
-        """Whether an operation reads a tensor of the batch; also where that is unknown."""
-        held = [tensor_of(field) for field in fields(batch).values()]
-        held += [
-            samples.data if isinstance(samples, PackedSequence) else tensor_of(samples)
-            for samples in ragged(batch).values()
-        ]
-        held = [tensor.values() if tensor.layout is torch.jagged else tensor for tensor in held]
-        return not held or None in self._memory or any(key_of(t) in {*self._memory, None} for t in held)
 
     def read_of(self, batch: Any) -> set[Key]:
         """What tables with an id of padding read: where it has none at its ends, it is not padded."""

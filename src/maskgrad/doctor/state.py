@@ -217,9 +217,9 @@ class State:
                 forget_lazy_rows(leaf)
         for table, before in self._tables:
             _refill(table, _copied(before))
-        for thing, name, before in self._flags:
-            if getattr(thing, name) is not before:
-                setattr(thing, name, before)
+        for thing, name, flag in self._flags:
+            if getattr(thing, name) is not flag:
+                setattr(thing, name, flag)
         for param, name, before in self._hooks:
             table = getattr(param, name)
             if table is not None and table.keys() != before.keys():

@@ -182,6 +182,7 @@ def test_html_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
         (lambda b: b["x"].sum(1), {}, r"expected a loss with one entry, found shape \(4, 3\)"),
         (lambda _: None, {}, "it returned no loss"),
         (lambda _: nn.Parameter(torch.ones(())) * 2, {}, "does not depend on the batch"),
+        (lambda b: (b["x"] * 2, nn.Parameter(torch.ones(())) * 2)[1], {}, "does not depend on the batch"),
         (step_with("fixed"), {"padding": {"z": "mask"}}, "'z' is not a key of the batch; the batch has 'x', 'mask'"),
         (step_with("fixed"), {"padding": {"x": "y"}}, r"padding\['x'\] must be .* integers 0 and 1 .*, found"),
         (step_with("fixed"), {"padding": {"x": torch.ones(4, 7) > 0}}, r"\(4, 7\) does not fit .* \(4, 5, 3\)"),
