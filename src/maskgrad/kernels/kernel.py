@@ -17,7 +17,6 @@ from maskgrad.kernels.derivatives import through
 from maskgrad.kernels.selection import (
     Supported,
     forced_body,
-    gradients_are_stacked,
     is_small,
     selected,
     uninterrupted,
@@ -40,7 +39,7 @@ KERNELS: dict[str, Kernel[..., Any]] = {}
 
 
 class Kernel(Supported, Generic[P, R]):
-    """One operator ``torch.ops.maskgrad.<name>``. Calling it checks the arguments and selects an implementation, once.
+    """Calling it checks the arguments and selects an implementation, once.
 
     The loops for CPUs are the function of this name in ``cpu.py`` next to the reference.
 
@@ -164,16 +163,17 @@ class Kernel(Supported, Generic[P, R]):
     def compiled(self, *args: Any, **kwargs: Any) -> R:
         """Run the compiled implementation for the tensors' device.
 
-        Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile, and for
-        gradients batched by ``is_grads_batched``.
+        Eager autograd records one ``torch.autograd.Function``. The operator is for graphs of torch.compile.
         """
-        operator = self.writes or mode() == "graph" or gradients_are_stacked()
+        operator = self.writes or mode() == "graph"
         recorded = False
         if not operator and torch.is_grad_enabled():
             for i in self._tensors:
                 recorded = recorded or (args[i] is not None and args[i].requires_grad)
-        if operator or (recorded and self.backward is None):  # it raises: no derivative
+        if operator:
             return getattr(torch.ops.maskgrad, self.name)(*args, **kwargs)  # type: ignore[no-any-return]
+        if recorded and self.backward is None:
+            return self.reference(*args, **kwargs)
         body = "compiled" if args[self._tensors[0]].is_cuda or forced_body() == "compiled" else "cpu"
         run = self._recorded(body) if recorded else self.backend(body)
         return run(*args, **kwargs)  # type: ignore[no-any-return]
@@ -229,9 +229,14 @@ class Kernel(Supported, Generic[P, R]):
         """Let PyTorch differentiate the reference: for kernels whose derivative is rarely needed."""
         self.derive(**through(self.reference))
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether graphs call it as an operator of ``torch.library``, or it writes to arguments."""
+        return self.in_graphs is not None or self.writes or (self.fake is not None and not self.has_loops)
+
     def define(self) -> None:
-        """Define the operator of loops, or of what graphs cannot express; the package does so when it is imported."""
-        if not (self.has_loops or self.fake):
+        """Define the operator; the package does so when it is imported."""
+        if not self.is_operator:
             return
         qualified = f"maskgrad::{self.name}"
         torch.library.define(qualified, self.schema)

@@ -1,7 +1,7 @@
 """Selection of the implementation of a kernel.
 
 ==============  ======================================================================================
-``cpu``           loops compiled by Numba, behind an operator of ``torch.library``: large plain CPU tensors
+``cpu``           loops compiled by Numba: large plain CPU tensors
 ``compiled``      the reference, compiled by ``torch.compile``: large plain tensors on a CUDA device
 ``reference``     ordinary PyTorch: everything else
 ==============  ======================================================================================
@@ -118,14 +118,14 @@ def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | Non
             return f"a tensor is a subclass, not on {device}, not strided, or a lazy view"
     if mode() == "transform":
         return _TRANSFORMED
+    if gradients_are_stacked():
+        return "gradients are batched by is_grads_batched"
     if body == "cpu":
         return "" if numba_works() else "numba cannot be used"
     return _why_not_compiled(kernel.name, values)
 
 
 def _why_not_compiled(name: str, values: Tensor) -> str:
-    if gradients_are_stacked():
-        return "gradients are batched by is_grads_batched"
     if torch.are_deterministic_algorithms_enabled():
         return "torch.use_deterministic_algorithms(True) is set, which PyTorch's own functions obey"
     if values.is_cuda and torch.cuda.is_current_stream_capturing():

@@ -79,9 +79,6 @@ def test_small_integers_and_booleans_run_the_reference():
     indices = torch.tensor([1, 0, 1])
     for dtype in (torch.int8, torch.int16, torch.uint8):
         assert kernels.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2)[1].tolist() == [2, 4]
-        assert torch.ops.maskgrad.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2, "sum")[
-            1
-        ].tolist() == [2, 4]
     flags = torch.tensor([True, False, True])
     assert kernels.merge_rows(indices, flags, 2)[1].tolist() == [False, True]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import pytest
 import torch
 from hypothesis import given
@@ -19,22 +18,7 @@ DTYPES = [
     torch.float16, torch.bfloat16, torch.float32, torch.float64,
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool,
 ]  # fmt: skip
-#: Around the 8 to 64 lanes of a vector, and what is left behind the last one.
 SIZES = [0, 1, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 129, 1000, 4099]
-WITHOUT_VECTORS: dict[str, Any] = {}
-
-
-@pytest.fixture(params=[True, False], ids=["vectors", "entries"])
-def both_loops(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile the loops once more as they are where processors lack the instruction."""
-    if request.param:
-        return
-    monkeypatch.setattr(loops, "WIDE", False)
-    monkeypatch.setattr(loops, "NARROW", False)
-    for name in ("_select", "_scatter"):
-        if name not in WITHOUT_VECTORS:
-            WITHOUT_VECTORS[name] = numba.njit(error_model="numpy")(getattr(loops, name).py_func)
-        monkeypatch.setattr(loops, name, WITHOUT_VECTORS[name])
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
@@ -54,7 +38,6 @@ def masks(size: int) -> list[torch.Tensor]:
     return [*(torch.rand(size) < density for density in (0.0, 0.02, 0.5, 0.98, 1.0)), last, last.flip(0)]
 
 
-@pytest.mark.usefixtures("both_loops")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_any_dtype_length_and_density(dtype: torch.dtype) -> None:
     for size in SIZES:
@@ -72,7 +55,6 @@ def test_any_dtype_length_and_density(dtype: torch.dtype) -> None:
             assert torch.equal(bits(found), bits(back))
 
 
-@pytest.mark.usefixtures("both_loops")
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64], ids=str)
 def test_nothing_is_written_behind_the_last_entry(dtype: torch.dtype) -> None:
     for size in SIZES:

@@ -1,20 +1,16 @@
-r"""Compacting the specified entries, and the inverse: a vector at a time, without branches.
+"""Compacting the specified entries, and the inverse, without branches.
 
-At a random mask the processor mispredicts every other branch, and PyTorch has one for each entry. With AVX-512 one
-instruction compacts the selected lanes of a vector; elsewhere each entry is written, and overwritten by the next
-one if it is not selected. Values are only copied: their bits travel as integers.
+At a random mask the processor mispredicts every other branch, and PyTorch has one for each entry. Here each entry is
+written, and overwritten by the next one if it is not selected. Values are only copied: their bits travel as integers.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import llvmlite.binding
 import numpy as np
-from llvmlite import ir
-from numba import carray, types  # type: ignore[attr-defined]
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+from numba import carray  # type: ignore[attr-defined]
+from numba.extending import overload
 from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import compiled, pointer
@@ -24,10 +20,6 @@ __all__ = ["masked_scatter", "masked_select", "select_together"]
 
 #: A scalar as wide as an entry; the loops are compiled for its type.
 UNITS: dict[int, Any] = {1: np.int8(0), 2: np.int16(0), 4: np.int32(0), 8: np.int64(0)}
-VECTOR = 64  # bytes
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-#: Whether the CPU has such an instruction for entries of 4 bytes and more, and for smaller ones.
-WIDE, NARROW = bool(_FEATURES.get("avx512f")), bool(_FEATURES.get("avx512vbmi2"))
 
 
 def masked_select(values: Tensor, mask: Tensor) -> Tensor:
@@ -73,50 +65,6 @@ def _array_of(address: Any, size: Any, unit: Any) -> Any:
     return array
 
 
-def _mover(is_back: bool) -> Any:
-    """Move entries from or to the lanes where a mask is True, compacted in memory; return their number.
-
-    A compressing store does the same in one instruction, but is slow on some processors.
-    """
-
-    def move(_: Any, unit: Any, target: Any, source: Any, mask: Any) -> Any:
-        lanes = 8 * VECTOR // unit.bitwidth
-        entry, bit, byte, number, word, wide = map(ir.IntType, (unit.bitwidth, 1, 8, 64, lanes, 2 * lanes))
-        vector, bits, booleans = (ir.VectorType(kind, lanes) for kind in (entry, bit, byte))
-        suffix = f"v{lanes}i{unit.bitwidth}"
-        pointers = (vector, entry if is_back else vector, booleans)
-
-        def generate(_: Any, builder: Any, __: Any, arguments: Any) -> Any:
-            def call(name: str, result: Any, *given: Any) -> Any:
-                kind = ir.FunctionType(result, [x.type for x in given])
-                function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}")  # type: ignore[no-untyped-call]
-                return builder.call(function, given)
-
-            to, start, known = (
-                builder.inttoptr(address, kind.as_pointer())
-                for address, kind in zip(arguments[1:], pointers, strict=True)
-            )
-            zeros = ir.Constant(vector, None)
-            chosen = builder.icmp_unsigned("!=", builder.load(known, align=1), ir.Constant(booleans, None))
-            count = builder.zext(call(f"ctpop.i{lanes}", word, builder.bitcast(chosen, word)), wide)
-            if is_back:
-                builder.store(call(f"masked.expandload.{suffix}", vector, start, chosen, zeros), to, align=1)
-            else:
-                values, one = builder.load(start, align=1), ir.Constant(wide, 1)
-                moved = call(f"experimental.vector.compress.{suffix}", vector, values, chosen, zeros)
-                first = builder.bitcast(builder.trunc(builder.sub(builder.shl(one, count), one), word), bits)
-                alignment = ir.Constant(ir.IntType(32), 1)
-                call(f"masked.store.{suffix}.p0", ir.VoidType(), moved, to, alignment, first)
-            return builder.trunc(count, number) if lanes == 64 else builder.zext(count, number)
-
-        return types.int64(unit, types.int64, types.int64, types.int64), generate
-
-    return intrinsic(move)
-
-
-_pack, _unpack = _mover(is_back=False), _mover(is_back=True)
-
-
 @compiled
 def _count(mask: int, n: int) -> int:
     number, m = 0, carray(pointer(mask), n, np.uint8)
@@ -128,12 +76,8 @@ def _count(mask: int, n: int) -> int:
 @compiled
 def _select(out: int, values: int, mask: int, n: int, number: int, unit: Any) -> None:
     v, m, o = _array(values, n, unit), carray(pointer(mask), n, np.uint8), _array(out, number, unit)
-    size = v.itemsize
-    lanes, k = VECTOR // size, 0
-    stop = n - n % lanes if (WIDE if size >= 4 else NARROW) else 0
-    for i in range(0, stop, lanes):
-        k += _pack(unit, out + k * size, values + i * size, mask + i)
-    for i in range(stop, n):
+    k = 0
+    for i in range(n):
         if k == number:
             break
         o[k] = v[i]
@@ -143,12 +87,8 @@ def _select(out: int, values: int, mask: int, n: int, number: int, unit: Any) ->
 @compiled
 def _scatter(out: int, source: int, mask: int, n: int, number: int, unit: Any) -> None:
     s, m, o = _array(source, number, unit), carray(pointer(mask), n, np.uint8), _array(out, n, unit)
-    size = s.itemsize
-    lanes, k = VECTOR // size, 0
-    stop = n - n % lanes if (WIDE if size >= 4 else NARROW) else 0
-    for i in range(0, stop, lanes):
-        k += _unpack(unit, out + i * size, source + k * size, mask + i)
-    for i in range(stop, n):
+    k = 0
+    for i in range(n):
         if k == number:
             o[i:] = 0
             break
