@@ -40,6 +40,8 @@ class RowLoop:
         fused = numbers.fused(1.0)
         assert fused is not None
         self.numbers, self.fused, self.factor = numbers, fused, _factor_of_addition(fused)
+        later = numbers.fused(7.0)
+        self.is_constant = later is not None and later.numbers == fused.numbers
         self.tables: dict[Any, Any] = {}  # arguments of the loop for tables, by their addresses
         self.step: tuple[float, torch.dtype] | None = None  # the last step, and its loop and scalars
         self.call: Any = None
@@ -94,7 +96,7 @@ class RowLoop:
             if len(self.tables) >= KEPT:  # their memory has changed
                 self.tables.clear()
             self.tables[place] = prepared
-        step = float(state["step"]) + 1 if self.counts else 1.0, param.dtype
+        step = 1.0 if self.is_constant else float(state["step"]) + 1, param.dtype
         if step != self.step:  # most tables of a group have the same number of steps
             fused = self.numbers.fused(step[0])
             assert fused is not None
