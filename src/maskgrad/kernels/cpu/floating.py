@@ -1,4 +1,4 @@
-r"""Floating-point helpers for compiled loops: order as integers, storage, exponential.
+r"""Floating-point helpers for compiled loops: order as integers, and storage.
 
 Like ``decode``, each is selected by type and branch-free, so that the loop around it vectorises:
 
@@ -6,10 +6,6 @@ Like ``decode``, each is selected by type and branch-free, so that the loop arou
   instead of 0), both zeros to one, NaN above all. Integer maxima vectorise; those of numbers do not, because
   NaN keeps LLVM from it. No floating-point number has the least integer. :func:`restored` is the inverse.
 - :func:`encode` is the inverse of ``decode``: rounded to nearest, ties to even.
-- :func:`exponential` is :math:`e^x = 2^n e^r`, n the integer nearest to :math:`x / \ln 2`, :math:`r = x - n \ln 2`
-  in two parts, and :math:`(e^r - 1 - r) / r^2` a polynomial (minimax on :math:`|r| \le \ln 2 / 2`, found by
-  exchange: relative error 3e-9, 4e-18). Numba would call the C library once for each number, ten times slower.
-  Errors stay below 1.1 units in the last place; subnormal results, overflow, inf and NaN are correct.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-# Sums inside an exponential must not be reordered, whatever its caller may do: r is exact only as it is written.
+# Sums that round must not be reordered, whatever the caller may do.
 _EXACT: Any = {"fastmath": {"contract"}}
 
 
@@ -41,11 +37,6 @@ def unordered(key: Any) -> Any:
 
 def encode(x: Any, stored: Any) -> Any:
     """Return ``x`` encoded in the type of ``stored``: the bits of half precision, anything else unchanged."""
-    raise NotImplementedError("compiled code only")
-
-
-def exponential(x: Any) -> Any:
-    """E to the power of ``x``."""
     raise NotImplementedError("compiled code only")
 
 
@@ -143,66 +134,3 @@ def _encode_float16(x: Any, stored: Any) -> Any:
     half = small if size < np.uint32(0x38800000) else normal
     half = np.uint32(0x7E00) if x != x else half
     return np.int16(np.uint32(half | ((bits >> np.uint32(16)) & np.uint32(0x8000))))
-
-
-@overload(exponential, jit_options=_EXACT)
-def _exponential(x: Any) -> Any:
-    return _exponential32 if x == types.float32 else _exponential64
-
-
-_SHIFT32 = np.float32(1.5 * 2**23)  # added to a small number, leaves its nearest integer in the last bits
-_PER_LN2_32 = np.float32(1.4426950408889634)
-_LN2_HIGH_32 = np.float32(0.693359375)  # ten bits: its product with n is exact
-_LN2_LOW_32 = np.float32(0.6931471805599453 - 0.693359375)
-
-
-def _exponential32(x: Any) -> Any:
-    nothing = x < np.float32(-104)  # NaN is not
-    x = np.float32(0) if nothing else x  # an underflowing product would take a hundred cycles
-    x = np.float32(89) if x > np.float32(89) else x
-    shifted = np.float32(x * _PER_LN2_32 + _SHIFT32)
-    n = np.float32(shifted - _SHIFT32)
-    r = np.float32(np.float32(x - n * _LN2_HIGH_32) - n * _LN2_LOW_32)
-    p = np.float32(0.0013814577426844015)
-    p = np.float32(p * r + np.float32(0.00836873803546272369))
-    p = np.float32(p * r + np.float32(0.041668389403246455))
-    p = np.float32(p * r + np.float32(0.166665204751491245))
-    p = np.float32(p * r + np.float32(0.499999934423064185))
-    p = np.float32(np.float32(p * r) * r + r)
-    p = np.float32(p + np.float32(1))
-    # 2**n in two factors: n reaches from -150 (subnormal results) to 128 (overflow).
-    whole = np.int32(shifted.view(np.int32) - np.int32(0x4B400000))
-    half = np.int32(whole >> np.int32(1))
-    first = np.int32((half + np.int32(127)) << np.int32(23)).view(np.float32)
-    second = np.int32((whole - half + np.int32(127)) << np.int32(23)).view(np.float32)
-    return np.float32(0) if nothing else np.float32(np.float32(p * first) * second)
-
-
-_SHIFT64 = np.float64(1.5 * 2**52)
-_LN2_HIGH_64 = np.float64(float.fromhex("0x1.62e42feep-1"))  # 32 bits
-_LN2_LOW_64 = np.float64(1.9082149292705877e-10)
-
-
-def _exponential64(x: Any) -> Any:
-    nothing = x < -746.0
-    x = 0.0 if nothing else x
-    x = 710.0 if x > 710.0 else x
-    shifted = np.float64(x * 1.4426950408889634 + _SHIFT64)
-    n = shifted - _SHIFT64
-    r = (x - n * _LN2_HIGH_64) - n * _LN2_LOW_64
-    p = 2.49999189247804578e-8
-    p = p * r + 2.76302688211271681e-7
-    p = p * r + 2.75575869823870465e-6
-    p = p * r + 2.48014930647684873e-5
-    p = p * r + 1.98412695057792226e-4
-    p = p * r + 1.38888889436358124e-3
-    p = p * r + 8.33333333349484222e-3
-    p = p * r + 4.16666666665302707e-2
-    p = p * r + 0.16666666666666412
-    p = p * r + 0.500000000000001059
-    p = (p * r * r + r) + 1.0
-    whole = np.int64(shifted.view(np.int64) - np.int64(0x4338000000000000))
-    half = np.int64(whole >> np.int64(1))
-    first = np.int64((half + np.int64(1023)) << np.int64(52)).view(np.float64)
-    second = np.int64((whole - half + np.int64(1023)) << np.int64(52)).view(np.float64)
-    return 0.0 if nothing else p * first * second
