@@ -31,6 +31,7 @@ from tests.exporter import one_registry
 from tests.laws.any_type.comparison import assert_close, parts_of
 
 NO_OPERATOR = "no operator of ONNX comes near, and nothing that does is built from them"
+NOT_OF_PYTORCH = "PyTorch's exporter has no operators for it, without masks either"
 
 #: What no file can hold, each with its reason. Each is tried: what begins to work must leave this list.
 UNWRITTEN: dict[str, str] = {
@@ -50,6 +51,33 @@ UNWRITTEN: dict[str, str] = {
             *("i0", "special.i0e", "special.i1", "special.i1e", "nextafter", "hash_tensor"),
         ),
         NO_OPERATOR,
+    ),
+    **dict.fromkeys(
+        (
+            *(
+                "nn.functional.conv_tbc",
+                "frexp",
+                "copysign",
+                "gcd",
+                "hypot",
+                "lcm",
+                "fmax",
+                "fmin",
+                "vander",
+                "linalg.vander",
+            ),
+            *(
+                "nn.functional.adaptive_avg_pool3d",
+                "nn.functional.adaptive_max_pool1d",
+                "nn.functional.adaptive_max_pool2d",
+            ),
+            "grid_sampler_3d",
+        ),
+        NOT_OF_PYTORCH,
+    ),
+    **dict.fromkeys(
+        ("nn.functional.avg_pool2d", "nn.functional.avg_pool3d"),
+        "PyTorch's exporter ignores divisor_override",
     ),
     **{
         name: NO_OPERATOR
