@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maskgrad.kernels import select_together
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
 from maskgrad.other_data import conversion_of, has_own_mask, is_sparse
 from maskgrad.patterns.algebra import find
 from maskgrad.patterns.boolean import BooleanPattern
-from maskgrad.patterns.jagged import JaggedPattern, same_lengths
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.patterns.pattern import Pattern
 from maskgrad.patterns.stored import StoredPattern, ravel_multi_index
 from maskgrad.semantics.jagged.frames import common_sequences
@@ -81,14 +80,13 @@ def align(
                 f"{name} must have the shape of the prediction, without its class dimension, if any; found "
                 f"{tuple(shape)} and {tuple(shapes[0])}; {way}"
             )
-    found = _same_rows(tensors, dim) or (_dense(tensors) if dim is None else None)
-    if found is not None:
-        return found
     read = [_read(x, None if place else dim) for place, x in enumerate(tensors)]
     known, keys = _common(one.known for one in read), None
     for one in read:
-        if one.keys is not None:
-            keys = one.keys if keys is None else keys[find(keys, one.keys)[0]]
+        if keys is None:
+            keys = one.keys
+        elif one.keys is not None and not torch.equal(keys, one.keys):  # equal rows are not copied
+            keys = keys[find(keys, one.keys)[0]]
     if known is not None:
         keys = known.nonzero().squeeze(1) if keys is None else keys[known[keys]]
     return tuple(_at(one, keys) for one in read)
@@ -101,16 +99,6 @@ class _Read(NamedTuple):
     known: Tensor | None = None  # (N,) mask of the specified ones; None: all
     keys: Tensor | None = None  # row-major indices, ascending, of a sparse operand; None: 0 to N - 1
     partly: Tensor | None = None  # (N,) mask of positions with some but not all classes specified
-
-
-def _dense(tensors: tuple[Operand, ...]) -> tuple[Tensor, ...] | None:
-    """Dense operands of one shape; None if one is sparse."""
-    patterns = [x._pattern for x in tensors if isinstance(x, MaskedTensor)]
-    if not all(isinstance(pattern, BooleanPattern) for pattern in patterns):
-        return None
-    known = _common(pattern.mask for pattern in patterns)
-    values = map(_values, tensors)
-    return tuple(x.reshape(-1) for x in values) if known is None else select_together(tuple(values), known)
 
 
 def _common(masks: Iterable[Tensor | None]) -> Tensor | None:
@@ -143,20 +131,6 @@ def _of_one_size(tensors: tuple[Operand, ...]) -> tuple[Operand, ...]:
     return tuple(
         [MaskedTensor(_values(x), first.moved(p.at)) if isinstance(p, JaggedPattern) else x for x, p in pairs]
     )
-
-
-def _same_rows(tensors: tuple[Operand, ...], dim: int | None) -> tuple[Tensor, ...] | None:
-    """Jagged tensors of the same lengths are aligned already."""
-    first, *_ = patterns = list(map(_pattern, tensors))
-    values = list(map(_values, tensors))
-    if not isinstance(first, JaggedPattern) or (dim is not None and values[0].ndim != 2):
-        return None
-    for own in patterns:
-        if not isinstance(own, JaggedPattern) or not own.is_canonical or own.is_flat != first.is_flat:
-            return None
-        if own is not first and (own.frame.shape != first.frame.shape or not same_lengths(first, own)):
-            return None
-    return tuple(x if dim is not None and x is values[0] else x.reshape(-1) for x in values)
 
 
 def _read(x: Operand, dim: int | None) -> _Read:
