@@ -21,9 +21,22 @@ from benchmarks.runner import Outcome
 from benchmarks.table import by_case, exponents, judged_goals, provenance_note
 from maskgrad.errors import MissingDependencyError
 
-__all__ = ["Progress", "draw_pictures", "print_list", "print_outcome"]
+__all__ = ["Progress", "bar_of", "draw_pictures", "print_list", "print_outcome"]
 
 COLORS = {True: "green", False: "red", None: ""}
+
+
+def bar_of(console: Console) -> bars.Progress:
+    """A bar that counts, and disappears at the end; none where the output is no terminal."""
+    return bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
 
 
 class Progress:
@@ -31,14 +44,7 @@ class Progress:
 
     def __init__(self, console: Console, cases: int) -> None:
         self._console = console
-        self._bar = bars.Progress(
-            bars.TextColumn("{task.description}"),
-            bars.BarColumn(),
-            bars.MofNCompleteColumn(),
-            bars.TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
+        self._bar = bar_of(console)
         self._task = self._bar.add_task("", total=cases)
         self._family = ""
 

@@ -21,11 +21,11 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich import progress
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from benchmarks.report import bar_of
 from benchmarks.step_programs import chosen
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -210,15 +210,7 @@ def main(
         raise SystemExit(f"no step contains {part!r}; leave it out to run all")
     against = against or last_tag()
     console = Console()
-    bar = progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
+    bar = bar_of(console)
     with tempfile.TemporaryDirectory() as folder, bar:
         task = bar.add_task("checking", total=2 * len(names) * (turns + 1))
 

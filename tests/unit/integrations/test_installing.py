@@ -375,18 +375,6 @@ def test_scatter_deletes(reduce: str) -> None:
     assert over(torch.ones(2), torch.tensor([0, 0]), 0, 1).tolist() == [2.0]
 
 
-def test_scatter_says_what_is_wrong() -> None:
-    over = partial(torch_geometric._scatter, scatter)
-    with pytest.raises(
-        UnsupportedOperationError, match=r"found a Tensor with 2 dimensions.*scatter\(src\[keep\]"
-    ):
-        over(x(), torch.zeros(1, 2, dtype=torch.int64))
-    with pytest.raises(
-        ValueError, match="index must have an entry for each of the \\(2,\\) along dimension 0, found 3"
-    ):
-        over(x(), torch.zeros(3, dtype=torch.int64))
-
-
 def test_experts_see_whole_rows_only() -> None:
     seen = []
 
