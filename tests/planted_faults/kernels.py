@@ -28,8 +28,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a variance reaches unspecified entries",
         "kernels/variance/__init__.py",
-        "return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)",
-        "return (grad * factor * deviation).to(values.dtype)",
+        "return filled(slope, mask & enough, 0).to(values.dtype)",
+        "return slope.to(values.dtype)",
     ),
     Fault(
         "a variance subtracts 1 whatever the correction is",

@@ -10,9 +10,8 @@ masks are never expanded.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 
@@ -76,9 +75,3 @@ def nest(merged: list[Axis]) -> Nest:
     if position == len(merged) - 1:
         return Nest(merged[:-1], merged[-1], None)
     return Nest(merged[:position] + merged[position + 1 : -1], merged[position], merged[-1])
-
-
-def offsets(outer: Sequence[Axis], tensors: int) -> tuple[Any, ...]:
-    """The sizes of the outer axes and, for each tensor, their strides: int64 arrays for the kernels."""
-    sizes = np.array([axis.size for axis in outer], dtype=np.int64)
-    return (sizes, *(np.array([axis.strides[i] for axis in outer], dtype=np.int64) for i in range(tensors)))

@@ -175,17 +175,7 @@ def _decode_float16(x: Any) -> Any:
     return np.uint32(bits | sign).view(np.float32)
 
 
-def _cast(_: Any, x: Any, like: Any) -> Any:
-    """Return ``x`` in the type of ``like``; Numba divides a float32 by an int64 in float64."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return context.cast(builder, arguments[0], *signature.args)
-
-    return like(x, like), generate
-
-
 at: Any = intrinsic(_at)
-cast: Any = intrinsic(_cast)
 decode: Any = intrinsic(_decode)
 
 

@@ -14,16 +14,13 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import at, compiled, decode, flat, formula
 from maskgrad.kernels.cpu.floating import encode
-from maskgrad.kernels.cpu.partition import copied_like, like, walk, walkable
+from maskgrad.kernels.cpu.partition import copied_like, dense_or_copied, like, walk
 from maskgrad.kernels.cpu.threads import run
 from maskgrad.kernels.kernel import HALVES
 
-#: Values from which a factor for each group, computed by PyTorch, takes less time than a division for each entry.
-MANY = 65_536
-
 
 @formula
-def place(outer: Any, row: int, tensor: int) -> int:
+def row_offset(outer: Any, row: int, tensor: int) -> int:
     """Return where row ``row`` of a tensor begins. Divisions dominate short rows: the slowest axis needs none."""
     start = 0
     for axis in range(outer.shape[0] - 1, 0, -1):
@@ -34,7 +31,7 @@ def place(outer: Any, row: int, tensor: int) -> int:
 
 
 @formula
-def cut(task: int, pieces: int, piece: int) -> tuple[int, int]:
+def split_task(task: int, pieces: int, piece: int) -> tuple[int, int]:
     """Return the row of a task, and where its piece of the row begins."""
     return (task, 0) if pieces == 1 else (task // pieces, task % pieces * piece)
 
@@ -63,8 +60,10 @@ def wide(x: Tensor) -> torch.dtype:
 
 
 def number(x: Tensor, value: float) -> Any:
-    """Return ``value`` in the type that the entries of ``x`` are computed in."""
-    return np.float64(value) if x.dtype == torch.float64 else np.float32(value)
+    """Return ``value`` in the type that the entries of ``x`` are computed in; int64 for integers."""
+    if x.dtype == torch.float64:
+        return np.float64(value)
+    return np.float32(value) if x.is_floating_point() else np.int64(value)
 
 
 def same_everywhere(x: Tensor) -> Tensor:
@@ -97,14 +96,17 @@ def entrywise(of: Any) -> Callable[..., None]:
         others = y if steps[2] else np.full(min(piece, length), y[0])
         mask = m if steps[3] > 0 else np.ones(min(piece, length), np.uint8)
         for task in range(lo, hi):
-            row, end = cut(task, pieces, piece)
-            stop, m_row = min(end + piece, length), place(outer, row, 3)
+            row, end = split_task(task, pieces, piece)
+            stop, m_row = min(end + piece, length), row_offset(outer, row, 3)
             while end < stop:
                 start = end
                 end, there, m1 = stretch(m, m_row, start, stop, steps[3])
                 size = np.uint64(end - start)
-                o0, x0 = np.uint64(place(outer, row, 0) + start), np.uint64(place(outer, row, 1) + start)
-                y1 = place(outer, row, 2) + start * steps[2]
+                o0, x0 = (
+                    np.uint64(row_offset(outer, row, 0) + start),
+                    np.uint64(row_offset(outer, row, 1) + start),
+                )
+                y1 = row_offset(outer, row, 2) + start * steps[2]
                 if not there:
                     value = encode(nothing, out[0])
                     for k in range(size):
@@ -115,7 +117,7 @@ def entrywise(of: Any) -> Callable[..., None]:
                     for k in range(size):
                         others[k] = same
                 y0, m0 = np.uint64(y1 if steps[2] else 0), np.uint64(m1 if steps[3] > 0 else 0)
-                i = np.uint64(place(outer, row, 4) + start * steps[4])
+                i = np.uint64(row_offset(outer, row, 4) + start * steps[4])
                 if steps[4] == 0:
                     a0, b0, c0, d0 = a[i], b[i], c[i], d[i]
                     for k in range(size):
@@ -144,7 +146,7 @@ def write(
     ``few`` are up to four tensors that broadcast to ``x``, None for zeros; the formula must not use missing ones. It
     gets 0, 1 and ``numbers`` in the type of its results.
     """
-    x = walkable(x)
+    x = dense_or_copied(x)
     out = like(x, x.dtype)
     if not out.numel():
         return out

@@ -23,16 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import at, compiled, flat
 from maskgrad.kernels.cpu.memory import empty
-from maskgrad.kernels.cpu.threads import LIGHT, SERIAL, run
-from maskgrad.kernels.layout import Axis, axes, nest, unrepeated
+from maskgrad.kernels.cpu.threads import LIGHT, SERIAL
+from maskgrad.kernels.layout import Axis, axes, nest
 
 PIECE = 16384  # entries of a long row that make one task
 MIN_TASKS = 32
-MANY_ROWS = 8192  # from this number on, narrow rows are joined
-WIDE = 256  # maximum length of joined rows
-NARROW = 12  # maximum length of rows that are copied into columns
 KEPT = 1024  # cuts, of some 2 KiB each
 
 Strides = tuple[tuple[int, ...], ...]
@@ -47,7 +43,6 @@ class Partition:
         dims: the reduced ones, in ascending order.
         order: the dimensions in memory order.
         outer: see the top of this file, also for ``summed`` and ``inner``.
-        joined: how many narrow rows make one of ``inner``, where columns are reduced: see :func:`_widened`.
         pieces: their number along the summed axis.
         tile: number of columns of a task.
         copied: which tensors must be copied into the order of the first before they can be traversed with it.
@@ -59,7 +54,6 @@ class Partition:
     outer: list[Axis]
     summed: Axis
     inner: Axis | None
-    joined: int
     pieces: int
     tile: int
     copied: tuple[bool, ...]
@@ -87,7 +81,7 @@ class Partition:
     @cached_property
     def whole(self) -> bool:
         """Return whether each result of the loops is one result of the reduction; otherwise several must be merged."""
-        return self.pieces == self.joined == 1 and not any(axis.reduced for axis in self.outer)
+        return self.pieces == 1 and not any(axis.reduced for axis in self.outer)
 
     @cached_property
     def geometry(self) -> tuple[Any, ...]:
@@ -100,8 +94,8 @@ class Partition:
 
     def split(self, results: Tensor) -> tuple[Tensor, list[int]]:
         """The loops' results with a dimension for each axis left, and which of these are to be merged."""
-        left = [*self.outer, Axis(self.pieces, True, ()), Axis(self.joined, True, ())]
-        sizes = [*(axis.size for axis in left), self.width // self.joined]
+        left = [*self.outer, Axis(self.pieces, True, ())]
+        sizes = [*(axis.size for axis in left), self.width]
         return results.view(sizes), [i for i, axis in enumerate(left) if axis.reduced]
 
     @cached_property
@@ -129,7 +123,7 @@ class Partition:
         """Memory for the results of the loops, in the shape of the reduction if no results need merging."""
         return empty(self._final[keepdim] if self.is_direct else self.results, dtype)
 
-    def placed(self, merged: Tensor, keepdim: bool) -> Tensor:
+    def arranged(self, merged: Tensor, keepdim: bool) -> Tensor:
         """The merged results as the reduction returns them: kept dimensions in their order."""
         final = self._final[keepdim]
         if self._back is None:
@@ -139,41 +133,12 @@ class Partition:
         )
 
 
-def walkable(values: Tensor) -> Tensor:
+def dense_or_copied(values: Tensor) -> Tensor:
     """``values``, copied unless its entries are distinct and its innermost ones neighbours."""
     if values.is_contiguous():
         return values
     strides = [stride for size, stride in zip(values.shape, values.stride(), strict=True) if size > 1]
     return values if not strides or min(strides) == 1 else values.contiguous()
-
-
-def standing(values: Tensor, mask: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """``values`` (:func:`walkable`) and mask; rows of up to ``NARROW`` entries, reduced one by one, as columns.
-
-    A loop over four values fills no vector. Copied, they are four rows of 100,000 columns: variance of 100,000 x 4
-    along dim 1 5.1 ms, as columns 1.0, of which the copies take 0.2.
-    """
-    last = values.ndim - 1
-    few = last > 0 and 1 < values.shape[last] <= NARROW and len(dims) == 1 and dims[0] in (last, -1)
-    if few and values.is_contiguous() and mask.is_contiguous():
-        return _stood(values), _stood(mask)
-    return walkable(values), mask
-
-
-def _stood(x: Tensor) -> Tensor:
-    *left, width = x.shape
-    out, rows = empty((width, *left), x.dtype), math.prod(left)
-    run(_stand, flat(x), flat(out), rows, width, tasks=rows, elements=x.numel() // LIGHT)
-    return out.movedim(0, -1)
-
-
-@compiled
-def _stand(x: Any, out: Any, rows: int, width: int, lo: int, hi: int) -> None:
-    x, out = at(x), at(out)
-    for k in range(width):
-        column, given = out[k * rows + lo : k * rows + hi], x[lo * width + k : hi * width]
-        for r in range(hi - lo):
-            column[r] = given[r * width]
 
 
 def like(values: Tensor, dtype: torch.dtype) -> Tensor:
@@ -200,42 +165,16 @@ def _aligned(shape: torch.Size, strides: Strides) -> tuple[Strides, tuple[bool, 
     return tuple(dense if copy else other for other, copy in zip(strides, copied, strict=True)), copied
 
 
-def _shape_and_strides(tensors: Sequence[Tensor]) -> tuple[torch.Size, Strides]:
-    return tensors[0].shape, tuple([x.stride() for x in tensors])
-
-
 def partition(
-    tensors: Sequence[Tensor], dims: Sequence[int], tile: int, mask: int | None = None, light: int | None = 1
+    tensors: Sequence[Tensor], dims: Sequence[int], tile: int
 ) -> tuple[tuple[Tensor, ...], Partition]:
-    """Cut the reduction of ``tensors`` (the first of them :func:`walkable`; all not empty) over ``dims``.
-
-    ``mask`` is the index of the mask among the tensors: rows that share one entry of it (features under
-    padding) are one row where they are reduced together: see :func:`_joined`. ``light`` entries take the time of
-    one: a reduction that one thread does anyway is not cut into pieces, which Python would have to merge. None: neither
-    are those of several threads, and no rows are joined.
+    """Cut the reduction of ``tensors`` (the first of them :func:`dense_or_copied`; all not empty) over ``dims``.
 
     Returns:
         The tensors, copied where they could not be traversed with the first, and the cut.
     """
-    cut = _partition(*_shape_and_strides(tensors), tuple(dims), tile, mask, light)
-    return _copied(tensors, cut.copied), cut
-
-
-def cut_of(
-    values: Tensor, mask: Tensor, dims: Sequence[int], tile: int, light: int = 1, counts: bool = True,
-    joins: bool = True,
-) -> tuple[Tensor, Tensor, Partition, int]:  # fmt: skip
-    """Cut the reduction of ``values`` under ``mask``, whatever their strides.
-
-    ``counts``: the caller multiplies by the number of repetitions, so that each entry is read once. ``joins``: the loop
-    takes rows that share one entry of the mask as one, see :func:`partition`, also for ``light``.
-
-    Returns:
-        Values and mask as the loops read them, the cut, and how often each entry is repeated (:func:`unrepeated`).
-    """
-    values, mask, repeats = unrepeated(values, mask, dims) if counts else (values, mask, 1)
-    (values, mask), part = partition(standing(values, mask, dims), dims, tile, 1 if joins else None, light)
-    return values, mask, part, repeats
+    found = _partition(tensors[0].shape, tuple([x.stride() for x in tensors]), tuple(dims), tile)
+    return _copied(tensors, found.copied), found
 
 
 def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor, ...]:
@@ -250,9 +189,7 @@ def copied_like(x: Tensor, first: Tensor) -> Tensor:
 
 
 @functools.lru_cache(KEPT)
-def _partition(
-    shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int, mask: int | None, light: int | None
-) -> Partition:
+def _partition(shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile: int) -> Partition:
     chosen = tuple(sorted(d % len(shape) for d in dims))
     strides, copied = _aligned(shape, strides)
     merged, order = axes(shape, strides, chosen)
@@ -260,33 +197,14 @@ def _partition(
         # reduced dimensions of size 1 only: groups of one entry each
         merged.append(Axis(1, True, (1,) * len(strides)))
     outer, summed, inner = nest(merged)
-    if mask is not None and inner is None and outer and outer[-1].reduced:
-        outer, summed = _joined(outer, summed, mask)
-    rows = math.prod(axis.size for axis in outer)
-    joined, pieces = 1, 1
-    if light is not None:
-        summed, inner, joined = _widened(rows, summed, inner)
+    rows, pieces = math.prod(axis.size for axis in outer), 1
     tiles = -(-inner.size // tile) if inner else 1
-    if light is not None and rows * tiles < MIN_TASKS and math.prod(shape) >= SERIAL * light:
+    # what one thread does anyway is not split into pieces, which PyTorch would have to merge
+    if rows * tiles < MIN_TASKS and math.prod(shape) >= SERIAL * LIGHT:
         piece = PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)
         pieces = -(-summed.size // piece)
         pieces = -(-summed.size // _piece(summed, pieces))  # none is empty
-    return Partition(shape, chosen, order, outer, summed, inner, joined, pieces, tile, copied)
-
-
-def _widened(rows: int, summed: Axis, inner: Axis | None) -> tuple[Axis, Axis | None, int]:
-    """Join narrow rows that are consecutive in every tensor: short loops cost as much as long ones.
-
-    Joined rows are merged with the pieces, so there must be few compared with the rows.
-    """
-    if inner is None or rows * summed.size < MANY_ROWS:
-        return summed, inner, 1
-    if summed.strides != tuple([inner.size * s for s in inner.strides]):
-        return summed, inner, 1
-    most = min(WIDE // inner.size, summed.size // 32)
-    joined = next((n for n in range(most, 1, -1) if summed.size % n == 0), 1)
-    summed = Axis(summed.size // joined, True, tuple([joined * s for s in summed.strides]))
-    return summed, Axis(joined * inner.size, False, inner.strides), joined
+    return Partition(shape, chosen, order, outer, summed, inner, pieces, tile, copied)
 
 
 def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from maskgrad.kernels import losses as family
 from maskgrad.kernels.cpu.compiler import formula
-from maskgrad.kernels.cpu.lines import pair_loops, sums_of_pairs
 from maskgrad.kernels.cpu.loops import entrywise, wide, write
+from maskgrad.kernels.cpu.sums import pair_loops, sums_of_pairs
 
 
 def masked_distance_sum(

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
-from maskgrad.kernels.reductions import kept
+from maskgrad.kernels.reductions import kept, masked_mean
 from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
-from maskgrad.mode import can_read, forward_mode_is_active
+from maskgrad.mode import forward_mode_is_active
 
 
 @kernel(
@@ -56,7 +57,6 @@ def masked_variance(
     " -> Tensor",
     FLOATS,
     fuses=True,
-    in_graphs=32_768,
     leading=1,
 )
 def masked_variance_backward(
@@ -74,31 +74,22 @@ def masked_variance_backward(
         deviation, *_ = _deviation(wide, mask, dim)
     else:
         deviation = wide - mean
+    # A single entry that is infinite would give 0 * (inf - inf).
     enough = count > max(correction, 0)
-    factor = 2 / degrees(count, correction, grad.dtype)
-    return torch.where(mask & enough, grad * factor * deviation, 0).to(values.dtype)
-
-
-def without_estimates_of_few(out: Tensor, enough: Tensor) -> Tensor:
-    """Set the gradient to 0 where there is no estimate: a single infinity would give ``0 * (inf - inf)``."""
-    if can_read(enough) and bool(enough.all()):
-        return out
-    return torch.where(enough, out, 0)
+    slope = deviation * (grad * 2 / degrees(count, correction, grad.dtype))
+    return filled(slope, mask & enough, 0).to(values.dtype)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
     """Specified entries less their mean, 0 elsewhere; the mean; and their number (dimensions kept)."""
-    safe = torch.where(mask, values, 0)
     if dim:
-        count = mask.sum(dim, keepdim=True)
-        number = count.clamp(min=1)
-        mean = safe.sum(dim, keepdim=True) / number
+        mean, count = masked_mean(values, mask, dim, True)
         # Corrected by the differences: the mean of equal entries is then exact, and the variance 0.
-        rest = torch.where(mask, safe - mean, 0).sum(dim, keepdim=True) / number
+        rest, _ = masked_mean(filled(values - mean, mask, 0), mask, dim, True)
         mean = mean + rest.nan_to_num(0.0, 0.0, 0.0)
     else:
-        count, mean = mask.to(torch.int64), safe
-    return torch.where(mask, safe - mean, 0), mean, count
+        mean, count = filled(values, mask, 0), mask.to(torch.int64)
+    return filled(values - mean, mask, 0), mean, count
 
 
 def _variance(

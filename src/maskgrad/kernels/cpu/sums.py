@@ -1,0 +1,124 @@
+r"""Two sums at once over the specified entries: the one reduction that has loops.
+
+.. math:: \sum_i m_i\, p(x_i, y_i, c), \qquad \sum_i m_i\, q(x_i, y_i, c)
+
+A family gives the formula of both terms: a mean sums entries and ones, a variance differences and their squares.
+Entries are selected, never multiplied by the mask (0 * NaN is NaN), and added in float64 (integers in int64): less
+rounding than in ``torch.sum``. Where sums are split into tasks depends on the shape alone, so results do not depend on
+the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from maskgrad.kernels.cpu.compiler import at, decode, flat, reordered
+from maskgrad.kernels.cpu.loops import row_offset, scalars, split_task
+from maskgrad.kernels.cpu.partition import copied_like, dense_or_copied, partition
+from maskgrad.kernels.cpu.threads import LIGHT, run
+
+TILE = 1024  # columns reduced together: their sums stay in the first-level cache
+
+
+def sums_of_pairs(
+    loops: tuple[Any, Any],
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    center: Tensor | None,
+    dim: Sequence[int],
+    numbers: Sequence[float] = (),
+    keepdim: bool = True,
+    dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
+) -> tuple[Tensor, Tensor]:
+    """The two sums of a formula of :func:`pair_loops` over ``dim``; without a ``center`` it must not use it."""
+    is_one = y is x
+    x = dense_or_copied(x.detach())
+    y = x if is_one else y.detach() if y.stride() == x.stride() else copied_like(y, x)
+    center = x.as_strided(x.shape, (0,) * x.ndim) if center is None else center.detach().expand(x.shape)
+    tensors, part = partition((x, mask, center), dim, TILE)
+    wide = torch.float64 if x.is_floating_point() else torch.int64
+    sums = [part.empty(dtype if part.is_direct else wide, keepdim) for dtype in dtypes]
+    memory, *others = map(flat, tensors)
+    run(
+        loops[part.inner is not None], memory, flat(y), *others, *part.geometry, scalars(x, numbers),
+        np.float64(0) if x.is_floating_point() else np.int64(0), *map(flat, sums), tasks=part.tasks,
+        elements=x.numel() // LIGHT,
+    )  # fmt: skip
+    if not part.is_direct:
+        merged = [part.arranged(parts.sum(extra), keepdim) for parts, extra in map(part.split, sums)]
+        sums = [found.to(dtype) for found, dtype in zip(merged, dtypes, strict=True)]
+    return sums[0], sums[1]
+
+
+def pair_loops(of: Any) -> tuple[Any, Any]:
+    """Loops over rows and columns that sum both results of ``of(x, y, c, n)``; ``n`` are 0, 1 and more numbers."""
+
+    @reordered
+    def rows(
+        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        inners: Any, n: Any, wide: Any, sums: Any, products: Any, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Task t adds piece t % pieces of row t // pieces. The step of ``x`` and ``y`` is 1, of the mask 0 or 1."""
+        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
+        for task in range(lo, hi):
+            row, start = split_task(task, pieces, piece)
+            size, center = np.uint64(min(piece, length - start)), c[row_offset(outer, row, 2)]
+            x0 = np.uint64(row_offset(outer, row, 0) + start)
+            m0 = np.uint64(row_offset(outer, row, 1) + start * steps[1])
+            a, b = wide, wide
+            if steps[1]:
+                for u in range(size):
+                    p, q = of(decode(x[x0 + u]), decode(y[x0 + u]), center, n)
+                    a += p if m[m0 + u] != 0 else n[0]
+                    b += q if m[m0 + u] != 0 else n[0]
+            elif m[m0] != 0:
+                for u in range(size):
+                    p, q = of(decode(x[x0 + u]), decode(y[x0 + u]), center, n)
+                    a += p
+                    b += q
+            sums[task], products[task] = a, b
+
+    @reordered
+    def columns(
+        x: Any, y: Any, m: Any, c: Any, outer: Any, steps: Any, length: int, pieces: int, piece: int, width: int,
+        inners: Any, n: Any, wide: Any, sums: Any, products: Any, lo: int, hi: int,
+    ) -> None:  # fmt: skip
+        """Task t adds tile t % tiles of the columns, over one piece of the rows."""
+        x, y, m, c, sums, products = at(x), at(y), at(m), at(c), at(sums), at(products)
+        tiles = (width + TILE - 1) // TILE
+        a, b, center = np.full(TILE, wide), np.full(TILE, wide), np.full(TILE, c[0])
+        for task in range(lo, hi):
+            first = task % tiles * TILE
+            w = np.uint64(min(TILE, width - first))
+            row, start = split_task(task // tiles, pieces, piece)
+            x0, m0 = row_offset(outer, row, 0) + first, row_offset(outer, row, 1) + first * inners[1]
+            c0 = np.uint64(row_offset(outer, row, 2) + first * inners[2])
+            for u in range(w):
+                a[u], b[u], center[u] = wide, wide, c[c0 + u * np.uint64(inners[2])]
+            for r in range(start, min(start + piece, length)):
+                xr, mr = np.uint64(x0 + r * steps[0]), np.uint64(m0 + r * steps[1])
+                if inners[1]:
+                    for u in range(w):  # two loops: LLVM checks a limited number of pointer pairs for overlap
+                        p, _ = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        a[u] += p if m[mr + u] != 0 else n[0]
+                    for u in range(w):
+                        _, q = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        b[u] += q if m[mr + u] != 0 else n[0]
+                elif m[mr] != 0:
+                    for u in range(w):
+                        p, _ = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        a[u] += p
+                    for u in range(w):
+                        _, q = of(decode(x[xr + u]), decode(y[xr + u]), center[u], n)
+                        b[u] += q
+            base = np.uint64(task // tiles * width + first)
+            for u in range(w):
+                sums[base + u], products[base + u] = a[u], b[u]
+
+    return rows, columns
