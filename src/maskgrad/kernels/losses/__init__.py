@@ -64,7 +64,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 
 def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    by_input = masked_distance_gradient(grad, *ctx.saved_tensors, ctx.numbers)
+    input, target, mask = ctx.saved_tensors
+    by_input = masked_distance_gradient(grad, input, target, mask, ctx.numbers)
     return by_input, -by_input if ctx.needs_input_grad[1] else None, None, None
 
 
