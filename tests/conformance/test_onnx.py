@@ -71,7 +71,7 @@ UNWRITTEN: dict[str, str] = {
                 "nn.functional.adaptive_max_pool1d",
                 "nn.functional.adaptive_max_pool2d",
             ),
-            "grid_sampler_3d",
+            *("grid_sampler_3d", "nonzero_static", "select_copy", "slice_copy"),
         ),
         NOT_OF_PYTORCH,
     ),
