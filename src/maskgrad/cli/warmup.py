@@ -18,7 +18,7 @@ import maskgrad as mg
 
 __all__ = ["warmup"]
 
-Dtype = Enum("Dtype", {name: name for name in ("float32", "float64", "bfloat16", "float16")})
+Dtype = Enum("Dtype", {n: n for n in ("float32", "float64", "bfloat16", "float16")})  # type: ignore[misc]
 
 
 def warmup(

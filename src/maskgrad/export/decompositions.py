@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.errors import NotExportableError
+
 __all__ = ["decomposed", "table"]
 
 
@@ -126,30 +128,12 @@ def _order(x: Tensor, dim: int, descending: bool) -> Tensor:
     return order.gather(dim, again)
 
 
-def kthvalue(x: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The k-th entry of a sorted line."""
-    if not x.ndim:
-        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    values, order = sort(x, dim)
-    values, order = values.narrow(dim, k - 1, 1), order.narrow(dim, k - 1, 1)
-    return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
-
-
-def median(x: Tensor, dim: int, keepdim: bool = False, *, ignore_nan: bool = False) -> tuple[Tensor, Tensor]:
-    """The lower one of the two in the middle; NaN if there is one, unless NaN is ignored."""
-    if not x.ndim:
-        return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    values, order = sort(x, dim)
-    size = x.shape[dim]
-    at = torch.zeros_like(order.narrow(dim, 0, 1)) + (size - 1) // 2
-    if x.is_floating_point():
-        numbers = size - torch.isnan(x).sum(dim, keepdim=True)
-        if ignore_nan:
-            at = torch.div((numbers - 1).clamp(min=0), 2, rounding_mode="floor")
-        else:
-            at = torch.where(numbers < size, numbers, at)
-    values, order = values.gather(dim, at), order.gather(dim, at)
-    return (values, order) if keepdim else (values.squeeze(dim), order.squeeze(dim))
+def avg_pool(*args: Any, divisor_override: int | None = None) -> Any:
+    """A mean; PyTorch's exporter ignores the divisor of a sum."""
+    if divisor_override is None and len(args) < 7:
+        return NotImplemented
+    remedy = "Write F.avg_pool2d(x, kernel_size) * (entries of a window / divisor)"
+    raise NotExportableError("avg_pool with divisor_override", "PyTorch's exporter ignores it", remedy)
 
 
 def scaled_dot_product_attention(
@@ -218,9 +202,8 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.sort.stable: sort,
         aten.argsort.default: lambda *args, **options: sort(*args, **options)[1],
         aten.argsort.stable: lambda *args, **options: sort(*args, **options)[1],
-        aten.kthvalue.default: kthvalue,
-        aten.median.dim: median,
-        aten.nanmedian.dim: functools.partial(median, ignore_nan=True),
+        aten.avg_pool2d.default: avg_pool,
+        aten.avg_pool3d.default: avg_pool,
         aten.scaled_dot_product_attention.default: scaled_dot_product_attention,
         aten._safe_softmax.default: safe_softmax,
     }

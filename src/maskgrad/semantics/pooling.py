@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.mode import mode
 from maskgrad.semantics.entries import Entries, fill, widened
 from maskgrad.semantics.facts import record
 
@@ -54,7 +55,8 @@ def average(rank: int) -> Callable[..., Any]:
         safe, few = fill(input, mask, 0), shared(mask, rank)
         found = AVERAGES[rank - 1](few.float(), *geometry, **options) > 0
         # shares of the divisor: 1 less the missing entries counts the padding, if it is to be counted
-        precise = torch.float64 if values.device.type != "mps" else torch.float32
+        # (ONNX Runtime has no pooling of float64)
+        precise = torch.float32 if values.device.type == "mps" or mode() == "export" else torch.float64
         share = 1 - AVERAGES[rank - 1]((~few).to(precise), *geometry, **options)
         if not values.is_floating_point():
             sums = _sums(safe, rank, geometry, options)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import maskgrad as mg
 from tests.unit.export.holes import holey
@@ -33,6 +34,14 @@ def test_what_cannot_be_written_is_named_with_a_remedy(model: Any, words: str, p
     assert "x.filled(value)" in str(refused.value) or "outside the exported model" in str(refused.value)
     assert path.read_bytes() == b"what was there before"
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_a_divisor_of_an_average_is_refused_and_written_as_a_factor(path: Path) -> None:
+    x = torch.rand(2, 3, 4, 6)
+    with pytest.raises(mg.errors.NotExportableError, match=r"F\.avg_pool2d\(x, kernel_size\) \* \(entries"):
+        mg.onnx.export(lambda x: F.avg_pool2d(x, 2, divisor_override=3), x, path, verify=False)
+    torch.testing.assert_close(F.avg_pool2d(x, 2) * (4 / 3), F.avg_pool2d(x, 2, divisor_override=3))
+    assert mg.onnx.export(lambda x: F.avg_pool2d(x, 2) * (4 / 3), mg.masked(x, x > 0.5), path).compared
 
 
 def test_a_file_that_disagrees_is_not_put_in_its_place(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
