@@ -51,7 +51,6 @@ def test_the_failure_of_another_process_is_an_error_here() -> None:
     assert set(multiprocessing.active_children()) == before
 
 
-def test_processes_do_not_share_a_gpu(monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(demo, "usable_device", torch.device)
+def test_processes_do_not_share_a_gpu(tmp_path) -> None:
     with pytest.raises(typer.BadParameter, match="2 processes would share cuda; take --device cpu"):
         demo.movielens(device="cuda", out=tmp_path, nproc=2)

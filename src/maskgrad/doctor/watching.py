@@ -31,6 +31,7 @@ from maskgrad.doctor.runner import Outcome, gradients_of
 from maskgrad.doctor.stock import Stock
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
+from maskgrad.doctor.variants import KINDS
 
 __all__ = ["Watch"]
 
@@ -177,7 +178,7 @@ class Watch:
             return
         self._changed = ", ".join(filter(None, [self._changed if self._recorder else "", *map(str, changed)]))
         if self._progress is not None:
-            self._progress(f"padding-leak: {kind} in {self._changed}", self.steps, self._wanted)
+            self._progress(f"padding-leak, {KINDS[kind]} in {self._changed}", self.steps, self._wanted)
         self._paddings = [*(self._paddings if self._recorder else ()), *paddings]
         self._batch = {**(self._batch if self._recorder else {}), **inside}
         self.stock.rewritten(paddings, changed)
@@ -330,7 +331,7 @@ class Watch:
         difference = compare_twins(recorder, Outcome(loss, gradients))
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
-        changed = f"{kind} in {self._changed}, step {self.steps}"
+        changed = f"step {self.steps}: {KINDS[kind]} in {self._changed}"
         result = difference.words() or "nothing else changed"
         self.report.experiments.append(Experiment("padding-leak", changed, result))
         for place, why in recorder.not_followed:

@@ -256,5 +256,8 @@ def test_progress_is_on_stderr(tmp_path: Path) -> None:
     script.write_text(SCRIPT, encoding="utf-8")
     done = CliRunner().invoke(app, ["doctor", str(script), "--right"])
     assert done.exit_code == 0, done.output
-    lines = ["step 1 of 2: padding-leak: numbers in x", "step 2 of 2: padding-leak: large in x"]
+    lines = [
+        "step 1 of 2: padding-leak, different values",
+        "step 2 of 2: padding-leak, values ten thousand times",
+    ]
     assert all(line in done.stderr and line not in done.stdout for line in lines)
