@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.resources
 import json
@@ -17,6 +18,7 @@ from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 LINE_LIMIT = 400
+FUNCTION_LIMIT = 80
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "misc"}
 HEAVY = {
     "numba",
@@ -45,6 +47,34 @@ def test_the_sources_are_found() -> None:
 def test_a_source_file_is_about_one_idea(path: Path) -> None:
     lines = len(path.read_text(encoding="utf-8").splitlines())
     assert lines <= LINE_LIMIT, f"{path.name} has {lines} lines; split it by idea (the limit is {LINE_LIMIT})"
+
+
+def test_each_room_is_within_its_lines() -> None:
+    text = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    most = {
+        room: int(lines.replace(",", ""))
+        for room, lines in re.findall(r"^\| `src/(maskgrad/\w+)/` \|.*\| ([\d,]+) \|$", text, re.MULTILINE)
+    }
+    (most["maskgrad"],) = (
+        int(n.replace(",", "")) for n in re.findall(r"at most ([\d,]+) lines in all", text)
+    )
+    lines = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in SOURCES}
+    found = {
+        room: sum(n for path, n in lines.items() if ROOT / "src" / room in path.parents) for room in most
+    }
+    assert len(most) > len(list((ROOT / "src" / "maskgrad").glob("*/__init__.py")))
+    assert {room: n for room, n in found.items() if n > most[room]} == {}
+
+
+def test_a_function_fits_on_a_screen() -> None:
+    long = [
+        f"{path.name}: {node.name}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno - node.lineno >= FUNCTION_LIMIT  # type: ignore[operator]
+    ]
+    assert long == []
 
 
 def test_names_tell_what_is_inside() -> None:

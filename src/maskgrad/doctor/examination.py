@@ -127,10 +127,19 @@ def examine(
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(StepRunner(step, batch, model), asked=asked, parts=parts)
-    result: Report | Exception = case.report
-    try:
+
+    def work() -> None:
         _prepare(case, padding, documents)
         _run(case, chosen, progress)
+
+    return _reported(case, work)
+
+
+def _reported(case: Examination, work: Callable[[], Any]) -> Report:
+    """Do the work; the report of this rank, or of all."""
+    result: Report | Exception = case.report
+    try:
+        work()
         case.report.inventory = case.inventory.parts(case.examined)
     except Exception as error:
         if case.runner.replicas() is None:

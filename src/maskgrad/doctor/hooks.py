@@ -76,6 +76,22 @@ def watch(
         ['padding-leak']
     """
     watched = Watch(padding, steps, documents=documents, causal=causal, stop=stop, progress=progress)
+    try:
+        with _observed(watched):
+            yield watched
+    except _Stopped:
+        pass
+    except BaseException as error:
+        watched.fail(error)
+        raise
+    finally:
+        watched.fail(None)
+        watched.close()
+
+
+@contextlib.contextmanager
+def _observed(watched: Watch) -> Iterator[None]:
+    """Batches of data loaders, calls of modules and backward passes are shown to ``watched``."""
     following = _BaseDataLoaderIter.__next__
     backward, grad = torch.autograd.backward, torch.autograd.grad
 
@@ -125,22 +141,12 @@ def watch(
         watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
 
     warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
-    handle = nn.modules.module.register_module_forward_pre_hook(called)
-    try:
-        with (
-            mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
-            mock.patch.object(torch.autograd, "backward", run_backward),
-            mock.patch.object(torch.autograd, "grad", run_grad),
-            torch.compiler.set_stance("force_eager"),
-            mock.patch.object(torch._C, "_ForceDispatchKeyGuard", _guard),
-        ):
-            yield watched
-    except _Stopped:
-        pass
-    except BaseException as error:
-        watched.fail(error)
-        raise
-    finally:
-        watched.fail(None)
-        watched.close()
-        handle.remove()
+    with (
+        nn.modules.module.register_module_forward_pre_hook(called),
+        mock.patch.object(_BaseDataLoaderIter, "__next__", next_batch),
+        mock.patch.object(torch.autograd, "backward", run_backward),
+        mock.patch.object(torch.autograd, "grad", run_grad),
+        torch.compiler.set_stance("force_eager"),
+        mock.patch.object(torch._C, "_ForceDispatchKeyGuard", _guard),
+    ):
+        yield

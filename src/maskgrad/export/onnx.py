@@ -141,6 +141,41 @@ def export(
 
     Source: https://docs.pytorch.org/docs/stable/onnx_export.html, https://onnx.ai/onnx/
     """
+    target = _target(path, verify)
+    args, kwargs = _checked_call(model, args, kwargs)
+    arguments = argument_names(model.forward if isinstance(model, nn.Module) else model, len(args))
+    ports, tensors = _inputs(args, kwargs)
+    names = input_names_of(ports, arguments, input_names)
+    tolerance = (rtol, atol) if verify else None
+    with evaluating(model), quiet(), replaced_when_complete(target) as draft:
+        plain = _run_once(Plain(model, ports).eval(), tensors)
+        results = output_names_of(plain.results, output_names, names)  # type: ignore[arg-type]
+
+        def attempt(plan: _Plan) -> ExportedFile:
+            return _attempt(plan, plain, tensors, names, results, opset_version, tolerance, draft)
+
+        plans = _plans(dynamic_shapes, ports, tensors, arguments, kwargs)
+        return replace(_first_that_works(attempt, plans), path=target)
+
+
+def _inputs(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
+    """How tensors are passed, and the tensors, without their graph."""
+    ports, tensors = unpack((args, kwargs), "args")
+    if not tensors:
+        raise TypeError("args must contain a tensor or a MaskedTensor: a file needs an input")
+    return ports, [t.detach() for t in tensors]
+
+
+def _run_once(plain: Plain, tensors: Sequence[Tensor]) -> Plain:
+    """The same, with its results; errors of the model itself are raised here."""
+    with torch.no_grad():
+        plain([t.clone() for t in tensors])
+    assert plain.results is not None
+    return plain
+
+
+def _target(path: str | os.PathLike[str], verify: bool) -> Path:
+    """The file to write, if it can be written here."""
     for package in ("onnx", "onnxscript", *(["onnxruntime"] if verify else [])):
         require(package, "writing an ONNX file")
     target = Path(path).absolute()
@@ -148,29 +183,7 @@ def export(
         raise IsADirectoryError(
             f"path must name a file, but {str(path)!r} is a folder; append a file name such as 'model.onnx'"
         )
-    args, kwargs = _checked_call(model, args, kwargs)
-    forward = model.forward if isinstance(model, nn.Module) else model
-    arguments = argument_names(forward, len(args))
-    ports, tensors = unpack((args, kwargs), "args")
-    if not tensors:
-        raise TypeError(
-            "args must contain a tensor or a MaskedTensor: a file without inputs always returns the same results"
-        )
-    names = input_names_of(ports, arguments, input_names)
-    tensors = [t.detach() for t in tensors]
-    with evaluating(model), quiet(), replaced_when_complete(target) as draft:
-        plain = Plain(model, ports).eval()
-        with torch.no_grad():
-            plain([t.clone() for t in tensors])  # errors of the model itself are raised here
-        assert plain.results is not None
-        results = output_names_of(plain.results, output_names, names)
-        tolerance = (rtol, atol) if verify else None
-
-        def attempt(plan: _Plan) -> ExportedFile:
-            return _attempt(plan, plain, tensors, names, results, opset_version, tolerance, draft)
-
-        found = _first_that_works(attempt, _plans(dynamic_shapes, ports, tensors, arguments, kwargs))
-        return replace(found, path=target)
+    return target
 
 
 #: Dimensions of each tensor that may vary, and whether sizes of 0 and 1 are examples like any other.

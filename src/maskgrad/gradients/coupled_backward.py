@@ -77,9 +77,8 @@ def coupled_backward(
     Source: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021.
     """
     parts = list(parts)
-    named: dict[str, Tensor] = {}
-    if _is_module(model):
-        named |= {name: param for name, param in model.named_parameters() if param.requires_grad}
+    trained = model.named_parameters() if _is_module(model) else ()
+    named: dict[str, Tensor] = {name: param for name, param in trained if param.requires_grad}
     params = list(named.values())
     ranks = found_ranks(model, params, group)
     sums = None
@@ -95,10 +94,9 @@ def coupled_backward(
         with torch.no_grad():
             sums.write(ranks.exchanged(params, sums.divided({None: 1.0, "loss": math.inf})))
     except BaseException:
-        if sums is not None:
-            for param in params:
-                keep_attached(param, None)
-                param.grad = None
+        for param in params if sums is not None else ():
+            keep_attached(param, None)
+            param.grad = None
         raise
     finally:
         if sums is not None:

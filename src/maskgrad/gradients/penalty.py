@@ -82,19 +82,7 @@ def gradient_penalty(
     Source: Gulrajani et al., "Improved training of Wasserstein GANs", 2017; Petzka et al., "On the regularization of
     Wasserstein GANs", 2018 (one-sided); PyTorch's notes on automatic mixed precision.
     """
-    if power not in (1, 2):
-        raise ValueError(f"power must be 1 or 2, found {power!r}")
-    if reduction not in ("mean", "sum", "none"):
-        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', found {reduction!r}")
-    if one_sided and target is None:
-        raise ValueError("one_sided needs a target, the largest norm without penalty, as in target=1.0")
-    if not isinstance(loss, (Tensor, MaskedTensor)):
-        raise TypeError(f"loss must be a tensor, found {type(loss).__name__}")
-    if not loss.requires_grad:
-        raise ValueError(
-            "loss must be in a graph, found one that requires no gradient; was it computed under torch.no_grad(), or "
-            "detached?"
-        )
+    _check(loss, target, one_sided, power, reduction)
     wanted = _wanted(params)
     scaled: Any = loss if scaler is None else scaler.scale(loss)
     unscale = None if scaler is None else _inverse_scale(scaler, loss.device)
@@ -108,6 +96,22 @@ def gradient_penalty(
     if not per_sample or reduction == "none":
         return result
     return result.mean() if reduction == "mean" else result.sum()
+
+
+def _check(loss: Any, target: float | None, one_sided: bool, power: Any, reduction: Any) -> None:
+    if power not in (1, 2):
+        raise ValueError(f"power must be 1 or 2, found {power!r}")
+    if reduction not in ("mean", "sum", "none"):
+        raise ValueError(f"reduction must be 'mean', 'sum' or 'none', found {reduction!r}")
+    if one_sided and target is None:
+        raise ValueError("one_sided needs a target, the largest norm without penalty, as in target=1.0")
+    if not isinstance(loss, (Tensor, MaskedTensor)):
+        raise TypeError(f"loss must be a tensor, found {type(loss).__name__}")
+    if not loss.requires_grad:
+        raise ValueError(
+            "loss must be in a graph, found one that requires no gradient; was it computed under torch.no_grad(), or "
+            "detached?"
+        )
 
 
 def _wanted(params: Any) -> list[Operand]:
