@@ -187,9 +187,9 @@ class _Methods:
     scatter_reduce: _Masked; scatter_reduce_: _Masked; select: _Masked; select_scatter: _Masked; sgn: _Masked
     sgn_: _Masked; share_memory_: _Masked; short: _Masked; sigmoid: _Masked; sigmoid_: _Masked; sign: _Masked
     sign_: _Masked; signbit: _Masked; sin: _Masked; sin_: _Masked; sinc: _Masked; sinc_: _Masked
-    sinh: _Masked; sinh_: _Masked; slice_inverse: _Masked; slice_scatter: _Masked; smm: _Masked
-    softmax: _Masked; sparse_mask: _Masked; sqrt: _Masked; sqrt_: _Masked; square: _Masked; square_: _Masked
-    squeeze: _Masked; squeeze_: _Masked; sspaddmm: _Masked; sub: _Masked; sub_: _Masked; subtract: _Masked
+    sinh: _Masked; sinh_: _Masked; slice_inverse: _Masked; slice_scatter: _Masked
+    softmax: _Masked; sqrt: _Masked; sqrt_: _Masked; square: _Masked; square_: _Masked
+    squeeze: _Masked; squeeze_: _Masked; sub: _Masked; sub_: _Masked; subtract: _Masked
     subtract_: _Masked; sum_to_size: _Masked; swapaxes: _Masked; swapaxes_: _Masked; swapdims: _Masked
     swapdims_: _Masked; t: _Masked; t_: _Masked; take: _Masked; take_along_dim: _Masked; tan: _Masked
     tan_: _Masked; tanh: _Masked; tanh_: _Masked; tile: _Masked; to: _Masked; to_dense: _Masked
