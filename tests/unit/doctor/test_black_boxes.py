@@ -115,7 +115,7 @@ class _Scaled(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, mask: Tensor, masked: bool) -> Tensor:
         ctx.keep = mask if masked else torch.ones_like(mask)
         ctx.scale = float(np.abs(x.detach().numpy() * ctx.keep.numpy()).sum())  # box
-        return (x * ctx.keep).sum(1)
+        return (x * ctx.keep).sum(1)  # without the mask, this sum leaks like the number of the box
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
