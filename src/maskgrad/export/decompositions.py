@@ -177,9 +177,12 @@ def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tenso
     return powers / torch.where(total == 0, 1.0, total)
 
 
-def _by_pytorch(operation: Any) -> Callable[..., Any]:
-    """Decompose as PyTorch does eagerly: ONNX Runtime (1.31) ends the process for its Einsum of an empty batch."""
-    return functools.partial(operation._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+def repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> Any:
+    """Repeat position i ``repeats[i]`` times: the rows of a compressed layout; the total must be known."""
+    if output_size is None:
+        return NotImplemented
+    ends = torch.cumsum(repeats.to(torch.int64), 0)
+    return (ends[None, :] <= torch.arange(output_size, device=repeats.device)[:, None]).sum(1)
 
 
 def table() -> dict[Any, Callable[..., Any]]:
@@ -197,7 +200,11 @@ def table() -> dict[Any, Callable[..., Any]]:
         aten.diagonal.default: diagonal,
         aten.diagonal_copy.default: diagonal,
         aten.linalg_diagonal.default: functools.partial(diagonal, dim1=-2, dim2=-1),
-        aten.einsum.default: _by_pytorch(aten.einsum.default),
+        aten.repeat_interleave.Tensor: repeat_interleave,
+        # as eagerly: ONNX Runtime (1.31) ends the process for its Einsum of an empty batch
+        aten.einsum.default: functools.partial(
+            aten.einsum.default._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd
+        ),
         aten.sort.default: sort,
         aten.sort.stable: sort,
         aten.argsort.default: lambda *args, **options: sort(*args, **options)[1],
