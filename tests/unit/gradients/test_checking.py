@@ -64,7 +64,8 @@ class TestWhatIsRight:
         x = mg.from_sparse(t).requires_grad_()
         assert mg.gradcheck(torch.square, x)
         assert mg.gradgradcheck(torch.square, x)
-        assert mg.gradcheck(lambda v: mg.from_sparse(v).square().sum(), t.requires_grad_())
+        if layout in (torch.sparse_coo, torch.sparse_csr):  # PyTorch accumulates no gradients of the others
+            assert mg.gradcheck(lambda v: mg.from_sparse(v).square().sum(), t.requires_grad_())
 
     def test_complex_numbers(self) -> None:
         x = poisoned([1 + 2j, None, 3j], torch.complex128, requires_grad=True)
