@@ -30,8 +30,6 @@ LINES: dict[str, Any] = {
     "var": lambda x, y: x.var(1, correction=0),
     "norm": lambda x, y: x.norm(dim=1),
     "amax": lambda x, y: x.amax((0, 1)),
-    "softmax": lambda x, y: x.softmax(0),
-    "log_softmax": lambda x, y: x.log_softmax(1),
     "logsumexp": lambda x, y: x.logsumexp(1),
     "mse_loss": F.mse_loss,
     "huber_loss": lambda x, y: F.huber_loss(x, y, reduction="none"),
