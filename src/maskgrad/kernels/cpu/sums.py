@@ -19,7 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels.cpu.compiler import at, decode, flat, reordered
 from maskgrad.kernels.cpu.loops import row_offset, scalars, split_task
-from maskgrad.kernels.cpu.partition import copied_like, dense_or_copied, partition
+from maskgrad.kernels.cpu.partition import dense_or_copied, partition
 from maskgrad.kernels.cpu.threads import LIGHT, run
 
 TILE = 1024  # columns reduced together: their sums stay in the first-level cache
@@ -37,9 +37,10 @@ def sums_of_pairs(
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
 ) -> tuple[Tensor, Tensor]:
     """The two sums of a formula of :func:`pair_loops` over ``dim``; without a ``center`` it must not use it."""
-    is_one = y is x
-    x = dense_or_copied(x.detach())
-    y = x if is_one else y.detach() if y.stride() == x.stride() else copied_like(y, x)
+    is_one, x, y = y is x, dense_or_copied(x.detach()), y.detach()
+    if not is_one and x.stride() != y.stride():  # both are read at the same offsets
+        x, y = x.contiguous(), y.contiguous()
+    y = x if is_one else y
     center = x.as_strided(x.shape, (0,) * x.ndim) if center is None else center.detach().expand(x.shape)
     tensors, part = partition((x, mask, center), dim, TILE)
     wide = torch.float64 if x.is_floating_point() else torch.int64

@@ -34,7 +34,11 @@ def masked_distance_sum(
     """
     q, limit, p, r = numbers
     a = filled(_wide(input) - _wide(target), mask, 0).abs()
-    return filled(torch.where(a > limit, p * a - r, q * a * a), mask, 0).sum(), mask.sum()
+    if not q:
+        return filled(p * a - r, mask, 0).sum(), mask.sum()
+    far = a > limit
+    near = torch.where(far, 0, a)  # the derivative of a square is infinite at infinity, and 0 * inf is NaN
+    return filled(torch.where(far, p * a - r, q * near * near), mask, 0).sum(), mask.sum()
 
 
 @kernel(
