@@ -30,7 +30,7 @@ BINARY = "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift"
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 UNARY = ("neg", "pos", "abs", "invert")
 #: Packages with operators of their own for tables and columns, and how ours convert them.
-TABLES = {"pandas": "pandas", "polars": "polars", "pyarrow": "arrow", "scipy": "scipy"}
+TABLES = {"pandas": "pandas", "polars": "arrow", "pyarrow": "arrow", "scipy": "scipy"}
 #: Properties of torch.Tensor that are those of the values; read directly, as many are read for one operation.
 OF_VALUES = """
     dtype device is_cuda is_cpu is_meta is_quantized is_leaf grad_fn itemsize nbytes output_nr is_mps is_xla is_nested

@@ -207,8 +207,10 @@ def pooled(
 ) -> Entries:
     """Sum, mean or maximum of each bag over the entries of its ``rows`` that are ``listed``."""
     padding_idx = padding_idx if padding_idx is None or padding_idx >= 0 else height + padding_idx
-    position = torch.arange(len(bags.indices), device=rows.device)
-    owner = torch.searchsorted(bags.starts, position.to(bags.starts.dtype), right=True) - 1
+    # of each index the number of bags that begin up to it, less one
+    begins = torch.zeros(len(bags.indices) + 1, dtype=torch.int64, device=rows.device)
+    begins = begins.scatter_add(0, bags.starts.long(), torch.ones_like(bags.starts, dtype=torch.int64))
+    owner = begins.cumsum(0)[:-1] - 1
     # Padding indices are ignored, but a bag of only padding has the result 0 in torch.
     taking_part = listed if padding_idx is None else listed & (bags.indices != padding_idx).unsqueeze(-1)
     empty = rows.new_zeros(

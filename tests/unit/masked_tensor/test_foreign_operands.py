@@ -184,7 +184,7 @@ def test_a_stranger_is_not_shown_what_lies_under_the_mask(function: Any) -> None
 @pytest.mark.parametrize("package", ["pandas", "polars", "pyarrow", "scipy"])
 def test_tables_are_refused_in_both_orders(function: Any, package: str) -> None:
     table = type("Column", (), {"__module__": f"{package}.core"})()
-    name = package.removeprefix("py")
+    name = {"polars": "arrow", "pyarrow": "arrow"}.get(package, package)
     words = (
         rf"a {package} Column on the other side.*mg\.from_{name}\(…\) for Masked.*mg\.interop\.to_{name}\(x\)"
     )
