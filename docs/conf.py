@@ -58,8 +58,9 @@ napoleon_custom_sections = ["Gradient", "Pattern", "State", "Dense equivalent", 
 # A link to a name that does not exist fails the build. Inner packages have no pages: their names are exempt.
 nitpicky = True
 nitpick_ignore = [
-    ("py:class", "torch.utils.hooks.RemovableHandle")
-]  # PyTorch's pages have none for it either
+    ("py:class", "torch.utils.hooks.RemovableHandle"),  # PyTorch's pages have none for it either
+    ("py:class", "collections.abc.Hashable"),  # of an alias, which Python's pages list elsewhere
+]
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|hyperparameters|rule)\..*"),

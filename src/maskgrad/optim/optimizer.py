@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -78,7 +77,6 @@ class MaskedOptimizer(TorchSteps):
         if cls.__doc__ and cls.__module__.startswith(f"{__package__}."):  # no docstring under -OO
             cls.__doc__ = documentation_of(cls)
 
-    @abc.abstractmethod
     def __init__(self, params: Any, options: Mapping[str, Any]) -> None:
         """``options``: the local variables of a subclass's constructor."""
         no_options = ("self", "params", "__class__")

@@ -8,13 +8,7 @@ from torch import nn
 
 from maskgrad import optim
 from maskgrad.optim import Adagrad
-from maskgrad.optim.optimizer import MaskedOptimizer
 from tests.unit.optim.kinds import coo
-
-
-def test_the_interface_cannot_be_built() -> None:
-    with pytest.raises(TypeError, match="abstract"):
-        MaskedOptimizer([nn.Parameter(torch.ones(1))], {})  # type: ignore[abstract]
 
 
 def test_tied_weights_give_a_dense_gradient() -> None:
