@@ -189,9 +189,7 @@ def table() -> dict[Any, Callable[..., Any]]:
     """Return the implementation of each operation, by overload."""
     aten = torch.ops.aten
     return {
-        aten.where.Scalar: where,
-        aten.where.ScalarOther: where,
-        aten.where.ScalarSelf: where,
+        **dict.fromkeys((aten.where.Scalar, aten.where.ScalarOther, aten.where.ScalarSelf), where),
         aten.amax.default: _over_all(torch.amax),
         aten.amin.default: _over_all(torch.amin),
         aten.cumprod.default: cumprod,
