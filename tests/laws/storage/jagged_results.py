@@ -86,10 +86,8 @@ def keeps_rows(operation: Operation, storage: Storage) -> bool:
         return same_lengths
     if name == "cat":
         return batch == [0]
-    if (
-        name in PRODUCTS
-    ):  # over features; for each sequence there may be another matrix, for each position not
-        return (rank - 1) not in storage.places and ("dense" not in name or ragged >= rank - 2)
+    if name in PRODUCTS:  # over features; for each sequence or position there may be another matrix
+        return (rank - 1) not in storage.places
     if name == "minus mean":  # of each sequence, or of a row
         return (rank - 1) not in (storage.places if storage.is_flat else batch)
     if name in MOVED and batch == [MOVED[name] % rank] and not storage.is_flat:
