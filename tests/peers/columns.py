@@ -194,10 +194,12 @@ def column_cases(
 
 
 def exchanged(
-    column: Callable[[np.ndarray, np.ndarray], Any], plain: Callable[[Any], Any], package: str
+    column: Callable[[np.ndarray, np.ndarray], Any],
+    plain: Callable[[Any], Any],
+    read: Callable[[Any], mg.MaskedTensor],
+    write: Callable[[mg.MaskedTensor], Any],
 ) -> Iterator[Case]:
     """Columns that are read into a MaskedTensor, and written from one whose unspecified entries are poisoned."""
-    read, write = getattr(mg, f"from_{package}"), getattr(mg.interop, f"to_{package}")
     for label, table in _data():
         for kind, part in (("numbers", table.x), ("Booleans", table.b)):
             native = partial(column, *part)

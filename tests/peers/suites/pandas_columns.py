@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import maskgrad as mg
 from tests.peers.columns import GROUPS, Table, column_cases, exchanged, missing
 from tests.peers.suite import Case, Masked, Suite
 
@@ -115,7 +116,7 @@ def cases() -> Iterator[Case]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield from column_cases(THEIRS, _column, _plain)
-        yield from exchanged(_column, _plain, "pandas")
+        yield from exchanged(_column, _plain, mg.from_pandas, mg.interop.to_pandas)
 
 
 SUITE = Suite("pandas", pd.__version__, cases)

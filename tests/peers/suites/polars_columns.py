@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+import maskgrad as mg
 from tests.peers.columns import GROUPS, Table, column_cases, exchanged, missing
 from tests.peers.suite import Case, Masked, Suite
 
 
 def _frame(t: Table) -> pl.DataFrame:
     return pl.DataFrame({"x": t.x, "y": t.y, "b": t.b, "keys": t.keys})
+
+
+def _written(x: mg.MaskedTensor) -> Any:
+    return pl.from_arrow(mg.interop.to_arrow(x))
 
 
 def _select(expression: pl.Expr) -> Callable[[Table], Any]:
@@ -125,7 +130,7 @@ def _plain(found: Any) -> Any:
 def cases() -> Iterator[Case]:
     """Each line on each table."""
     yield from column_cases(THEIRS, _column, _plain)
-    yield from exchanged(_column, _plain, "polars")
+    yield from exchanged(_column, _plain, mg.from_arrow, _written)
 
 
 SUITE = Suite("polars", pl.__version__, cases)

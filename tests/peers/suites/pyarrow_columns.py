@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+import maskgrad as mg
 from tests.peers.columns import GROUPS, Table, column_cases, exchanged
 from tests.peers.suite import Case, Masked, Suite
 
@@ -128,7 +129,10 @@ def cases() -> Iterator[Case]:
     """Each line on each table, on arrays that begin at their first number and on others."""
     for cut in (0, 3):
         column = partial(_column, cut=cut)
-        for case in (*column_cases(THEIRS, column, _plain), *exchanged(column, _plain, "arrow")):
+        for case in (
+            *column_cases(THEIRS, column, _plain),
+            *exchanged(column, _plain, mg.from_arrow, mg.interop.to_arrow),
+        ):
             yield case._replace(name=f"{case.name}, cut" if cut else case.name)
 
 
