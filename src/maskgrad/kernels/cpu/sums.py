@@ -37,10 +37,12 @@ def sums_of_pairs(
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
 ) -> tuple[Tensor, Tensor]:
     """The two sums of a formula of :func:`pair_loops` over ``dim``; without a ``center`` it must not use it."""
-    is_one, x, y = y is x, dense_or_copied(x.detach()), y.detach()
-    if not is_one and x.stride() != y.stride():  # both are read at the same offsets
-        x, y = x.contiguous(), y.contiguous()
-    y = x if is_one else y
+    if y is x:
+        x = y = dense_or_copied(x.detach())
+    else:
+        x, y = dense_or_copied(x.detach()), y.detach()
+        if x.stride() != y.stride():  # both are read at the same offsets
+            x, y = x.contiguous(), y.contiguous()
     center = x.as_strided(x.shape, (0,) * x.ndim) if center is None else center.detach().expand(x.shape)
     tensors, part = partition((x, mask, center), dim, TILE)
     wide = torch.float64 if x.is_floating_point() else torch.int64
