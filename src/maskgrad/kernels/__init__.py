@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
 from maskgrad.kernels.coalescing import merge_rows
-from maskgrad.kernels.compaction import masked_scatter, masked_select, select_together
+from maskgrad.kernels.compaction import masked_scatter, masked_select
 from maskgrad.kernels.extrema import masked_extremum, masked_position
 from maskgrad.kernels.filling import filled, masked_filling, write_where_
 from maskgrad.kernels.in_use import explain, kernels_in_use
@@ -78,7 +78,6 @@ __all__ = [
     "segment_softmax",
     "segment_sum",
     "segment_variance",
-    "select_together",
     "served_rows",
     "sgd_rows_",
     "sort_rows",

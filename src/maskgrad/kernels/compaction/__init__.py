@@ -10,15 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.in_use import runs_loops
-from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel
-from maskgrad.mode import is_plain
+from maskgrad.kernels.kernel import REDUCIBLE, kernel
 
-__all__ = ["masked_scatter", "masked_select", "select_together"]
+__all__ = ["masked_scatter", "masked_select"]
 
 
 @kernel("(Tensor values, Tensor mask) -> Tensor", REDUCIBLE, check=check_mask)
@@ -31,20 +28,6 @@ def masked_select(values: Tensor, mask: Tensor) -> Tensor:
 def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
     """Return zeros with ``source``, (K,), at the K positions where ``mask`` is True, in row-major order."""
     return source.new_zeros(mask.shape).masked_scatter(mask, source)
-
-
-def select_together(tensors: tuple[Tensor, ...], mask: Tensor) -> tuple[Tensor, ...]:
-    """Return :func:`masked_select` of each tensor, all of the shape of ``mask``; selects and counts only once."""
-    if not runs_loops("masked_select", mask.numel()):
-        return tuple(x.masked_select(mask) for x in tensors)
-    records = torch.is_grad_enabled()
-    for x in (mask, *tensors):
-        if not is_plain(x) or x.dtype not in REDUCIBLE or (records and x.requires_grad):
-            return tuple(masked_select(x, mask) for x in tensors)
-    found: tuple[Tensor, ...] = backend_of("maskgrad.kernels.compaction.cpu", "select_together")(
-        tensors, mask
-    )
-    return found
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

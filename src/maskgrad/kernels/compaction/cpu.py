@@ -16,25 +16,18 @@ from torch import Tensor
 from maskgrad.kernels.cpu.compiler import compiled, pointer
 from maskgrad.kernels.cpu.memory import empty
 
-__all__ = ["masked_scatter", "masked_select", "select_together"]
+__all__ = ["masked_scatter", "masked_select"]
 
 #: A scalar as wide as an entry; the loops are compiled for its type.
 UNITS: dict[int, Any] = {1: np.int8(0), 2: np.int16(0), 4: np.int32(0), 8: np.int64(0)}
 
 
 def masked_select(values: Tensor, mask: Tensor) -> Tensor:
-    return select_together((values,), mask)[0]
-
-
-def select_together(tensors: tuple[Tensor, ...], mask: Tensor) -> tuple[Tensor, ...]:
-    mask, n = mask.contiguous(), mask.numel()
+    values, mask, n = values.contiguous(), mask.contiguous(), mask.numel()
     number = _count(mask.data_ptr(), n)
-    found = []
-    for x in tensors:
-        values, out = x.contiguous(), empty(number, x.dtype)
-        _select(out.data_ptr(), values.data_ptr(), mask.data_ptr(), n, number, UNITS[x.element_size()])
-        found.append(out)
-    return tuple(found)
+    out = empty(number, values.dtype)
+    _select(out.data_ptr(), values.data_ptr(), mask.data_ptr(), n, number, UNITS[values.element_size()])
+    return out
 
 
 def masked_scatter(source: Tensor, mask: Tensor) -> Tensor:
