@@ -1,4 +1,4 @@
-"""accelerate: its loop with mg.integrations.AcceleratorAccumulator, against one pass over the whole batch."""
+"""accelerate: its loop with mg.GradientAccumulator, against one pass over the whole batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from accelerate.utils import GradientAccumulationPlugin
 from torch import Tensor
 
 import maskgrad as mg
@@ -33,20 +32,25 @@ def train(
 ) -> tuple[Any, list[Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     model, optimizer = accelerator.prepare(model, optimizer)
-    accumulator = mg.integrations.AcceleratorAccumulator(accelerator, model)
+    accumulator = mg.GradientAccumulator(model, scaler=accelerator.scaler)
     means = []
     for x, y in micro_batches:
         with accelerator.accumulate(model):
-            mean = accumulator.backward(*losses_of(model, x, y, form))
+            accumulator.backward(*losses_of(model, x, y, form))
             if accelerator.sync_gradients:
-                accumulator.clip_grad_norm_(clip)
-                means.append(float(mean))
+                means.append(float(accumulator.finish()))
+                accelerator.unscale_gradients()
+                mg.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
     return model, means
 
 
-@one_line("accelerate", "`accumulate`", "`mg.integrations.AcceleratorAccumulator`")
+@one_line(
+    "accelerate",
+    "`accumulate`",
+    "`mg.GradientAccumulator(model, scaler=accelerator.scaler)`, [recipe](trainers/accelerate.md)",
+)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("sparse", [False, True])
 def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
@@ -71,32 +75,19 @@ def test_loaders_end_within_a_step_and_carry_masked_labels() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     loader = torch.utils.data.DataLoader(data, batch_size=2)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    accumulator = mg.integrations.AcceleratorAccumulator(accelerator, model)
+    accumulator = mg.GradientAccumulator(model, scaler=accelerator.scaler)
     for tokens, labels in loader:
         with accelerator.accumulate(model):
             scores = model(tokens).movedim(-1, 1)
             accumulator.backward(torch.nn.functional.cross_entropy(scores, labels, reduction="none"))
             if accelerator.sync_gradients:
-                accumulator.clip_grad_norm_(0.3)
+                accumulator.finish()
+                mg.clip_grad_norm_(model.parameters(), 0.3)
             optimizer.step()
             optimizer.zero_grad()
     truth = Tagger()
     one_pass(truth, [(x[a : a + 6], y[a : a + 6]) for a in (0, 6, 12)])
     assert moved(model, truth) < 1e-6
-
-
-def test_what_exchanges_by_itself_is_refused() -> None:
-    accelerator = Accelerator(
-        cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=2, sync_each_batch=True)
-    )
-    with pytest.raises(ValueError, match=r"sync_each_batch=True.*remove it"):
-        mg.integrations.AcceleratorAccumulator(accelerator, Tagger())
-
-    class DeepSpeed:
-        distributed_type = "DEEPSPEED"
-
-    with pytest.raises(ValueError, match="DEEPSPEED reduces and divides gradients by itself"):
-        mg.integrations.AcceleratorAccumulator(DeepSpeed(), Tagger())
 
 
 def _on_ranks(rank: int, world_size: int) -> list[Tensor]:

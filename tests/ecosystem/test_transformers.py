@@ -66,6 +66,8 @@ MODELS: dict[str, dict[str, Any]] = {
     "Gemma2": {**GROUPED, "head_dim": 8},
     "Phi3": {**GROUPED, "pad_token_id": 0},
     "Cohere": GROUPED,
+}
+EXPERTS: dict[str, dict[str, Any]] = {
     "Mixtral": {**GROUPED, "num_local_experts": 3, "num_experts_per_tok": 2},
     "Qwen2Moe": {
         **GROUPED,
@@ -116,7 +118,7 @@ def check(model: nn.Module, x: mg.MaskedTensor, e: Tensor, **options: Any) -> No
     "transformers",
     "`inputs_embeds=mg.masked(embeddings, mask[..., None])`, without `attention_mask`: BERT, RoBERTa, ELECTRA, ALBERT, "
     "DistilBERT, DeBERTa, DeBERTa-v2, MPNet, ModernBERT, RoFormer, XLNet, GPT-2, GPT-J, OPT, GPT-NeoX, Falcon, Llama, "
-    "Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, Cohere, Mixtral, Qwen2-MoE; forward and backward",
+    "Mistral, Qwen2, Qwen3, Gemma 2, Phi-3, Cohere; forward and backward",
 )
 @pytest.mark.parametrize("name", MODELS)
 def test_architectures(name: str) -> None:
@@ -126,7 +128,7 @@ def test_architectures(name: str) -> None:
 
 
 @works("transformers", "the same with jagged embeddings, at the cost of their tokens")
-@pytest.mark.parametrize("name", ["Bert", "DebertaV2", "ModernBert", "GPT2", "Llama", "Gemma2", "Mixtral"])
+@pytest.mark.parametrize("name", ["Bert", "DebertaV2", "ModernBert", "GPT2", "Llama", "Gemma2"])
 def test_jagged_embeddings(name: str) -> None:
     _, e = embeddings()
     check(model_of(name, **MODELS[name]), mg.from_lengths(e, LENGTHS, layout=torch.jagged), e)
@@ -195,24 +197,20 @@ def test_architectures_that_refuse(name: str, config: dict[str, Any], words: str
         model_of(name, **config)(inputs_embeds=x)
 
 
-@works("transformers", "the auxiliary loss of experts, `output_router_logits=True`")
+@refused(
+    "transformers",
+    "mixtures of experts, Mixtral and Qwen2-MoE among them",
+    "`model(inputs_embeds=x.filled(0.), attention_mask=x.mask.any(-1).long())`",
+)
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
-@pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe"])
-def test_balance_of_experts(name: str, layout: torch.layout) -> None:
-    """As with plain embeddings and an attention mask; with both, too."""
-    torch.manual_seed(3)
-    config = getattr(transformers, f"{name}Config")(**MODELS[name], output_router_logits=True)
-    model = getattr(transformers, f"{name}ForCausalLM")(config).eval()
+@pytest.mark.parametrize("name", EXPERTS)
+def test_experts_refuse(name: str, layout: torch.layout) -> None:
     x, e = embeddings()
-    labels = torch.where(THERE, torch.randint(1, 50, (3, 6)), -100)
-    truth = model(inputs_embeds=e, attention_mask=THERE.long(), labels=labels)
-    given = x if layout is torch.strided else mg.from_lengths(e, LENGTHS, layout=layout)
-    masks = ({}, {"attention_mask": THERE.long()}) if layout is torch.strided else ({},)
-    for options in masks:
-        found = model(inputs_embeds=given, labels=labels, **options)
-        torch.testing.assert_close(found.aux_loss, truth.aux_loss)
-        torch.testing.assert_close(found.loss, truth.loss)
-    assert not torch.allclose(truth.aux_loss, model(inputs_embeds=e, labels=labels).aux_loss)
+    model = model_of(name, **EXPERTS[name])
+    with pytest.raises(UnsupportedOperationError, match=r"attention_mask=x\.mask\.any\(-1\)\.long\(\)"):
+        model(inputs_embeds=x if layout is torch.strided else mg.from_lengths(e, LENGTHS, layout=layout))
+    found = model(inputs_embeds=x.filled(0.0), attention_mask=x.mask.any(-1).long())[0]
+    torch.testing.assert_close(found[1, :3], model(inputs_embeds=e[1:2, :3])[0][0], rtol=1e-4, atol=1e-5)
 
 
 @beware(
@@ -232,19 +230,6 @@ def test_padding_on_the_left(name: str) -> None:
             alone = model(inputs_embeds=e[i : i + 1, 6 - length :])[0][0]
             torch.testing.assert_close(found.filled(torch.nan)[i, 6 - length :], alone, rtol=1e-4, atol=1e-5)
     assert not torch.allclose(off.filled(0.0)[1, 3:], found.filled(0.0)[1, 3:], atol=1e-3)
-
-
-@refused(
-    "transformers",
-    "experts, for partly specified tokens",
-    "`mg.masked(embeddings, mask[..., None])`",
-)
-def test_tokens_in_part() -> None:
-    _, e = embeddings()
-    part = mg.masked(e, torch.rand(e.shape) < 0.5)
-    experts = model_of("Mixtral", **MODELS["Mixtral"]).layers[0].mlp.experts
-    with pytest.raises(UnsupportedOperationError, match=r"mg\.masked\(embeddings, mask\[\.\.\., None\]\)"):
-        experts(part.flatten(0, 1), torch.zeros(18, 2, dtype=torch.int64), torch.ones(18, 2))
 
 
 @refused(
@@ -369,18 +354,3 @@ def test_patches() -> None:
     found = model(past_values=x).prediction_outputs
     truth = model(past_values=torch.where(known, values, means), past_observed_mask=known).prediction_outputs
     torch.testing.assert_close(found.filled(torch.nan), truth, rtol=1e-4, atol=1e-5)
-
-
-@beware("transformers", "Mixtral in double precision", '`model.set_experts_implementation("eager")`')
-def test_experts_in_double_precision() -> None:
-    """PyTorch's grouped product takes no float64, for plain tokens neither; the loop over experts does."""
-    model = model_of("Mixtral", **MODELS["Mixtral"]).double()
-    x, e = embeddings()
-    for given in (e.double(), x.double()):
-        with pytest.raises(RuntimeError, match="Double"):
-            model(inputs_embeds=given)
-    model.set_experts_implementation("eager")
-    truth = model(inputs_embeds=e.double(), attention_mask=THERE.long())[0]
-    found = model(inputs_embeds=x.double())[0]
-    assert found.mask.equal(THERE[..., None].expand(found.shape))
-    torch.testing.assert_close(found.compressed(), truth[THERE].flatten())

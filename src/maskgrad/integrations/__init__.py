@@ -4,14 +4,12 @@ Only :func:`install` imports or changes a package; mixins precede its classes, a
 """
 
 from maskgrad.instead import missing_attribute
-from maskgrad.integrations.accelerate import AcceleratorAccumulator
 from maskgrad.integrations.installing import install, uninstall
 from maskgrad.integrations.integration import Integration
 from maskgrad.integrations.lightning import LightningMixin
 from maskgrad.integrations.transformers import TokenCollator, TrainerMixin
 
 __all__ = [
-    "AcceleratorAccumulator",
     "Integration",
     "LightningMixin",
     "TokenCollator",

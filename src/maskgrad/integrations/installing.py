@@ -13,7 +13,7 @@ from maskgrad.integrations.refusing import REFUSING
 __all__ = ["KNOWN", "install", "record_of", "uninstall"]
 
 #: Packages with a module here, whose ``INTEGRATION`` is the record.
-_MODULES = ("einops", "ignite", "torch_geometric", "torchmetrics", "torchvision", "transformers")
+_MODULES = ("einops", "ignite", "torch_geometric", "torchmetrics", "transformers")
 KNOWN = tuple(sorted({*_MODULES, *REFUSING}))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_, clip_grad_value_
-from maskgrad.gradients.accumulated_losses import Mean, Summed, parts_of, summed
+from maskgrad.gradients.accumulated_losses import Mean, parts_of
 
 __all__ = ["LightningMixin"]
 
@@ -23,7 +23,7 @@ class LightningMixin:
     """Mixin for ``LightningModule``: gradients are means over all losses of all micro-batches and ranks.
 
     ``training_step`` returns ``self.losses(losses)``. Lightning's loop is used with ``accumulate_grad_batches``,
-    clipping (also of sparse gradients), precision plugins and DDP. Log means of epochs with :meth:`log_mean`.
+    clipping (also of sparse gradients), precision plugins and DDP.
 
     Attributes:
         mean: ``"entry"`` or ``"sequence"``, as in :class:`maskgrad.GradientAccumulator`; a class attribute.
@@ -33,8 +33,7 @@ class LightningMixin:
         >>> #     def training_step(self, batch, batch_idx):
         >>> #         x, y = batch
         >>> #         losses = F.cross_entropy(self(x), mg.masked(y, y != -100), reduction="none")
-        >>> #         self.log_mean("train_loss", losses)
-        >>> #         return self.losses(losses)
+            >>> #         return self.losses(losses)
 
     Source: https://lightning.ai/docs/pytorch/stable/common/optimization.html
     """
@@ -59,35 +58,10 @@ class LightningMixin:
         self._registered = losses, count, options
         shown: Any = 0
         for _, weight, part in parts:
-            if part is not None:
-                shown = shown + _mean(part) * weight
+            if part is not None and part.number:
+                shown = shown + part.total.detach() * (part.times * weight / part.number)
         found = shown if isinstance(shown, Tensor) else torch.zeros((), device=self.device)  # type: ignore[attr-defined]
         return found.detach().requires_grad_()
-
-    def log_mean(self, name: str, losses: Any, count: Any = None, **options: Any) -> None:
-        """Log the mean over all entries of an epoch; with ``sync_dist=True``, of all ranks.
-
-        Args:
-            name: the key to log.
-            losses: masked values, or a plain tensor with ``count``, or a mean and its ``count``.
-            count: the number of entries of ``losses``.
-            options: ``mask`` of plain losses; those of ``LightningModule.log``, except ``batch_size``, ``on_step``,
-                ``on_epoch``, ``reduce_fx``.
-
-        Raises:
-            ValueError: the number of entries is unknown, or one of these options is given.
-        """
-        decided = {"batch_size", "on_step", "on_epoch", "reduce_fx"} & set(options)
-        if decided:
-            raise ValueError(
-                f"log_mean: {', '.join(sorted(decided))} cannot be passed, because it logs the mean over all entries "
-                "of an epoch; use self.log for anything else"
-            )
-        part = summed(losses, count, options.pop("mask", None), "entry", "losses is")
-        number = int(part.number)
-        if options.get("sync_dist"):  # Lightning divides weights by the number of ranks, rounding down
-            number *= self.trainer.world_size  # type: ignore[attr-defined]
-        self.log(name, _mean(part), batch_size=number, on_step=False, on_epoch=True, **options)  # type: ignore[attr-defined]
 
     # what Lightning calls
 
@@ -153,9 +127,3 @@ class LightningMixin:
             clip_grad_value_(params, gradient_clip_val)
         else:
             clip_grad_norm_(params, gradient_clip_val)
-
-
-def _mean(part: Summed) -> Tensor:
-    """The mean, without a gradient; 0 if there are no entries."""
-    total = part.total.detach()
-    return total * (part.times / part.number) if part.number else torch.zeros_like(total)

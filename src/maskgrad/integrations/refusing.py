@@ -118,6 +118,14 @@ _TABLE: tuple[tuple[str, Without, str, str, str, str], ...] = (
         "Pass the specified ones, losses.compressed().",
         "test_masked_objectives_refuse",
     ),
+    (
+        "torchvision",
+        "wrong in silence",
+        "torchvision.transforms.v2:Transform.__call__",
+        "it takes samples apart, and would transform the values and not the mask",
+        "Write image, mask = transform(tv_tensors.Image(x.filled(0.)), tv_tensors.Mask(x.mask)).",
+        "test_masked_images_refuse",
+    ),
 )
 
 #: The records, by package.

@@ -66,8 +66,6 @@ def _refused(functions: str, reason: str, remedy: str, test: str) -> Iterator[Pa
     )
 
 
-_IN_A_LIST = "Give values and mask in a list, [x.filled(0.), x.mask], and put them together with mg.masked."
-
 INTEGRATION = Integration(
     "torch_geometric",
     without="wrong in silence",
@@ -95,15 +93,10 @@ INTEGRATION = Integration(
             "test_message_passing_refuses",
         ),
         *_refused(
-            "utils._coalesce:coalesce utils._sort_edge_index:sort_edge_index utils.undirected:to_undirected",
-            "it would take the attributes of edges for something else, and give back the edges alone",
-            _IN_A_LIST,
-            "test_edges_refuse",
-        ),
-        *_refused(
+            "utils._coalesce:coalesce utils._sort_edge_index:sort_edge_index utils.undirected:to_undirected "
             "utils.undirected:is_undirected",
-            "it compares attributes that are tensors, and others not at all",
-            _IN_A_LIST,
+            "it would leave out the attributes of edges, or take them for something else",
+            "Give values and mask in a list, [x.filled(0.), x.mask], and put them together with mg.masked.",
             "test_edges_refuse",
         ),
         *_refused(
@@ -133,28 +126,17 @@ INTEGRATION = Integration(
             "test_segments_refuse",
         ),
         *_refused(
-            "nn.norm.layer_norm:LayerNorm.__call__",
-            "it divides by the number of all entries of a graph",
-            "Use torch.nn.LayerNorm for each node, torch_geometric.nn.GraphNorm, or x.filled(0.).",
-            "test_norms_refuse",
-        ),
-        *_refused(
-            "nn.norm.instance_norm:InstanceNorm.__call__ nn.norm.graph_size_norm:GraphSizeNorm.__call__",
-            "it divides by the number of all nodes of a graph",
-            "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or x.filled(0.).",
+            "nn.norm.layer_norm:LayerNorm.__call__ nn.norm.instance_norm:InstanceNorm.__call__ "
+            "nn.norm.graph_size_norm:GraphSizeNorm.__call__",
+            "it divides by the number of all nodes or entries of a graph",
+            "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or torch.nn.LayerNorm.",
             "test_norms_refuse",
         ),
         *_refused(
             "nn.aggr.variance_preserving:VariancePreservingAggregation.__call__ "
             "nn.aggr.scaler:DegreeScalerAggregation.__call__ nn.aggr.fused:FusedAggregation.__call__ "
-            "nn.aggr.equilibrium:EquilibriumAggregation.__call__",
-            "it scales by the number of all rows",
-            "Use the aggregations mean, max, min, sum, mul, var and std, or x.filled(0.).",
-            "test_aggregations_refuse",
-        ),
-        *_refused(
-            "nn.aggr.quantile:QuantileAggregation.__call__",
-            "it finds the middle by the number of all rows",
+            "nn.aggr.equilibrium:EquilibriumAggregation.__call__ nn.aggr.quantile:QuantileAggregation.__call__",
+            "it scales, or finds the middle, by the number of all rows",
             "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
             "test_aggregations_refuse",
         ),

@@ -19,18 +19,20 @@ accelerator = Accelerator(gradient_accumulation_steps=8)
 model = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 7))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
 model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-accumulator = mg.integrations.AcceleratorAccumulator(accelerator, model)
+accumulator = mg.GradientAccumulator(model, scaler=accelerator.scaler)
 
 for epoch in range(20):
     for x, y in loader:
         with accelerator.accumulate(model):
             scores = model(x).transpose(1, 2)
             losses = F.cross_entropy(scores, mg.masked(y, y != -100), reduction="none")
-            loss = accumulator.backward(losses)  # instead of accelerator.backward(losses.mean())
+            accumulator.backward(losses)  # instead of accelerator.backward(losses.mean())
             if accelerator.sync_gradients:
-                accumulator.clip_grad_norm_(1.0)
+                loss = accumulator.finish()  # the mean over all labels of the step, on all ranks
+                accelerator.unscale_gradients()
+                mg.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-    accelerator.print(f"epoch {epoch}: {loss:.3f}")  # over all labels of the last step, on all ranks
+    accelerator.print(f"epoch {epoch}: {loss:.3f}")
 
 assert loss < 0.5

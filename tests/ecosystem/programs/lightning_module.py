@@ -2,6 +2,7 @@
 
 import lightning
 import torch
+import torchmetrics
 from torch import nn
 from torch.nn import functional as F
 
@@ -22,18 +23,18 @@ class Net(mg.integrations.LightningMixin, lightning.LightningModule):
     def __init__(self):
         super().__init__()
         self.layers = nn.Sequential(nn.Embedding(50, 16), nn.Linear(16, 7))
+        self.val_loss = torchmetrics.MeanMetric()
 
     def unreduced(self, batch):
         x, y = batch
         return F.cross_entropy(self.layers(x).transpose(1, 2), mg.masked(y, y != -100), reduction="none")
 
     def training_step(self, batch, batch_idx):
-        losses = self.unreduced(batch)
-        self.log_mean("train_loss", losses)  # over all labels of the epoch
-        return self.losses(losses)
+        return self.losses(self.unreduced(batch))
 
     def validation_step(self, batch, batch_idx):
-        self.log_mean("val_loss", self.unreduced(batch), sync_dist=True)
+        self.val_loss.update(self.unreduced(batch).compressed())  # over all labels of the epoch, on all ranks
+        self.log("val_loss", self.val_loss)
 
     def configure_optimizers(self):
         return torch.optim.AdamW(self.parameters(), lr=0.1)

@@ -27,7 +27,6 @@ from maskgrad.errors import (
 from maskgrad.integrations import Integration, installing, torch_geometric
 from maskgrad.integrations.installing import KNOWN, record_of
 from maskgrad.integrations.integration import refusals
-from maskgrad.integrations.transformers.experts import by_rows
 from maskgrad.masked_tensor import other_packages
 from maskgrad.masked_tensor.other_packages import WRONG_IN_SILENCE, Risk
 from maskgrad.masked_tensor.torch_patches.patch import Patch, apply, exchange, refuse
@@ -373,26 +372,3 @@ def test_scatter_deletes(reduce: str) -> None:
     across = over(mg.masked(data.T, mask.T), mg.masked(index, torch.ones(4, dtype=torch.bool)), -1, 3, reduce)
     assert across.T.tolist() == found.tolist()
     assert over(torch.ones(2), torch.tensor([0, 0]), 0, 1).tolist() == [2.0]
-
-
-def test_experts_see_whole_rows_only() -> None:
-    seen = []
-
-    def experts(self: object, hidden: Tensor, index: Tensor, weights: Tensor) -> Tensor:
-        seen.append((hidden.shape, type(index)))
-        return hidden * index.sum(1, keepdim=True) * weights
-
-    data = torch.tensor([[1.0, 2.0], [torch.nan, torch.nan], [3.0, 4.0]], requires_grad=True)
-    there = torch.tensor([True, False, True])
-    hidden = mg.masked(data, there[:, None])
-    index = mg.masked(torch.tensor([[1, 1], [99, 99], [0, 1]]), there[:, None])
-    found = by_rows(experts)(None, hidden, index, weights=torch.full((3, 1), 2.0))
-    assert found.tolist() == [[4.0, 8.0], [None, None], [6.0, 8.0]]
-    assert seen == [((2, 2), torch.Tensor)]
-    found.sum().backward()
-    assert data.grad is not None
-    assert data.grad.tolist() == [[4.0, 4.0], [0.0, 0.0], [2.0, 2.0]]
-    part = mg.masked(data.detach(), torch.tensor([[True, False], [True, True], [True, True]]))
-    with pytest.raises(UnsupportedOperationError, match=r"partially specified.*mask\[\.\.\., None\]"):
-        by_rows(experts)(None, part, index, index)
-    assert by_rows(experts)(None, torch.ones(1, 2), torch.ones(1, 1), torch.ones(1, 1)).tolist() == [[1, 1]]

@@ -1,4 +1,4 @@
-"""transformers: experts, errors where states end in padding, the Trainer and a collator of tokens."""
+"""transformers: errors of experts and where states end in padding, the Trainer and a collator of tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTEGRATION = Integration(
     "transformers",
     without="wrong in silence",
     patches=(
-        *EXPERTS,
+        EXPERTS,
         *refusals(
             "transformers.generation.utils:GenerationMixin.generate",
             "the tokens that it appends are the same for all sequences, wherever these end",
