@@ -87,9 +87,9 @@ DRAWN: dict[str, Drawn] = {
     "argmax": Drawn("y = x.gather(1, x.argmax(1, keepdim=True))", count=1),
     "topk": Drawn("y = x.topk(2, 1).values", count=1),
     "sort": Drawn("y = x.sort(1, descending=True).values[:, 0]", count=1),
-    "standard deviation": Drawn("y = x.std(1)"),
-    "variance": Drawn("y = x.var(1)"),
-    "variance of channels first": Drawn("y = x.var(2, keepdim=True)", "x = x.mT"),
+    "standard deviation": Drawn("y = x.std(1)", count=1),
+    "variance": Drawn("y = x.var(1)", count=1),
+    "variance of channels first": Drawn("y = x.var(2, keepdim=True)", "x = x.mT", count=1),
     "norm": Drawn("y = x.norm(dim=1)"),
     "running sum": Drawn("y = x.cumsum(1)", after=ROWS, count=1, left=True),
     "last position": Drawn("y = x[:, -1]", count=1),
@@ -232,17 +232,14 @@ def loaded(folder: Path, name: str, drawn: Drawn, line: str) -> ModuleType:
 
 def pasted(remedy: str, line: str) -> Iterator[str]:
     """The lines of a program for each remedy: in place of the line, or before or after it."""
-    target, kept = line.partition(" = ")[0], ""
+    target = line.partition(" = ")[0]
     for code in remedy.splitlines():
         if "# before this line" in code:
             yield f"{code}\n{line}"
         elif "# after the step" in code:
             yield f"{line}\n{code}\nnew = state"
-        elif code.startswith("mean = "):
-            kept = code + "\n"
         else:
-            yield f"{kept}{target} = {code}"
-            kept = ""
+            yield f"{target} = {code}"
 
 
 @pytest.mark.every

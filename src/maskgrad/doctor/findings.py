@@ -80,7 +80,7 @@ class Finding:
             known = {"operation": where.operation, "module": getattr(where, "module", "")}
             known["callers"] = getattr(where, "callers", [])
         known |= {
-            "remedy": remedy_for(kind, known.get("operation", ""), getattr(where, "setting", None)),
+            "remedy": remedy_for(kind, known.get("operation", ""), getattr(where, "instead", ())),
             **rest,
         }
         place = where if where is None or isinstance(where, Place) else where.place

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from maskgrad.doctor.frames import Lines, Place, callers
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
-from maskgrad.doctor.remedies import Setting
+from maskgrad.doctor.remedies import lines_for
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.validity import ValidityMasks
 
@@ -158,8 +158,8 @@ class Event:
     shape: tuple[int, ...] = ()
     #: shapes of the inputs
     inputs: tuple[tuple[int, ...], ...] = ()
-    #: of an operation that mixes: what its remedy depends on, and the lines that led to it
-    setting: Setting | None = None
+    #: of an operation that mixes: what to write instead, and the lines that led to it
+    instead: tuple[str, ...] = ()
     callers: list[str] = field(default_factory=list)
 
 
@@ -263,7 +263,7 @@ class Recorder(Twins):
         if event.mixes:
             shape = next((tuple(t.shape) for t in call.inputs if self.twin(t) is not None), ())
             masks = [tuple(mask.shape) for mask in self.validity.masks]
-            event.setting = Setting.of(call, shape, masks, self._layers())
+            event.instead = lines_for(call, shape, masks, self._layers())
             event.callers = callers(event.place)
         number = len(self.events)
         self.events.append(event)

@@ -8,144 +8,87 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from maskgrad.doctor.operations import Operated
 
-__all__ = ["Setting", "remedy_for"]
+__all__ = ["lines_for", "remedy_for"]
 
 _BEFORE = "   # before this line"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a remedy depends on.
-
-    Attributes:
-        operation: that mixes padding into what is real.
-        shape: of its first input with padding.
-        mask: shape of the mask of the batch.
-        dims: dimensions that it reduces, or along which it runs.
-        keepdim: whether those stay.
-        last: whether it takes the last position.
-        layer: the class of the layer of PyTorch that runs it.
-        batch_first: whether that layer has samples first.
-    """
-
-    operation: str
-    shape: tuple[int, ...] = ()
-    mask: tuple[int, ...] = ()
-    dims: tuple[int, ...] = ()
-    keepdim: bool = False
-    last: bool = False
-    layer: str = ""
-    batch_first: bool = True
-
-    @classmethod
-    def of(
-        cls, call: Operated, shape: tuple[int, ...], masks: Sequence[tuple[int, ...]], layers: Sequence[Any]
-    ) -> Setting:
-        """Read off the arguments of an operation, and the layers that were running, the outermost first."""
-        dims = _argument(call, "dim")
-        dims = (dims,) if isinstance(dims, int) else tuple(dims or ())
-        dims = tuple(dim % len(shape) for dim in dims) if shape else ()
-        layer = next((layer for layer in layers if _layer_of(layer)), None)
-        fitting = next((mask for mask in masks if _axes(shape, mask, dims)), masks[0] if masks else ())
-        return cls(
-            call.facts.name,
-            shape,
-            fitting,
-            dims,
-            bool(_argument(call, "keepdim")),
-            call.facts.name == "select" and _argument(call, "index") in (-1, shape[dims[0]] - 1),
-            _layer_of(layer),
-            bool(getattr(layer, "batch_first", True)),
-        )
-
-
-def _argument(call: Operated, name: str) -> Any:
-    for place, argument in enumerate(call.func._schema.arguments if hasattr(call.func, "_schema") else ()):
-        if argument.name == name:
-            return call.args[place] if place < len(call.args) else call.kwargs.get(name)
-    return None
-
-
-def _layer_of(layer: Any) -> str:
-    """The name under which a layer of PyTorch has remedies of its own; empty if it has none."""
-    return next((base.__name__ for base in type(layer).__mro__ if base.__name__ in _OF_LAYERS), "")
+def lines_for(
+    call: Operated, shape: tuple[int, ...], masks: Sequence[tuple[int, ...]], layers: Sequence[Any]
+) -> tuple[str, ...]:
+    """What to write instead of an operation that mixes padding in; ``shape``: of its first input with padding."""
+    names = [argument.name for argument in getattr(getattr(call.func, "_schema", None), "arguments", ())]
+    given, name = dict(zip(names, call.args, strict=False)) | call.kwargs, call.facts.name
+    dims = given.get("dim")
+    dims = (dims,) if isinstance(dims, int) else tuple(dims or ())
+    dims = tuple(dim % len(shape) for dim in dims) if shape else ()
+    if name.startswith("max_pool"):  # pooling of one dimension is computed as one of two
+        shape = tuple(size for size in shape if size != 1)
+    fitting = next((mask for mask in masks if _axes(shape, mask, dims)), masks[0] if masks else ())
+    axes = _axes(shape, fitting, dims)
+    last = name == "select" and given.get("index") in (-1, shape[dims[0]] - 1)
+    bases = ((layer, base.__name__) for layer in layers for base in type(layer).__mro__)
+    layer, kind = next((found for found in bases if found[1] in _OF_LAYERS), (None, ""))
+    found = _OF_LAYERS.get(kind, _LAST if last else None)
+    if found is None:
+        starts = {start: lines for names, lines in _OF_OPERATIONS.items() for start in names.split()}
+        longest = max((start for start in starts if name.startswith(start)), key=len, default="")
+        found = starts.get(longest, _ANY if axes else ())
+    if found is _BATCH_NORM and (len(shape), len(fitting)) != (3, 2):
+        found = _BATCH_NORM[:1]
+    batch_first = bool(getattr(layer, "batch_first", True))
+    if found is _RECURRENT and not batch_first:
+        found = _RECURRENT[1:]
+    along = ", ".join(map(str, dims)) if len(dims) < 2 else str(dims)
+    along += ", keepdim=True" if dims and given.get("keepdim") else ""
+    mask = _laid(shape, axes)
+    flat = "mask.flatten()" if shape[:1] != fitting[:1] else "mask"
+    # PyTorch 2.14 computes attention without heads as that of one sample whose heads are the samples;
+    # a mask without a dimension for heads fits a single sample with heads as well
+    heads = len(shape) > 3 and shape[:1] != (1,)
+    words = {
+        "mask": mask,
+        "along": along,
+        "dim": f"dim={along}" if along else "",
+        "count": f"{mask}{'' if dims and {*dims} <= {*axes} else '.expand_as(x)'}.sum({along})",
+        "keys": "mask[:, None, None, :]" if heads else "mask[:, None, :]",
+        "values": "mask[:, None, :, None]" if heads else "mask[..., None]",
+        "flat": flat,
+        "flat_rows": f"{flat}[:, None]",
+        "batch_first": str(batch_first),
+        "chosen": "mask != 0" if mask == "mask" else f"({mask} != 0).expand_as(prediction)",
+        "name": name,
+        "last": "torch.arange(len(x)), mask.sum(1) - 1"
+        if dims[:1] != (0,)
+        else "mask.sum(1) - 1, torch.arange(x.shape[1])",
+    }
+    return tuple(line.format(**words) for line in found)
 
 
 def _axes(shape: tuple[int, ...], mask: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The dimensions of a tensor along which a mask lies, in the mask's order: those that are reduced, if it can be."""
-    ways = [
-        axes
-        for axes in itertools.permutations(range(len(shape)), len(mask))
-        if tuple(shape[axis] for axis in axes) == mask
-    ]
+    ways = itertools.permutations(range(len(shape)), len(mask))
+    fitting = [axes for axes in ways if tuple(shape[axis] for axis in axes) == mask]
     return min(
-        ways, key=lambda axes: (-len({*axes[1:]} & {*dims}), axes != tuple(sorted(axes)), axes), default=()
+        fitting, key=lambda axes: (-len({*axes[1:]} & {*dims}), list(axes) != sorted(axes), axes), default=()
     )
 
 
-def _laid(setting: Setting) -> str:
+def _laid(shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
     """The mask as it broadcasts to the input: ``mask[:, None]``."""
-    axes = _axes(setting.shape, setting.mask, setting.dims)
     if not axes:
-        return "mask[..., None]" if len(setting.shape) > 2 or not setting.shape else "mask"
-    name = "mask" if axes == tuple(sorted(axes)) else "mask.T"
-    parts = [":" if axis in axes else "None" for axis in range(len(setting.shape))]
+        return "mask[..., None]" if len(shape) > 2 or not shape else "mask"
+    parts = [":" if axis in axes else "None" for axis in range(len(shape))]
     while parts and parts[-1] == ":":
         parts.pop()
     if parts[: len(axes)] == [":"] * len(axes):
         parts[: len(axes)] = ["..."]
+    name = "mask" if list(axes) == sorted(axes) else "mask.T"
     return f"{name}[{', '.join(parts)}]" if parts else name
-
-
-def _along(setting: Setting) -> str:
-    """The arguments ``dim`` and ``keepdim``, as they were."""
-    if not setting.dims:
-        return ""
-    dims = str(setting.dims[0]) if len(setting.dims) == 1 else str(setting.dims)
-    return f"{dims}, keepdim=True" if setting.keepdim else dims
-
-
-def _count(setting: Setting, mask: str, along: str) -> str:
-    """How many real entries each result has."""
-    within = set(setting.dims) <= set(_axes(setting.shape, setting.mask, setting.dims)) and setting.dims
-    return f"{mask if within else f'{mask}.expand_as(x)'}.sum({along})"
-
-
-def _words(setting: Setting) -> dict[str, str]:
-    """The fields of the templates: the mask as it lies on the input, arguments as they were, counts of entries."""
-    rows = setting.shape[:1] != setting.mask[:1]
-    # PyTorch 2.14 computes attention without heads as that of one sample whose heads are the samples;
-    # a mask without a dimension for heads fits a single sample with heads as well
-    heads = len(setting.shape) > 3 and setting.shape[:1] != (1,)
-    whole = len(setting.shape) == len(setting.mask)
-    mask, along = _laid(setting), _along(setting)
-    kept = _along(replace(setting, keepdim=bool(setting.dims)))
-    # pooling of one dimension is computed as one of two
-    without_ones = replace(setting, shape=tuple(size for size in setting.shape if size != 1))
-    return {
-        "mask": mask,
-        "along": along,
-        "dim": f"dim={along}" if along else "",
-        "count": _count(setting, mask, along),
-        "kept": kept,
-        "kept_count": _count(setting, mask, kept),
-        "unpooled": _laid(without_ones),
-        "keys": "mask[:, None, None, :]" if heads else "mask[:, None, :]",
-        "values": "mask[:, None, :, None]" if heads else "mask[..., None]",
-        "flat": "mask.flatten()" if rows else "mask",
-        "flat_rows": "mask.flatten()[:, None]" if rows else "mask[:, None]",
-        "chosen": "mask != 0" if whole else f"({mask} != 0).expand_as(prediction)",
-        "batch_first": str(setting.batch_first),
-        "name": setting.operation,
-        "last": "mask.sum(1) - 1, torch.arange(x.shape[1])"
-        if setting.dims[:1] == (0,)
-        else "torch.arange(len(x)), mask.sum(1) - 1",
-    }
 
 
 def _reduced(call: str, value: str, name: str = "x") -> tuple[str, str]:
@@ -155,33 +98,31 @@ def _reduced(call: str, value: str, name: str = "x") -> tuple[str, str]:
     )
 
 
-_SPREAD = (
-    "mean = x.masked_fill({mask} == 0, 0.).sum({kept}) / {kept_count}\n"
-    "((x - mean).masked_fill({mask} == 0, 0.).square().sum({along}) / ({count} - 1))"
-)
-_PACKED = "rnn(pack_padded_sequence(x, mask.sum(1).cpu(), batch_first={batch_first}, enforce_sorted=False))"
+_LOWEST, _HIGHEST = "float('-inf')", "float('inf')"
 _BATCH_NORM = (
     "norm(mg.masked(x, {mask})).filled(0.)",
     "torch.zeros_like(x.mT).masked_scatter(mask[..., None] != 0, norm(x.mT[mask != 0])).mT",  # for (B, C, T)
 )
-_RECURRENT = ("rnn(mg.from_lengths(x, mask.sum(1), layout=torch.jagged))", _PACKED)
-#: by the beginnings of an operation's name, with maskgrad first if there are two; the fields are those of `_words`
+_RECURRENT = (
+    "rnn(mg.from_lengths(x, mask.sum(1), layout=torch.jagged))",
+    "rnn(pack_padded_sequence(x, mask.sum(1).cpu(), batch_first={batch_first}, enforce_sorted=False))",
+)
+#: by the beginnings of an operation's name, with maskgrad first if there are two; the fields are those of `lines_for`
 _OF_OPERATIONS: dict[str, tuple[str, ...]] = {
     "mean": (
         "mg.masked(x, {mask}).mean({along}).filled(0.)",
         "x.masked_fill({mask} == 0, 0.).sum({along}) / {count}.clamp(min=1)",
     ),
     "sum nansum": _reduced("sum({along})", "0."),
-    "amax max": _reduced("amax({along})", "float('-inf')"),
-    "amin min": _reduced("amin({along})", "float('inf')"),
+    "amax max": _reduced("amax({along})", _LOWEST),
+    "amin min": _reduced("amin({along})", _HIGHEST),
     "linalg_vector_norm norm": _reduced("norm({dim})", "0."),
-    "std": ("mg.masked(x, {mask}).std({along}).filled(0.)", f"{_SPREAD}.sqrt()"),
-    "var": ("mg.masked(x, {mask}).var({along}).filled(0.)", _SPREAD),
-    "_softmax": _reduced("softmax({along})", "float('-inf')", "scores"),
-    "_log_softmax": _reduced("log_softmax({along})", "float('-inf')", "scores"),
-    "logsumexp": _reduced("logsumexp({along})", "float('-inf')", "scores"),
-    "argmax topk sort": (f"x = x.masked_fill({{mask}} == 0, float('-inf')){_BEFORE}",),
-    "max_pool": (f"x = x.masked_fill({{unpooled}} == 0, float('-inf')){_BEFORE}",),
+    "std": ("mg.masked(x, {mask}).std({along}).filled(0.)",),
+    "var": ("mg.masked(x, {mask}).var({along}).filled(0.)",),
+    "_softmax": _reduced("softmax({along})", _LOWEST, "scores"),
+    "_log_softmax": _reduced("log_softmax({along})", _LOWEST, "scores"),
+    "logsumexp": _reduced("logsumexp({along})", _LOWEST, "scores"),
+    "argmax topk sort max_pool": (f"x = x.masked_fill({{mask}} == 0, {_LOWEST}){_BEFORE}",),
     "convolution bmm baddbmm mm cumsum": (f"x = x.masked_fill({{mask}} == 0, 0.){_BEFORE}",),
     # a step of a recurrence that is written by hand
     "select unbind slice": (
@@ -271,29 +212,11 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
 _OF_DIVISIONS = ("count = count.clamp(min=1)   # before this line: a row without entries counts as one",)
 
 
-def remedy_for(kind: str, operation: str, setting: Setting | None) -> str:
-    """The lines to write instead, with maskgrad and without."""
-    code: tuple[str, ...] = _OF_KINDS[kind]
-    if setting is not None and kind in ("padding-leak", "padding-length"):
-        code = _of(setting) or code
+def remedy_for(kind: str, operation: str, lines: tuple[str, ...] = ()) -> str:
+    """The lines to write instead, with maskgrad and without; ``lines`` are those for the operation."""
+    code = lines if lines and kind in ("padding-leak", "padding-length") else _OF_KINDS[kind]
     if kind == "empty-row" and operation.startswith("div"):
         code = _OF_DIVISIONS
     if len(code) > 1 and "#" not in code[1]:
         code = (code[0], f"{code[1]}   # without maskgrad")
     return "\n".join(code)
-
-
-def _of(setting: Setting) -> tuple[str, ...]:
-    found = _OF_LAYERS.get(setting.layer, _LAST if setting.last else None)
-    if found is None:
-        starts = {start: lines for names, lines in _OF_OPERATIONS.items() for start in names.split()}
-        longest = max((start for start in starts if setting.operation.startswith(start)), key=len, default="")
-        found = starts.get(longest)
-    if found is None:
-        found = _ANY if _axes(setting.shape, setting.mask, setting.dims) else ()
-    if found is _BATCH_NORM and (len(setting.shape), len(setting.mask)) != (3, 2):
-        found = _BATCH_NORM[:1]
-    if found is _RECURRENT and not setting.batch_first:
-        found = _RECURRENT[1:]
-    words = _words(setting)
-    return tuple(line.format(**words) for line in found)
