@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -66,14 +66,25 @@ def _pairs(
     yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
 
 
-def where_real(masks: list[Tensor]) -> Aligned:
-    """Outputs of the same shapes, compared where the masks are True."""
-    validities = ValidityMasks(masks)
+def where_real(
+    masks: Sequence[Tensor] = (), kept: Callable[[int, int], Tensor | None] = lambda *_: None
+) -> Aligned:
+    """Outputs where the masks are True; of a larger one, along an axis, the places ``kept(size, larger size)``."""
+    validities = ValidityMasks(list(masks))
 
-    def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-        if a.shape != b.shape:
+    def align(*outputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        found = list(outputs)
+        if found[0].ndim != found[1].ndim:
             return None
-        real = validities.by_shape(a)
-        return (a, b) if real is None else (a[real], b[real])
+        for axis, sizes in enumerate(zip(*(output.shape for output in outputs), strict=True)):
+            if sizes[0] == sizes[1]:
+                continue
+            places, larger = kept(min(sizes), max(sizes)), sizes.index(max(sizes))
+            if places is None:
+                return None
+            found[larger] = found[larger].index_select(axis, places.to(found[larger].device))
+        real = validities.by_shape(found[0])
+        first, second = found if real is None else (output[real] for output in found)
+        return first, second
 
     return align

@@ -32,19 +32,15 @@ class PerturbedInput:
     Attributes:
         kind: of a finding, and the name of the experiment.
         paddings: where it is, as padding of each tensor.
-        what: its name in messages, where it is rewritten.
-        noun: its name in messages, where it is mixed in.
+        noun: its name in messages.
         others: the name of the entries that it must not influence.
-        how: the name of the second run in messages.
         batch: the batch in which only the others count; None: as it is.
     """
 
     kind: str
     paddings: list[Padding]
-    what: str = "the padding"
     noun: str = "padding"
     others: str = "real entries"
-    how: str = "after"
     batch: Any = None
 
 
@@ -65,8 +61,6 @@ class Examination:
     documents: Documents | None = None
     #: the experiments that were asked for by name
     asked: frozenset[str] = frozenset()
-    #: how the batch is split into parts, if that was given
-    parts: Any = None
     #: whether the program as it is gives NaN
     gives_nan: bool = False
     #: for each key of the batch, the experiments that changed it

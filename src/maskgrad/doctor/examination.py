@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.coupling import sample_coupling
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.dependence import Dependence
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import Inventory
-from maskgrad.doctor.leaks import nan_under_mask, padding_leak
+from maskgrad.doctor.leaks import nan_under_mask, padding_leak, sample_coupling
 from maskgrad.doctor.modes import OperationLog, module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
@@ -68,7 +67,6 @@ def examine(
     experiments: Iterable[str] | None = None,
     quick: bool = False,
     progress: Callable[[str, int, int], None] | None = None,
-    parts: Any = None,
 ) -> Report:
     r"""Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
@@ -95,16 +93,12 @@ def examine(
         causal: whether later positions must not reach earlier ones: for three positions the labels after them are
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
-        experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts`` or they
-            are given, ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample is bitwise the same
+        experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts``,
+            ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample is bitwise the same
             alone and in a batch) only by name. ``nan-under-mask`` by name reports every path that a NaN could take,
             not only those of NaN in this batch.
         quick: run only the experiments ``padding-leak`` and ``document-leak``.
         progress: called with the name of each experiment, its number, and their count.
-        parts: how the batch is split for ``denominator``: a number of parts, or their sizes. A step with a keyword
-            ``parts`` gets the sizes, and its result must equal that for ``parts=[size of the whole batch]``. Any other
-            step gets the parts one by one: either their sum, or their mean weighted by samples, must equal the result
-            of the whole batch, for the loss and all gradients, and no other weights may fit as well.
 
     Returns:
         the report; ``report.verdict`` is ``"found"``, ``"incomplete"`` or ``"ok"``, and the report is true only if it
@@ -126,7 +120,7 @@ def examine(
     """
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
-    case = Examination(StepRunner(step, batch, model), asked=asked, parts=parts)
+    case = Examination(StepRunner(step, batch, model), asked=asked)
 
     def work() -> None:
         _prepare(case, padding, documents)

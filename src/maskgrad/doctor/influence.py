@@ -4,65 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.aligned import first_difference, log
+from maskgrad.doctor.aligned import Aligned, where_real
 from maskgrad.doctor.case import Examination, PerturbedInput, run_perturbed
 from maskgrad.doctor.labels import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.reshaped import changed, finding
+from maskgrad.doctor.reshaped import Change, add_finding, changed
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
-UNLABELLED = (
-    "no label can be ignored for {whom}",
-    "labels of integers (-100 is ignored), a MaskedTensor, or weights, under a name with 'label', 'target' or 'weight'",
+LABELS = (
+    "labels of integers (-100), a MaskedTensor, or weights, with 'label', 'target' or 'weight' in their name"
 )
 
 
 def document_leak(case: Examination) -> None:
     """For a few documents: the labels of all others ignored, and their inputs rewritten."""
-    documents = case.documents
-    if documents is None:
-        return
-    words = {
-        "what": "the other documents",
-        "noun": "other documents",
-        "how": "after",
-    }
-    tries = [
-        (functools.partial(torch.eq, other=number), {**words, "others": f"document {number}"})
-        for number in _some(documents.count)
-    ]
-    _first_leak(case, "document-leak", documents, tries, "all documents but one")
+    if case.documents is not None:
+        numbers = _some(case.documents.count)
+        tries = {f"document {number}": functools.partial(torch.eq, other=number) for number in numbers}
+        _first_leak(case, "document-leak", case.documents, tries, "other documents")
 
 
 def _first_leak(
-    case: Examination,
-    kind: str,
-    tokens: Documents,
-    tries: Sequence[tuple[Callable[[Tensor], Tensor], dict[str, str]]],
-    ignored: str,
+    case: Examination, kind: str, tokens: Documents, tries: dict[str, Callable[[Tensor], Tensor]], noun: str
 ) -> None:
-    """Hide what is not seen in one try after the other, until something leaks; a note where no label can be ignored."""
+    """Hide what is not seen in one try after the other, until something leaks."""
     made = False
-    for seen, words in tries:
+    for others, seen in tries.items():
         with _only_labels(case, tokens, seen) as batch:
-            if batch is None:
-                continue
-            made = True
-            inputs = content(case.runner.batch, tokens).items()
-            paddings = [Padding(key, seen(ids), tokens.source) for key, ids in inputs]
-            if leak(case, PerturbedInput(kind, paddings, batch=batch, **words)):
+            hidden = PerturbedInput(kind, _hidden(case, tokens, seen), noun=noun, others=others, batch=batch)
+            if batch is not None and leak(case, hidden):
                 return
+            made |= batch is not None
     if not made:
-        case.skipped(kind, *(text.format(whom=ignored) for text in UNLABELLED))
+        case.skipped(kind, f"no label can be ignored for {noun}", LABELS)
+
+
+def _hidden(case: Examination, tokens: Documents, seen: Callable[[Tensor], Tensor]) -> list[Padding]:
+    """The inputs of all positions for which ``seen`` does not hold."""
+    inputs = content(case.runner.batch, tokens).items()
+    return [Padding(key, seen(ids), tokens.source) for key, ids in inputs]
 
 
 @contextlib.contextmanager
@@ -87,16 +76,15 @@ def document_alone(case: Examination) -> None:
     if documents is None or "document-leak" in case.report.kinds():
         return  # what comes of other documents is known already
     for number in _some(documents.count):
-        packed = with_labels(case.runner.batch, documents, functools.partial(torch.eq, other=number))
+        seen = functools.partial(torch.eq, other=number)
+        packed = with_labels(case.runner.batch, documents, seen)
         single = None if packed is None else alone(packed, documents, number)
-        if packed is None or single is None:
+        if single is None:
             continue
-        words = f"document {number} alone"
-        difference = changed(case, "document-alone", single, words, beside=packed)
+        change = Change(f"with document {number} alone", _cut(seen(documents.ids)), single, beside=packed)
+        difference = changed(case, "document-alone", change)
         if difference:
-            align = _cut(documents.ids == number)
-            entry = first_difference(log(case, packed), log(case, single), align)
-            case.report.add([finding("document-alone", entry, f"with {words}", difference)])
+            add_finding(case, "document-alone", change, difference)
             return
 
 
@@ -114,31 +102,19 @@ def future_leak(case: Examination) -> None:
             return
         positions = _along(positions, axis)
     last = int(positions.ids.max())
-    tries = [
-        (
-            functools.partial(torch.le, other=position),
-            {
-                "what": f"the positions after {position}",
-                "noun": "later positions",
-                "others": f"positions up to {position}",
-                "how": "after",
-            },
-        )
-        for position in sorted({last // 4, last // 2, last - 1} - {last})
-    ]
+    chosen = sorted({last // 4, last // 2, last - 1} - {last})
+    tries = {f"positions up to {place}": functools.partial(torch.le, other=place) for place in chosen}
     _first_leak(case, "future-leak", positions, tries, "later positions")
 
 
 def _is_settled(case: Examination, positions: Documents) -> bool:
     """Whether padding, documents or a module say that the samples come first."""
     rows, columns = positions.ids.shape[0], positions.ids.shape[-1]
-    near = {(rows, columns + step) for step in (-1, 0, 1)}
-    known = bool(case.paddings) or case.documents is not None or rows == 1 or positions.ids.ndim == 1
-    return (
-        known
-        or bool(case.runner.presented.turned)
-        or (case.use is not None and bool(case.use.batch_first & near))
+    read = (
+        set() if case.use is None else case.use.batch_first & {(rows, columns + step) for step in (-1, 0, 1)}
     )
+    one = rows == 1 or positions.ids.ndim == 1
+    return one or case.documents is not None or bool(case.paddings or case.runner.presented.turned or read)
 
 
 def _along(positions: Documents, axis: int) -> Documents:
@@ -153,36 +129,21 @@ def _axis_of_time(case: Examination, positions: Documents) -> int | None:
     The second axis where nothing does: each position is computed for itself.
     """
     ways = {
-        axis: [_influences(case, _along(positions, axis), later=later) for later in (True, False)]
+        axis: [_influences(case, _along(positions, axis), side) for side in (torch.le, torch.gt)]
         for axis in (0, 1)
     }
-    mixing = [axis for axis, directions in ways.items() if any(directions)]
+    mixing = [axis for axis in ways if any(ways[axis])] or [1]
     if len(mixing) == 2:
         mixing = [axis for axis in mixing if not all(ways[axis])]
-    return (
-        1
-        if not mixing and not any(any(directions) for directions in ways.values())
-        else mixing[0]
-        if len(mixing) == 1
-        else None
-    )
+    return mixing[0] if len(mixing) == 1 else None
 
 
-def _influences(case: Examination, positions: Documents, *, later: bool) -> bool:
-    """Whether one half of the positions influences what is computed for the other."""
-    half = int(positions.ids.max()) // 2
-    kept = functools.partial(torch.le if later else torch.gt, other=half)
+def _influences(case: Examination, positions: Documents, side: Callable[..., Tensor]) -> bool:
+    """Whether the other half of the positions influences what is computed for one."""
+    kept = functools.partial(side, other=int(positions.ids.max()) // 2)
+    hidden = _hidden(case, positions, kept)
     with _only_labels(case, positions, kept) as batch:
-        return batch is not None and _differs(case, positions, kept, batch)
-
-
-def _differs(case: Examination, positions: Documents, kept: Callable[[Tensor], Tensor], batch: Any) -> bool:
-    """Whether other contents where ``kept`` does not hold change anything."""
-    paddings = [
-        Padding(key, kept(ids), positions.source)
-        for key, ids in content(case.runner.batch, positions).items()
-    ]
-    return bool(run_perturbed(case, paddings, "numbers", batch=batch)[0])
+        return batch is not None and bool(run_perturbed(case, hidden, "numbers", batch=batch)[0])
 
 
 def _some(count: int) -> list[int]:
@@ -200,22 +161,10 @@ def _positions(case: Examination) -> Documents | None:
     return positions_of(case.runner.batch, read or shapes)
 
 
-def _cut(chosen: Tensor) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
+def _cut(chosen: Tensor) -> Aligned:
     """Outputs for a pack and for one document of it: the document's row and positions are cut out of the pack."""
     indices = chosen.nonzero()
-    cuts = {(chosen.shape[-1], len(indices)): indices[:, -1]}
+    cuts = {(len(indices), chosen.shape[-1]): indices[:, -1]}
     if chosen.ndim > 1:
-        cuts[len(chosen), 1] = indices[:1, 0]
-
-    def align(pack: Tensor, single: Tensor) -> tuple[Tensor, Tensor] | None:
-        if pack.ndim != single.ndim:
-            return None
-        for axis, (before, after) in enumerate(zip(pack.shape, single.shape, strict=True)):
-            if before == after:
-                continue
-            if (before, after) not in cuts:
-                return None
-            pack = pack.index_select(axis, cuts[before, after].to(pack.device))
-        return pack, single
-
-    return align
+        cuts[1, len(chosen)] = indices[:1, 0]
+    return where_real(kept=lambda few, many: cuts.get((few, many)))

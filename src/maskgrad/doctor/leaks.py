@@ -1,10 +1,12 @@
-"""The experiments that change the contents of the padding and leave all shapes as they are."""
+"""The experiments that change contents, of padding or of a sample, and leave all shapes as they are."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from maskgrad.doctor.aligned import first_difference, log, where_real
@@ -13,6 +15,7 @@ from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding,
 from maskgrad.doctor.comparison import Difference
 from maskgrad.doctor.confirmation import Whole, as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.packed import is_structure
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
@@ -21,7 +24,7 @@ from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["findings_of", "leak", "nan_findings", "nan_under_mask", "padding_leak"]
+__all__ = ["findings_of", "leak", "nan_findings", "nan_under_mask", "padding_leak", "sample_coupling"]
 
 
 def padding_leak(case: Examination) -> None:
@@ -38,23 +41,26 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
     # ids have no size
     large = any(tensor_of(inside[padding.key]).is_floating_point() for padding in hidden.paddings)
     for seed, kind in enumerate(("numbers", "large") if large else ("numbers",)):
-        difference, _, mode = _with_other_contents(case, hidden, kind, seed)
+        difference, mode = _with_other_contents(case, hidden, kind, seed)
         whole = as_a_whole(case, hidden, kind, seed, mode) if difference or mode.not_followed else None
-        if whole is not None and whole.failure:
-            _unconfirmed(case, hidden, kind, seed, difference, whole.failure)
+        if whole is None:
+            if not difference and mode.not_followed:
+                why = f"{mode.not_followed[0][1]}, and the whole step cannot be compared"
+                case.skipped(hidden.kind, why)
+        elif whole.failure:  # what only the twins show is a note at its line
+            for found in _locate(case, hidden, kind, seed, difference) if difference else ():
+                case.report.note(Note(hidden.kind, f"not confirmed: {found.message}", found.file, found.line))
+            case.skipped(hidden.kind, f"{whole.failure}, so that no difference can be confirmed")
             continue
-        lost = bool(mode.not_followed) and (difference is None or difference.loss is None)
-        if whole is not None and whole.difference and (not difference or (lost and whole.difference.loss)):
-            case.report.add(_not_followed(case, hidden, kind, mode, whole))
-            return True
-        if difference and whole is not None and not whole.difference and difference.relative >= DOUBTFUL:
+        elif whole.difference:
+            lost = mode.not_followed and (difference is None or difference.loss is None)
+            if not difference or (lost and whole.difference.loss):
+                case.report.add(_not_followed(case, hidden, kind, mode, whole))
+                return True
+        elif difference and difference.relative >= DOUBTFUL:
             case.note(hidden.kind, "not confirmed: the whole step gives the same result on changed data")
             continue
-        if not difference:
-            if mode.not_followed and whole is None:
-                case.skipped(hidden.kind, f"{mode.not_followed[0][1]}, and the whole step cannot be compared")
-            continue
-        if is_rounding(case, hidden, kind, seed, difference):
+        if not difference or is_rounding(case, hidden, kind, seed, difference):
             continue
         findings = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
@@ -66,15 +72,6 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
         case.report.add(findings)
         return True
     return False
-
-
-def _unconfirmed(
-    case: Examination, hidden: PerturbedInput, kind: str, seed: int, difference: Difference | None, why: str
-) -> None:
-    """What only the twins show is a note at its line, and the examination is incomplete."""
-    for found in _locate(case, hidden, kind, seed, difference) if difference else ():
-        case.report.note(Note(hidden.kind, f"not confirmed: {found.message}", found.file, found.line))
-    case.skipped(hidden.kind, f"{why}, so that no difference can be confirmed")
 
 
 def _not_followed(
@@ -93,29 +90,25 @@ def _not_followed(
 
 def _with_other_contents(
     case: Examination, hidden: PerturbedInput, kind: str, seed: int = 0
-) -> tuple[Difference | None, list[Key], Twins]:
-    """A run with other contents of what is hidden: what differs (None without a change), and the changed tensors."""
+) -> tuple[Difference | None, Twins]:
+    """A run with other contents of what is hidden: what differs, None without a change."""
     name = hidden.kind
     found, changed, mode = run_perturbed(case, hidden.paddings, kind, seed, hidden.batch)
     if not changed:
-        return None, changed, mode
+        return None, mode
     nothing = "nothing else changed"
     if name != "nan-under-mask" and mode.not_followed:
         nothing += ", as far as it was tracked: see the notes"
         for place, why in mode.not_followed:
             case.note(name, why, place)
-    where = "" if name in ("padding-leak", "nan-under-mask") else f"for {hidden.others}, "
-    words = found.words(hidden.how) or nothing
-    case.tried(name, f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}", words, changed)
-    return found, changed, mode
+    where = "" if hidden.noun == "padding" else f"for {hidden.others}, "
+    words = f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}"
+    case.tried(name, words, found.words() or nothing, changed)
+    return found, mode
 
 
 def _locate(
-    case: Examination,
-    hidden: PerturbedInput,
-    kind: str,
-    seed: int,
-    difference: Difference,
+    case: Examination, hidden: PerturbedInput, kind: str, seed: int, difference: Difference
 ) -> list[Finding]:
     """Repeat a run with records, and say where the difference enters.
 
@@ -124,40 +117,37 @@ def _locate(
     """
     if kind == "large" and not difference.finite:
         return []
-    recorder = Recorder([padding.mask for padding in hidden.paddings], case.runner.modules())
+
+    def ends(outcome: Outcome) -> list[Tensor]:
+        if difference.loss is not None and outcome.loss is not None:
+            return [outcome.loss]
+        return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
+
+    masks = [padding.mask for padding in hidden.paddings]
+    recorder = Recorder(masks, case.runner.modules())
     randomize_padding(recorder, case.runner.batch, hidden.paddings, kind, seed)
     found: list[Event] = case.runner.run(
-        recorder, hidden.batch, after=lambda outcome: recorder.mixing(_ends(outcome, difference))
+        recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends(outcome))
     )
-    findings = findings_of(found, hidden, kind, difference)
     if difference.loss is None and found:
-        findings = _at_the_gradient(case, hidden, difference) or findings
-    return findings
-
-
-def _ends(outcome: Outcome, difference: Difference) -> list[Tensor]:
-    if difference.loss is not None and outcome.loss is not None:
-        return [outcome.loss]
-    return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
-
-
-def _at_the_gradient(case: Examination, hidden: PerturbedInput, difference: Difference) -> list[Finding]:
-    """The loss is right and gradients are not: where a gradient first stands at what is hidden."""
-    trace = Origins(stands_at_padding([padding.mask for padding in hidden.paddings]), backward_only=True)
-    origins: list[Origin] = case.runner.run(
-        trace, hidden.batch, after=lambda outcome: trace.origins(_ends(outcome, difference))
-    )
-    return [
-        Finding.at(
-            origin,
-            hidden.kind,
-            f"the backward pass of this line ({origin.operation}) gives a gradient to {hidden.noun}: the loss is "
-            f"right, but {difference.words(hidden.how)}",
-            affected=difference.numbers(),
+        # the loss is right and gradients are not: where a gradient first stands at what is hidden
+        trace = Origins(stands_at_padding(masks), backward_only=True)
+        origins: list[Origin] = case.runner.run(
+            trace, hidden.batch, after=lambda outcome: trace.origins(ends(outcome))
         )
-        for origin in {origin.place: origin for origin in origins}.values()
-        if origin.place is not None
-    ]
+        places = {origin.place: origin for origin in origins if origin.place is not None}
+        gradient = f"gives a gradient to {hidden.noun}: the loss is right, but {difference.words()}"
+        if places:
+            return [
+                Finding.at(
+                    origin,
+                    hidden.kind,
+                    f"the backward pass of this line ({origin.operation}) {gradient}",
+                    affected=difference.numbers(),
+                )
+                for origin in places.values()
+            ]
+    return findings_of(found, hidden, kind, difference)
 
 
 def findings_of(
@@ -165,7 +155,7 @@ def findings_of(
 ) -> list[Finding]:
     """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
-    message = f"with {KINDS[kind]} in {hidden.what} of {changed}, {difference.words(hidden.how)}"
+    message = f"with {KINDS[kind]} in the {hidden.noun} of {changed}, {difference.words()}"
     if 0 < difference.relative < DOUBTFUL:
         message += f" (relative difference {difference.relative:.1e})"
     if not found:
@@ -184,30 +174,22 @@ def findings_of(
 
 def nan_under_mask(case: Examination) -> None:
     """NaN and infinity in the padding; a fault only where padding holds such values, or where it was asked for."""
-    if case.gives_nan:
-        _nan_as_it_is(case)
-        return
-    if "padding-leak" in case.report.kinds():
-        return  # NaN takes the way that is known already
-    every = "nan-under-mask" in case.asked
-    paddings = [padding for padding in case.paddings if every or _holds_no_numbers(case, padding)]
-    for kind in ("nan", "inf"):
+    known = case.report.kinds()
+    if case.gives_nan:  # before anything is changed
+        masks = [padding.mask for padding in case.paddings if padding.mask.ndim > 1]
+        if not {"nan-under-mask", "empty-row"} & set(known):
+            empty = any(not bool(mask.flatten(1).any(1).all()) for mask in masks)
+            case.report.add(nan_findings(case, "empty-row" if empty else "nan-under-mask"))
+        case.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
+    elif "padding-leak" not in known:  # else NaN takes the way that is known already
+        every = "nan-under-mask" in case.asked
+        paddings = [padding for padding in case.paddings if every or _holds_no_numbers(case, padding)]
         hidden = PerturbedInput("nan-under-mask", paddings)
-        difference, _, _ = _with_other_contents(case, hidden, kind)
-        if difference:
-            case.report.add(_locate(case, hidden, kind, 0, difference))
-            return
-
-
-def _nan_as_it_is(case: Examination) -> None:
-    """The program gives NaN before anything is changed."""
-    empty = any(
-        padding.mask.ndim > 1 and not bool(padding.mask.flatten(1).any(1).all()) for padding in case.paddings
-    )
-    if not {"nan-under-mask", "empty-row"} & set(case.report.kinds()):
-        kind = "empty-row" if empty else "nan-under-mask"
-        case.report.add(nan_findings(case, kind))
-    case.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
+        for kind in ("nan", "inf"):
+            difference, _ = _with_other_contents(case, hidden, kind)
+            if difference:
+                case.report.add(_locate(case, hidden, kind, 0, difference))
+                return
 
 
 def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
@@ -246,3 +228,61 @@ def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Findin
         )
         for origin in dict.fromkeys(made)
     ][:3]
+
+
+_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm", "batch_norm")
+_STATISTICS = ("mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "logsumexp", "median",
+               "linalg_vector_norm", "norm", "argmax", "prod", "cumsum", "topk", "sort")  # fmt: skip
+_MASKS = ("mask", "length", "lens", "position", "label", "target")
+
+
+def sample_coupling(case: Examination) -> None:
+    """Other contents in one sample: no other sample may be computed differently."""
+    count, words = case.count, f"sample {case.count - 1}"
+    others = torch.arange(count) != count - 1
+    recorder = Recorder([others], case.runner.modules(), forward_only=True)
+    hidden = [Padding(key, others.to(held.device), "samples") for key, held in _contents(case)]
+    if count < 2 or not randomize_padding(recorder, case.runner.batch, hidden, "numbers"):
+        return
+    case.runner.run(recorder)
+    fault = next((event for event in recorder.events if _is_fault(case, event, count)), None)
+    if fault is not None:
+        message = (
+            f"{fault.operation} mixes samples: with changed contents of {words}, {fault.share:.0%} of the entries of "
+            f"other samples change here"
+        )
+        case.report.add([Finding.at(fault, "sample-coupling", message, affected={"share": fault.share})])
+    result = "no other sample changes" if fault is None else "other samples change"
+    case.tried("sample-coupling", f"changed contents of {words}", result)
+
+
+def _contents(case: Examination) -> Iterator[tuple[Key, Tensor]]:
+    """What is not a mask, a length or a label."""
+    masks = {name for padding in case.paddings for name in padding.mask_values}
+    for key, field in fields(case.runner.batch).items():
+        tensor = tensor_of(field)
+        plain = tensor.layout is torch.strided and tensor.dtype != torch.bool and tensor.ndim > 1
+        named = is_structure(key) or any(word in str(key).lower() for word in _MASKS)
+        if plain and len(tensor) == case.count and key not in masks and not named:
+            yield key, tensor
+
+
+def _is_fault(case: Examination, event: Event, rows: int) -> bool:
+    """Statistics over the batch and a matrix of all pairs are meant, and noted; everything else is a fault."""
+    name, note = event.operation, ""
+    if not event.mixes or name in ("_pack_padded_sequence", "_pad_packed_sequence"):
+        return False  # packed sequences interleave the samples, and mix none
+    if name in _NORMS:
+        note = f"{event.module or name}: BatchNorm takes statistics over the samples of a batch"
+    elif rows not in event.shape:
+        # a single number for the whole batch is the loss itself
+        if name in _STATISTICS and any(size != 1 for size in event.shape):
+            note = f"{name} takes a statistic over the samples of a batch"
+    elif event.shape.count(rows) > 1 and len(event.shape) == 2:
+        note = f"{name} compares all samples of a batch with each other"
+    else:  # a statistic whose result still has an axis of the rows, such as a cumulative sum along them
+        runs = name in ("cumsum", "sort", "topk") and any(rows in shape for shape in event.inputs)
+        return runs or name not in _STATISTICS
+    if note:
+        case.note("sample-coupling", note, event.place)
+    return False

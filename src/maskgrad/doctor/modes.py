@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from maskgrad.doctor.black_boxes import outside
-from maskgrad.doctor.frames import BOUNDARY, Place, here
+from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 
@@ -27,15 +26,12 @@ __all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "is_e
 @contextlib.contextmanager
 def module_calls(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
     """Inside, ``enter`` is called before each module and ``leave`` after it, also when it fails."""
-    handles = [
-        nn.modules.module.register_module_forward_pre_hook(enter),
-        nn.modules.module.register_module_forward_hook(leave, always_call=True),
-    ]
-    try:
+    hooks = nn.modules.module
+    with (
+        hooks.register_module_forward_pre_hook(enter),
+        hooks.register_module_forward_hook(leave, always_call=True),
+    ):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 class Guarded(TorchDispatchMode):
@@ -50,23 +46,21 @@ class Guarded(TorchDispatchMode):
         self.sends_nothing = False
         #: labels that losses ignore
         self.ignored: IgnoredLabels | None = None
-        self._made: set[int] = set()
+        self._made: set[int | None] = set()
         self._kept: dict[int, tuple[Tensor, Tensor]] = {}
+        #: modes that are on with it
+        self._beside: list[contextlib.AbstractContextManager[Any]] = []
 
     def __enter__(self) -> Guarded:
-        self._outside = outside(self)
-        self._outside.__enter__()
+        self._held = contextlib.ExitStack()
+        for context in (outside(self), *self._beside):
+            self._held.enter_context(context)
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
-        self._outside.__exit__(None, None, None)
-
-    @classmethod
-    def is_infra_mode(cls) -> bool:
-        """An ordinary mode: it sees what users call."""
-        return False
+        self._held.close()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -84,19 +78,11 @@ class Guarded(TorchDispatchMode):
         call = Operated(func, facts, args, kwargs)
         if self.ignored is not None and facts.name.startswith("nll_loss"):
             call = self.ignored.changed(call)
-        return self.operation(call)
-
-    def operation(self, call: Operated) -> Any:
-        """Run an operation, and remember the memory that it writes or makes."""
-        if call.facts.writes:
-            for tensor in call.written:
-                self.keep(tensor)
+        for tensor in call.written if facts.writes else ():
+            self.keep(tensor)
         result = self.run(call)
-        if not call.facts.view:
-            for tensor in tensors_in(result):
-                key = key_of(tensor)
-                if key is not None and key not in self._kept:
-                    self._made.add(key)
+        if not facts.view:
+            self._made |= {key_of(tensor) for tensor in tensors_in(result)} - self._kept.keys()
         return result
 
     def run(self, call: Operated) -> Any:
@@ -133,127 +119,82 @@ def is_examining() -> bool:
     )
 
 
-class _Functions(TorchFunctionMode):
-    """Knows which function of PyTorch is running: attention and recurrent layers draw their dropout in C++.
+#: functions whose dropout is drawn in C++; all that have it in their names, too
+_DROPPING = {
+    "scaled_dot_product_attention", "multi_head_attention_forward", "lstm", "gru", "rnn_tanh", "rnn_relu",
+}  # fmt: skip
+#: functions that pad to the longest of some sequences, and what they are given
+_PADDING = {
+    "_pad_packed_sequence": ("data", "batch_sizes", "batch_first", "padding", "width"),
+    "pad_sequence": ("data", "batch_first", "padding", "side"),
+    "to_padded_tensor": ("data", "padding", "output_size"),
+    "nested_to_padded_tensor": ("data", "padding", "output_size"),
+}
 
-    Args:
-        wider: by how many columns more than is needed the program's own functions pad.
-    """
+
+class _Functions(TorchFunctionMode):
+    """Functions of PyTorch without dropout, of which those that pad to the longest may pad wider."""
 
     def __init__(self, wider: int) -> None:
         super().__init__()
-        self.running: list[str] = []
         self._wider = wider
-        #: the lengths of what the program has padded
-        self.pads: list[list[int]] = []
+        #: whether a function with dropout is running
+        self.drops = False
+        #: lengths of what the program has padded, and whether it did on the left
+        self.pads: list[tuple[list[int], bool]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        self.running.append(name)
+        name, kwargs, before = getattr(func, "__name__", ""), kwargs or {}, self.drops
+        if "dropout" in name or name in _DROPPING:
+            self.drops = True
+            # how much is dropped is the only fraction among the positional arguments
+            args = tuple(0.0 if isinstance(given, float) else given for given in args)
+            kwargs |= {key: 0.0 for key in ("p", "dropout_p", "dropout") if key in kwargs}
         try:
             result = func(*args, **kwargs)
         finally:
-            self.running.pop()
-        return self._padded(name, args, kwargs, result) if name in _PADS else result
+            self.drops = before
+        return self._padded(name, args, kwargs, result) if name in _PADDING else result
 
     def _padded(self, name: str, args: Any, kwargs: Any, result: Any) -> Any:
-        lengths: Any
-        if name == "_pad_packed_sequence":
-            padded, lengths = result
-            batch_first, value, whole = args[2], args[3], args[4] != len(args[1])
-        elif name == "pad_sequence":
-            padded, lengths, whole = result, [len(sequence) for sequence in args[0]], False
-            given = dict(zip(("batch_first", "padding_value"), args[1:], strict=False)) | kwargs
-            batch_first, value = given.get("batch_first", False), given.get("padding_value", 0.0)
-        else:
-            padded, lengths = result, [sequence.shape[0] for sequence in args[0].unbind()]
-            value, whole = (
-                args[1] if len(args) > 1 else kwargs["padding"],
-                len(args) > 2 or "output_size" in kwargs,
-            )
-            batch_first = True
-        if whole:  # the program itself says how wide
-            return result
-        self.pads.append([int(length) for length in lengths])
+        given, packed = dict(zip(_PADDING[name], args, strict=False)) | kwargs, name == "_pad_packed_sequence"
+        padded, sizes = result if packed else (result, [len(sequence) for sequence in given["data"]])
+        lengths, left = [int(size) for size in sizes], given.get("side") == "left"
+        if given.get("output_size") or given.get("width", max(lengths)) != max(lengths):
+            return result  # the program itself says how wide
+        self.pads.append((lengths, left))
         if self._wider:
-            after = [0, 0] * (padded.ndim - (2 if batch_first else 1))
-            padded = torch.nn.functional.pad(padded, [*after, 0, self._wider], value=value)
-        return (padded, lengths) if name == "_pad_packed_sequence" else padded
-
-    def drop(self) -> bool:
-        """Whether the function has a dropout of its own."""
-        return any("dropout" in name or "attention" in name or name in _RECURRENT for name in self.running)
+            columns = [self._wider, 0] if left else [0, self._wider]
+            inner = [0, 0] * (padded.ndim - (2 if given.get("batch_first", True) else 1))
+            padded = torch.nn.functional.pad(padded, inner + columns, value=given["padding"])
+        return (padded, sizes) if packed else padded
 
 
-#: functions that pad to the longest of some sequences
-_PADS = {"_pad_packed_sequence", "pad_sequence", "to_padded_tensor", "nested_to_padded_tensor"}
+#: what takes several positions for a frame, or chooses the largest
 _FRAMES = ("convolution", "max_pool", "avg_pool", "unfold", "stft", "_fft", "topk")
-_RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
 class WithoutDropout(Guarded):
-    """Dropout without its random numbers: shapes or rows change, and other numbers would be drawn.
-
-    A dropout multiplies by noise that is 0 or 1 / (1 - p); here it multiplies by 1. Backward passes of fused dropout
-    may still scale by a constant, in every run the same.
-    """
+    """Dropout of probability 0: where shapes or rows change, other numbers would be drawn."""
 
     def __init__(self, *, wider: int = 0) -> None:
         super().__init__()
-        #: where the program itself draws numbers, and of which shape
+        #: where the program draws numbers itself, and of which shape
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
         #: sizes of what operations gave that take several positions for a frame, or choose the largest
         self.frames: set[int] = set()
         self._functions = _Functions(wider)
-
-    @property
-    def pads(self) -> list[list[int]]:
-        """The lengths of what the program itself has padded to the longest."""
-        return self._functions.pads
-
-    def __enter__(self) -> WithoutDropout:
-        super().__enter__()
-        self._functions.__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._functions.__exit__(*error)  # type: ignore[no-untyped-call]
-        super().__exit__(*error)
+        self.pads = self._functions.pads
+        self._beside.append(self._functions)
 
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
-        name, args, kwargs = call.facts.name, call.args, call.kwargs
-        if not call.facts.random and name != "_cudnn_rnn":
-            result = call()
-            if name.startswith(_FRAMES) and torch._C._current_autograd_node() is None:
-                self.frames.update(size for output in tensors_in(result) for size in output.shape[1:])
-            return result
-        if name == "bernoulli_" and (self._functions.drop() or _in_our_dropout()):
-            return args[0].fill_(args[1] if len(args) > 1 else kwargs.get("p", 0.5))
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
-        names = [argument.name for argument in call.func._schema.arguments]  # type: ignore[attr-defined]
-        place = next((n for n, name in enumerate(names) if name in ("dropout_p", "dropout")), None)
-        if place is None:
-            result = call()
+        result = call()
+        if call.facts.random and not self._functions.drops:
             self.draws += [(here(), tuple(tensor.shape)) for tensor in tensors_in(result)]
-            return result
-        if place < len(args):
-            args = (*args[:place], 0.0, *args[place + 1 :])
-        elif names[place] in kwargs:
-            kwargs = {**kwargs, names[place]: 0.0}
-        return call.func(*args, **kwargs)
-
-
-def _in_our_dropout() -> bool:
-    """Whether the call comes out of a dropout of maskgrad."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name != BOUNDARY:
-        file, function = frame.f_code.co_filename, frame.f_code.co_name
-        if "maskgrad" in file and "doctor" not in file and "dropout" in (function + file):
-            return True
-        frame = frame.f_back
-    return False
+        elif call.facts.name.startswith(_FRAMES) and torch._C._current_autograd_node() is None:
+            self.frames.update(size for output in tensors_in(result) for size in output.shape[1:])
+        return result
 
 
 @dataclass

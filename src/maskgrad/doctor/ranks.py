@@ -72,12 +72,10 @@ def without_replication() -> Iterator[None]:
 
 
 def end_group_last(module: nn.Module) -> None:
-    """Let DistributedDataParallel release its process group after its reducer, not before.
+    """Let DistributedDataParallel release its process group after its reducer, in the order of attributes.
 
-    What is exchanged while a mode looks on has Python objects, as has any exchange of a backward pass (PyTorch keeps
-    the caller's ``contextvars`` in thread-local state then, and works copy it). gloo's thread needs the GIL to release
-    them, and a group that ends waits for this thread. Released from Python it waits without the GIL; released by the
-    reducer, with it, and so forever. The attributes of a module are released in the order in which they were set.
+    What is exchanged under a mode or in a backward pass holds Python objects. gloo's thread needs the GIL to release
+    them, and a group that ends waits for this thread: from Python without the GIL, from the reducer with it, forever.
     """
     attributes = vars(module)
     if "reducer" in attributes and "process_group" in attributes:
@@ -139,41 +137,30 @@ def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     return args, kwargs
 
 
+#: the lists of a report, and which words of their members say what it is about
+_LISTS = {"findings": "message", "notes": "message", "experiments": "changed", "skipped": "why"}
+
+
 def united(reports: Mapping[int, Report]) -> Report:
-    """The reports of ranks as one; a finding that not all have says in its message who has it."""
+    """The reports of ranks as one; what not all have says in its words who has it."""
     whole = Report()
-    whole.findings = _shared(reports, "findings", "message", identity)
-    whole.notes = _shared(reports, "notes", "message")
-    whole.experiments = _shared(reports, "experiments", "changed")
-    whole.skipped = _shared(reports, "skipped", "why")
+    for part, words in _LISTS.items():
+        found: dict[object, dict[int, Any]] = {}
+        for rank, report in reports.items():
+            for one in getattr(report, part):
+                found.setdefault(identity(one) if part == "findings" else one, {}).setdefault(rank, one)
+        for by_rank in found.values():
+            one = next(iter(by_rank.values()))  # as the first rank has it
+            if len(by_rank) < len(reports):
+                who = f"on rank{'s' * (len(by_rank) > 1)} {', '.join(map(str, by_rank))}: "
+                one = replace(one, **{words: who + getattr(one, words)})
+            getattr(whole, part).append(one)
     whole.inventory = next((report.inventory for report in reports.values() if report.inventory), [])
     return whole
 
 
-def _shared(
-    reports: Mapping[int, Report], part: str, words: str, same: Callable[[Any], object] = lambda one: one
-) -> list[Any]:
-    """Each part once, as the first rank has it; its words say which ranks have it unless all do."""
-    found: dict[object, tuple[list[int], Any]] = {}
-    for rank, report in reports.items():
-        for one in getattr(report, part):
-            ranks, _ = found.setdefault(same(one), ([], one))
-            if rank not in ranks:
-                ranks.append(rank)
-    united = []
-    for ranks, one in found.values():
-        who = f"on rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}: "
-        all_have_it = len(ranks) == len(reports)
-        united.append(one if all_have_it else replace(one, **{words: who + getattr(one, words)}))
-    return united
-
-
 def gathered_report(result: Report | Exception, group: Any) -> Report:
-    """The reports of all ranks of a group, united; the error of one is an error of all.
-
-    Raises:
-        ExaminationError: another rank could not examine its step. An error of this rank is raised as it is.
-    """
+    """The reports of all ranks of a group, united; the error of one is an error of all."""
     own: Any = result if isinstance(result, Report) else f"{type(result).__name__}: {result}"
     found: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(found, own, group=group)

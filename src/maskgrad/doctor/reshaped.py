@@ -2,126 +2,90 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.aligned import Aligned, first_difference, log
+from maskgrad.doctor.aligned import Aligned, first_difference, log, where_real
 from maskgrad.doctor.batches import Key, fields
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import Difference, compare, not_close
+from maskgrad.doctor.comparison import Difference, compare
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.frames import Place
 from maskgrad.doctor.leaks import nan_findings
 from maskgrad.doctor.modes import LoggedOperation, WithoutDropout
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
 from maskgrad.doctor.runner import Outcome
-from maskgrad.doctor.validity import ValidityMasks
 from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "changed", "empty_row", "finding", "last_division", "longest_first", "order", "padding_length",
-    "run_as_it_is", "run_without_dropout", "splits",
+    "DRAWS", "Change", "add_finding", "changed", "empty_row", "finding", "last_division", "longest_first", "order",
+    "padding_length", "run", "splits",
 ]  # fmt: skip
 
 DRAWS = "skipped: the program draws its own random numbers, which would differ"
-#: where a program drew numbers itself, and of which shape
-Draws = list[tuple[Place | None, tuple[int, ...]]]
 
 
-def _cropped(
-    columns: int, more: int, masks: list[Tensor], *, left: bool, time_first: bool = False
-) -> Aligned:
-    """Outputs of a run with more columns: cut these off, and compare what the mask has."""
-    validities = ValidityMasks([mask.t() if time_first and mask.ndim == 2 else mask for mask in masks])
+@dataclass(frozen=True)
+class Change:
+    """A batch, ``batch``, for which loss and gradients must be those of another one, ``beside``; None: as it is."""
 
-    def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-        if a.ndim != b.ndim:
-            return None
-        for axis, (before, after) in enumerate(zip(a.shape, b.shape, strict=True)):
-            if before == after:
-                continue
-            if before % columns or after != before // columns * (columns + more):
-                return None
-            sizes = (before // columns, columns + more)
-            split = b.unflatten(axis, sizes[::-1] if time_first else sizes)
-            b = split.narrow(axis + (not time_first), more if left else 0, columns).flatten(axis, axis + 1)
-        real = validities.by_shape(a)
-        return (a, b) if real is None else (a[real], b[real])
-
-    return align
+    words: str
+    #: which parts of outputs are compared, to find the line
+    align: Aligned
+    batch: Any = None
+    beside: Any = None
+    #: by how many columns more the program's own functions pad
+    wider: int = 0
 
 
-def _permuted(order: Tensor) -> Aligned:
-    """Outputs of a run with rows in another order: put them back, and choose the axis that fits best."""
-    rows = len(order)
+class Run(NamedTuple):
+    """What a run without dropout gave, and what was seen in it; see :class:`WithoutDropout`."""
 
-    def align(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
-        if a.shape != b.shape:
-            return None
-        moved = order.to(a.device)
-        axes = [axis for axis, size in enumerate(a.shape) if size == rows]
-        options = [a, *(a.index_select(axis, moved) for axis in axes)]
-        if len(axes) > 1:
-            options.append(a.index_select(axes[0], moved).index_select(axes[1], moved))
-        if a.ndim and a.shape[0] > rows and a.shape[0] % rows == 0:
-            for split in ((rows, -1), (-1, rows)):
-                whole = a.unflatten(0, split)
-                options.append(whole.index_select(split.index(rows), moved).flatten(0, 1))
-        return next(
-            (option for option in options if not not_close(option, b)), options[min(1, len(options) - 1)]
-        ), b
-
-    return align
+    outcome: Outcome
+    draws: list[Any]
+    pads: list[tuple[list[int], bool]]
+    frames: set[int]
 
 
-def run_without_dropout(case: Examination, batch: Any = None, *, wider: int = 0) -> tuple[Outcome, Draws]:
-    """A run without dropout, and what it drew; what the program pads is that much wider."""
+def run(case: Examination, batch: Any = None, *, wider: int = 0) -> Run:
+    """A run without dropout; the batch as it is runs once. What the program pads is that much wider."""
+    as_it_is = batch is None and not wider
+    if as_it_is and "run" in case.base:
+        return case.base["run"]  # type: ignore[no-any-return]
     mode = WithoutDropout(wider=wider)
-    outcome, draws, pads, frames = case.runner.run(
-        mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads, mode.frames)
-    )
-    if batch is None and not wider:
-        case.base["pads"], case.base["frames"] = pads, frames
-    return outcome, draws
+    seen = case.runner.run(mode, batch, after=lambda run: (run.cloned(), mode.draws, mode.pads, mode.frames))
+    if as_it_is:
+        case.base["run"] = Run(*seen)
+    return Run(*seen)
 
 
-def run_as_it_is(case: Examination) -> tuple[Outcome, Draws]:
-    """That run with the batch as it is."""
-    if "without dropout" not in case.base:
-        case.base["without dropout"] = run_without_dropout(case)
-    found: tuple[Outcome, Draws] = case.base["without dropout"]
-    return found
-
-
-def changed(
-    case: Examination, name: str, batch: Any, words: str, *, beside: Any = None, wider: int = 0
-) -> Difference | None:
-    """Loss and gradients of a changed batch beside those of the batch, or another; None if that cannot be said."""
+def changed(case: Examination, name: str, change: Change) -> Difference | None:
+    """What differs between the runs of a change; None if that cannot be said."""
+    words = change.words
     try:
-        before, draws = run_as_it_is(case) if beside is None else run_without_dropout(case, beside)
-        after, others = run_without_dropout(case, batch, wider=wider)
+        before, after = run(case, change.beside), run(case, change.batch, wider=change.wider)
     except ExaminationError:
         raise
     except Exception as error:
         case.note(name, f"{words}: {_raised(error)}")
         return None
-    if draws != others or (name == "order" and any(shape for _, shape in draws)):
-        place = draws[0][0] if draws else None
-        case.note(name, DRAWS, place)
+    if before.draws != after.draws or (name == "order" and any(shape for _, shape in before.draws)):
+        case.note(name, DRAWS, before.draws[0][0] if before.draws else None)
         return None
-    difference = compare(before, after, count=case.count)
+    difference = compare(before.outcome, after.outcome, count=case.count)
     doubtful = (LITTLE if not difference else 0.0) < difference.relative < DOUBTFUL
-    wide = _in_double(case, beside, batch, wider) if doubtful else None
+    wide = _in_double(case, change) if doubtful else None
     if difference and wide is not None and wide.relative <= SHRINKS * difference.relative:
         case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
         difference = Difference()
     elif not difference and wide is not None and wide.relative > LITTLE:
         difference = wide
-    case.tried(name, words, difference.words("after") or "nothing changed", _altered(case, batch))
+    case.tried(name, words, difference.words() or "nothing changed", _altered(case, change.batch))
     return difference
 
 
@@ -131,13 +95,13 @@ def _altered(case: Examination, batch: Any) -> list[Key]:
     return [key for key, held in fields(batch).items() if held is not before.get(key)]
 
 
-def _in_double(case: Examination, before: Any, after: Any, wider: int) -> Difference | None:
+def _in_double(case: Examination, change: Change) -> Difference | None:
     """What differs between both runs in float64; None where a program cannot run in that."""
-    before, after = (batch_in_double(case.runner.batch if held is None else held) for held in (before, after))
+    batches = [case.runner.batch if held is None else held for held in (change.beside, change.batch)]
     try:
         with case.runner.in_double():
-            first, _ = run_without_dropout(case, before)
-            second, _ = run_without_dropout(case, after, wider=wider)
+            first = run(case, batch_in_double(batches[0])).outcome
+            second = run(case, batch_in_double(batches[1]), wider=change.wider).outcome
     except Exception:
         return None
     return compare(first, second, count=case.count)
@@ -154,94 +118,88 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
     return Finding.at(entry, kind, message, affected=difference.numbers())
 
 
+def add_finding(case: Examination, name: str, change: Change, difference: Difference) -> None:
+    """Say at which line the runs of a change part."""
+    before, after = log(case, change.beside), log(case, change.batch, wider=change.wider)
+    entry = first_difference(before, after, change.align)
+    case.report.add([finding(name, entry, change.words, difference)])
+
+
 def padding_length(case: Examination) -> None:
     """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
     for paddings in by_columns(case.paddings):
-        wrong = _is_wider_wrong(case, paddings)
+        wrong = _is_wrong(case, _wider(case, paddings))
         if wrong is None and paddings[0].source == "NaN":
             continue  # numbers that are missing are no positions
-        if wrong or _is_narrower_wrong(case, paddings, only_at_ends=wrong is None):
+        if wrong or _is_wrong(case, _alone(case, paddings, only_at_ends=wrong is None)):
             return
-    _is_wider_inside_wrong(case)
+    _is_wrong(case, _wider_inside(case))
 
 
-def _is_wider_wrong(case: Examination, paddings: list[Padding]) -> bool | None:
-    """Whether more columns of the first of some paddings change something; the line is added to the report.
-
-    None if that cannot be said.
-    """
-    left, count = pads_left(paddings), 1
-    while True:
-        made = widened(case.runner.batch, paddings, left=left, count=count)
-        if made is None:
-            return None
-        batch, shape = made
-        columns = "one more column" if count == 1 else f"{count} more columns"
-        words = f"with {columns} of padding on the {'left' if left else 'right'}"
-        difference = changed(case, "padding-length", batch, words)
+def _is_wrong(case: Examination, changes: Iterator[Change]) -> bool | None:
+    """Whether one of some changes of the length changes something; None if that cannot be said, or there is none."""
+    wrong = None
+    for change in changes:
+        difference = changed(case, "padding-length", change)
         if difference is None:
             return None
+        wrong = bool(difference)
         if difference:
+            if "padding-leak" not in case.report.kinds():  # else it is other garbage, which is known already
+                add_finding(case, "padding-length", change, difference)
             break
-        if 2 * count > shape[1] or (count == 1 and not _has_frames(case, shape[1])):
-            return False
-        count *= 2  # what takes several positions for a frame has no more frames yet
-    if "padding-leak" in case.report.kinds():
-        return True  # another column is other garbage too; what leaks is known already
-    masks = [padding.mask for padding in case.paddings]
-    align = _cropped(shape[1], count, masks, left=left, time_first=bool(case.runner.presented.turned))
-    case.report.add(
-        [finding("padding-length", first_difference(log(case), log(case, batch), align), words, difference)]
-    )
-    return True
+    return wrong
 
 
-def _is_wider_inside_wrong(case: Examination) -> None:
-    """Whether one more column changes something where the program itself pads packed, nested or listed sequences."""
+def _wider(case: Examination, paddings: list[Padding]) -> Iterator[Change]:
+    """More columns where the first of some paddings has its own: what takes several for a frame needs as many."""
+    left, count, masks = pads_left(paddings), 1, [padding.mask for padding in case.paddings]
+    while made := widened(case.runner.batch, paddings, left=left, count=count):
+        batch, (_, columns) = made
+        more = "one more column" if count == 1 else f"{count} more columns"
+        align = _cropped(case, columns, count, masks, left=left)
+        yield Change(f"with {more} of padding on the {'left' if left else 'right'}", align, batch)
+        if 2 * count > columns or not any(1 < size <= columns // 2 for size in run(case).frames):
+            return
+        count *= 2
+
+
+def _alone(case: Examination, paddings: list[Padding], *, only_at_ends: bool) -> Iterator[Change]:
+    """A sample without padding: a program may ask if there is any, drop a frame, or take no other column."""
+    left = pads_left(paddings)
+    made = narrowed(case.runner.batch, paddings, case.count, left=left, only_at_ends=only_at_ends)
+    if made is not None:
+        words = f"with a sample of {made.columns} positions alone, and without its padding"
+        align = _cropped(case, made.columns, made.cut, [made.mask], left=left)
+        yield Change(words, align, made.narrow, beside=made.wide)
+
+
+def _wider_inside(case: Examination) -> Iterator[Change]:
+    """One more column where the program itself pads packed, nested or listed sequences."""
     try:
-        run_as_it_is(case)
+        pads = run(case).pads
     except Exception as error:
         case.note("padding-length", f"without dropout {_raised(error)}")
         return
-    for lengths in case.base["pads"][:1]:
+    for lengths, left in pads[:1]:
+        mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+        align = _cropped(case, max(lengths), 1, [mask.flip(1) if left else mask], left=left)
         words = "with one more column where the program itself pads to the longest sequence"
-        difference = changed(case, "padding-length", None, words, wider=1)
-        if difference and "padding-leak" not in case.report.kinds():
-            columns = max(lengths)
-            align = _cropped(columns, 1, [torch.arange(columns) < torch.tensor(lengths)[:, None]], left=False)
-            entry = first_difference(log(case), log(case, wider=1), align)
-            case.report.add([finding("padding-length", entry, words, difference)])
+        yield Change(words, align, wider=1)
 
 
-def _is_narrower_wrong(case: Examination, paddings: list[Padding], *, only_at_ends: bool) -> bool:
-    """Whether a sample gives something else without padding: a program may ask if there is any, or drop a frame.
+def _cropped(case: Examination, columns: int, more: int, masks: Sequence[Tensor], *, left: bool) -> Aligned:
+    """Outputs of which one has more columns: these are cut off, and what the masks have is compared."""
+    first = bool(case.runner.presented.turned)  # the time
 
-    Where it takes no other column, as with learned positions, this is all that can be asked, if padding stands at the
-    ends of rows; else the columns may be no positions.
-    """
-    left = pads_left(paddings)
-    made = narrowed(case.runner.batch, paddings, case.count, left=left, only_at_ends=only_at_ends)
-    if made is None:
-        return False
-    words = f"with a sample of {made.columns} positions alone, and without its padding"
-    difference = changed(case, "padding-length", made.narrow, words, beside=made.wide)
-    if not difference:
-        return False
-    if "padding-leak" not in case.report.kinds():
-        turned = bool(case.runner.presented.turned)
-        align = _cropped(made.columns, made.cut, [made.mask], left=left, time_first=turned)
-        entry = first_difference(log(case, made.narrow), log(case, made.wide), align)
-        case.report.add([finding("padding-length", entry, words, difference)])
-    return True
+    def kept(few: int, many: int) -> Tensor | None:
+        rows = few // columns
+        if few % columns or many != rows * (columns + more):
+            return None
+        places = torch.arange(many).reshape((columns + more, rows) if first else (rows, columns + more))
+        return places.narrow(int(not first), more if left else 0, columns).flatten()
 
-
-def _has_frames(case: Examination, columns: int) -> bool:
-    """Whether a convolution or a pooling of the program has fewer results than the batch has positions.
-
-    Or a choice of the largest: among equals it is another one for some numbers of columns, and not for all.
-    """
-    run_as_it_is(case)
-    return any(1 < size <= columns // 2 for size in case.base["frames"])
+    return where_real([mask.t() if first and mask.ndim == 2 else mask for mask in masks], kept)
 
 
 def order(case: Examination) -> None:
@@ -254,23 +212,29 @@ def order(case: Examination) -> None:
         if torch.equal(rows, as_it_is):
             continue
         batch = selected(case.runner.batch, rows, case.count)
-        words = f"with the samples in the order {rows.tolist()}"
-        difference = changed(case, "order", batch, words)
+        change = Change(f"with the samples in the order {rows.tolist()}", _as_sets, batch)
+        difference = changed(case, "order", change)
         if difference is None:
             return
         if not difference:
             continue
         if splits(case):
             if "denominator" not in case.report.kinds():
-                parts = len(case.runner.rows)
-                words = f"the step splits the batch into {parts} parts, and {words}, which changes the parts"
-                case.report.add([finding("denominator", last_division(case, batch), words, difference)])
+                words = (
+                    f"the step splits the batch into {len(case.runner.rows)} parts, and {change.words}, which"
+                )
+                entry = last_division(case, batch)
+                case.report.add([finding("denominator", entry, f"{words} changes the parts", difference)])
         elif _in_pairs(case):
             case.note("order", "the step pairs samples by their positions in the batch")
         else:
-            entry = first_difference(log(case), log(case, batch), _permuted(rows))
-            case.report.add([finding("order", entry, words, difference)])
+            add_finding(case, "order", change, difference)
         return
+
+
+def _as_sets(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The entries of two outputs, wherever they are."""
+    return (a.flatten().sort().values, b.flatten().sort().values) if a.shape == b.shape else None
 
 
 def longest_first(case: Examination) -> Tensor:
@@ -288,11 +252,8 @@ def _in_pairs(case: Examination) -> bool:
         return False
     half = torch.arange(count // 2).flip(0)
     together = (torch.stack([2 * half, 2 * half + 1], 1).flatten(), torch.cat([half, half + count // 2]))
-    for rows in together:
-        after, _ = run_without_dropout(case, selected(case.runner.batch, rows, count))
-        if not compare(run_as_it_is(case)[0], after, count=count):
-            return True
-    return False
+    runs = (run(case, selected(case.runner.batch, rows, count)).outcome for rows in together)
+    return any(not compare(run(case).outcome, made, count=count) for made in runs)
 
 
 def splits(case: Examination) -> bool:
@@ -313,9 +274,7 @@ def last_division(case: Examination, batch: Any = None) -> LoggedOperation | Non
 def empty_row(case: Examination) -> None:
     """One sample that is all padding."""
     row = case.count - 1
-    if row < 1 or case.gives_nan:
-        return
-    batch = emptied(case.runner.batch, case.paddings, row)
+    batch = None if row < 1 or case.gives_nan else emptied(case.runner.batch, case.paddings, row)
     if batch is None:
         return
     words = f"sample {row} is all padding"
@@ -325,13 +284,11 @@ def empty_row(case: Examination) -> None:
         case.note("empty-row", f"{words}: {_raised(error)}")
         return
     case.tried("empty-row", words, "there is a NaN" if found else "no NaN", _altered(case, batch))
-    if not found:
-        return
-    findings = nan_findings(case, "empty-row", batch)
+    findings = nan_findings(case, "empty-row", batch) if found else []
     if "empty-row" in case.asked:
         case.report.add(findings)
         return
-    for finding in findings:
+    for made in findings:
         # a program whose batches never hold such a sample is right without
-        message = f"a sample that is all padding would make NaN ({finding.operation}); this batch has none"
-        case.report.note(Note("empty-row", message, finding.file, finding.line))
+        message = f"a sample that is all padding would make NaN ({made.operation}); this batch has none"
+        case.report.note(Note("empty-row", message, made.file, made.line))
