@@ -160,11 +160,7 @@ def _none_found(report: Report, *experiments: str) -> None:
 
 
 def assert_accumulation_invariant(
-    step: Callable[..., Any],
-    batch: Any,
-    *,
-    parts: Any = None,
-    model: nn.Module | None = None,
+    step: Callable[..., Any], batch: Any, *, model: nn.Module | None = None
 ) -> None:
     """Assert that splitting the batch into parts changes neither loss nor gradients.
 
@@ -177,13 +173,12 @@ def assert_accumulation_invariant(
       samples, must equal the result of the whole batch: the same one for all splits, for the loss and for each
       gradient. A mean over the tokens of a part fits neither: divide by the tokens of the whole batch.
 
-    Parts have unequal sizes, in the order of the batch, and once more with the longest samples first. If other weights
-    (the number of parts, the tokens of a part) fit as well, the assertion does not pass.
+    There are two and three parts of unequal sizes, in the order of the batch, and once more with the longest samples
+    first. If other weights (the number of parts, the tokens of a part) fit as well, the assertion does not pass.
 
     Args:
         step: function of the batch that returns the loss.
         batch: dict, tuple, list, dataclass or tensor; it is split along the first dimension.
-        parts: a number of parts or their sizes; None: two and three unequal ones.
         model: for the names of parameters in the message.
 
     Raises:
@@ -196,7 +191,7 @@ def assert_accumulation_invariant(
         >>> w = torch.nn.Parameter(torch.ones(()))
         >>> def step(x, parts):
         ...     return sum((w * part).sum() / len(x) for part in x.split(parts))
-        >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([1.0, 2.0, 5.0]), parts=[2, 1])
+        >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([1.0, 2.0, 5.0]))
     """
-    report = examine(step, batch, model=model, experiments=("denominator",), parts=parts)
+    report = examine(step, batch, model=model, experiments=("denominator",))
     _none_found(report, "denominator", "order")

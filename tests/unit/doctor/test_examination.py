@@ -23,7 +23,6 @@ KINDS = {
     "nan": "nan-under-mask",
     "order": "order",
     "coupled": "sample-coupling",
-    "parts": "denominator",
 }
 
 
@@ -189,9 +188,6 @@ def test_html_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
         (step_with("fixed"), {"padding": {"x": "nothing"}}, "expected a Boolean tensor, the key of one"),
         (step_with("fixed"), {"padding": "mask"}, "expected a mapping from keys"),
         (step_with("fixed"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
-        (step_with("fixed"), {"experiments": ["denominator"], "parts": 9}, "between 2 and 4"),
-        (step_with("fixed"), {"experiments": ["denominator"], "parts": [1, 1]}, "add up to 4, .* add up to 2"),
-        (step_with("fixed"), {"experiments": ["denominator"], "parts": "two"}, "expected a number of parts"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_examined(step, options, words) -> None:  # type: ignore[no-untyped-def]

@@ -28,7 +28,7 @@ def test_garbage() -> None:
 
 
 def test_accumulation() -> None:
-    mg.testing.assert_accumulation_invariant(step_with("fixed"), batch(), parts=2)
+    mg.testing.assert_accumulation_invariant(step_with("fixed"), batch())
     with pytest.raises(AssertionError, match="denominator"):
         mg.testing.assert_accumulation_invariant(step_with("parts"), batch())
     layer = nn.Linear(3, 1)
@@ -38,7 +38,7 @@ def test_accumulation() -> None:
         return loss
 
     with pytest.raises(AssertionError, match="denominator"):
-        mg.testing.assert_accumulation_invariant(tokens, batch(), parts=[1, 3])
+        mg.testing.assert_accumulation_invariant(tokens, batch())
 
 
 def test_padding_must_be_known() -> None:
