@@ -233,6 +233,7 @@ def nan_findings(case: Examination, kind: str, batch: Any = None) -> list[Findin
 _NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm", "batch_norm")
 _STATISTICS = ("mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "logsumexp", "median",
                "linalg_vector_norm", "norm", "argmax", "prod", "cumsum", "topk", "sort")  # fmt: skip
+_PACKS = ("_pack_padded_sequence", "_pad_packed_sequence")
 _MASKS = ("mask", "length", "lens", "position", "label", "target")
 
 
@@ -268,21 +269,12 @@ def _contents(case: Examination) -> Iterator[tuple[Key, Tensor]]:
 
 
 def _is_fault(case: Examination, event: Event, rows: int) -> bool:
-    """Statistics over the batch and a matrix of all pairs are meant, and noted; everything else is a fault."""
-    name, note = event.operation, ""
-    if not event.mixes or name in ("_pack_padded_sequence", "_pad_packed_sequence"):
-        return False  # packed sequences interleave the samples, and mix none
-    if name in _NORMS:
+    """Statistics over the batch and a matrix of all pairs are meant; everything else is a fault."""
+    name, shape = event.operation, event.shape
+    if event.mixes and name in _NORMS:
         note = f"{event.module or name}: BatchNorm takes statistics over the samples of a batch"
-    elif rows not in event.shape:
-        # a single number for the whole batch is the loss itself
-        if name in _STATISTICS and any(size != 1 for size in event.shape):
-            note = f"{name} takes a statistic over the samples of a batch"
-    elif event.shape.count(rows) > 1 and len(event.shape) == 2:
-        note = f"{name} compares all samples of a batch with each other"
-    else:  # a statistic whose result still has an axis of the rows, such as a cumulative sum along them
-        runs = name in ("cumsum", "sort", "topk") and any(rows in shape for shape in event.inputs)
-        return runs or name not in _STATISTICS
-    if note:
         case.note("sample-coupling", note, event.place)
-    return False
+    # packed sequences interleave the samples, and mix none; a running sum has an axis of the rows, too
+    runs = name in ("cumsum", "sort", "topk") and any(rows in inputs for inputs in event.inputs)
+    meant = name in (*_NORMS, *_PACKS) or (name in _STATISTICS and not runs)
+    return event.mixes and not meant and rows in shape and (shape.count(rows) == 1 or len(shape) != 2)

@@ -140,3 +140,13 @@ def test_what_the_program_pads_itself_has_a_length_too(name: str, right: bool) -
     assert "padding-length" in {tried.name for tried in report.experiments}, report
     assert report.kinds() == ([] if right else ["padding-length"]), report
     assert right or report.findings[0].code.endswith("# LEAK"), report
+
+
+def test_sequences_that_the_program_pads_on_the_left_are_wider_there() -> None:
+    def step(batch: Any) -> Tensor:
+        padded = torch.nn.utils.rnn.pad_sequence(batch["x"], batch_first=True, padding_side="left")
+        return LAYER(padded[:, -1]).square().mean()
+
+    report = mg.doctor.examine(step, {"x": _samples()}, experiments=["padding-length"])
+    assert report.ok, report
+    assert report.experiments
