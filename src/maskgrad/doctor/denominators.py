@@ -139,12 +139,12 @@ def _tried(fitting: list[str]) -> str:
 
 def _combined(outcomes: list[Outcome], factors: list[float]) -> Outcome:
     """What the parts give, weighed and added up."""
-    losses, gradients = [], dict[str, Tensor]()
-    for outcome, factor in zip(outcomes, factors, strict=True):
-        if outcome.loss is not None:
-            losses.append(outcome.loss.reshape(()) * factor)
-        for name, gradient in outcome.gradients.items():
-            part = dense(gradient) * factor
-            gradients[name] = gradients[name] + part if name in gradients else part
-    own = frozenset().union(*(outcome.own for outcome in outcomes))
+    weighed = list(zip(outcomes, factors, strict=True))
+    losses = [run.loss.reshape(()) * factor for run, factor in weighed if run.loss is not None]
+    parts = {
+        name: [dense(run.gradients[name]) * factor for run, factor in weighed if name in run.gradients]
+        for name in dict.fromkeys(name for run in outcomes for name in run.gradients)
+    }
+    gradients = {name: torch.stack(found).sum(0) for name, found in parts.items()}
+    own = frozenset().union(*(run.own for run in outcomes))
     return Outcome(torch.stack(losses).sum() if losses else None, gradients, own=own)

@@ -149,7 +149,7 @@ class _Functions(TorchFunctionMode):
             self.drops = True
             # how much is dropped is the only fraction among the positional arguments
             args = tuple(0.0 if isinstance(given, float) else given for given in args)
-            kwargs |= {key: 0.0 for key in ("p", "dropout_p", "dropout") if key in kwargs}
+            kwargs = {**kwargs, **{key: 0.0 for key in ("p", "dropout_p", "dropout") if key in kwargs}}
         try:
             result = func(*args, **kwargs)
         finally:
