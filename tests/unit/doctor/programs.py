@@ -50,26 +50,6 @@ def mean(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
     return step
 
 
-def last(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = torch.tanh(layer(b["x"]))
-        h = h[:, -1]  # last
-        return (h.sum(-1) - b["y"]).square().mean()
-
-    return step
-
-
-def in_place(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        out = torch.zeros(4, 5, 3)
-        for t in range(5):
-            out[:, t] = layer(b["x"][:, t : t + 1])[:, 0]
-        pooled = out.amax(1)  # in_place
-        return (pooled.sum(-1) - b["y"]).square().mean()
-
-    return step
-
-
 class _Forgetful(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, mask: Tensor) -> Tensor:
@@ -96,34 +76,6 @@ def size(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
     return step
 
 
-def nan(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        target = b["x"].sum(-1).masked_fill(~b["mask"], torch.nan)
-        error = (layer(b["x"]).sum(-1) - target).square()  # nan
-        return torch.where(b["mask"], error, 0.0).sum() / b["mask"].sum()
-
-    return step
-
-
-def order(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    right = fixed(layer)
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum((1, 2))
-        return right(b) + (h * torch.arange(4)).mean()  # order
-
-    return step
-
-
-def coupled(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0).sum(1)
-        weights = h.softmax(0)  # coupled
-        return (weights * h).square().sum()
-
-    return step
-
-
 def parts(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
     def step(b: dict[str, Tensor]) -> Tensor:
         total = torch.zeros(())
@@ -137,6 +89,4 @@ def parts(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
     return step
 
 
-_STEPS = {
-    make.__name__: make for make in (fixed, mean, last, in_place, gradient, size, nan, order, coupled, parts)
-}
+_STEPS = {make.__name__: make for make in (fixed, mean, gradient, size, parts)}

@@ -152,18 +152,6 @@ def test_what_stays_in_its_document_is_right() -> None:
     mg.testing.assert_documents_apart(step_with(mix), BATCH)
 
 
-def test_the_length_of_the_pack_in_a_denominator_is_found() -> None:
-    embed, head = nn.Embedding(12, 6), nn.Linear(6, 12)
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        total = F.cross_entropy(head(embed(b["ids"])).transpose(1, 2), b["labels"], reduction="sum")
-        return total / b["ids"].shape[1]
-
-    report = mg.doctor.examine(step, BATCH)
-    assert report.kinds() == ["document-alone"]
-    assert report.findings[0].code == 'return total / b["ids"].shape[1]'
-
-
 def test_a_batch_whose_labels_cannot_be_ignored_is_not_examined() -> None:
     layer = nn.Linear(3, 1)
     batch = {"x": torch.randn(1, 8, 3), "seq_idx": NUMBERS, "target": torch.randn(1, 8)}
