@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.batches import fields, replaced
-from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.doctor.batches import applied, fields, replaced
 
 __all__ = ["DOUBTFUL", "FLOAT32", "LITTLE", "SHRINKS", "batch_in_double", "in_double"]
 
@@ -48,11 +47,8 @@ def in_double(roots: Iterable[nn.Module]) -> Iterator[None]:
 
 def batch_in_double(batch: Any) -> Any:
     """The batch with its floating-point tensors in float64."""
-    new: dict[Any, Any] = {}
-    for key, field in fields(batch).items():
-        if isinstance(field, MaskedTensor):
-            if field._values.is_floating_point() and field.layout is torch.strided:
-                new[key] = masked(field._values.detach().double(), field.mask)
-        elif field.is_floating_point():
-            new[key] = field.detach().double().requires_grad_(field.requires_grad)
-    return replaced(batch, new)
+
+    def double(tensor: Tensor) -> Tensor:
+        return tensor.double() if tensor.is_floating_point() else tensor
+
+    return replaced(batch, {key: applied(field, double) for key, field in fields(batch).items()})
