@@ -6,7 +6,7 @@ A file of the corpus is plain PyTorch and has
   ``owner/repository#number``, or ``none found; `` and what was looked for;
 * ``kind``, the kind of finding that is expected, one of ``maskgrad.doctor``'s;
 * ``batch``, and ``padding`` or ``documents`` where they cannot be recognised; ``is_causal = True`` where the future is
-  asked for; ``experiments`` where one is asked for by name; ``model`` where the program has one module for all;
+  asked for; ``model`` where the program has one module for all;
 * ``wrong(batch)`` and ``fixed(batch)``, which return the loss;
 * the comment ``# leak`` on the line that must be named; for kinds that name no line, ``module`` instead.
 """
@@ -27,7 +27,7 @@ from maskgrad.errors import ExaminationError
 __all__ = ["CORPUS", "Outcome", "Pair", "described", "diagnose", "examine", "load", "pairs"]
 
 #: arguments of the examination that a file may set
-DECLARED = ("padding", "documents", "model", "experiments")
+DECLARED = ("padding", "documents", "model")
 CORPUS = Path(__file__).parent / "corpus"
 THREAD = re.compile(r"^Thread: (.+)$", re.MULTILINE)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import pickle
 import shutil
 import signal
 import tempfile
@@ -34,9 +34,9 @@ class Ranks:
 
     def hand_over(self, report: Report) -> None:
         """Pass the report to rank 0."""
-        path = self._folder() / f"{self.rank}.json"
+        path = self._folder() / f"{self.rank}.pickle"
         part = path.with_suffix(".part")  # readers see complete files only
-        part.write_text(report.to_json(), encoding="utf-8")
+        part.write_bytes(pickle.dumps(report))
         part.replace(path)
 
     @contextlib.contextmanager
@@ -62,13 +62,13 @@ class Ranks:
         """On rank 0: the report of all ranks; others end soon, or never, if the program has ``failed`` here."""
         patience_s = FAILED_S if failed else PATIENCE_S
         folder, self._until = self._folder(), min(self._until, time.monotonic() + patience_s)
-        files = {rank: folder / f"{rank}.json" for rank in range(1, self.size)}
+        files = {rank: folder / f"{rank}.pickle" for rank in range(1, self.size)}
         here = list(files.values())[: self._local - 1]
         while not all(map(Path.exists, here)) and time.monotonic() < self._until:
             time.sleep(0.05)
-        came = {rank: file.read_text(encoding="utf-8") for rank, file in files.items() if file.exists()}
+        came = {rank: pickle.loads(file.read_bytes()) for rank, file in files.items() if file.exists()}  # noqa: S301
         shutil.rmtree(folder, ignore_errors=True)
-        whole = united({0: report, **{r: Report.from_dict(json.loads(text)) for r, text in came.items()}})
+        whole = united({0: report, **came})
         silent = files.keys() - came.keys()
         if silent:
             why = (

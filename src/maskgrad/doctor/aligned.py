@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import not_close, relative_difference
+from maskgrad.doctor.comparison import not_close
 from maskgrad.doctor.modes import LoggedOperation, OperationLog
 from maskgrad.doctor.validity import ValidityMasks
 
@@ -31,10 +31,8 @@ def first_difference(
     first: list[LoggedOperation],
     second: list[LoggedOperation],
     align: Aligned,
-    *,
-    exact: bool = False,
 ) -> LoggedOperation | None:
-    """The first operation whose outputs differ where they can be compared, by more than rounding unless ``exact``.
+    """The first operation whose outputs differ where they can be compared, by more than rounding.
 
     Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
     more: then only the common end of its operations is compared.
@@ -50,8 +48,7 @@ def first_difference(
             for a, b in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
                 for outputs in zip(a.outputs, b.outputs, strict=False):
                     aligned = align(*outputs)
-                    if aligned is not None and not_close(*aligned, exact=exact):
-                        a.relative = relative_difference(*aligned)
+                    if aligned is not None and not_close(*aligned):
                         return a
     return None
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -40,9 +41,8 @@ def outside(mode: Any) -> Iterator[None]:
     launchers = [(getattr(sys.modules.get(module), name, None), "run") for module, name in _LAUNCHERS]
     with contextlib.ExitStack() as stack:
         for kind, name in [*_WAYS, *(launcher for launcher in launchers if launcher[0] is not None)]:
-            way, own = getattr(kind, name), name in vars(kind)
-            setattr(kind, name, _notifying(mode, f"{kind.__name__}.{name}", way))
-            stack.callback(*((setattr, kind, name, way) if own else (delattr, kind, name)))
+            left = _notifying(mode, f"{kind.__name__}.{name}", getattr(kind, name))
+            stack.enter_context(mock.patch.object(kind, name, left))
         yield
 
 

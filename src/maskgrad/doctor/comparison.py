@@ -17,7 +17,7 @@ from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 
-__all__ = ["Difference", "compare", "compare_twins", "not_close", "relative_difference"]
+__all__ = ["Difference", "compare", "compare_twins", "ends_of", "not_close"]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
@@ -40,14 +40,7 @@ class Difference:
         return self.loss is not None or bool(self.gradients)
 
     def add(self, a: Tensor, b: Tensor, scale: float = 0.0, *, exact: bool) -> float | None:
-        """Compare two tensors; the largest difference if it counts.
-
-        Args:
-            a: of the first run.
-            b: of the second.
-            scale: differences are relative to this if the entries are smaller.
-            exact: every difference counts; otherwise what is more than rounding.
-        """
+        """The largest difference of two tensors if it counts: relative to ``scale`` if the entries are smaller."""
         worst, relative, finite = _apart(a, b, scale)
         self.relative = max(self.relative, relative)
         if not worst or (not exact and relative <= _RELATIVE.get(a.dtype, 1e-4)):
@@ -55,13 +48,14 @@ class Difference:
         self.finite |= finite
         return worst
 
-    def words(self, how: str = "after") -> str:
-        """The difference as part of a sentence; ``how`` names the second run."""
+    def words(self) -> str:
+        """The difference as part of a sentence."""
         parts = []
         if self.loss is not None:
-            parts.append(f"the loss is {self.loss[0]:.6g} before, {self.loss[1]:.6g} {how}")
+            parts.append(f"the loss is {self.loss[0]:.6g} before, {self.loss[1]:.6g} after")
         if self.gradients:
-            worst = max(self.gradients, key=lambda name: _size(self.gradients[name]))
+            sizes = {name: math.inf if math.isnan(size) else size for name, size in self.gradients.items()}
+            worst = max(sizes, key=sizes.__getitem__)
             others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""
             parts.append(f"the gradient of {worst}{others} changes by up to {self.gradients[worst]:.3g}")
         return "; ".join(parts)
@@ -72,10 +66,6 @@ class Difference:
         return {"loss": loss, "gradients": dict(self.gradients), "relative": self.relative}
 
 
-def _size(number: float) -> float:
-    return float("inf") if number != number else number
-
-
 def compare(
     before: Outcome,
     after: Outcome,
@@ -84,17 +74,10 @@ def compare(
     count: int | None = None,
     real: Mapping[str, Padding] = MappingProxyType({}),
 ) -> Difference:
-    """Loss and gradients of two runs.
+    """Loss and gradients of two runs: more than rounding, or ``exact``; a gradient that is absent counts as zero.
 
-    A gradient that is absent counts as zero.
-
-    Args:
-        before: the first run.
-        after: the second.
-        exact: every bit counts; otherwise what is more than rounding.
-        count: the number of samples if rows change places: gradients of the batch, and of leaves that the step makes
-            out of it, have them along some dimension, move with them, and are not compared.
-        real: gradients of the batch itself count where it is real.
+    If ``count`` rows change places, gradients that have them along a dimension move with them. Gradients of the batch
+    itself count where it is ``real``.
     """
     difference = Difference()
     if before.loss is not None and after.loss is not None and before.loss.numel() == 1:
@@ -103,13 +86,14 @@ def compare(
             difference.loss = (float(first), float(second))
     pairs = {}
     for name in dict.fromkeys((*before.gradients, *after.gradients)):
-        found = [run.gradients[name] for run in (before, after) if name in run.gradients]
+        ours = (before if name in before.gradients else after).gradients[name]
+        is_in_both = name in before.gradients and name in after.gradients
         moves = count is not None and name in before.own | after.own
-        if moves and (len(found) < 2 or count in found[0].shape):
+        if moves and (not is_in_both or count in ours.shape):
             continue
-        if len(found) == 2 and found[0].shape != found[1].shape:
-            continue
-        pairs[name] = (found[0], found[1] if len(found) == 2 else torch.zeros_like(dense(found[0])))
+        other = after.gradients[name] if is_in_both else torch.zeros_like(dense(ours))
+        if ours.shape == other.shape:
+            pairs[name] = (ours, other)
     apart = {name: pair for name, pair in pairs.items() if pair[0] is not pair[1] and not same(*pair)}
     sizes = [_largest(dense(pair[0])) for pair in pairs.values()] if apart else []
     # what cancels in a small gradient is as large as elsewhere
@@ -141,6 +125,13 @@ def compare_twins(
     return compare(outcome, twins, exact=True, real=known)
 
 
+def ends_of(outcome: Outcome, difference: Difference) -> list[Tensor]:
+    """The loss if it differs, else the gradients that do."""
+    if difference.loss is not None and outcome.loss is not None:
+        return [outcome.loss]
+    return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
+
+
 def _largest(tensor: Tensor) -> float:
     return tensor.abs().max().item() if tensor.numel() else 0.0
 
@@ -161,11 +152,6 @@ def _apart(a: Tensor, b: Tensor, scale: float = 0.0) -> tuple[float, float, bool
     return worst, relative, finite
 
 
-def relative_difference(a: Tensor, b: Tensor) -> float:
-    """The largest difference of two tensors of one shape, relative to their largest entry; NaN equals NaN."""
-    return 0.0 if same(a, b) else _apart(a, b)[1]
-
-
-def not_close(a: Tensor, b: Tensor, *, exact: bool = False) -> bool:
-    """Whether two tensors of one shape differ by more than rounding, or at all; NaN equals NaN."""
-    return relative_difference(a, b) > (0.0 if exact else _RELATIVE.get(a.dtype, 1e-4))
+def not_close(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape differ by more than rounding; NaN equals NaN."""
+    return not same(a, b) and _apart(a, b)[1] > _RELATIVE.get(a.dtype, 1e-4)

@@ -60,41 +60,25 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
             new[padding.key] = other.requires_grad_(held.requires_grad)
     if not new and not looked_up:
         return None
-    outcomes = _both(case, hidden, batch, replaced(batch, new), looked_up)
-    if isinstance(outcomes, str):
-        return Whole(Difference(), failure=outcomes)
-    if outcomes is None or (kind == "large" and outcomes[1].has_nan()):  # what only overflows is no fault
+    try:
+        before = case.runner.run(Guarded(), batch, after=Outcome.cloned)
+        with _other_rows(case.runner.roots, looked_up) as served:
+            after = case.runner.run(Guarded(), replaced(batch, new), after=Outcome.cloned)
+    except Exception as error:  # such as ids that a table does not have
+        return Whole(Difference(), failure=f"the step fails on changed data ({_raised(error)})")
+    if len(served) < len(looked_up) or (
+        kind == "large" and after.has_nan()
+    ):  # what only overflows is no fault
         return None
-    whole = Whole(compare(*outcomes, count=case.count), replaced(batch, new) if new else None)
+    whole = Whole(compare(before, after, count=case.count), replaced(batch, new) if new else None)
     if whole.difference or not rest:
         return whole
     # what was not rewritten may be what the twins saw
     return whole if mode.not_followed and not run_perturbed(case, rest, kind, seed, batch)[0] else None
 
 
-def _both(
-    case: Examination,
-    hidden: PerturbedInput,
-    batch: Any,
-    other: Any,
-    ids: Sequence[tuple[Tensor, Tensor]] = (),
-) -> tuple[Outcome, Outcome] | str | None:
-    """The step as it is on two batches; why it fails on one of them; None where tables look up none of the ids.
-
-    Args:
-        case: the examination.
-        hidden: what is rewritten.
-        batch: the batch of the first run.
-        other: the batch of the second.
-        ids: pairs of ids and those that tables look up instead in the second run.
-    """
-    try:
-        before = case.runner.run(Guarded(), batch, after=Outcome.cloned)
-        with _other_rows(case.runner.roots, ids) as served:
-            after = case.runner.run(Guarded(), other, after=Outcome.cloned)
-    except Exception as error:  # such as ids that a table does not have
-        return f"the step fails on changed data ({type(error).__name__}: {str(error).partition(chr(10))[0]})"
-    return (before, after) if len(served) == len(ids) else None
+def _raised(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 @contextlib.contextmanager
@@ -111,13 +95,13 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
                 return ((found[0], *args[1:]), kwargs) if args else (args, {**kwargs, "input": found[0]})
         return None
 
-    tables = [module for root in roots for module in root.modules() if isinstance(module, nn.Embedding)]
-    hooks = [module.register_forward_pre_hook(look_up, with_kwargs=True) for module in tables if ids]
-    try:
+    tables = [
+        module for root in roots for module in root.modules() if isinstance(module, nn.Embedding) and ids
+    ]
+    with contextlib.ExitStack() as hooks:
+        for module in tables:
+            hooks.enter_context(module.register_forward_pre_hook(look_up, with_kwargs=True))
         yield served
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def is_rounding(
@@ -133,8 +117,7 @@ def is_rounding(
     except Exception as error:
         rounds = difference.relative <= FLOAT32
         verdict = "within float32 rounding" if rounds else "more than rounding"
-        raised = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-        why = f"{verdict} (float64 cannot be tried: {raised})"
+        why = f"{verdict} (float64 cannot be tried: {_raised(error)})"
     else:
         rounds = wide.relative <= SHRINKS * difference.relative
         why = "rounding: it nearly vanishes in float64" if rounds else ""

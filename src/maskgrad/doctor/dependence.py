@@ -24,14 +24,9 @@ class Dependence(Guarded):
 
     def __init__(self, batch: Any) -> None:
         super().__init__()
-        held = [tensor_of(field) for field in fields(batch).values()]
-        held += [
-            samples.data if isinstance(samples, PackedSequence) else tensor_of(samples)
-            for samples in ragged(batch).values()
-        ]
-        self._reached = {
-            key_of(tensor.values() if tensor.layout is torch.jagged else tensor) for tensor in held
-        }
+        inside = [*fields(batch).values(), *ragged(batch).values()]
+        held = [held.data if isinstance(held, PackedSequence) else tensor_of(held) for held in inside]
+        self._reached = {key_of(part.values() if part.layout is torch.jagged else part) for part in held}
         self._is_lost = not held
 
     def leaves_torch(self, tensor: Tensor) -> bool:

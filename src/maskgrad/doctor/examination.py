@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import ragged
-from maskgrad.doctor.bits import batch_bits
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.dependence import Dependence
@@ -17,7 +17,7 @@ from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import Inventory
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak, sample_coupling
-from maskgrad.doctor.modes import OperationLog, module_calls
+from maskgrad.doctor.modes import module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
@@ -32,25 +32,17 @@ from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
 
-#: name, what is done, whether it needs padding; in this order
-EXPERIMENTS: dict[str, tuple[Callable[[Examination], None], bool]] = {
-    "padding-leak": (padding_leak, True),
-    "nan-under-mask": (nan_under_mask, False),
-    "padding-length": (padding_length, False),
-    "empty-row": (empty_row, True),
-    "denominator": (denominator, False),
-    "order": (order, False),
-    "document-leak": (document_leak, False),
-    "document-alone": (document_alone, False),
-    "future-leak": (future_leak, False),
-    "batch-bits": (batch_bits, False),
-    "sample-coupling": (sample_coupling, False),
-    "recorded-step": (recorded_step, False),
-}
+#: in this order
+EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
+    "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
+    "empty-row": empty_row, "denominator": denominator, "order": order, "document-leak": document_leak,
+    "document-alone": document_alone, "future-leak": future_leak, "sample-coupling": sample_coupling,
+    "recorded-step": recorded_step,
+}  # fmt: skip
+_OF_PADDING = {"padding-leak", "empty-row"}
+_OF_DOCUMENTS = {"document-leak", "document-alone"}
 #: those for which the rows of a batch are samples
-_OF_SAMPLES = {"batch-bits", "padding-length", "denominator", "order", "sample-coupling", "empty-row"}
-#: those that are made only if they are asked for
-_ASKED = {"future-leak", "batch-bits"}
+_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling", "empty-row"}
 _OF_THE_RECORDED_STEP = (
     "densified-gradient", "silent-hook", "unused-parameter", "zero-gradient", "stale-rows",
 )  # fmt: skip
@@ -66,16 +58,14 @@ def examine(
     model: nn.Module | None = None,
     experiments: Iterable[str] | None = None,
     quick: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
 ) -> Report:
-    r"""Find the lines of a program where padding influences the loss or gradients, and related mistakes.
+    """Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
-    The step runs several times, each time from the same state: with different values in the padding, with one more
-    column of padding, with a sample alone and without its padding, with its samples in another order. If only padding
-    changed, loss and gradients must not change. Otherwise the report names the first line where real entries depend on
-    padding. Parameters, gradients, buffers, and the states of optimizers and random number generators are restored.
-    ``torch.compile`` is off inside. Under DistributedDataParallel each rank examines its own batch, and only the
-    findings are sent, at the end: all ranks return one report.
+    The step runs several times from one state: with different values in the padding, with one more column of it, with a
+    sample alone and without its padding, with its samples in another order. Loss and gradients must not change; if they
+    do, the report names the first line where real entries depend on padding. Parameters, gradients, buffers, and the
+    states of optimizers and random number generators are restored. ``torch.compile`` is off inside. Under
+    DistributedDataParallel each rank examines its own batch, and all return one report.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
@@ -94,11 +84,9 @@ def examine(
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
         experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts``,
-            ``future-leak`` only if ``causal``, and ``batch-bits`` (whether a sample is bitwise the same
-            alone and in a batch) only by name. ``nan-under-mask`` by name reports every path that a NaN could take,
+            ``future-leak`` only if ``causal``. ``nan-under-mask`` by name reports every path that a NaN could take,
             not only those of NaN in this batch.
         quick: run only the experiments ``padding-leak`` and ``document-leak``.
-        progress: called with the name of each experiment, its number, and their count.
 
     Returns:
         the report; ``report.verdict`` is ``"found"``, ``"incomplete"`` or ``"ok"``, and the report is true only if it
@@ -121,30 +109,21 @@ def examine(
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(StepRunner(step, batch, model), asked=asked)
-
-    def work() -> None:
-        _prepare(case, padding, documents)
-        _run(case, chosen, progress)
-
-    return _reported(case, work)
-
-
-def _reported(case: Examination, work: Callable[[], Any]) -> Report:
-    """Do the work; the report of this rank, or of all."""
     result: Report | Exception = case.report
     try:
-        work()
+        _prepare(case, padding, documents)
+        _run(case, chosen)
         case.report.inventory = case.inventory.parts(case.examined)
     except Exception as error:
         if case.runner.replicas() is None:
             raise
         result = error
-    replicas: Any = case.runner.replicas()
-    if replicas is not None:
-        # whatever a rank has found, all others wait for it here, and nowhere else
-        group = getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
-        return gathered_report(result, group)
-    return case.report
+    replicas = case.runner.replicas()
+    if replicas is None:
+        return case.report
+    # whatever a rank has found, all others wait for it here, and nowhere else
+    group = getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
+    return gathered_report(result, group)
 
 
 def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
@@ -177,11 +156,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.gives_nan = outcome.has_nan()
 
 
-def _run(
-    case: Examination,
-    chosen: list[str],
-    progress: Callable[[str, int, int], None] | None,
-) -> None:
+def _run(case: Examination, chosen: list[str]) -> None:
     samples = ragged(case.runner.batch)
     if samples:
         case.note(
@@ -189,52 +164,41 @@ def _run(
             f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
             "leak; their values, columns and samples are not changed",
         )
-    case.chosen = chosen = _possible(case, chosen, none=not samples)
     modules = [module for root in case.runner.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program runs uncompiled")
-    for number, name in enumerate(chosen):
-        if progress is not None:
-            progress(name, number, len(chosen))
-            case.runner.rewind()
-        EXPERIMENTS[name][0](case)
-    if progress is not None:
-        progress("", len(chosen), len(chosen))
+    for name in _possible(case, chosen, none=not samples):
+        EXPERIMENTS[name](case)
 
 
 def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
     """The experiments that the batch allows; what was asked for and is not among them is skipped."""
-    if not case.paddings and any(EXPERIMENTS[name][1] for name in chosen):
-        why = "no padding was recognised in the batch"
-        for name in chosen:
-            if EXPERIMENTS[name][1] and name in case.asked:
-                case.skipped(name, why, SAYS_PADDING)
+    left_out = set[str]()
+    if not case.paddings and not _OF_PADDING.isdisjoint(chosen):
+        left_out, why = _OF_PADDING, "no padding was recognised in the batch"
+        for name in case.asked & left_out:
+            case.skipped(name, why, SAYS_PADDING)
         if none and case.documents is None:
             case.note("padding", f"{why}; {SAYS_PADDING} marks it")
-        chosen = [name for name in chosen if not EXPERIMENTS[name][1]]
     if case.documents is not None:  # another column would belong to a document; rows may be tokens
-        left_out = _OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"}
+        left_out = left_out | (_OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"})
     else:
-        left_out = {"document-leak", "document-alone"}
-        for name in left_out & case.asked:
-            case.skipped(
-                name, "no documents were recognised in the batch", "documents='seq_idx', the key of their ids"
-            )
+        left_out = left_out | _OF_DOCUMENTS
+        for name in case.asked & _OF_DOCUMENTS:
+            why = "no documents were recognised in the batch"
+            case.skipped(name, why, "documents='seq_idx', the key of their ids")
     chosen = [name for name in chosen if name not in left_out]
     return chosen if chosen or case.asked else ["order"]  # quick, where nothing is padded
 
 
 def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
     if experiments is None:
-        usual = ("padding-leak", "document-leak") if quick else EXPERIMENTS.keys() - _ASKED
-        return [name for name in EXPERIMENTS if name in usual or (causal and name == "future-leak")]
-    if isinstance(experiments, str):
-        experiments = [experiments]
-    wanted = ["recorded-step" if name in _OF_THE_RECORDED_STEP else name for name in experiments]
-    for name in wanted:
-        if name not in EXPERIMENTS:
-            known = ", ".join([*EXPERIMENTS, *_OF_THE_RECORDED_STEP])
-            raise ExaminationError(f"experiments: {name!r} is none of {known}")
+        experiments = ("padding-leak", "document-leak") if quick else EXPERIMENTS.keys() - {"future-leak"}
+    named = [experiments] if isinstance(experiments, str) else experiments
+    wanted = {"recorded-step" if name in _OF_THE_RECORDED_STEP else name for name in named}
+    for name in sorted(wanted - EXPERIMENTS.keys()):
+        known = ", ".join([*EXPERIMENTS, *_OF_THE_RECORDED_STEP])
+        raise ExaminationError(f"experiments: {name!r} is none of {known}")
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 
@@ -242,11 +206,15 @@ def _check_step(
     case: Examination, first: dict[str, Tensor], second: dict[str, Tensor], *, depends: bool
 ) -> None:
     """ExaminationError if two runs from one state differ, or do not depend on the batch."""
-    differs = [name for name in first if name not in second or not same(first[name], second[name])]
-    if differs or first.keys() != second.keys():
-        name = differs[0] if differs else "a gradient"
+    names = dict.fromkeys((*first, *second))
+    differs = [n for n in names if n not in first or n not in second or not same(first[n], second[n])]
+    if differs:
+        entry = first_difference(log(case), log(case), where_real([]))
+        where = "" if entry is None else f", first in {entry.operation}"
+        if entry is not None and entry.place is not None:
+            where += f" at {entry.place.file}:{entry.place.line}: {entry.place.code}"
         raise ExaminationError(
-            f"step: it is not deterministic: {name} differs between two runs from one state{_who_draws(case.runner)}; "
+            f"step: it is not deterministic: {differs[0]} differs between two runs from one state{where}; "
             f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
         )
     if not depends:
@@ -254,17 +222,3 @@ def _check_step(
             "step: the loss does not depend on the batch: nothing of its tensors reaches it; use the argument of the "
             "step, `def step(batch): return loss_of(model(batch['x']))`"
         )
-
-
-def _who_draws(runner: StepRunner) -> str:
-    """The first operation that gives something else in the second of two runs."""
-    logs = [OperationLog(), OperationLog()]
-    for log in logs:
-        runner.run(log)
-    for first, second in zip(*(log.entries for log in logs), strict=False):
-        outputs = zip(first.outputs, second.outputs, strict=False)
-        if first.operation != second.operation or not all(same(a, b) for a, b in outputs):
-            place = first.place
-            where = f" at {place.file}:{place.line}: {place.code}" if place else ""
-            return f", first in {first.operation}{where}"
-    return ""

@@ -23,7 +23,6 @@ KINDS = {
     "document-leak": "another document of the pack changes the loss of a document, or a gradient",
     "document-alone": "a document gives different results packed and alone",
     "future-leak": "later positions change the loss of earlier ones, or a gradient",
-    "batch-bits": "a sample gives bitwise different results in a batch and alone",
     "densified-gradient": "a sparse gradient is turned into a dense one",
     "silent-hook": "a registered hook was not called",
     "unused-parameter": "a parameter does not influence the loss",
@@ -66,28 +65,17 @@ class Finding:
 
     @classmethod
     def at(cls, where: Any, kind: str, message: str, **rest: Any) -> Finding:
-        """A finding at a line of the program, with what to write instead.
-
-        Args:
-            where: a ``Place``, None if it is unknown, or an operation that was seen (its attributes ``place`` and
-                ``operation`` are read, and ``module`` if it has one).
-            kind: one of ``KINDS``.
-            message: what was changed and what followed.
-            rest: further attributes.
-        """
-        known: dict[str, Any] = {}
-        if where is not None and not isinstance(where, Place):
-            known = {"operation": where.operation, "module": getattr(where, "module", "")}
-            known["callers"] = getattr(where, "callers", [])
-        known |= {
-            "remedy": remedy_for(kind, known.get("operation", ""), getattr(where, "instead", ())),
-            **rest,
-        }
+        """A finding with what to write instead: at a ``Place``, an operation that was seen there, or None."""
         place = where if where is None or isinstance(where, Place) else where.place
-        if place is None:
-            return cls(kind, message, **known)
-        package: dict[str, Any] = {"package_file": place.package_file, "package_line": place.package_line}
-        return cls(kind, message, place.file, place.line, place.code, **(package | known))
+        known: dict[str, Any] = {}
+        if place is not None:
+            known = {"file": place.file, "line": place.line, "code": place.code}
+            known |= {"package_file": place.package_file, "package_line": place.package_line}
+        if where is not place:
+            known |= {"operation": where.operation, "module": getattr(where, "module", "")}
+            known["callers"] = getattr(where, "callers", [])
+        known["remedy"] = remedy_for(kind, known.get("operation", ""), getattr(where, "instead", ()))
+        return cls(kind, message, **known | rest)
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no line is known)"
@@ -97,7 +85,7 @@ class Finding:
         if self.package_file:
             place = Place(self.package_file, self.package_line)
             short = re.split(r"[\\/](?:site|dist)-packages[\\/]", place.file)[-1]
-            lines.append(f"  in {short}:{place.line}: {place.code}")
+            lines += [f"  in {short}:{place.line}: {place.code}"]
         lines += [f"  called at {caller}" for caller in self.callers]
         if self.module:
             lines.append(f"  in module {self.module}")

@@ -53,32 +53,29 @@ def _fork() -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # of processes with threads: ours takes no lock of theirs
+        # of processes with threads: ours takes no lock of theirs
+        warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if not child:
         with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(
-                1, signal.SIGKILL
-            )  # PR_SET_PDEATHSIG: it does not outlive who waits for it
+            # PR_SET_PDEATHSIG: it does not outlive who waits for it
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     return child
 
 
 class Continued(BaseException):
     """A run, in its own process: raised to leave the experiments there, and go on with the script."""
 
-    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection, roots: Any) -> None:
+    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection, *, double: bool) -> None:
         super().__init__()
         self.batch, self._mode, self._after, self._answers = batch, mode, after, answers
-        #: modules that compute in float64 from here on
-        self._double = roots
-        self._held = contextlib.ExitStack()
+        self._double = double
 
     def begin(self, roots: Sequence[nn.Module]) -> None:
         """From here on the mode sees what the script does; gradients of earlier steps are gone."""
         if self._double:
-            self._held.enter_context(in_double(self._double))
+            self._held = in_double(roots)
+            self._held.__enter__()
         for root in roots:
             root.zero_grad()
             for module in root.modules():
@@ -86,15 +83,14 @@ class Continued(BaseException):
                     vars(module)["require_backward_grad_sync"] = False  # other ranks would wait
         self._mode.__enter__()
 
-    def end(self, loss: Tensor, gradients: dict[str, Tensor]) -> None:
+    def end(self, outcome: Outcome) -> None:
         """The backward pass is over: send what it gave, and end."""
-        outcome = Outcome(loss, gradients)
-        self._send(True, outcome.cloned() if self._after is None else self._after(outcome))
+        self._send(outcome.cloned() if self._after is None else self._after(outcome))
 
     def fail(self, error: BaseException | None) -> None:
         """The script ended before its backward pass: send that, and end."""
         kind = type(error).__name__ if error is not None else "EndOfProgram"
-        self._send(False, (kind, str(error or "it ended before its backward pass")))
+        self._send(kind, str(error or "it ended before its backward pass"))
 
     def _send(self, *answer: Any) -> None:
         try:
@@ -119,15 +115,14 @@ class _ForkedRunner(StepRunner):
         child = _fork()
         if not child:
             batch = self.presented.as_given(self.batch if batch is None else batch)
-            raise Continued(batch, mode, after, theirs, self.roots if self._double else ())
+            raise Continued(batch, mode, after, theirs, double=self._double)
         theirs.close()
         try:
-            done, answer = _received(answers, self._patience_s)
+            answer, *failure = _received(answers, self._patience_s)
         finally:
             _end(child)
-        if not done:
-            kind, text = answer
-            raise type(kind, (Exception,), {})(text)
+        if failure:
+            raise type(answer, (Exception,), {})(*failure)
         return answer
 
     @contextlib.contextmanager
@@ -150,22 +145,17 @@ def _received(answers: Connection, seconds: float) -> Any:
 
 
 def _end(child: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(child, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
 
 
 class Snapshot:
-    """The script as it is when a batch arrives, kept until its step is over.
-
-    Attributes:
-        batch: that batch.
-        continued: None in the script itself; in the process of a run, that run.
-    """
+    """The script as it is when a batch arrives, kept until its step is over."""
 
     def __init__(self, batch: Any, roots: list[nn.Module]) -> None:
         self.batch = batch
+        #: in the process of a run, that run
         self.continued: Continued | None = None
         self._start = time.monotonic()
         self._pipe, theirs = Pipe()
@@ -178,7 +168,6 @@ class Snapshot:
             _make_experiments(theirs, batch, roots)
         except Continued as run:
             self.continued = run
-            return
         finally:
             if self.continued is None:
                 _exit(0)
@@ -204,8 +193,8 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     paddings, seconds = pickle.loads(orders.recv_bytes())  # noqa: S301  (from our own process)
     torch.set_num_threads(1)  # threads do not survive a fork
     silent = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silent, 1)
-    os.dup2(silent, 2)
+    for stream in (1, 2):
+        os.dup2(silent, stream)
     runner = _ForkedRunner(batch, roots, seconds)
     shapes = {padding.mask.shape[:2] for padding in paddings if padding.samples}
     runner.turn({key for key, held in fields(runner.batch).items() if held.shape[:2] in shapes})
@@ -213,5 +202,5 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     try:
         padding_length(case)
     except Exception as error:
-        case.note("padding-length", f"skipped: {type(error).__name__}: {error}")
+        case.skipped("padding-length", f"{type(error).__name__}: {error}")
     orders.send_bytes(pickle.dumps(case.report))

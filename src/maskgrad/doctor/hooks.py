@@ -98,36 +98,27 @@ def _observed(watched: Watch) -> Iterator[None]:
     @functools.wraps(following)
     def next_batch(loader: Any) -> Any:
         batch = following(loader)
-        return batch if watched.is_inside_examination() else watched.batch(batch, of_loader=True)
+        return batch if watched.is_off else watched.batch(batch, of_loader=True)
 
     @functools.wraps(backward)
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
-        if not watched.is_inside_examination():
+        if not watched.is_off:
             watched.read_by_loss(tensors)
         backward(tensors, *args, **kwargs)
         after(tensors)
 
     @functools.wraps(grad)
-    def run_grad(
-        outputs: Any,
-        inputs: Any,
-        grad_outputs: Any = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        *args: Any,
-        **kwargs: Any,
-    ) -> Any:
-        found = grad(outputs, inputs, grad_outputs, retain_graph, create_graph, *args, **kwargs)
+    def run_grad(outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        found = grad(outputs, inputs, *args, **kwargs)
         pairs = [*zip([inputs] if isinstance(inputs, Tensor) else inputs, found, strict=True)]
         # else it is a part of the loss, such as a penalty of gradients
-        if not create_graph and any(isinstance(leaf, nn.Parameter) for leaf, _ in pairs):
+        creates_graph = kwargs.get("create_graph", args[2] if len(args) > 2 else False)
+        if not creates_graph and any(isinstance(leaf, nn.Parameter) for leaf, _ in pairs):
             after(outputs, [(leaf, gradient) for leaf, gradient in pairs if gradient is not None])
         return found
 
     def after(losses: Any, gradients: list[tuple[Tensor, Tensor]] | None = None) -> None:
-        if (
-            watched.is_inside_examination()
-        ):  # a step that is examined inside the block is none of the program's
+        if watched.is_off:
             return
         watched.differentiated(losses, gradients)
         if watched.ends:
@@ -135,10 +126,9 @@ def _observed(watched: Watch) -> Iterator[None]:
 
     def called(module: nn.Module, args: Any) -> None:
         end_group_last(module)
-        # a hook for all modules is not given keywords: they are in the frame of the call
-        if watched.is_inside_examination():
-            return
-        watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
+        if not watched.is_off:
+            # a hook for all modules is not given keywords: they are in the frame of the call
+            watched.called(module, args, sys._getframe(1).f_locals.get("kwargs", {}))
 
     warnings.filterwarnings("ignore", "Using `torch.compile.module.` when there are global hooks")
     with (

@@ -58,11 +58,6 @@ class Part:
         dtype = str(tensor_of(held).dtype).removeprefix("torch.")
         return cls(str(name), tuple(held.shape), dtype, role, recognised, **rest)
 
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Part:
-        """Rebuild a part from plain data; JSON has lists for tuples."""
-        return cls(**{**plain, "shape": tuple(plain["shape"]), "examined": tuple(plain["examined"])})
-
 
 @dataclass(frozen=True)
 class Skipped:

@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding, run_perturbed
-from maskgrad.doctor.comparison import Difference
+from maskgrad.doctor.comparison import Difference, ends_of
 from maskgrad.doctor.confirmation import Whole, as_a_whole, is_rounding
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.packed import is_structure
@@ -117,23 +117,17 @@ def _locate(
     """
     if kind == "large" and not difference.finite:
         return []
-
-    def ends(outcome: Outcome) -> list[Tensor]:
-        if difference.loss is not None and outcome.loss is not None:
-            return [outcome.loss]
-        return [outcome.gradients[name] for name in difference.gradients if name in outcome.gradients]
-
     masks = [padding.mask for padding in hidden.paddings]
     recorder = Recorder(masks, case.runner.modules())
     randomize_padding(recorder, case.runner.batch, hidden.paddings, kind, seed)
     found: list[Event] = case.runner.run(
-        recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends(outcome))
+        recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends_of(outcome, difference))
     )
     if difference.loss is None and found:
         # the loss is right and gradients are not: where a gradient first stands at what is hidden
         trace = Origins(stands_at_padding(masks), backward_only=True)
         origins: list[Origin] = case.runner.run(
-            trace, hidden.batch, after=lambda outcome: trace.origins(ends(outcome))
+            trace, hidden.batch, after=lambda outcome: trace.origins(ends_of(outcome, difference))
         )
         places = {origin.place: origin for origin in origins if origin.place is not None}
         gradient = f"gives a gradient to {hidden.noun}: the loss is right, but {difference.words()}"
@@ -241,12 +235,14 @@ def sample_coupling(case: Examination) -> None:
     """Other contents in one sample: no other sample may be computed differently."""
     count, words = case.count, f"sample {case.count - 1}"
     others = torch.arange(count) != count - 1
-    recorder = Recorder([others], case.runner.modules(), forward_only=True)
+    recorder = Recorder([others], case.runner.modules())
     hidden = [Padding(key, others.to(held.device), "samples") for key, held in _contents(case)]
     if count < 2 or not randomize_padding(recorder, case.runner.batch, hidden, "numbers"):
         return
     case.runner.run(recorder)
-    fault = next((event for event in recorder.events if _is_fault(case, event, count)), None)
+    fault = next(
+        (event for event in recorder.events if not event.backward and _is_fault(case, event, count)), None
+    )
     if fault is not None:
         message = (
             f"{fault.operation} mixes samples: with changed contents of {words}, {fault.share:.0%} of the entries of "

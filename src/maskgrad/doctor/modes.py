@@ -204,8 +204,6 @@ class LoggedOperation:
     operation: str
     place: Place | None
     outputs: list[Tensor]
-    #: how far an output is apart from that of another run
-    relative: float = 0.0
 
 
 class OperationLog(WithoutDropout):

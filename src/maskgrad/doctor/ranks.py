@@ -14,12 +14,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from maskgrad.distributed.accumulation import REPLICATING, imported, sharding
-from maskgrad.doctor.operations import OperationFacts
 from maskgrad.doctor.report import Report, identity
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "NOT_WATCHED", "check_examinable", "end_group_last", "gathered_report", "is_sharded", "passes_on", "united",
+    "NOT_WATCHED", "check_examinable", "end_group_last", "gathered_report", "is_sharded", "united",
     "waited_for", "with_fake_group", "without_replication",
 ]  # fmt: skip
 
@@ -117,15 +116,6 @@ def check_examinable(module: nn.Module) -> None:
             f"model: the parameters of {type(module).__name__} are sharded (fully_shard, DTensor), and no rank can run "
             f"it alone; examine the model before fully_shard(model), on one process or under DistributedDataParallel"
         )
-
-
-def passes_on(facts: OperationFacts, args: Any) -> bool:
-    """Whether what a rank gives to an exchange is part of what it gets where it gave it."""
-    if facts.name.startswith("broadcast"):
-        groups = [a for a in args if isinstance(a, torch.ScriptObject)]
-        if groups:  # broadcast_(tensors, group, root, ...)
-            return bool(torch.distributed.ProcessGroup.unbox(groups[0]).rank() == args[2])
-    return "reduce" in facts.name.replace("_", "") and "scatter" not in facts.name
 
 
 def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:

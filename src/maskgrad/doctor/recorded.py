@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.frames import Lines, Place, here, is_users
-from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import Operated, key_of, tensors_in
-from maskgrad.doctor.runner import Outcome
+from maskgrad.doctor.modes import Guarded, module_calls
+from maskgrad.doctor.operations import Operated, any_key, key_of, tensors_in
+from maskgrad.doctor.runner import Outcome, parameters_of
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
 
 __all__ = ["recorded_step"]
@@ -60,34 +60,32 @@ class _Step(Guarded):
         return result
 
     def _look_for_zeros(self, name: str, inputs: list[Tensor], outputs: list[Tensor]) -> None:
-        zero_factor = any(
-            tensor.is_floating_point()
-            and tensor.numel()
-            and tensor.layout is torch.strided
-            and not tensor.is_nested
-            and not bool(tensor.any())
-            for tensor in inputs
-        )
+        zero_factor = any(tensor.numel() and _is_zero(tensor) for tensor in inputs)
         for output in outputs:
-            key = key_of(output)
-            if key is None:
-                continue
-            if zero_factor and output.is_floating_point() and not output.is_nested and not bool(output.any()):
-                self.zeroed[key] = (name, self._nodes.here())
+            if zero_factor and _is_zero(output):
+                self.zeroed[any_key(output)] = (name, self._nodes.here())
             else:
-                self.zeroed.pop(key, None)
+                self.zeroed.pop(any_key(output), None)
+
+
+def _is_zero(tensor: Tensor) -> bool:
+    is_plain = tensor.is_floating_point() and tensor.layout is torch.strided and not tensor.is_nested
+    return is_plain and not bool(tensor.any())
 
 
 def recorded_step(case: Examination) -> None:
     """Run the step once more and look at its gradients, hooks and warnings."""
-    mode = _Step()
-    with warnings.catch_warnings(record=True) as caught:
+    mode, called = _Step(), set[int]()
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        _hooks_of_tensors() as silent,
+        module_calls(lambda module, *_: called.add(id(module)), lambda *_: None),
+    ):
         warnings.simplefilter("always")
-        with _counted_hooks(case) as silent_hooks:
-            found: list[Finding] = case.runner.run(
-                mode, after=lambda outcome: list(_gradients(case, mode, outcome))
-            )
-    found += [*silent_hooks(), *_stale(case, mode, caught)]
+        found: list[Finding] = case.runner.run(
+            mode, after=lambda outcome: list(_gradients(case, mode, outcome))
+        )
+    found += [*silent.values(), *_hooks_of_modules(case, called), *_stale(case, mode, caught)]
     case.report.add(found)
     case.tried("recorded step", "nothing", f"{len(found)} findings" if found else "nothing found")
 
@@ -100,7 +98,7 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse
     }
     leaves = {id(leaf): name for name, leaf in outcome.leaves.items()}
-    for name, parameter in case.runner.parameters():
+    for name, parameter in parameters_of(case.runner.roots):
         if not parameter.requires_grad or not parameter.numel():
             continue
         module, affected = name.rpartition(".")[0], {"parameter": name, "entries": parameter.numel()}
@@ -119,9 +117,8 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
             message += f": {operation} gives it a dense one" if operation else ""
             kind = "densified-gradient"
             yield Finding.at(place, kind, message, module=module, operation=operation, affected=affected)
-        key = key_of(gradient)
-        if not bool(gradient.any()) and key in mode.zeroed:
-            operation, place = mode.zeroed[key]
+        if not bool(gradient.any()) and any_key(gradient) in mode.zeroed:
+            operation, place = mode.zeroed[any_key(gradient)]
             message = (
                 f"the gradient of {name} is exactly zero: every gradient that reached it through {operation} was zero, "
                 f"as with a mask that hides everything"
@@ -133,7 +130,7 @@ def _gradients(case: Examination, mode: _Step, outcome: Outcome) -> Iterator[Fin
 
 
 def _stale(case: Examination, mode: _Step, caught: list[warnings.WarningMessage]) -> Iterator[Finding]:
-    names = {id(parameter): name for name, parameter in case.runner.parameters()}
+    names = {id(parameter): name for name, parameter in parameters_of(case.runner.roots)}
     for warning in caught:
         late = warning.message
         if isinstance(late, RowsReadLate):
@@ -145,59 +142,43 @@ def _stale(case: Examination, mode: _Step, caught: list[warnings.WarningMessage]
 
 
 @contextlib.contextmanager
-def _counted_hooks(case: Examination) -> Iterator[Callable[[], list[Finding]]]:
-    """Each hook notes its calls, also one that the step registers on a tensor; gives the findings of silent ones."""
-    findings: dict[Any, Finding] = {}
-    called = set()
-
-    def counting(key: Any, finding: Finding, hook: Callable[..., Any]) -> Callable[..., Any]:
-        findings.setdefault(key, finding)
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            called.add(key)
-            return hook(*args, **kwargs)
-
-        return counted
-
+def _hooks_of_tensors() -> Iterator[dict[Place, Finding]]:
+    """The places at which the step registers a hook on a tensor, with a finding until it is called."""
+    silent: dict[Place, Finding] = {}
+    called: set[Place] = set()
     register: Any = Tensor.register_hook
 
     def registered(tensor: Tensor, hook: Callable[..., Any]) -> Any:
         place = here()
         if place is None:
             return register(tensor, hook)
-        message = "a hook registered here, on a tensor that the loss does not use, was not called"
-        return register(tensor, counting(place, Finding.at(place, "silent-hook", message), hook))
 
-    replaced = []
-    for number, (name, attribute, table) in enumerate(_hook_tables(case)):
-        for key, hook in list(table.items()):
+        def counted(gradient: Tensor) -> Any:
+            called.add(place)
+            silent.pop(place, None)
+            return hook(gradient)
+
+        if place not in called:
+            message = "a hook registered here, on a tensor that the loss does not use, was not called"
+            silent[place] = Finding.at(place, "silent-hook", message)
+        return register(tensor, counted)
+
+    with mock.patch.object(Tensor, "register_hook", registered):
+        yield silent
+
+
+def _hooks_of_modules(case: Examination, called: set[int]) -> Iterator[Finding]:
+    """Hooks of the program on modules that were not called; a library knows when its own are."""
+    for name, module in (named for root in case.runner.roots for named in root.named_modules()):
+        tables = [] if id(module) in called else [(kind, getattr(module, kind)) for kind in _HOOKS]
+        for kind, hook in ((kind, hook) for kind, table in tables for hook in table.values()):
             code = getattr(hook, "__code__", None)
-            if code is not None and not is_users(code.co_filename):
-                continue  # a hook of a library, which knows when it is called
-            finding = Finding.at(
-                Place(code.co_filename, code.co_firstlineno) if code else None,
-                "silent-hook",
-                f"a {attribute} of {name} is registered but was not called in the whole step",
-                module=name,
-                affected={"hook": getattr(hook, "__qualname__", repr(hook))},
-            )
-            replaced.append((table, key, hook))
-            table[key] = counting((number, key), finding, hook)
-    try:
-        with mock.patch.object(Tensor, "register_hook", registered):
-            yield lambda: [finding for key, finding in findings.items() if key not in called]
-    finally:
-        for table, key, hook in replaced:
-            if key in table:
-                table[key] = hook
-
-
-def _hook_tables(case: Examination) -> Iterator[tuple[str, str, dict[Any, Any]]]:
-    """Whose hooks, how they are called, and the table that PyTorch keeps them in."""
-    for root in case.runner.roots:
-        for name, module in root.named_modules():
-            for attribute in _HOOKS:
-                words = attribute.replace("_", " ").strip().removesuffix("s")
-                yield name or type(module).__name__, words, getattr(module, attribute, None) or {}
-    for name, parameter in case.runner.parameters():
-        yield name, "backward hook of the parameter", parameter._backward_hooks or {}
+            if code is None or is_users(code.co_filename):
+                words = kind.replace("_", " ").strip().removesuffix("s")
+                yield Finding.at(
+                    Place(code.co_filename, code.co_firstlineno) if code else None,
+                    "silent-hook",
+                    f"a {words} of {name} is registered but was not called in the whole step",
+                    module=name,
+                    affected={"hook": getattr(hook, "__qualname__", repr(hook))},
+                )

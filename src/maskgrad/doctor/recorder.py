@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +18,8 @@ from maskgrad.doctor.validity import ValidityMasks
 
 __all__ = ["Event", "Origin", "Origins", "Recorder", "has_nan", "stands_at_padding"]
 
-#: what puts numbers into a tensor and computes none
-_FILLS = {
-    "masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "index_put", "index_put_", "copy_",
-}  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The operation whose results have the mark while no input has it."""
 
     operation: str
@@ -33,16 +27,21 @@ class Origin:
     backward: bool
 
 
+#: no operation has made the mark
+_BATCH = Origin("", None, backward=False)
+#: what puts numbers into a tensor and computes none
+_FILLS = {
+    "", "masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "index_put", "index_put_", "copy_",
+}  # fmt: skip
+
+
 class Origins(Guarded):
     """Each marked tensor knows the operations that its mark comes from.
 
     In the backward pass only gradients count as inputs: what the forward pass saved may be marked, and a product with
     it is where a clean gradient gets the mark; the mark is then from where the program made what was saved, unless it
-    made it out of NaN or infinity that was put there, in the batch or as a sentinel.
-
-    Args:
-        marked: whether a tensor has the mark; None if its shape does not say, then it has it if an input has.
-        backward_only: the forward pass is not looked at.
+    was put there.
+    Where ``marked`` is None, the shape does not say whether a tensor has the mark: then it has it if an input has.
     """
 
     def __init__(self, marked: Callable[[Tensor], bool | None], *, backward_only: bool = False) -> None:
@@ -50,7 +49,7 @@ class Origins(Guarded):
         self._marked, self._backward_only = marked, backward_only
         self._origins: dict[int, dict[Origin, None]] = {}
         self._gradients: set[int] = set()
-        #: memory with infinity or NaN that was put there, by the batch or as a sentinel, and not computed
+        #: memory with infinity or NaN that came with the batch
         self._given: set[int] = set()
         self._nodes = Lines()
 
@@ -61,43 +60,29 @@ class Origins(Guarded):
         if call.facts.view or call.facts.name in EMPTY or (self._backward_only and not backward):
             return call()
         inputs = [tensor for tensor in call.inputs if tensor.is_floating_point()]
+        read = [t for t in inputs if any_key(t) in self._gradients] if backward else inputs
         # NaN or infinity comes in that no operation of the program made; masks are made of minus infinity
         given = not backward and any(
-            any_key(t) in self._given or (any_key(t) not in self._made and _is_garbage(t)) for t in inputs
+            any_key(t) in self._given or (any_key(t) not in self._made and _is_garbage(t)) for t in read
         )
-        before: dict[Origin, None] = {}
-        for tensor in inputs:
-            if not backward or any_key(tensor) in self._gradients:
-                marked = self._marked(tensor)
-                # the batch itself is an origin without an operation
-                unknown = {Origin("", None, backward=False): None} if marked and not backward else {}
-                if marked is not False:
-                    before |= self._origins.get(any_key(tensor), unknown)
+        before = self.origins(read) + [_BATCH] * given
+        saved = self.origins(inputs) if backward else []
+        made = [origin for origin in saved if origin.operation not in _FILLS and not origin.backward]
         result = call()
         for tensor in tensors_in(result):
             if not tensor.is_floating_point():
                 continue
             key = any_key(tensor)
-            if backward:
-                self._gradients.add(key)
-            else:
-                self._gradients.discard(key)
-                self._given.discard(key)
-                if _is_garbage(tensor) if call.facts.name in _FILLS else given and not _finite(tensor):
-                    self._given.add(key)
+            lost = given and not bool(_stored(tensor).isfinite().all())
+            for keys, holds in ((self._gradients, backward), (self._given, lost)):
+                (keys.add if holds else keys.discard)(key)
             marked = self._marked(tensor)
             if marked or (marked is None and before):
-                made = self._made_before(inputs) if backward and not before else {}
-                origin = Origin(call.facts.name, self._nodes.here(), backward)
-                self._origins[key] = before or made or {origin: None}
+                own = Origin(call.facts.name, self._nodes.here(), backward)
+                self._origins[key] = dict.fromkeys(before or made or [own])
             else:
                 self._origins.pop(key, None)
         return result
-
-    def _made_before(self, inputs: list[Tensor]) -> dict[Origin, None]:
-        """The operations of the forward pass that gave the mark to what a backward operation reads."""
-        made = self.origins(tensor for tensor in inputs if any_key(tensor) not in self._given)
-        return {origin: None for origin in made if origin.operation and not origin.backward}
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
         """Where the mark of these tensors comes from."""
@@ -116,10 +101,6 @@ def has_nan(tensor: Tensor) -> bool:
 def _is_garbage(tensor: Tensor) -> bool:
     stored = _stored(tensor)
     return bool((stored.isnan() | stored.isposinf()).any())
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(_stored(tensor).isfinite().all())
 
 
 def _stored(tensor: Tensor) -> Tensor:
@@ -149,15 +130,12 @@ class Event:
     backward: bool
     #: events that wrote the bad inputs; if none is bad, the inputs
     causes: list[int]
-    #: an output differs where it is real
-    bad: bool = False
-    #: an output is bad and no input is
-    mixes: bool = False
-    #: the share of the real entries that differ
-    share: float = 0.0
-    shape: tuple[int, ...] = ()
-    #: shapes of the inputs
-    inputs: tuple[tuple[int, ...], ...] = ()
+    #: the share of the real entries that differ, the shape of the output in which they do, and those of the inputs
+    share: float
+    shape: tuple[int, ...]
+    inputs: list[tuple[int, ...]]
+    #: an output differs where it is real, and no input does
+    mixes: bool
     #: of an operation that mixes: what to write instead, and the lines that led to it
     instead: tuple[str, ...] = ()
     callers: list[str] = field(default_factory=list)
@@ -166,15 +144,11 @@ class Event:
 class Recorder(Twins):
     """Twins that remember every operation whose results differ, and where they are real.
 
-    Args:
-        masks: the masks of the batch, by which shapes are recognised.
-        names: dotted names of modules by their id.
-        forward_only: gradients have no twins.
+    Shapes are recognised by the masks of the batch; modules have their dotted names by their id.
     """
 
-    def __init__(self, masks: list[Tensor], names: dict[int, str], *, forward_only: bool = False) -> None:
+    def __init__(self, masks: list[Tensor], names: dict[int, str]) -> None:
         super().__init__()
-        self._forward_only = forward_only
         self.validity = ValidityMasks(masks)
         self.events: list[Event] = []
         self._writers: dict[int, list[int]] = {}
@@ -183,7 +157,7 @@ class Recorder(Twins):
         self._stack: list[nn.Module] = []
 
     def __enter__(self) -> Recorder:
-        self._calls = module_calls(self._enter, self._leave)
+        self._calls = module_calls(lambda module, _: self._stack.append(module), self._leave)
         self._calls.__enter__()
         super().__enter__()
         return self
@@ -191,9 +165,6 @@ class Recorder(Twins):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
         self._calls.__exit__(None, None, None)
-
-    def _enter(self, module: nn.Module, args: Any) -> None:  # noqa: ARG002
-        self._stack.append(module)
 
     def _leave(self, *_: Any) -> None:
         if self._stack:
@@ -204,12 +175,8 @@ class Recorder(Twins):
         super().forget(key)
         self._writers.pop(key, None)
 
-    # operations
-
     def run(self, call: Operated) -> Any:
         """The operation on both; which line it belongs to is noted for the backward pass."""
-        if self._forward_only and torch._C._current_autograd_node() is not None:
-            return call()
         self._nodes.note()
         return super().run(call)
 
@@ -217,14 +184,14 @@ class Recorder(Twins):
         """Which inputs are bad, before a write in place changes them."""
         with_twin = [tensor for tensor in call.inputs if self.twin(tensor) is not None]
         bad = [tensor for tensor in with_twin if self.is_bad(tensor)]
-        return self._who_wrote(bad or with_twin), bool(bad), tuple(tuple(t.shape) for t in call.inputs)
+        return self._who_wrote(bad or with_twin), bool(bad), [tuple(tensor.shape) for tensor in call.inputs]
 
     def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
-        causes, bad_before, shapes = before
-        validities, outputs = self.validity.of_result(call, result), tensors_in(result)
+        outputs = tensors_in(result)
         differs, share, shape = False, 0.0, tuple[int, ...]()
-        for index, (output, validity) in enumerate(zip(outputs, validities, strict=True)):
+        for index, validity in enumerate(self.validity.of_result(call, result)):
+            output = outputs[index]
             self.validity.set(output, validity)
             if index in call.facts.workspaces:
                 continue
@@ -233,20 +200,30 @@ class Recorder(Twins):
                 continue
             differs = True
             real = self._differing(output, validity)
-            count = int(real.sum())
-            if count:
-                share, shape = max(share, count / real.numel()), tuple(output.shape)
+            if bool(real.any()):
+                share, shape = max(share, float(real.sum()) / real.numel()), tuple(output.shape)
         if differs:
-            event = self._event(call, causes, shapes)
-            event.bad, event.share, event.shape = share > 0, share, shape
-            event.mixes = event.bad and not bad_before
-            self._add(event, outputs, keep=bool(call.written), call=call)
+            self._add(call, outputs, before, share, shape, keep=bool(call.written))
 
-    def _event(self, call: Operated, causes: list[int], shapes: tuple[tuple[int, ...], ...] = ()) -> Event:
+    def _add(
+        self, call: Operated, outputs: list[Tensor], before: Any, share: float, shape: Any, *, keep: bool
+    ) -> None:
+        causes, bad_before, inputs = before
         running = self._stack[-1] if self._stack else None
         module = "" if running is None else self._names.get(id(running), type(running).__name__)
-        backward = torch._C._current_autograd_node() is not None
-        return Event(call.facts.name, self._nodes.here(), module, backward, causes, inputs=shapes)
+        backward, mixes = torch._C._current_autograd_node() is not None, share > 0 and not bad_before
+        place = self._nodes.here()
+        event = Event(call.facts.name, place, module, backward, causes, share, shape, inputs, mixes)
+        if mixes:
+            first = next((tuple(tensor.shape) for tensor in call.inputs if self.twin(tensor) is not None), ())
+            masks = [tuple(mask.shape) for mask in self.validity.masks]
+            event.instead = lines_for(call, first, masks, self._layers())
+            event.callers = callers(place)
+        for output in outputs:
+            if not keep:
+                self._writers.pop(any_key(output), None)
+            self._writers.setdefault(any_key(output), []).append(len(self.events))
+        self.events.append(event)
 
     def _layers(self) -> list[nn.Module]:
         """The modules of PyTorch that are running and no module of the program inside, the outermost first."""
@@ -259,61 +236,39 @@ class Recorder(Twins):
         unequal = differing(tensor, self.other(tensor))
         return unequal if validity is None or unequal.shape != validity.shape else unequal & validity
 
-    def _add(self, event: Event, outputs: list[Tensor], *, keep: bool, call: Operated) -> None:
-        if event.mixes:
-            shape = next((tuple(t.shape) for t in call.inputs if self.twin(t) is not None), ())
-            masks = [tuple(mask.shape) for mask in self.validity.masks]
-            event.instead = lines_for(call, shape, masks, self._layers())
-            event.callers = callers(event.place)
-        number = len(self.events)
-        self.events.append(event)
-        for output in outputs:
-            if not keep:
-                self._writers.pop(any_key(output), None)
-            self._writers.setdefault(any_key(output), []).append(number)
-
-    def sent(self, tensor: Tensor) -> Any:
-        """Who wrote what is sent."""
-        return self._who_wrote([tensor])
-
-    def received(self, target: Tensor, known: Any) -> None:
-        """What comes back depends on who wrote what was sent."""
-        self._writers[any_key(target)] = known
-
     def _follow(self, call: Operated, result: Any) -> None:
         super()._follow(call, result)
         inputs, name = call.inputs, call.facts.name
         if not inputs or key_of(inputs[0]) is None or self.twin(inputs[0]) is None:
             return
         source, outputs = inputs[0], tensors_in(result)
-        if self.validity.is_slice(source):
-            for output in outputs:
-                self.validity.slice(output)
-            return
-        if name not in ("select", "unbind", "slice") or torch._C._current_autograd_node() is not None:
-            return
-        axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
-        # a recurrent network takes its steps out of a packed sequence by slices
-        step = axis == 0 and len(source) in self.validity.packed and outputs[0].shape[:1] != source.shape[:1]
-        if source.ndim < 2 or (name == "slice" and not step) or not self._runs_along(source, axis):
-            return
-        was_bad = self.is_bad(source)
+        if not self.validity.is_slice(source):
+            if name not in ("select", "unbind", "slice") or torch._C._current_autograd_node() is not None:
+                return
+            axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
+            # a recurrent network takes its steps out of a packed sequence by slices
+            step = (
+                axis == 0 and len(source) in self.validity.packed and outputs[0].shape[:1] != source.shape[:1]
+            )
+            if source.ndim < 2 or (name == "slice" and not step) or not self._runs_along(source, axis):
+                return
+            unequal = [self._differing(output, None) for output in outputs]
+            share = max(float(entries.sum()) / max(entries.numel(), 1) for entries in unequal)
+            if share:
+                before = self._who_wrote([source]), self.is_bad(source), []
+                self._add(call, outputs, before, share, tuple(outputs[0].shape), keep=True)
         for output in outputs:
             self.validity.slice(output)
-        if any(bool(self._differing(output, None).any()) for output in outputs):
-            event = self._event(call, self._who_wrote([source]))
-            event.bad, event.mixes, event.shape = True, not was_bad, tuple(outputs[0].shape)
-            self._add(event, outputs, keep=True, call=call)
 
     def _runs_along(self, source: Tensor, axis: int) -> bool:
         """Whether the positions of a sequence are told apart along this axis, and samples along another."""
         validity = self.validity.get(source)
         if validity is None or validity.shape[axis] < 2:
             return False
-        changes = [bool((validity != validity.narrow(other, 0, 1)).any()) for other in range(validity.ndim)]
+        changes = bool((validity != validity.narrow(axis, 0, 1)).any())
         sizes = {mask.shape[1] for mask in self.validity.masks if mask.ndim == 2}
         packed = self.validity.packed if axis == 0 and sizes else set[int]()
-        return changes[axis] and source.shape[axis] in sizes | packed
+        return changes and source.shape[axis] in sizes | packed
 
     def is_bad(self, tensor: Tensor) -> bool:
         """Whether real entries differ."""
@@ -324,8 +279,6 @@ class Recorder(Twins):
     def _who_wrote(self, tensors: list[Tensor]) -> list[int]:
         return list(dict.fromkeys(n for tensor in tensors for n in self._writers.get(any_key(tensor), [])))
 
-    # walking back
-
     def mixing(self, ends: list[Tensor]) -> list[Event]:
         """The operations that mix padding into what reaches ``ends``, the first ones first."""
         waiting, seen = self._who_wrote(ends), set[int]()
@@ -334,5 +287,5 @@ class Recorder(Twins):
             if number not in seen:
                 seen.add(number)
                 event = self.events[number]
-                waiting += event.causes if event.bad and not event.mixes else []
+                waiting += event.causes if event.share and not event.mixes else []
         return [self.events[number] for number in sorted(seen) if self.events[number].mixes]

@@ -191,10 +191,6 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
         "positions = torch.cat([torch.arange(length) for length in lengths])   # they restart in each document",
         "loss = losses.sum() / (labels != -100).sum()   # not the length of the pack",
     ),
-    "batch-bits": (
-        "y = torch.cat([model(row[None]) for row in x])   # sample by sample, or in batches of a fixed size",
-        "torch.testing.assert_close(alone, among)   # a tolerance instead of bits",
-    ),
     "future-leak": (
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",

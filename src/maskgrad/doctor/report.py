@@ -73,10 +73,8 @@ class Report:
 
     def add(self, findings: Sequence[Finding]) -> None:
         """Add findings, each kind once per line."""
-        known = {identity(finding) for finding in self.findings}
         for finding in findings:
-            if identity(finding) not in known:
-                known.add(identity(finding))
+            if identity(finding) not in map(identity, self.findings):
                 self.findings.append(finding)
 
     def note(self, note: Note) -> None:
@@ -94,12 +92,17 @@ class Report:
         self.add(other.findings)
         for note in other.notes:
             self.note(note)
+        for skipped in other.skipped:
+            self.skip(skipped)
         self.experiments += other.experiments
         self.inventory += other.inventory
-        self.skipped += [skipped for skipped in other.skipped if skipped not in self.skipped]
 
     def __str__(self) -> str:
-        lines = [_headline(self), *_aligned(table_of(self.inventory) if self.inventory else [])]
+        count = len(self.findings)
+        lines = [f"{count} finding{'s' * (count != 1)}"]
+        if not count and self.unexamined:
+            lines = ["incomplete: nothing was found, but not all was examined that may be wrong"]
+        lines += _aligned(table_of(self.inventory) if self.inventory else [])
         lines += [f"\n{finding}" for finding in self.findings]
         parts: dict[str, Sequence[Any]] = {
             "not examined": self.unexamined,
@@ -114,37 +117,19 @@ class Report:
         """Plain data."""
         return {"verdict": self.verdict, "ok": self.ok, "unexamined": self.unexamined, **asdict(self)}
 
-    @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Report:
-        """Rebuild a report from :meth:`as_dict`, also after JSON."""
-        return cls(
-            [Finding(**finding) for finding in plain["findings"]],
-            [Note(**note) for note in plain["notes"]],
-            [Experiment(**tried) for tried in plain["experiments"]],
-            [Part.from_dict(part) for part in plain["inventory"]],
-            [Skipped(**skipped) for skipped in plain["skipped"]],
-        )
-
     def to_json(self, path: str | Path | None = None) -> str:
         """The report as JSON; written to ``path`` too if that is given."""
-        text = json.dumps(self.as_dict(), indent=2)
-        if path is not None:
-            Path(path).write_text(text + "\n", encoding="utf-8")
-        return text
+        return _written(json.dumps(self.as_dict(), indent=2), path)
 
     def to_html(self, path: str | Path | None = None) -> str:
         """The report as one HTML page with the program's lines; written to ``path`` too if that is given."""
-        text = _page(self)
-        if path is not None:
-            Path(path).write_text(text, encoding="utf-8")
-        return text
+        return _written(_page(self), path)
 
 
-def _headline(report: Report) -> str:
-    count = len(report.findings)
-    if not count and report.unexamined:
-        return "incomplete: nothing was found, but not all was examined that may be wrong"
-    return f"{count} finding{'s' * (count != 1)}"
+def _written(text: str, path: str | Path | None) -> str:
+    if path is not None:
+        Path(path).write_text(text + "\n", encoding="utf-8")
+    return text
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

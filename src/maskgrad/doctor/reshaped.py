@@ -114,7 +114,7 @@ def _raised(error: Exception) -> str:
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation with a different result: " if entry else ""
-    message = f"{where}{words}, {difference.words('after')}"
+    message = f"{where}{words}, {difference.words()}"
     return Finding.at(entry, kind, message, affected=difference.numbers())
 
 

@@ -23,7 +23,7 @@ from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "StepRunner", "gradients_of", "reached", "with_gradient"]
+__all__ = ["Outcome", "StepRunner", "named", "parameters_of", "reached"]
 
 
 @dataclass
@@ -54,35 +54,26 @@ class Outcome:
 class StepRunner:
     """Runs a step under a mode as often as needed, each time from the same state.
 
-    Args:
-        step: function of the batch that returns the loss; it may call ``backward`` itself.
-        batch: what it is given.
-        model: whose parameters are named; found by watching which modules are called if None.
+    Parameters have the names of ``model``, or of the modules that the step calls first.
     """
 
     def __init__(self, step: Callable[[Any], Any], batch: Any, model: nn.Module | None) -> None:
         self.step, self.presented = step, Presented(batch)
         self.batch = with_own_memory(self.presented.batch)
-        self.roots: list[nn.Module] = [model] if model is not None else []
-        if model is not None:
-            check_examinable(model)
-        self._found_roots = model is not None
-        self._state = State(step, model, [tensor_of(held) for held in fields(self.batch).values()])
+        self.roots: list[nn.Module] = []
+        self._state = State(step, [tensor_of(held) for held in fields(self.batch).values()])
         #: labels that losses ignore in all runs
         self.ignored: IgnoredLabels | None = None
         #: how many rows the outermost modules were given in the first run, call by call
         self.rows: list[int] = []
+        self._looks_for_roots = model is None
+        if model is not None:
+            self._add_root(model)
 
     def run(self, mode: Guarded, batch: Any = None, after: Callable[[Outcome], Any] | None = None) -> Any:
         """Run the step and its backward pass under ``mode``, then restore everything.
 
-        Args:
-            mode: the mode; its twins and records may be read afterwards.
-            batch: another batch than that of the runner.
-            after: called with the outcome before anything is restored.
-
-        Returns:
-            what ``after`` returns, else the outcome.
+        ``after`` is called with the outcome before that, and what it returns is returned.
         """
         mode.sends_nothing = True
         if self.ignored is not None:
@@ -94,7 +85,7 @@ class StepRunner:
                 self._state.run(mode.keep, sees_late_reads=mode.sees_late_reads),
                 without_replication(),
                 torch.compiler.set_stance("force_eager"),
-                self._watch_modules(),
+                contextlib.nullcontext() if self.rows else self._watched_modules(),
                 mode,
                 torch.enable_grad(),
             ):
@@ -104,18 +95,16 @@ class StepRunner:
             outcome = self._outcome(loss, given)
             return outcome if after is None else after(outcome)
         finally:
+            self.rows = self.rows or [0]
             self._state.restore()
             mode.restore()
-
-    def rewind(self) -> None:
-        """Random numbers are drawn again from the state of the beginning."""
-        self._state.rewind()
 
     def _outcome(self, loss: Tensor | None, batch: Any) -> Outcome:
         known = self._state.leaves()
         before = {id(leaf) for leaf in known} - {id(tensor_of(held)) for held in fields(batch).values()}
         made = [leaf for leaf in reached(loss) if id(leaf) not in {id(leaf) for leaf in known}]
-        leaves = with_gradient([*known, *made], self.parameters())
+        named_leaves = named([*known, *made], self.roots)
+        leaves = {name: leaf for name, leaf in named_leaves if leaf.grad is not None}
         gradients: dict[str, Any] = {name: leaf.grad for name, leaf in leaves.items()}
         for leaf in made:  # by the step itself: it had no gradient
             leaf.grad = None
@@ -126,15 +115,8 @@ class StepRunner:
         """Inside, runs compute in float64."""
         return in_double(self.roots)
 
-    def parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Names and parameters of the modules that the step calls."""
-        for place, root in enumerate(self.roots):
-            above = f"{place}." if len(self.roots) > 1 else ""
-            for name, parameter in root.named_parameters():
-                yield f"{above}{name}", parameter
-
-    def replicas(self) -> nn.Module | None:
-        """A module of which other ranks have replicas, and examine them as well."""
+    def replicas(self) -> Any:
+        """A module of which other ranks have replicas, and examine them as well; None without."""
         inside = (module for root in self.roots for module in root.modules())
         return next((module for module in inside if isinstance(module, REPLICATING)), None)
 
@@ -152,33 +134,27 @@ class StepRunner:
         self.presented.turn(keys)
         self.batch = self.presented.batch
 
-    @contextlib.contextmanager
-    def _watch_modules(self) -> Iterator[None]:
-        """In the first run: note which modules the step itself calls."""
-        if self._found_roots and self.rows:
-            yield
-            return
+    def _add_root(self, module: nn.Module) -> None:
+        check_examinable(module)
+        self.roots.append(module)
+        self._state.add(module)
+
+    def _watched_modules(self) -> contextlib.AbstractContextManager[None]:
+        """Notes which modules the step itself calls."""
         inside: list[nn.Module] = []
 
         def enter(module: nn.Module, args: Any) -> None:
             if not inside:
-                if not self._found_roots and module not in self.roots:
-                    self.roots.append(module)
-                    check_examinable(module)
-                    self._state.add(module)
+                if self._looks_for_roots and module not in self.roots:
+                    self._add_root(module)
                 self.rows.append(next((t.size(0) for t in tensors_in(args) if t.is_nested or t.ndim), 0))
             inside.append(module)
 
-        def leave(module: nn.Module, args: Any, output: Any) -> None:
+        def leave(*_: Any) -> None:
             if inside:
                 inside.pop()
 
-        try:
-            with module_calls(enter, leave):
-                yield
-        finally:
-            self._found_roots = True
-            self.rows = self.rows or [0]
+        return module_calls(enter, leave)
 
 
 def call_step(step: Callable[[Any], Any], presented: Presented, batch: Any) -> Any:
@@ -189,11 +165,9 @@ def call_step(step: Callable[[Any], Any], presented: Presented, batch: Any) -> A
 def _loss_of(returned: Any) -> Tensor | None:
     if isinstance(returned, MaskedTensor):
         returned = returned.filled(0.0)
-    loss = returned if isinstance(returned, Tensor) else getattr(returned, "loss", None)
-    if loss is None and isinstance(returned, dict):
-        loss = returned.get("loss")
     if returned is None or isinstance(returned, (int, float)):
         return None  # allowed to a step that calls backward itself
+    loss = returned.get("loss") if isinstance(returned, dict) else getattr(returned, "loss", returned)
     if not isinstance(loss, Tensor):
         raise ExaminationError(
             f"step: expected the loss, a tensor with one entry, found {type(returned).__name__}; "
@@ -236,22 +210,19 @@ def reached(loss: Tensor | None) -> list[Tensor]:
     return found
 
 
-def with_gradient(leaves: list[Tensor], parameters: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """The leaves that got a gradient, by the names of the parameters that they are."""
-    names = {id(parameter): name for name, parameter in parameters}
-    return {
-        names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"): leaf
+def named(leaves: Iterable[Tensor], roots: Iterable[nn.Module]) -> list[tuple[str, Tensor]]:
+    """Leaves with the names of the parameters that they are."""
+    names = {id(param): name for name, param in parameters_of(roots)}
+    return [
+        (names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"), leaf)
         for place, leaf in enumerate(leaves)
-        if leaf.grad is not None
-    }
+    ]
 
 
-def gradients_of(
-    roots: Iterable[nn.Module], loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None
-) -> dict[str, Any]:
-    """The gradients of a loss by the names of their parameters; ``pairs`` if they are not in ``.grad``."""
-    params = [found for root in roots for found in root.named_parameters()]
-    if pairs is None:
-        return {name: leaf.grad for name, leaf in with_gradient(reached(loss), params).items()}
-    names = {id(param): name for name, param in params}
-    return {names.get(id(leaf), f"leaf {n}"): gradient for n, (leaf, gradient) in enumerate(pairs)}
+def parameters_of(roots: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """Names and parameters of modules."""
+    roots = list(roots)
+    for place, root in enumerate(roots):
+        above = f"{place}." if len(roots) > 1 else ""
+        for name, parameter in root.named_parameters():
+            yield f"{above}{name}", parameter

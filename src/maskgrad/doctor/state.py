@@ -11,6 +11,7 @@ import copy
 import gc
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -115,25 +116,17 @@ class State:
     """What runs of a step may change besides the memory of tensors, as it is now.
 
     Gradients, flags and hooks of modules, states of optimizers, random numbers, and what is counted in Python.
-
-    Args:
-        things: the step, its model and its batch; see :func:`objects_with_state`.
     """
 
     def __init__(self, *things: Any) -> None:
         # the global one of numpy is meant
         self._random = random_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
-        #: leaves with their gradients and rows that wait for updates
-        self._leaves: dict[int, tuple[Tensor, Tensor | None, Any]] = {}
-        #: rows of which the last write was that of their own optimizer
-        self._own: list[tuple[Tensor, Any]] = []
+        #: puts back one thing each, in this order
+        self._undo: list[Callable[[], Any]] = []
+        self._leaves: dict[int, Tensor] = {}
         self._modules: dict[int, nn.Module] = {}
-        #: tables, and what was in them, of which deeper parts may change as well
-        self._tables: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._flags: list[tuple[Any, str, bool]] = []
-        self._hooks: list[tuple[nn.Parameter, str, dict[Any, Any]]] = []
-        #: of each optimizer that has made a step: states and groups
-        self._optimizers: dict[int, list[tuple[Any, dict[Any, Any]]]] = {}
+        #: that have made a step
+        self._optimizers: list[Any] = []
         self._keep: Callable[[Tensor], None] | None = None
         self.add(*things)
 
@@ -142,51 +135,53 @@ class State:
         if all(id(thing) in self._modules for thing in things):
             return
         leaves, counters, modules = objects_with_state(*things)
+        own = []
         for leaf in leaves:
             if id(leaf) in self._leaves:
                 continue
+            self._leaves[id(leaf)] = leaf
+            self._undo.append(partial(setattr, leaf, "grad", leaf.grad))
             rows = lazy_rows_of(leaf)
-            self._leaves[id(leaf)] = leaf, leaf.grad, rows
-            if rows is not None:
+            if rows is None:
+                self._undo.append(partial(forget_lazy_rows, leaf))
+            else:
                 counters.append(rows)
                 # rows that their own optimizer has written last, and not a load
-                self._own += [(leaf, rows)] if rows.version == leaf._version else []
+                own += [partial(_own, leaf, rows)] if rows.version == leaf._version else []
             if self._keep is not None:
                 leaf.grad = None
-        self._tables += [(vars(thing), _copied(vars(thing))) for thing in counters]
+        for thing in counters:
+            self._undo.append(partial(_refill_deeply, vars(thing), _copied(vars(thing))))
+        self._undo += own
         for module in modules:
             if id(module) not in self._modules:
                 self._modules[id(module)] = module
                 self._add_module(module)
 
     def _add_module(self, module: nn.Module) -> None:
-        self._flags.append((module, "training", module.training))
-        self._tables += [
-            (table, dict(table))
-            for name, table in vars(module).items()
-            if name.endswith(("hooks", "hooks_with_kwargs", "hooks_always_called"))
-            and isinstance(table, dict)
-        ]
-        for param in vars(module)["_parameters"].values():
+        inside = vars(module)
+        tables = [held for name, held in inside.items() if "hooks" in name and isinstance(held, dict)]
+        self._undo += [partial(_refill, table, dict(table)) for table in tables]
+        self._undo.append(partial(setattr, module, "training", module.training))
+        for param in inside["_parameters"].values():
             if param is not None:
-                self._flags.append((param, "requires_grad", param.requires_grad))
-                self._hooks += [(param, name, dict(getattr(param, name) or {})) for name in _HOOKS]
+                self._undo.append(partial(setattr, param, "requires_grad", param.requires_grad))
+                hooks = {name: dict(getattr(param, name) or {}) for name in _HOOKS}
+                self._undo.append(partial(_refill_hooks, param, hooks))
 
     def leaves(self) -> list[Tensor]:
         """All of which the gradient is known."""
-        return [leaf for leaf, _, _ in self._leaves.values()]
+        return list(self._leaves.values())
 
     @contextlib.contextmanager
     def run(self, keep: Callable[[Tensor], None], *, sees_late_reads: bool) -> Iterator[None]:
-        """Inside, leaves have no gradient at first.
+        """Inside, leaves have no gradient at first; ``keep`` is given what an optimizer writes.
 
-        Args:
-            keep: keeps the memory of a tensor that an optimizer writes.
-            sees_late_reads: whether the run looks for reads of stale rows, also if the step has warned before.
+        Reads of stale rows warn again if the run ``sees_late_reads``.
         """
         self._keep = keep
-        for leaf, _, rows in self._leaves.values():
-            leaf.grad = None
+        for leaf in self.leaves():
+            leaf.grad, rows = None, lazy_rows_of(leaf)
             if rows is not None:
                 rows.is_read_in_time = not sees_late_reads
         handle = register_optimizer_step_pre_hook(self._keep_optimizer)
@@ -196,48 +191,44 @@ class State:
             handle.remove()
 
     def _keep_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
-        if id(optimizer) not in self._optimizers:
+        if not any(optimizer is known for known in self._optimizers):
+            self._optimizers.append(optimizer)
             states = [state for state in optimizer.state.values() if isinstance(state, dict)]
             tables = [optimizer.state, *optimizer.param_groups, *states]
-            self._optimizers[id(optimizer)] = [(table, dict(table)) for table in tables]
+            self._undo += [partial(_refill, table, dict(table)) for table in tables]
         params = [group["params"] for group in optimizer.param_groups]
         for tensor in tensors_in([params, list(optimizer.state.values())]):
             assert self._keep is not None
             self._keep(tensor)
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Put everything back; random numbers are drawn again from the state of the beginning."""
         self._keep = None
-        for tables in self._optimizers.values():
-            for table, before in tables:
-                _refill(table, before)
-        for leaf, gradient, rows in self._leaves.values():
-            leaf.grad = gradient
-            if rows is None:
-                forget_lazy_rows(leaf)
-        for table, before in self._tables:
-            _refill(table, _copied(before))
-        for thing, name, flag in self._flags:
-            if getattr(thing, name) is not flag:
-                setattr(thing, name, flag)
-        for param, name, before in self._hooks:
-            table = getattr(param, name)
-            if table is not None and table.keys() != before.keys():
-                _refill(table, before)
-        for leaf, rows in self._own:
-            rows.version = leaf._version
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Random numbers are drawn again from the state of the beginning."""
+        for undo in self._undo:
+            undo()
         set_random_state(self._random[0])
         random.setstate(self._random[1])
         np.random.set_state(self._random[2])  # noqa: NPY002
 
 
+def _own(leaf: Tensor, rows: Any) -> None:
+    rows.version = leaf._version
+
+
 def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:
     table.clear()
     table.update(before)
+
+
+def _refill_deeply(table: dict[Any, Any], before: dict[Any, Any]) -> None:
+    _refill(table, _copied(before))
+
+
+def _refill_hooks(param: nn.Parameter, before: dict[str, dict[Any, Any]]) -> None:
+    for name, table in before.items():
+        now = getattr(param, name)
+        if now is not None and now.keys() != table.keys():
+            _refill(now, table)
 
 
 def _copied(value: Any) -> Any:

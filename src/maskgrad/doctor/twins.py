@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
@@ -27,10 +28,12 @@ from maskgrad.doctor.operations import (
     same,
     tensors_in,
 )
-from maskgrad.doctor.ranks import passes_on
 from maskgrad.doctor.state import random_state, set_random_state
 
-__all__ = ["Twins"]
+__all__ = ["SENT", "Twins"]
+
+#: why what other ranks send was not tracked
+SENT = "data that depends on padding is sent to other ranks and not tracked there"
 
 #: bytes; twins up to this size may outlive their tensors for a while
 _SMALL = 2**14
@@ -49,8 +52,6 @@ class Twins(Guarded):
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._sentinels: set[int] = set()
         self._workspaces: set[int] = set()
-        #: for memory of what comes from other ranks: where, and by how much, it will be apart from its twin
-        self._sent: dict[int, list[tuple[Tensor, Tensor, Tensor, Any]]] = {}
         self._fresh = 0
         self._looks_at_views = type(self)._follow is not Twins._follow
         #: operations that failed on other padding, or gave a result of another shape: line, and what happened
@@ -66,12 +67,6 @@ class Twins(Guarded):
         if key is None:
             other: Tensor | None = self._others.get(tensor)
             return other
-        if key in self._sent:
-            for target, unequal, apart, known in self._sent.pop(key):
-                twin = target + apart if _is_number(target) else apart
-                self.set_twin(target, torch.where(unequal, twin, target))
-                self.received(target, known)
-                self._drop_equal_copy(target)
         entry = self._storages.get(key)
         if entry is None:
             return None
@@ -80,13 +75,7 @@ class Twins(Guarded):
         return whole if whole is not None and _same_geometry(tensor, whole) else on(storage, tensor)
 
     def set_twin(self, tensor: Tensor, twin: Tensor, *, sentinel: bool = False) -> None:
-        """Let ``twin`` stand for ``tensor`` in the second run.
-
-        Args:
-            tensor: tensor of the program.
-            twin: tensor of the same shape and dtype.
-            sentinel: comparisons with numbers and losses that ignore a label see the tensor itself.
-        """
+        """Let ``twin`` stand for ``tensor`` in the second run; tests of a ``sentinel`` see the tensor itself."""
         key = key_of(tensor)
         if key is None:
             self._others[tensor] = twin
@@ -121,7 +110,10 @@ class Twins(Guarded):
     def run(self, call: Operated) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
         if call.facts.collective:
-            return self._send(call)
+            if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
+                return call()
+            if not self.sends_nothing and dist.get_world_size() > 1:
+                return self._send(call)
         if call.facts.view:
             result = call()
             if self._looks_at_views or self._others:
@@ -142,37 +134,20 @@ class Twins(Guarded):
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
     def _send(self, call: Operated) -> Any:
-        """An exchange between ranks, once.
-
-        A second one would find no partner, and a result is not there yet when the operation returns. So the difference
-        between tensor and twin is kept, and added to the result when something first reads it: by then the program has
-        waited for it.
-        """
-        if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
-            return call()
-        before = {
-            index: (tensor.clone(), twin, self.sent(tensor))
-            for index, tensor in enumerate(call.inputs)
-            if (twin := self.twin(tensor)) is not None
-        }
-        passed = passes_on(call.facts, call.args)
+        """An exchange between ranks, once: a second one would find no partner."""
+        if any(self._depends(tensor) for tensor in call.inputs):
+            self.note_not_followed(call.facts.name, SENT)
         result = call()
-        targets = call.inputs if call.facts.writes else tensors_in(result)
-        for index, (old, twin, known) in before.items():
-            target = targets[index] if index < len(targets) else None
-            key = None if target is None else key_of(target)
-            if target is not None and key is not None and target.shape == old.shape:
-                new = twin if passed else old
-                apart = new - old if _is_number(old) else new.clone()
-                self._sent.setdefault(key, []).append((target.detach(), old.ne(new), apart, known))
-            elif not same(old, twin):
-                why = "data that depends on padding is sent to other ranks and not tracked there"
-                self.note_not_followed(call.facts.name, why)
+        for tensor in call.written if call.facts.writes else tensors_in(result):
+            self.forget(key_of(tensor) or 0)
         return result
 
     def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor leaves PyTorch; whether it depends on padding."""
         super().leaves_torch(tensor)
+        return self._depends(tensor)
+
+    def _depends(self, tensor: Tensor) -> bool:
         twin = self.twin(tensor)
         return twin is not None and not same(tensor, twin)
 
@@ -196,10 +171,7 @@ class Twins(Guarded):
 
         seen = self._seen(call, with_twin, twins) if facts.looks else other
         twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
-        keeps = facts.name in COPIES or facts.name in (
-            "masked_fill",
-            "where",
-        )  # which write constants as well
+        keeps = facts.name in COPIES | {"masked_fill", "where"}  # which write constants as well
         marked = keeps and any(key_of(tensor) in self._sentinels for tensor in with_twin)
         before = self.before(call)
         generator = call.kwargs.get("generator")
@@ -224,7 +196,9 @@ class Twins(Guarded):
             elif targets and key_of(output) in targets:
                 continue
             elif output.shape != twin.shape:
-                self._note_shape(call, output)
+                self.note_not_followed(
+                    call.facts.name, f"the shape {tuple(output.shape)} depends on the padding"
+                )
             elif index in facts.workspaces or not same(output, twin):
                 self.set_twin(output, twin, sentinel=marked)
                 if index in facts.workspaces:
@@ -280,30 +254,17 @@ class Twins(Guarded):
         if whole and same(tensor, twin):
             self.forget(key)
 
-    # what recorders add
-
-    def before(self, call: Operated) -> Any:  # noqa: ARG002
-        """Called before both runs of an operation; the result is passed on to :meth:`twinned`."""
-        return None
+    def before(self, call: Operated) -> Any:
+        """For recorders: called before both runs of an operation; the result is passed on to :meth:`twinned`."""
 
     def twinned(self, call: Operated, result: Any, before: Any) -> None:
-        """An operation ran twice."""
-
-    def sent(self, tensor: Tensor) -> Any:  # noqa: ARG002
-        """A tensor goes to other ranks; the result is given to :meth:`received`."""
-        return None
-
-    def received(self, target: Tensor, known: Any) -> None:
-        """The tensor ``target`` holds what came back."""
+        """For recorders: an operation ran twice."""
 
     def note_not_followed(self, name: str, why: str) -> None:
         """An operation could not be run with other padding."""
         note = here(), f"{name} was not tracked with changed padding: {why}"
         if note not in self.not_followed:
             self.not_followed.append(note)
-
-    def _note_shape(self, call: Operated, output: Tensor) -> None:
-        self.note_not_followed(call.facts.name, f"the shape {tuple(output.shape)} depends on the padding")
 
     def _follow(self, call: Operated, result: Any) -> None:
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
@@ -312,7 +273,9 @@ class Twins(Guarded):
         twins = call.func(*mapped(self.other, call.args), **mapped(self.other, call.kwargs))
         for output, twin in zip(flat(result), flat(twins), strict=False):
             if isinstance(output, Tensor) and output.shape != twin.shape:
-                self._note_shape(call, output)
+                self.note_not_followed(
+                    call.facts.name, f"the shape {tuple(output.shape)} depends on the padding"
+                )
             elif isinstance(output, Tensor):
                 self.set_twin(output, twin)
 
@@ -331,10 +294,6 @@ def _has_one_id(tensor: Tensor, twin: Tensor) -> bool:
     """Whether all that was rewritten is one id, that of padding: the tokens of another document are several."""
     rewritten = tensor[differing(tensor, twin)]
     return not tensor.is_floating_point() and bool((rewritten == rewritten[:1]).all())
-
-
-def _is_number(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
 
 
 def _same_geometry(a: Tensor, b: Tensor) -> bool:

@@ -25,18 +25,13 @@ _FEW = 64
 
 
 class Variables:
-    """What a program may have made a batch of; of a tensor and a part of it, such as ``ids[:, :-1]``, the tensor.
-
-    Attributes:
-        tensors: the tensors by name, those of the arguments first.
-    """
+    """What a program may have made a batch of; of a tensor and a part of it, such as ``ids[:, :-1]``, the tensor."""
 
     def __init__(self, arguments: Mapping[Key, Any]) -> None:
-        self.tensors: dict[Key, Tensor] = {}
+        #: by name, those of the arguments first
+        self.tensors: dict[Key, Any] = {}
         #: a part, the key of the tensor that it is of, the axis, its first position, and how many positions it lacks
         self._parts: list[tuple[Tensor, Key, int, int, int]] = []
-        #: NumPy's arrays by name, which are examined as tensors
-        self._arrays: dict[Key, np.ndarray[Any, Any]] = {}
         found: dict[Key, Any] = {}
         for key, held in [*_held(arguments), *_of_functions(sys._getframe(1))]:
             if not any(held is other for other in found.values()):
@@ -44,8 +39,6 @@ class Variables:
                 while name in found:  # another function's variable
                     name = f"{name}'"
                 found[name] = held
-        self._arrays |= {name: held for name, held in found.items() if isinstance(held, np.ndarray)}
-        found |= {name: torch.from_numpy(np.array(held)) for name, held in self._arrays.items()}
         for key, tensor in found.items():
             wholes = [(name, other, *at) for name, other in found.items() if (at := _place(tensor, other))]
             if wholes:
@@ -54,17 +47,16 @@ class Variables:
             else:
                 self.tensors[key] = tensor
 
-    def put(self, new: Mapping[Key, Tensor]) -> None:
+    def put(self, new: Mapping[Key, Any]) -> None:
         """Replace the contents of the tensors in place, for all that refer to them."""
-        for key, tensor in self.tensors.items():
-            if new[key] is tensor:
+        for key, held in self.tensors.items():
+            if new[key] is held:
                 continue
-            tensor.data = new[key].detach()
-            if key in self._arrays:
-                self._arrays[key].resize(
-                    new[key].shape, refcheck=False
-                )  # nothing else uses it in this process
-                self._arrays[key][...] = new[key].numpy()
+            if isinstance(held, Tensor):
+                held.data = new[key].detach()
+            else:
+                held.resize(new[key].shape, refcheck=False)  # nothing else uses it in this process
+                held[...] = new[key]
         for part, key, axis, start, missing in self._parts:
             part.data = new[key].detach().narrow(axis, start, new[key].shape[axis] - missing)
 
@@ -83,19 +75,19 @@ def _held(held: Any) -> Iterator[tuple[Key, Any]]:
         held = {0: held}
     if isinstance(held, (Mapping, list, tuple)) and len(held) > _FEW:
         return
-    if isinstance(held, Mapping):
-        yield from (
-            (k, a) for k, a in held.items() if isinstance(a, np.ndarray) and a.dtype.kind in "bif" and a.ndim
-        )
+    arrays = held.items() if isinstance(held, Mapping) else ()
+    yield from ((k, a) for k, a in arrays if isinstance(a, np.ndarray) and a.dtype.kind in "bif" and a.ndim)
     for key, tensor in fields(held).items():
         plain = isinstance(tensor, Tensor) and not isinstance(tensor, nn.Parameter)
         if plain and tensor.ndim and tensor.grad_fn is None:
             yield key, tensor
 
 
-def _place(part: Tensor, whole: Tensor) -> tuple[int, int] | None:
+def _place(part: Any, whole: Any) -> tuple[int, int] | None:
     """The axis and the first position of a tensor that has some positions of another, in its memory; None if not."""
-    if key_of(part) is None or key_of(part) != key_of(whole) or part.ndim != whole.ndim or part.ndim < 2:
+    if not (isinstance(part, Tensor) and isinstance(whole, Tensor)) or key_of(part) is None:
+        return None
+    if key_of(part) != key_of(whole) or part.ndim != whole.ndim or part.ndim < 2:
         return None
     axes = [axis for axis in range(part.ndim) if part.shape[axis] != whole.shape[axis]]
     if len(axes) != 1 or axes[0] > 1 or part.stride() != whole.stride():

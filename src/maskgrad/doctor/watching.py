@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.black_boxes import OUTSIDE
 from maskgrad.doctor.case import PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import Difference, compare_twins
+from maskgrad.doctor.comparison import compare_twins, ends_of
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
@@ -27,8 +27,9 @@ from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.runner import Outcome, gradients_of
+from maskgrad.doctor.runner import Outcome, named, reached
 from maskgrad.doctor.stock import Stock
+from maskgrad.doctor.twins import SENT
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
 from maskgrad.doctor.variants import KINDS
@@ -62,20 +63,21 @@ class Watch:
         self.passes = 0  # backward, of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
-        self._calls: list[tuple[nn.Module, inspect.BoundArguments]] = []
-        self._influence_is_known = False
+        self._call: tuple[nn.Module, inspect.BoundArguments] | None = None
+        self._influence_is_known = self._lengths_are_known = False
+        #: the twins of this step; what is padded in it, the tensors with that padding, and what was changed there
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
-        self._batch: Any = None
+        self._batch: dict[Key, Any] = {}
+        self._changed: list[str] = []
+        self._recognised = False
         #: the program at the beginning of this step, and in the process of a run that run
         self._snapshot: Snapshot | None = None
         self._run: Continued | None = None
-        self._lengths_are_known = False
         self._not_forked = ""
-        self._changed = ""
-        #: the tensors of the batches and arguments of this step
+        #: the tensors of the batches and arguments, and arrays and lists as tensors, which are not followed
         self._seen: dict[Key, Any] = {}
-        self._arrays: dict[Key, Any] = {}  # and lists, as tensors: these are not followed
+        self._arrays: dict[Key, Any] = {}
         self._busy = False
         self._roots: list[nn.Module] = []
 
@@ -102,9 +104,10 @@ class Watch:
     def _patience(self) -> int:
         return max(8, 4 * self._wanted)
 
-    def is_inside_examination(self) -> bool:
-        """Whether a step runs that ``examine`` has called inside the block: it is none of the program's."""
-        return self._run is None and is_examining()
+    @property
+    def is_off(self) -> bool:
+        """Whether what runs is not the program's: it is ours, or a step that ``examine`` has called in the block."""
+        return self._busy or (self._run is None and is_examining())
 
     def read_by_loss(self, losses: Any) -> None:
         """A backward pass begins: labels that the loss ignores are no forgotten padding."""
@@ -116,24 +119,22 @@ class Watch:
 
         What is returned the program goes on with: the batch itself, but for a run of an experiment in its own process.
         """
-        if self._busy or self.done or self._recorder is not None or self._run is not None:
+        if self.done or self._recorder is not None or self._run is not None:
             return batch
         if of_loader:
             self._forget()
             batch = self._remembered(batch)
         if self._run is None:
-            with self._apart():
-                self._begin(batch)
+            self._begin(batch)
         return batch
 
     def _remembered(self, batch: Any) -> Any:
         """Keep the program as it is now, to go on from here with other batches."""
-        tensors = [tensor_of(held) for held in fields(batch).values()]
-        tensors += [parameter for root in self._roots for parameter in root.parameters()]
         # in the first step, which is examined for leaks first, modules are not known yet
         if self._lengths_are_known or not self.passes or self._wanted < 2:
             return batch
-        self._not_forked = why_not_forked(tensors)
+        tensors = [tensor_of(held) for held in fields(batch).values()]
+        self._not_forked = why_not_forked([*tensors, *(p for root in self._roots for p in root.parameters())])
         if self._not_forked:
             return batch
         self._snapshot = Snapshot(batch, self._roots)
@@ -145,17 +146,17 @@ class Watch:
 
     def _begin(self, batch: Any) -> None:
         """Rewrite what is padded in a batch, if it is not rewritten yet."""
-        if self._recorder is not None:  # of what is rewritten already, nothing is to be said
-            kept = {key: held for key, held in fields(batch).items() if self._is_new(tensor_of(held))}
-            batch = {key: held for key, held in kept.items() if key not in self._seen}
-        inside = fields(batch)
-        self._seen |= inside
-        plain = fields(Presented(batch).batch)
-        self._arrays |= {key: held for key, held in plain.items() if key not in inside}
-        paddings = self.stock.recognised(batch, self._padding, self._is_new)
-        if not paddings and self._recorder is None:
-            return
-        self._rewrite(paddings, inside)
+        with self._apart():
+            if self._recorder is not None:  # of what is rewritten already, nothing is to be said
+                new = {key: held for key, held in fields(batch).items() if self._is_new(tensor_of(held))}
+                batch = {key: held for key, held in new.items() if key not in self._seen}
+            inside = fields(batch)
+            self._seen |= inside
+            plain = fields(Presented(batch).batch)
+            self._arrays |= {key: held for key, held in plain.items() if key not in inside}
+            paddings = self.stock.recognised(batch, self._padding, self._is_new)
+            if paddings:
+                self._rewrite(paddings, inside)
 
     def _is_new(self, tensor: Tensor) -> bool:
         return self._recorder is None or self._recorder.twin(tensor) is None
@@ -171,34 +172,37 @@ class Watch:
         else:
             recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
         changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
-        if not changed:
-            self.steps += (
-                self._recorder is None
-            )  # nothing of this kind can be written there, such as NaN among ids
+        if not changed:  # nothing of this kind can be written there, such as NaN among ids
+            self.steps += self._recorder is None
             return
-        self._changed = ", ".join(filter(None, [self._changed if self._recorder else "", *map(str, changed)]))
-        if self._progress is not None:
-            self._progress(f"padding-leak, {KINDS[kind]} in {self._changed}", self.steps, self._wanted)
-        self._paddings = [*(self._paddings if self._recorder else ()), *paddings]
-        self._batch = {**(self._batch if self._recorder else {}), **inside}
+        self._changed += map(str, changed)
+        self._show(f"padding-leak, {KINDS[kind]} in {', '.join(self._changed)}", self.steps)
+        self._recognised = True
+        self._paddings += paddings
+        self._batch |= inside
         self.stock.rewritten(paddings, changed)
         if self._recorder is None:
             self._recorder = recorder
             recorder.__enter__()
 
+    def _show(self, name: str, step: int) -> None:
+        if self._progress is not None:
+            self._progress(name, step, self._wanted)
+
     def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
-        if self._busy or self.done:
+        if self.done:
             return
         if not self._roots and is_sharded(module):
             self._leave()
             self._wanted = 0
-            self.report.note(Note("padding-leak", NOT_WATCHED.format(type(module).__name__)))
+            self._note("padding-leak", NOT_WATCHED.format(type(module).__name__))
             return
-        if module not in self._roots and not any(module is m for root in self._roots for m in root.modules()):
+        if not any(module is inner for root in self._roots for inner in root.modules()):
             self._roots.append(module)
         if self._run is not None:
             return
+        is_root = module in self._roots
         try:
             call = inspect.signature(module.forward).bind(*args, **kwargs)
         except (TypeError, ValueError):
@@ -206,7 +210,7 @@ class Watch:
         arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
         # what another module has computed is no batch
         arguments = {key: held for key, held in arguments.items() if getattr(held, "grad_fn", None) is None}
-        if self._recorder is None and module in self._roots and self._snapshot is None:
+        if self._recorder is None and is_root and self._snapshot is None:
             variables = Variables(arguments)
             variables.put(self._remembered(variables.tensors))
             if self._run is not None:
@@ -217,34 +221,36 @@ class Watch:
             return
         if self._recorder is None:
             self.batch(arguments)
-        elif module in self._roots and self._padding is None:
-            with self._apart():
-                self._begin(arguments)
-        if call is not None and module in self._roots and not self._calls:
-            self._calls.append((module, call))
+        elif is_root and self._padding is None:
+            self._begin(arguments)
+        if call is not None and is_root and self._call is None:
+            self._call = module, call
 
     def _read_by_table(self, table: nn.Embedding, ids: Any) -> None:
         """Ids that are padded with the table's own id of padding: nothing else in the program may say so."""
         if table.padding_idx is None or not isinstance(ids, Tensor):
             return
-        read = IdsRead(ids, table.padding_idx, "padding_idx", "table", self._name_of(table))
-        with _disable_current_modes():  # what we compare is no operation of the program
+        names = (name for root in self._roots for name, inner in root.named_modules() if inner is table)
+        read = IdsRead(
+            ids, table.padding_idx, "padding_idx", "table", next(names, "") or type(table).__name__
+        )
+        with self._apart():
             seen = {key: held for key, held in self._seen.items() if isinstance(held, Tensor)}
             known = {key: held for key, held in seen.items() if read.of(held)}
             copied = {key: held for key, held in self._arrays.items() if read.of(held.to(ids.dtype))}
-        for key, held in known.items():
-            if str(key) not in map(str, self._padding or ()):
-                self._rewrite_read(read, key, held)
-        if not known or (self._recorder is not None and self._is_new(ids)):  # or a copy that was made before
-            self._rewrite_read(read, f"ids of {read.module}", ids)
-            made = [Padding(key, held, read.source) for key, held in copied.items()]
-            self.stock.rewritten(made, [padding.key for padding in made])
+            for key, held in known.items():
+                if str(key) not in map(str, self._padding or ()):
+                    self._rewrite_read(read, key, held)
+            if not known or (
+                self._recorder is not None and self._is_new(ids)
+            ):  # or a copy that was made before
+                self._rewrite_read(read, f"ids of {read.module}", ids)
+                made = [Padding(key, held, read.source) for key, held in copied.items()]
+                self.stock.rewritten(made, [padding.key for padding in made])
 
     def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:
         real = padded_ids(held, read.padding_idx)
-        if real is None or not self._is_new(held):
-            return
-        with self._apart():
+        if real is not None and self._is_new(held):
             self.stock.take([Part.of(key, held, "ids", read.source, samples=0, positions=1)])
             self._rewrite([Padding(key, real, read.source)], {key: held})
 
@@ -257,36 +263,29 @@ class Watch:
         finally:
             self._busy = False
 
-    def _name_of(self, module: nn.Module) -> str:
-        names = (name for root in self._roots for name, inner in root.named_modules() if inner is module)
-        return next(names, "") or type(module).__name__
-
     def _look_at_lengths(self, paddings: list[Padding]) -> bool:
         """The step is over: it is made again with other lengths, if it was right; whether anything was tried."""
         if self._not_forked and paddings and not self.report.findings:
             option = "CUDA_VISIBLE_DEVICES= in front of the command to run it on a CPU, or --quick to leave this out"
-            self.report.skipped.append(Skipped("padding-length", self._not_forked, option))
+            self._skip("padding-length", self._not_forked, option)
             self._lengths_are_known = True
         if self._snapshot is None or self.report.findings:
             return False
-        if self._progress is not None and paddings:
-            self._progress("padding-length", self.steps - 1, self._wanted)
-        known = list(paddings_in(paddings, self._batch, self._snapshot.batch))
+        if paddings:
+            self._show("padding-length", self.steps - 1)
+        known = list(paddings_in(paddings, self._batch, Presented(self._snapshot.batch).batch))
         if paddings and not known:
-            self.report.note(
-                Note("padding-length", "skipped: what is padded is in no variable and no argument")
-            )
+            self._note("padding-length", "skipped: what is padded is in no variable and no argument")
         try:
             found = self._snapshot.examined(known)
         except BaseException:
-            self.report.skipped.append(Skipped("padding-length", "the program was interrupted"))
+            self._skip("padding-length", "the program was interrupted")
             raise
         self.report.take(found)
-        self.stock.examined(
-            {str(padding.key): ("padding-length",) for padding in paddings if found.experiments}
-        )
-        self._lengths_are_known |= bool(paddings or found.experiments)
-        return bool(found.experiments)
+        made = bool(found.experiments)
+        self.stock.examined({str(padding.key): ("padding-length",) for padding in paddings if made})
+        self._lengths_are_known |= bool(paddings) or made
+        return made
 
     def _forget(self) -> None:
         """Let go of the program as it was."""
@@ -296,10 +295,11 @@ class Watch:
 
     def _look_at_influence(self) -> None:
         """A call that packs documents, or any if the model is to be causal, is made a few times more."""
-        if self._influence_is_known or not self._calls or not self._alone:
+        if self._influence_is_known or self._call is None or not self._alone:
             return
         with self._apart():
-            found = examine_outputs(*self._calls.pop(), self._documents, causal=self._causal)
+            found = examine_outputs(*self._call, self._documents, causal=self._causal)
+        self._call = None
         if found is not None:
             self._influence_is_known = True
             made, found.inventory = {part.name: part.examined for part in found.inventory}, []
@@ -307,91 +307,84 @@ class Watch:
             self.stock.examined(made)
 
     def differentiated(self, losses: Any, pairs: list[tuple[Tensor, Tensor]] | None = None) -> None:
-        """A backward pass is over: loss and gradients are compared with their twins.
-
-        Args:
-            losses: its roots.
-            pairs: leaves with their gradients, if those are not in ``.grad``.
-        """
+        """A backward pass from ``losses`` is over; ``pairs``: leaves with their gradients, if not in ``.grad``."""
         loss = losses if isinstance(losses, Tensor) else losses[0]
         if self._run is not None:
             with _disable_current_modes():  # the mode is not left: the program may have entered others since
-                self._run.end(loss.detach(), gradients_of(self._roots, loss, pairs))
+                self._run.end(self._outcome(loss, pairs))
         self.passes += 1
-        recorder = self._recorder
-        if recorder is None:
-            # what the step itself pads has a length, too
-            self.steps += self._look_at_lengths([])
-            self._forget()
-            self._look_at_influence()
-            self.steps += self._influence_is_known  # no padding: this was all
-            return
-        self._leave()
-        gradients, loss = gradients_of(self._roots, loss, pairs), loss.detach()
-        difference = compare_twins(recorder, Outcome(loss, gradients))
-        kind = _KINDS[self.steps % len(_KINDS)]
-        self.steps += 1
-        changed = f"step {self.steps}: {KINDS[kind]} in {self._changed}"
-        result = difference.words() or "nothing else changed"
-        self.report.experiments.append(Experiment("padding-leak", changed, result))
-        for place, why in recorder.not_followed:
-            self.report.note(Note.at(place, "padding-leak", why))
-            if why.endswith(OUTSIDE) and not difference:
-                self.report.skip(
-                    Skipped("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
-                )
-        if difference and (kind != "nan" or any(padding.may_hold_nan for padding in self._paddings)):
-            self._found(recorder, loss, gradients, kind, difference)
-        self._look_at_lengths(self._paddings)
+        recorder, paddings, changed = self._leave()
+        if recorder is not None:
+            self._compare(recorder, self._outcome(loss, pairs), paddings, changed)
+        made = self._look_at_lengths(paddings)
+        self._batch = {}
         self._forget()
         self._look_at_influence()
-        if self.done and self._progress is not None:
-            self._progress("", self._wanted, self._wanted)
+        if recorder is None:  # no padding, but for what the step itself pads: this was all
+            self.steps += made + self._influence_is_known
+        elif self.done:
+            self._show("", self._wanted)
 
-    def _found(
-        self, recorder: Recorder, loss: Tensor, gradients: dict[str, Any], kind: str, difference: Difference
+    def _outcome(self, loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None) -> Outcome:
+        found = [(leaf, leaf.grad) for leaf in reached(loss)] if pairs is None else pairs
+        names = [name for name, _ in named([leaf for leaf, _ in found], self._roots)]
+        gradients = zip(names, (gradient for _, gradient in found), strict=True)
+        return Outcome(loss.detach(), {name: held for name, held in gradients if held is not None})
+
+    def _compare(
+        self, recorder: Recorder, outcome: Outcome, paddings: list[Padding], changed: list[str]
     ) -> None:
-        ends = [loss] if difference.loss is not None else [gradients[name] for name in difference.gradients]
-        name = "nan-under-mask" if kind == "nan" else "padding-leak"
-        self.report.add(
-            findings_of(recorder.mixing(ends), PerturbedInput(name, self._paddings), kind, difference)
-        )
+        difference = compare_twins(recorder, outcome)
+        kind = _KINDS[self.steps % len(_KINDS)]
+        self.steps += 1
+        words = f"step {self.steps}: {KINDS[kind]} in {', '.join(changed)}"
+        result = difference.words() or "nothing else changed"
+        self.report.experiments.append(Experiment("padding-leak", words, result))
+        counts = kind != "nan" or any(padding.may_hold_nan for padding in paddings)
+        for place, why in recorder.not_followed:
+            self.report.note(Note.at(place, "padding-leak", why))
+            if why.endswith((OUTSIDE, SENT)) and counts and not difference:
+                self._skip("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
+        if difference and counts:
+            name = "nan-under-mask" if kind == "nan" else "padding-leak"
+            events = recorder.mixing(ends_of(outcome, difference))
+            self.report.add(findings_of(events, PerturbedInput(name, paddings), kind, difference))
 
     def fail(self, error: BaseException | None) -> None:
         """The program is over: a run of its own process ends with it."""
         if self._run is not None:
             self._run.fail(error)
 
-    def _leave(self) -> None:
-        if self._recorder is not None:
-            recorder, self._recorder = self._recorder, None
-            recorder.__exit__(None, None, None)
+    def _leave(self) -> tuple[Recorder | None, list[Padding], list[str]]:
+        """No more twins: those of this step, and what was changed in it."""
+        left = self._recorder, self._paddings, self._changed
+        self._recorder, self._paddings, self._changed = None, [], []
+        if left[0] is not None:
+            left[0].__exit__(None, None, None)
+        return left
 
     def close(self, how: str = "") -> None:
         """The program is over, perhaps in the middle of a step; ``how`` it ended if not at its last line."""
         self._leave()
         self._forget()
-        if how:
-            ended = f"the program {how}"
-            if self.done:
-                self.report.note(Note("end", f"{ended}, after the examined steps"))
-            else:
-                why = f"{ended} after {self.steps} of {self._wanted} steps"
-                self.report.skipped.append(Skipped("padding-leak", why))
+        if how and self.done:
+            self._note("end", f"the program {how}, after the examined steps")
+        elif how:
+            self._skip("padding-leak", f"the program {how} after {self.steps} of {self._wanted} steps")
         if self._causal and not self._influence_is_known and self._alone:
-            self.report.skip(Skipped("future-leak", "no model was called whose outputs could be examined"))
-        if self._seen and not self._paddings:
-            self.report.note(
-                Note(
-                    "padding",
-                    f"none was recognised in the batches and arguments ({', '.join(map(repr, self._seen))}); add "
-                    "padding={key: mask}, or call mg.doctor.examine(step, batch) for what only the loss reads",
-                )
+            self._skip("future-leak", "no model was called whose outputs could be examined")
+        if self._seen and not self._recognised:
+            self._note(
+                "padding",
+                f"none was recognised in the batches and arguments ({', '.join(map(repr, self._seen))}); add "
+                "padding={key: mask}, or call mg.doctor.examine(step, batch) for what only the loss reads",
             )
         if not self.report.experiments and not self.report.notes:
-            self.report.note(
-                Note(
-                    "steps",
-                    "no backward pass followed a batch with padding; watch the training, including loss.backward()",
-                )
-            )
+            why = "no backward pass followed a batch with padding"
+            self._note("steps", f"{why}; watch the training, including loss.backward()")
+
+    def _note(self, about: str, message: str) -> None:
+        self.report.note(Note(about, message))
+
+    def _skip(self, experiment: str, why: str, option: str = "") -> None:
+        self.report.skip(Skipped(experiment, why, option))
