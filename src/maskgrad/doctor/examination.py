@@ -12,7 +12,6 @@ from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.denominators import denominator, takes_parts
-from maskgrad.doctor.dependence import Dependence
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import Inventory
@@ -23,6 +22,7 @@ from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.ranks import gathered_report
 from maskgrad.doctor.recorded import recorded_step
+from maskgrad.doctor.recorder import Dependence
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import empty_row, order, padding_length
 from maskgrad.doctor.roles import Roles
@@ -142,7 +142,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
     mode = Dependence(runner.batch)
-    again, depends = runner.run(mode, after=lambda run: (run.cloned(), mode.reaches(run)))
+    again, depends = runner.run(mode, after=lambda run: (run.cloned(), mode.reaches(run.tensors().values())))
     _check_step(case, outcome.tensors(), again.tensors(), depends=depends)
     known = {found.key for found in case.paddings}
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
+from maskgrad.doctor.batches import fields, ragged, tensor_of
 from maskgrad.doctor.frames import Lines, Place, callers
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
@@ -16,7 +18,7 @@ from maskgrad.doctor.remedies import lines_for
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.validity import ValidityMasks
 
-__all__ = ["Event", "Origin", "Origins", "Recorder", "has_nan", "stands_at_padding"]
+__all__ = ["Dependence", "Event", "Origin", "Origins", "Recorder", "has_nan", "stands_at_padding"]
 
 
 class Origin(NamedTuple):
@@ -118,6 +120,43 @@ def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:
         return None if real is None else bool((tensor[~real] != 0).any())
 
     return marked
+
+
+class Dependence(Guarded):
+    """Follows the contents of a batch through the operations of a run.
+
+    Contents that leave PyTorch, become a Python number, or have several memories cannot be followed: they may matter.
+    """
+
+    def __init__(self, batch: Any) -> None:
+        super().__init__()
+        inside = [*fields(batch).values(), *ragged(batch).values()]
+        held = [held.data if isinstance(held, PackedSequence) else tensor_of(held) for held in inside]
+        self._reached = {key_of(part.values() if part.layout is torch.jagged else part) for part in held}
+        self._is_lost = not held
+
+    def leaves_torch(self, tensor: Tensor) -> bool:
+        """The memory of a tensor leaves PyTorch."""
+        self._is_lost |= key_of(tensor) in self._reached
+        return super().leaves_torch(tensor)
+
+    def run(self, call: Operated) -> Any:
+        """The operation; what it makes depends on the batch if an input does."""
+        keys = {key_of(tensor) for tensor in call.inputs}
+        result = call()
+        made = {key_of(tensor) for tensor in tensors_in(result)}
+        if keys & self._reached:
+            made |= {key_of(tensor) for tensor in call.written}
+            self._reached |= made
+            self._is_lost |= not made
+        else:
+            self._reached -= made  # memory that was used before
+        self._is_lost |= None in keys
+        return result
+
+    def reaches(self, results: Iterable[Tensor]) -> bool:
+        """Whether the loss or a gradient depends on the batch; also where that is unknown."""
+        return self._is_lost or any(key_of(tensor) in self._reached for tensor in results)
 
 
 @dataclass

@@ -300,10 +300,13 @@ def test_where_no_process_can_be_forked_the_report_is_incomplete(monkeypatch: py
     assert watched.report.ok
 
 
-def test_where_the_process_that_waits_is_gone_the_report_is_incomplete(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("fault", "words"), [(lambda: os._exit(1), "its process ended"), (lambda: int("x"), "ValueError")]
+)
+def test_where_the_process_that_waits_is_gone_or_fails_the_report_is_incomplete(
+    fault: Callable[[], None], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("maskgrad.doctor.forked.padding_length", lambda case: os._exit(1))
+    monkeypatch.setattr("maskgrad.doctor.forked.padding_length", lambda case: fault())
     report = run(pooled, right=True, loader=True)
     assert report.verdict == "incomplete"
-    assert "its process ended" in report.skipped[0].why
+    assert words in report.skipped[0].why
