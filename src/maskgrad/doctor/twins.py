@@ -110,10 +110,12 @@ class Twins(Guarded):
     def run(self, call: Operated) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
         if call.facts.collective:
-            if call.facts.name in ("wait_tensor", "_wrap_tensor_autograd"):
-                return call()
             if not self.sends_nothing and dist.get_world_size() > 1:
-                return self._send(call)
+                waits = call.facts.name in ("wait_tensor", "_wrap_tensor_autograd")
+                return call() if waits else self._send(call)
+            for tensor in call.inputs if self._twins_of(call.inputs) else ():
+                if self.twin(tensor) is None:  # it may be written: schemas do not say so
+                    self.set_twin(tensor, tensor.clone())
         if call.facts.view:
             result = call()
             if self._looks_at_views or self._others:
@@ -191,7 +193,7 @@ class Twins(Guarded):
         targets = {key_of(tensor) for tensor in written}
         for index, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
-                if output != twin and output == output:
+                if isinstance(output, (int, float, complex)) and output != twin and output == output:
                     self.note_not_followed(facts.name, "a Python number depends on the padding")
             elif targets and key_of(output) in targets:
                 continue
