@@ -128,7 +128,7 @@ class Report:
 
 def _written(text: str, path: str | Path | None) -> str:
     if path is not None:
-        Path(path).write_text(text + "\n", encoding="utf-8")
+        Path(path).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     return text
 
 
