@@ -136,3 +136,26 @@ def _sent(rank: int, world_size: int) -> list[int]:
 
 def test_what_came_back_from_other_ranks_is_found_where_it_was_made() -> None:
     assert run_on_ranks(_sent, 2) == [[line_of("sent", __file__)]] * 2
+
+
+def _gathering(rank: int, world_size: int) -> list[list[str]]:
+    torch.manual_seed(rank)
+    layer, x = nn.Linear(3, 1), torch.randn(3, 4, 3)
+    mask = torch.arange(4) < torch.tensor([4, 2, 3])[:, None]
+
+    def step(b: dict[str, Tensor], *, leaks: bool) -> Tensor:
+        h = layer(b["x"]).squeeze(-1)
+        kept = h if leaks else h * b["mask"]
+        totals = [torch.zeros(()) for _ in range(world_size)]
+        torch.distributed.all_gather(totals, kept.detach().sum())
+        return (h * b["mask"]).sum() / b["mask"].sum() * sum(totals)
+
+    batch = {"x": x, "mask": mask}
+    return [
+        mg.doctor.examine(lambda b, leaks=leaks: step(b, leaks=leaks), batch, quick=True).kinds()
+        for leaks in (True, False)
+    ]
+
+
+def test_what_is_gathered_has_twins_of_its_own() -> None:
+    assert run_on_ranks(_gathering, 2) == [[["padding-leak"], []]] * 2
