@@ -28,7 +28,6 @@ PEERS = {
     "torch.optim-fused": "PyTorch's optimizer on dense gradients, fused=True",
     "torch.optim-foreach": "PyTorch's optimizer on dense gradients, foreach=True",
     "torch.optim-single": "PyTorch's optimizer on dense gradients, foreach=False: its default on a CPU",
-    "rows-moved": "the same rows read and written, nothing computed; a yardstick",
     "double-loop": "torch.autograd.grad for each output of each sample",
     "is-grads-batched": "torch.autograd.grad with all outputs as a batch of cotangents",
     "vmap-jacrev": "torch.func on the model in functional form, for one sample",
@@ -41,7 +40,7 @@ PEERS = {
 }
 
 #: those that do less than the task
-YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values", "rows-moved", "plain-step"))
+YARDSTICKS = frozenset(("dense", "memory-copy", "bare-values", "plain-step"))
 
 
 @functools.cache

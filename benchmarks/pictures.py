@@ -34,7 +34,6 @@ COLORS = {
     "torch.optim-fused": "#000000",
     "torch.optim-foreach": "#E69F00",
     "torch.optim-single": "#D55E00",
-    "rows-moved": "#CC79A7",
     "by-hand": "#000000",
     "maskgrad, Boolean mask": "#56B4E9",
     "bare-values": "#000000",

@@ -19,7 +19,6 @@ import maskgrad as mg
 from benchmarks.case import OURS, Case, Comparison, Implementation, LeftOutError
 from benchmarks.families import fbgemm_tables
 from benchmarks.families.coalescing import repeated
-from benchmarks.moving import moving
 from benchmarks.plan import Family, Point
 
 __all__ = ["FAMILY"]
@@ -46,8 +45,6 @@ class Rule:
     sparse: Optimizer | None = None
     dense: Optimizer | None = None
     fbgemm: str | None = None
-    #: how many a step reads and writes, the parameter among them
-    tables: int = 0
     #: what the first step does to rows without a gradient: maskgrad's meaning, and the dense optimizer's
     idle: float = 1.0
     idle_dense: float = 1.0
@@ -62,7 +59,7 @@ def _adamw(p: Tensor, g: Tensor) -> Tensor:
 
 
 _RULES = {
-    "SGD": Rule("SGD", lambda p, g: p - LR * g, {}, torch.optim.SGD, torch.optim.SGD, "EXACT_SGD", 1),
+    "SGD": Rule("SGD", lambda p, g: p - LR * g, {}, torch.optim.SGD, torch.optim.SGD, "EXACT_SGD"),
     "Adagrad": Rule(
         "Adagrad",
         lambda p, g: p - LR * g / (g.abs() + 1e-10),
@@ -70,7 +67,6 @@ _RULES = {
         torch.optim.Adagrad,
         torch.optim.Adagrad,
         "EXACT_ADAGRAD",
-        2,
     ),
     "Adagrad row-wise": Rule(
         "Adagrad",
@@ -79,7 +75,7 @@ _RULES = {
         fbgemm="EXACT_ROWWISE_ADAGRAD",
     ),
     "RMSprop": Rule("RMSprop", lambda p, g: p - LR * g / (0.1 * g.abs() + 1e-8), dense=torch.optim.RMSprop),
-    "Adam": Rule("Adam", _adam, {}, torch.optim.SparseAdam, torch.optim.Adam, tables=3),
+    "Adam": Rule("Adam", _adam, {}, torch.optim.SparseAdam, torch.optim.Adam),
     "AdamW skip": Rule(
         "AdamW",
         _adamw,
@@ -198,14 +194,6 @@ def _contest(rule: Rule, rows: int, work: str, pattern: str) -> Comparison:
     if dense is not None and rows <= _LARGEST_BESIDE_DENSE and (work == WHOLE or sparse is None):
         decay = {"weight_decay": DECAY} if "weight_decay" in rule.options else {}
         contenders["torch.optim-dense"] = lambda: contender(dense, True, rule.idle_dense, decay)
-    if work == STEP and rule.tables:
-
-        def rows_moved() -> Implementation:
-            return Implementation(
-                moving(rule.tables, TABLE, width, [(batch.ids, batch.arriving) for batch in batches]), None
-            )
-
-        contenders["rows-moved"] = rows_moved
     if fbgemm is not None and work == WHOLE:
 
         def fbgemm_table() -> Implementation:
