@@ -41,7 +41,8 @@ def _contest(program: Program, run: str) -> Comparison:
 
     def examined() -> Tensor:
         report = mg.doctor.examine(step, data, padding=_padding(data), model=model, quick=run == "quick")
-        assert not report.findings, report
+        # Bert reads embeddings, and leaves its table of words unused
+        assert {finding.kind for finding in report.findings} <= {"unused-parameter"}, report
         return gradients()
 
     def plain() -> Tensor:
