@@ -16,7 +16,7 @@ from maskgrad.doctor.labels import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.reshaped import Change, add_finding, changed
+from maskgrad.doctor.reshaped import Change, first_wrong
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
@@ -72,20 +72,17 @@ def _only_labels(case: Examination, tokens: Documents, seen: Callable[[Tensor], 
 
 def document_alone(case: Examination) -> None:
     """For the same documents: the loss in the pack is that of the document alone."""
-    documents = case.documents
-    if documents is None or "document-leak" in case.report.kinds():
-        return  # what comes of other documents is known already
+    if case.documents is not None and "document-leak" not in case.report.kinds():  # else it is known already
+        first_wrong(case, "document-alone", _documents_alone(case, case.documents))
+
+
+def _documents_alone(case: Examination, documents: Documents) -> Iterator[Change]:
     for number in _some(documents.count):
         seen = functools.partial(torch.eq, other=number)
         packed = with_labels(case.runner.batch, documents, seen)
         single = None if packed is None else alone(packed, documents, number)
-        if single is None:
-            continue
-        change = Change(f"with document {number} alone", _cut(seen(documents.ids)), single, beside=packed)
-        difference = changed(case, "document-alone", change)
-        if difference:
-            add_finding(case, "document-alone", change, difference)
-            return
+        if single is not None:
+            yield Change(f"with document {number} alone", _cut(seen(documents.ids)), single, beside=packed)
 
 
 def future_leak(case: Examination) -> None:

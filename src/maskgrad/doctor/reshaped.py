@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, s
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "Change", "add_finding", "changed", "empty_row", "finding", "last_division", "longest_first", "order",
+    "DRAWS", "Change", "empty_row", "finding", "first_wrong", "last_division", "longest_first", "order",
     "padding_length", "run", "splits",
 ]  # fmt: skip
 
@@ -64,7 +64,23 @@ def run(case: Examination, batch: Any = None, *, wider: int = 0) -> Run:
     return Run(*seen)
 
 
-def changed(case: Examination, name: str, change: Change) -> Difference | None:
+def first_wrong(
+    case: Examination, name: str, changes: Iterator[Change], add: Callable[..., None] | None = None
+) -> bool | None:
+    """Whether one of some changes changes something; it is added to the report. None if that cannot be said."""
+    wrong = None
+    for change in changes:
+        difference = _changed(case, name, change)
+        if difference is None:
+            return None
+        wrong = bool(difference)
+        if wrong:
+            (add or add_finding)(case, name, change, difference)
+            break
+    return wrong
+
+
+def _changed(case: Examination, name: str, change: Change) -> Difference | None:
     """What differs between the runs of a change; None if that cannot be said."""
     words = change.words
     try:
@@ -120,6 +136,8 @@ def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Di
 
 def add_finding(case: Examination, name: str, change: Change, difference: Difference) -> None:
     """Say at which line the runs of a change part."""
+    if name == "padding-length" and "padding-leak" in case.report.kinds():
+        return  # another column is other garbage too; what leaks is known already
     before, after = log(case, change.beside), log(case, change.batch, wider=change.wider)
     entry = first_difference(before, after, change.align)
     case.report.add([finding(name, entry, change.words, difference)])
@@ -128,27 +146,12 @@ def add_finding(case: Examination, name: str, change: Change, difference: Differ
 def padding_length(case: Examination) -> None:
     """One more column of padding on the side where the batch has it, or as many as add a frame; a sample without."""
     for paddings in by_columns(case.paddings):
-        wrong = _is_wrong(case, _wider(case, paddings))
+        wrong = first_wrong(case, "padding-length", _wider(case, paddings))
         if wrong is None and paddings[0].source == "NaN":
             continue  # numbers that are missing are no positions
-        if wrong or _is_wrong(case, _alone(case, paddings, only_at_ends=wrong is None)):
+        if wrong or first_wrong(case, "padding-length", _alone(case, paddings, only_at_ends=wrong is None)):
             return
-    _is_wrong(case, _wider_inside(case))
-
-
-def _is_wrong(case: Examination, changes: Iterator[Change]) -> bool | None:
-    """Whether one of some changes of the length changes something; None if that cannot be said, or there is none."""
-    wrong = None
-    for change in changes:
-        difference = changed(case, "padding-length", change)
-        if difference is None:
-            return None
-        wrong = bool(difference)
-        if difference:
-            if "padding-leak" not in case.report.kinds():  # else it is other garbage, which is known already
-                add_finding(case, "padding-length", change, difference)
-            break
-    return wrong
+    first_wrong(case, "padding-length", _wider_inside(case))
 
 
 def _wider(case: Examination, paddings: list[Padding]) -> Iterator[Change]:
@@ -204,32 +207,29 @@ def _cropped(case: Examination, columns: int, more: int, masks: Sequence[Tensor]
 
 def order(case: Examination) -> None:
     """The rows in another order."""
-    if case.count < 2:
-        return
+    if case.count > 1:
+        first_wrong(case, "order", _other_orders(case), _add_order)
+
+
+def _other_orders(case: Examination) -> Iterator[Change]:
+    """Backwards, turned by one, and the longest sample first: parts then hold other numbers of tokens."""
     as_it_is = torch.arange(case.count)
-    # backwards, turned by one, and the longest sample first: parts of the batch then hold other numbers of tokens
     for rows in (as_it_is.flip(0), as_it_is.roll(1), longest_first(case)):
-        if torch.equal(rows, as_it_is):
-            continue
-        batch = selected(case.runner.batch, rows, case.count)
-        change = Change(f"with the samples in the order {rows.tolist()}", _as_sets, batch)
-        difference = changed(case, "order", change)
-        if difference is None:
-            return
-        if not difference:
-            continue
-        if splits(case):
-            if "denominator" not in case.report.kinds():
-                words = (
-                    f"the step splits the batch into {len(case.runner.rows)} parts, and {change.words}, which"
-                )
-                entry = last_division(case, batch)
-                case.report.add([finding("denominator", entry, f"{words} changes the parts", difference)])
-        elif _in_pairs(case):
+        if not torch.equal(rows, as_it_is):
+            batch = selected(case.runner.batch, rows, case.count)
+            yield Change(f"with the samples in the order {rows.tolist()}", _as_sets, batch)
+
+
+def _add_order(case: Examination, name: str, change: Change, difference: Difference) -> None:
+    if not splits(case):
+        if _in_pairs(case):
             case.note("order", "the step pairs samples by their positions in the batch")
         else:
-            add_finding(case, "order", change, difference)
-        return
+            add_finding(case, name, change, difference)
+    elif "denominator" not in case.report.kinds():
+        parts = f"the step splits the batch into {len(case.runner.rows)} parts"
+        words = f"{parts}, and {change.words}, which changes the parts"
+        case.report.add([finding("denominator", last_division(case, change.batch), words, difference)])
 
 
 def _as_sets(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor] | None:
