@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,36 +60,32 @@ def takes_parts(step: Callable[..., Any]) -> bool:
 def _compare_parts(case: Examination, ways: list[list[int]], *, own: bool) -> None:
     """One denominator has to fit in all ways, and to be the only one; a step given the sizes (``own``) has its own."""
     count, as_it_is, longest = case.count, torch.arange(case.count), longest_first(case)
-    fitting: dict[str, list[float]] | None = None
     # as the batch is, and so that parts differ most in their tokens
-    for rows in (as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest):
+    arranged = (as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest)
+    fitting: dict[str, list[float]] = {}
+    for number, (rows, sizes) in enumerate(itertools.product(arranged, ways)):
         batch = selected(case.runner.batch, rows, count)
-        whole = run(case, batch).outcome
-        for sizes in ways:
-            outcomes = _outcomes(case, batch, sizes, own=own)
-            weights = {_RIGHT[0]: [1.0]} if own else _weights(case, rows, sizes)
-            found = {
-                name: compare(whole, _combined(outcomes, factors), count=count)
-                for name, factors in weights.items()
-            }
-            fitting = {
-                name: [*([] if fitting is None else fitting[name]), *factors]
-                for name, factors in weights.items()
-                if not found[name] and (fitting is None or name in fitting)
-            }
-            closest = next((name for name in _RIGHT if name in fitting), _RIGHT[0 if own else 1])
-            order = "" if torch.equal(rows, as_it_is) else f" in the order {rows.tolist()},"
-            words = f"with the batch of {count},{order} in parts of {', '.join(map(str, sizes))},"
-            by = "" if own else f", parts weighted by {closest}"
-            case.tried("denominator", words, found[closest].words() or f"nothing changed{by}")
-            if closest not in fitting:
-                words += "" if own else _tried(list(fitting))
-                case.report.add([finding("denominator", last_division(case), words, found[closest])])
-                return
+        whole, outcomes = run(case, batch).outcome, _outcomes(case, batch, sizes, own=own)
+        weights = {_RIGHT[0]: [1.0]} if own else _weights(case, rows, sizes)
+        found = {name: compare(whole, _combined(outcomes, by), count=count) for name, by in weights.items()}
+        fitting = {
+            name: [*fitting.get(name, []), *factors]
+            for name, factors in weights.items()
+            if not found[name] and (not number or name in fitting)
+        }
+        closest = next((name for name in _RIGHT if name in fitting), _RIGHT[0 if own else 1])
+        how = "" if torch.equal(rows, as_it_is) else f" in the order {rows.tolist()},"
+        words = f"with the batch of {count},{how} in parts of {', '.join(map(str, sizes))},"
+        by = "" if own else f", parts weighted by {closest}"
+        case.tried("denominator", words, found[closest].words() or f"nothing changed{by}")
+        if closest not in fitting:
+            words += "" if own else _tried(list(fitting))
+            case.report.add([finding("denominator", last_division(case), words, found[closest])])
+            return
     # equal weights are one denominator: samples of equal length are as good as their tokens
     others = [
         name
-        for name, factors in (fitting or {}).items()
+        for name, factors in fitting.items()
         if not torch.allclose(torch.tensor(factors), torch.tensor(fitting[closest]), rtol=0, atol=1e-6)
     ]
     if others:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -34,7 +34,11 @@ def document_leak(case: Examination) -> None:
 
 
 def _first_leak(
-    case: Examination, kind: str, tokens: Documents, tries: dict[str, Callable[[Tensor], Tensor]], noun: str
+    case: Examination,
+    kind: str,
+    tokens: Documents,
+    tries: Mapping[str, Callable[[Tensor], Tensor]],
+    noun: str,
 ) -> None:
     """Hide what is not seen in one try after the other, until something leaks."""
     made = False
@@ -107,9 +111,8 @@ def future_leak(case: Examination) -> None:
 def _is_settled(case: Examination, positions: Documents) -> bool:
     """Whether padding, documents or a module say that the samples come first."""
     rows, columns = positions.ids.shape[0], positions.ids.shape[-1]
-    read = (
-        set() if case.use is None else case.use.batch_first & {(rows, columns + step) for step in (-1, 0, 1)}
-    )
+    near = {(rows, columns + step) for step in (-1, 0, 1)}
+    read = case.use is not None and case.use.batch_first & near
     one = rows == 1 or positions.ids.ndim == 1
     return one or case.documents is not None or bool(case.paddings or case.runner.presented.turned or read)
 
