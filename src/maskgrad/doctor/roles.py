@@ -7,365 +7,251 @@ is not certain, is a candidate: it is never rewritten, and the report names the 
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.evidence import (
-    Laid,
-    agreement,
-    ends_in_runs,
-    is_one_piece,
-    laid_lengths,
-    laid_mask,
-    scattered,
-)
+from maskgrad.doctor.operations import expanded
 from maskgrad.doctor.packed import is_structure
-from maskgrad.doctor.padding import IGNORED, Padding, with_given
-from maskgrad.doctor.signs import (
+from maskgrad.doctor.padding import (
+    IGNORED,
     LENGTHS,
     OBSERVED,
-    OF_VALUES,
     PADS,
     PAIRS,
     TRUE_IS_PADDING,
-    as_mask,
-    covers,
-    has_both,
-    is_causal,
-    is_plain,
+    Laid,
+    Padding,
+    Sides,
+    agreement,
+    ends_in_runs,
+    is_one_piece,
     is_selection,
-    is_weight_of,
-    leaves_something,
-    likeness,
-    may_be_lengths,
-)
+    layouts,
+    sides_of,
+)  # fmt: skip
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Roles", "recognised"]
+__all__ = ["Roles"]
 
 
-@dataclass(frozen=True)
-class _Option:
-    """A mask or lengths that may be those of data."""
+class _Option(NamedTuple):
+    """A mask or lengths that may be those of data, and how many padded positions are evidence of it."""
 
     name: Key
     laid: Laid
-    count: int
-    #: lengths, and masks whose real positions are neighbours
-    one_piece: bool = True
+    count: int = 0
 
 
 class Roles:
-    """The roles in one batch, in which samples may come first or, if ``time_first`` may be found, second.
+    """The roles in one batch, in which samples may come first or second."""
 
-    Attributes:
-        batch: the batch.
-        inside: its tensors by key.
-        masks: tensors with two values, which may be masks of any kind.
-        lengths: one-dimensional numbers, which may be counts.
-        samples, positions: axes of data of which the padding is known by a mask or lengths.
-        proven: masks and lengths with which data agree.
-        paddings: of tensors of which the padding is known.
-        turned: keys of tensors in which the positions come before the samples.
-    """
-
-    def __init__(
-        self, batch: Any, *, time_first: bool = True, only_proven: bool = False, documents: Key | None = None
-    ) -> None:
-        self.batch, self._only_proven = batch, only_proven
-        self.inside, self._time_first = fields(batch), time_first
-        plain = {
-            key: held for key, held in self.inside.items()
-            if is_plain(held) and key != documents and not (is_structure(key) and "mask" not in str(key))
+    def __init__(self, batch: Any, *, only_proven: bool = False, documents: Key | None = None) -> None:
+        self.batch, self.inside, self._only_proven = batch, fields(batch), only_proven
+        dense = {key: held for key, held in self.inside.items() if held.layout is torch.strided}
+        tell = {
+            key: held for key, held in dense.items()
+            if isinstance(held, Tensor) and key != documents and not (is_structure(key) and "mask" not in str(key))
         }  # fmt: skip
-        self.masks = {key: sides for key, held in plain.items() if (sides := as_mask(key, held)) is not None}
-        self.lengths = {key: held for key, held in plain.items() if may_be_lengths(key, held)}
-        self._data = {
-            key: tensor_of(held) for key, held in self.inside.items()
-            if key not in self.masks and key not in self.lengths and held.layout is torch.strided
-        }  # fmt: skip
+        #: tensors with two values, and one-dimensional numbers, which may be counts
+        self.masks = {key: mask for key, held in tell.items() if (mask := _as_mask(key, held))}
+        self.lengths = {key: held for key, held in tell.items() if _may_be_lengths(key, held)}
+        tells = self.masks.keys() | self.lengths.keys()
+        self._data = {key: tensor_of(held) for key, held in dense.items() if key not in tells}
         #: numbers of samples that one-dimensional tensors have
-        self._counts = {len(held) for held in plain.values() if held.ndim == 1}
+        self._counts = {len(held) for held in tell.values() if held.ndim == 1}
+        #: axes of data of which the padding is known by a mask or lengths
         self.samples: dict[Key, int] = {}
         self.positions: dict[Key, tuple[int, ...]] = {}
-        self.paddings: list[Padding] = []
+        #: masks and lengths with which data agree
         self.proven: dict[Key, _Option] = {}
-        #: masks of which each entry is that of a number, in one tensor
-        self._of_numbers: set[Key] = set()
+        self._found: dict[Key, Padding] = {}
         self._turned_masks: set[Key] = set()
         for key, tensor in self._data.items():
-            if not self._by_itself(key, self.inside[key]):
-                self._by_evidence(key, tensor)
-        if not only_proven:
-            for key, tensor in self._data.items():
-                if key not in self.padded:
-                    self._by_others(key, tensor)
-        self.paddings.sort(key=lambda padding: list(self.inside).index(padding.key))
-        self.turned = self._turned()
+            if (marked := _marked(key, self.inside[key])) is not None:
+                self._found[key] = marked
+            elif (best := self._take(key, tensor, self._proofs(key, tensor))) is not None:
+                self.proven.setdefault(best.name, best)
+        for key in [] if only_proven else [key for key in self._data if key not in self._found]:
+            self._take(key, self._data[key], self._of_others(key, self._data[key]))
+        self.paddings = [self._found[key] for key in self.inside if key in self._found]
+        second = [held.shape[:2] for key, held in self._data.items() if self.samples.get(key) == 1]
+        shapes = {tuple(shape) for shape in second if shape[0] != shape[1]}
+        of_shape = {key for key, held in dense.items() if tuple(held.shape[:2]) in shapes}
+        #: keys of tensors in which the positions come before the samples
+        self.turned = of_shape | self._turned_masks
 
-    @property
-    def padded(self) -> set[Key]:
-        """Keys of tensors of which the padding is known."""
-        return {padding.key for padding in self.paddings}
+    # how padding is recognised
 
-    # decisions
+    def _take(self, key: Key, tensor: Tensor, options: Iterable[_Option]) -> _Option | None:
+        """The best of several masks and lengths, which is the padding of data from here on."""
 
-    def _by_itself(self, key: Key, held: Tensor | MaskedTensor) -> bool:
-        """Padding that the tensor itself marks."""
-        found: Padding | None = None
-        if isinstance(held, MaskedTensor):
-            found = Padding(key, held.mask.clone(), "the pattern of the MaskedTensor")
-        elif held.is_floating_point() and bool(held.isnan().any()):
-            found = Padding(key, ~held.isnan(), "NaN")
-        elif held.dtype == torch.int64 and bool((held == IGNORED).any()):
-            found = Padding(key, held != IGNORED, f"labels of {IGNORED}")
-        elif (
-            held.dtype == torch.int64 and held.ndim == 2 and bool((held < 0).any())
-        ):  # another label that a loss ignores
-            runs = ends_in_runs(held)
-            if runs is not None and torch.equal(held < 0, ~runs):
-                found = Padding(key, runs, f"labels of {int(held.min())}")
-        if found is not None and not bool(found.mask.all()):
-            self.paddings.append(found)
-        return found is not None
+        def rank(option: _Option) -> tuple[bool, int, int]:
+            pairs = zip(str(option.name), str(key), strict=False)
+            alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            return bool(PADS.search(str(option.name))), option.count, len(list(alike))
 
-    def _by_evidence(self, key: Key, tensor: Tensor) -> None:
-        options = [best for name in (*self.masks, *self.lengths) if (best := self._proof(name, key, tensor))]
-        if not options or tensor.ndim < 2:
-            return
-        best = max(
-            options,
-            key=lambda option: (
-                bool(PADS.search(str(option.name))),
-                option.count,
-                likeness(option.name, key),
-            ),
-        )
-        if is_weight_of(tensor, key, best.laid.real):
-            return
-        if best.one_piece:
-            self.proven.setdefault(best.name, best)
-        else:
-            self._of_numbers.add(best.name)
-        self._add(key, tensor, best)
+        best = max(options, key=rank, default=None)
+        is_weight = best is not None and "weight" in str(key).lower()
+        if best is None or (is_weight and not bool(tensor[~expanded(best.laid.real, tensor.shape)].any())):
+            return None  # a weight that is zero in the padding is a mask
+        self.samples[key], self.positions[key] = best.laid.samples, best.laid.positions
+        mask_values: dict[Key, float | None] = {}
+        for name in dict.fromkeys((best.name, *self.masks, *self.lengths)):
+            for laid in [best.laid] if name == best.name else self._laid(name, tensor):
+                if torch.equal(laid.in_order(), best.laid.in_order()):
+                    mask_values[name] = None if laid.side is None else self.masks[name].values[not laid.side]
+                    self._turned_masks |= {name} if laid.turned else set()
+                    break
+        kind = "the lengths" if best.name in self.lengths else "the mask"
+        if not bool(best.laid.real.all()):
+            source = f"{kind} {best.name!r}"
+            self._found[key] = Padding(key, best.laid.real, source, mask_values, best.laid.samples)
+        return best
 
-    def _proof(self, name: Key, key: Key, tensor: Tensor) -> _Option | None:
-        """The way in which a mask or lengths agree best with data."""
-        if is_selection(name, key):
-            return None
-        found = [
-            _Option(name, laid, count)
-            for laid in self._laid(name, tensor)
-            if (count := agreement(tensor, laid))
-        ]
-        if found:
-            return max(found, key=lambda option: (option.count, self._fits_samples(tensor, option.laid)))
-        mask = self.masks.get(name)
-        of_numbers = (
-            mask is not None
-            and tensor.is_floating_point()
-            and tensor.ndim < 4
-            and OF_VALUES.search(str(name))
-        )
-        if mask is not None and of_numbers and mask.core.shape == tensor.shape:
-            for side in (True, False):
-                if count := scattered(tensor, mask.core == side):
-                    return _Option(name, Laid(mask.core == side, 0, (), side), count, one_piece=False)
-        return None
+    def _proofs(self, key: Key, tensor: Tensor) -> Iterator[_Option]:
+        """The masks and lengths with which data agree, each laid where they agree best."""
+        for name in self._names(key):
+            found = list(self._laid(name, tensor))
+            core = self.masks[name].core if name in self.masks and PADS.search(str(name)) else None
+            numbers = tensor.is_floating_point() and tensor.ndim < 4
+            if core is not None and core.shape == tensor.shape and numbers:
+                found += [Laid(core == side, 0, (), side) for side in (True, False)]
+            options = [_Option(name, laid, agreement(tensor, laid)) for laid in found]
+            best = max(options, key=lambda each: (each.count, self._fits(tensor, each.laid)), default=None)
+            if best is not None and best.count:
+                yield best
 
-    def _by_others(self, key: Key, tensor: Tensor) -> None:
-        """A mask that other data have proven, or else one with a name of padding."""
-        if tensor.ndim < 2:
-            return
-        options = [
-            option
-            for name, known in self.proven.items()
-            if (option := self._like_others(name, known, key, tensor))
-        ]
-        options = options or [
-            option for name in (*self.masks, *self.lengths) if (option := self._by_name(name, key, tensor))
-        ]
-        # of images both axes
-        options = [
-            option
-            for option in options
-            if tensor.ndim < 4 or option.laid.positions[0] == 1 or len(option.laid.positions) > 1
-        ]
+    def _fits(self, tensor: Tensor, laid: Laid) -> tuple[bool, bool, bool]:
+        """Whether the axes have as many samples as others have, and positions as no other has samples."""
+        samples, positions = tensor.shape[laid.samples], {tensor.shape[axis] for axis in laid.positions}
+        return samples in self._counts, positions.isdisjoint(self._counts), laid.samples == 0
+
+    def _of_others(self, key: Key, tensor: Tensor) -> list[_Option]:
+        """Masks that other data have proven, or else those with a name of padding."""
+        names, images = self._names(key), tensor.ndim > 3
+        options = [option for name in names if (option := self._like_others(name, tensor))]
+        options = options or [option for name in names if (option := self._by_name(name, key, tensor))]
         runs = None if tensor.is_floating_point() else ends_in_runs(tensor)
-        if runs is not None:  # real ids may be the same as those of the padding that they end in
-            options = [option for option in options if covers(runs, option.laid.in_order())]
-        if options:
-            best = max(options, key=lambda option: (likeness(option.name, key), option.count))
-            if not is_weight_of(tensor, key, best.laid.real):
-                self._add(key, tensor, best)
+        found = []
+        for option in options:
+            real, positions = option.laid.in_order(), option.laid.positions
+            both = not images or positions[0] == 1 or len(positions) > 1  # of images both axes
+            # real ids may be the same as those of the padding that they end in
+            if both and (runs is None or real.shape != runs.shape or not bool((runs & ~real).any())):
+                found.append(option)
+        return found
 
-    def _like_others(self, name: Key, known: _Option, key: Key, tensor: Tensor) -> _Option | None:
-        if is_selection(name, key):
-            return None
-        for laid in self._laid(name, tensor):
-            same_end = torch.equal(laid.in_order(), known.laid.in_order())
-            if laid.side == known.laid.side and (
-                same_end or (laid.side is None and tensor.ndim > 1 and self._is_whole(laid))
-            ):
-                return _Option(name, laid, 1)
+    def _like_others(self, name: Key, tensor: Tensor) -> _Option | None:
+        known = self.proven[name].laid if name in self.proven else None
+        for laid in self._laid(name, tensor) if known is not None and known.positions else ():
+            ends = torch.equal(laid.in_order(), known.in_order()) or (laid.side is None and laid.is_whole)
+            if laid.side == known.side and ends:
+                return _Option(name, laid)
         return None
 
     def _by_name(self, name: Key, key: Key, tensor: Tensor) -> _Option | None:
-        is_place = isinstance(name, int)  # in a tuple nothing has a name
-        if is_selection(name, key) or name in self._of_numbers or not (is_place or PADS.search(str(name))):
+        text, is_place = str(name), isinstance(name, int)  # in a tuple nothing has a name
+        of_numbers = name in self.proven and not self.proven[name].laid.positions
+        if of_numbers or not (is_place or PADS.search(text)):
             return None
-        layouts = [
-            laid for laid in self._laid(name, tensor) if self._is_usual(laid, tensor) and has_both(laid.real)
-        ]
+        found = [each for each in self._laid(name, tensor) if each.has_both and self._is_usual(each, tensor)]
         if name in self.lengths:
-            whole = [laid for laid in layouts if self._is_whole(laid)]
-            named = bool(LENGTHS.search(str(name)))
-            chosen = whole[:1] or (layouts[:1] if named and not self._fits_elsewhere(name) else [])
-            chosen = chosen if named or bool((self.lengths[name] > 0).all()) else []
-            return _Option(name, chosen[0], 0) if chosen else None
-        of_values = OBSERVED.match(str(name))
+            named = bool(LENGTHS.search(text))
+            sizes = {size for other in self._data.values() for size in other.shape[1:]}
+            anywhere = named and int(self.lengths[name].max()) not in sizes
+            found = [each for each in found if each.is_whole or anywhere]
+            return _Option(name, found[0]) if found and (named or found[0].leaves_something) else None
+        of_values = OBSERVED.match(text)
         if of_values and (tensor.shape != self.inside[name].shape or not str(key).startswith(of_values[1])):
             return None  # a mask of observations is that of values, not of other tensors such as a calendar
-        if self.masks[name].core.ndim > 2 and not of_values and (PAIRS.search(str(name)) or tensor.ndim < 4):
+        if self.masks[name].core.ndim > 2 and not of_values and (PAIRS.search(text) or tensor.ndim < 4):
             return None  # who may look at whom, and not which pixels are real
-        if not layouts or (is_place and self.inside[name].dtype != torch.bool):
+        if not found or (is_place and self.inside[name].dtype != torch.bool):
             return None
-        first = [
-            laid
-            for laid in layouts
-            if (laid.samples, laid.positions) == (layouts[0].samples, layouts[0].positions)
-        ]
-        first = [laid for laid in first if leaves_something(laid)] or first
-        inverted = bool(TRUE_IS_PADDING.search(str(name)))
-        return _Option(name, next((laid for laid in first if laid.side is not inverted), first[0]), 0)
+        axes, inverted = (found[0].samples, found[0].positions), bool(TRUE_IS_PADDING.search(text))
+        sides = [each for each in found if (each.samples, each.positions) == axes]
+        return _Option(name, max(sides, key=lambda each: (each.leaves_something, each.side is not inverted)))
 
     def _is_usual(self, laid: Laid, tensor: Tensor) -> bool:
         """Whether the samples come first; second only if the numbers of samples in the batch require it."""
-        if laid.samples == 0 or laid.real.shape[0] != tensor.shape[0]:
-            return True
-        return tensor.shape[1] in self._counts and tensor.shape[0] not in self._counts
+        first, second = (size in self._counts for size in tensor.shape[:2])
+        return laid.samples == 0 or laid.real.shape[0] != tensor.shape[0] or (second and not first)
 
-    def _is_whole(self, laid: Laid) -> bool:
-        """Whether one sample has no padding."""
-        return bool(laid.in_order().flatten(1).all(1).any())
+    def _names(self, key: Key) -> list[Key]:
+        """Masks and lengths that may be those of data."""
+        return [name for name in (*self.masks, *self.lengths) if not is_selection(name, key)]
 
-    def _fits_elsewhere(self, name: Key) -> bool:
-        longest = int(self.lengths[name].max())
-        return any(longest in tensor.shape[1:] for tensor in self._data.values() if tensor.ndim > 1)
+    def _laid(self, name: Key, tensor: Tensor) -> Iterable[Laid]:
+        return layouts(self.masks.get(name) or self.lengths[name], tensor)
 
-    # what masks and lengths are
+    # candidates
 
-    def _laid(self, name: Key, tensor: Tensor) -> Iterator[Laid]:
-        if tensor.ndim < 2:
-            return
-        if name in self.lengths:
-            yield from laid_lengths(self.lengths[name], tensor, time_first=self._time_first)
-            return
-        core = self.masks[name].core.to(tensor.device)
-        if not is_causal(core):
-            yield from laid_mask(core, tensor, time_first=self._time_first)
-
-    def _fits_samples(self, tensor: Tensor, laid: Laid) -> tuple[bool, bool, bool]:
-        positions = [tensor.shape[axis] for axis in laid.positions]
-        return (
-            tensor.shape[laid.samples] in self._counts,
-            not any(size in self._counts for size in positions),
-            laid.samples == 0,
-        )
-
-    def _add(self, key: Key, tensor: Tensor, option: _Option) -> None:
-        self.samples[key], self.positions[key] = option.laid.samples, option.laid.positions
-        mask_values: dict[Key, float | None] = {}
-        for name in dict.fromkeys((option.name, *self.masks, *self.lengths)):
-            value = self._mask_value(name, tensor, option)
-            if value is not False:
-                mask_values[name] = value
-        kind = "the lengths" if option.name in self.lengths else "the mask"
-        if not bool(option.laid.real.all()):
-            self.paddings.append(
-                Padding(key, option.laid.real, f"{kind} {option.name!r}", mask_values, option.laid.samples)
-            )
-
-    def _mask_value(self, name: Key, tensor: Tensor, option: _Option) -> Any:
-        """The value of a mask at the padding, if it equals the chosen one; None for lengths, False if it does not."""
-        if name == option.name and option.laid.side is None:
-            return None
-        if name == option.name:
-            self._turned_masks |= {name} if option.laid.turned else set()
-            return self.masks[name].values[not option.laid.side]
-        real = option.laid.in_order()
-        for laid in self._laid(name, tensor):
-            found = laid.in_order()
-            if found.shape == real.shape and torch.equal(found, real):
-                self._turned_masks |= {name} if laid.turned else set()
-                return None if laid.side is None else self.masks[name].values[not laid.side]
-        return False
-
-    def _turned(self) -> set[Key]:
-        """What has the shape of data in which positions come first follows them; and masks that have them first."""
-        shapes = {
-            tuple(tensor.shape[:2]) for key, tensor in self._data.items()
-            if self.samples.get(key) == 1 and tensor.shape[0] != tensor.shape[1]
-        }  # fmt: skip
-        data = {
-            key for key, held in self.inside.items() if is_plain(held) and tuple(held.shape[:2]) in shapes
-        }
-        return data | self._turned_masks
-
-    # candidates and the inventory
-
-    def candidates(self, padded: Collection[Key], excluded: Collection[Key] = ()) -> dict[Key, str]:
+    def candidates(self, padded: Collection[Key]) -> dict[Key, str]:
         """What may be padded and is not known to be: for each key the value of ``padding=`` that would name it."""
         known = {name for padding in self.paddings for name in padding.mask_values}
         found: dict[Key, str] = {}
         for key, tensor in self._data.items():
-            own = next((padding for padding in self.paddings if padding.key == key), None)
-            if (
-                key in padded
-                or key in excluded
-                or tensor.ndim < 2
-                or (own is not None and not own.mask_values)
-            ):
+            own = self._found.get(key)
+            if key in padded or tensor.ndim < 2 or (own is not None and not own.mask_values):
                 continue
             if own is not None:
-                name = next(iter(own.mask_values))
-                found[key] = repr(f"~{name}" if own.mask_values[name] else name)
-                continue
-            if re.search("weight", str(key), re.I) or is_structure(key):
-                continue
-            for name in (*self.masks, *self.lengths):
-                named = self._only_proven or name in known  # the caller has named theirs
-                if not named and key not in found and not is_selection(name, key):
-                    inverted = self._may_pad(name, tensor)
-                    if inverted is not None:
-                        found[key] = repr(f"~{name}" if inverted else name)
-            runs = ends_in_runs(tensor) if key not in found else None
-            if runs is not None:
-                value = tensor[~runs].flatten()[0]
-                found[key] = "mask" if tensor.is_floating_point() or tensor.ndim > 2 else str(int(value))
+                name, value = next(iter(own.mask_values.items()))
+                found[key] = repr(f"~{name}" if value else name)
+            elif not re.search("weight", str(key), re.I) and not is_structure(key):
+                # if the caller has named theirs, none of the batch is meant
+                names = [] if self._only_proven else [name for name in self._names(key) if name not in known]
+                laid = [option for name in names if (option := self._may_pad(name, tensor))]
+                runs = None if laid else ends_in_runs(tensor)
+                if laid:
+                    found[key] = repr(f"~{laid[0].name}" if laid[0].laid.side is False else laid[0].name)
+                elif runs is not None:
+                    ids = tensor.ndim == 2 and not tensor.is_floating_point()
+                    found[key] = str(int(tensor[~runs].flatten()[0])) if ids else "mask"
         return found
 
-    def _may_pad(self, name: Key, tensor: Tensor) -> bool | None:
-        """Whether True would mean padding, if a mask with a sample that has none, or lengths, may be of the data."""
-        if name in self.lengths:
-            held = self.lengths[name]
-            if held.is_floating_point() or not bool((held > 0).all()) or bool((held == held[0]).all()):
-                return None
-            fits = (laid for laid in self._laid(name, tensor) if self._is_whole(laid))
-            return None if next(fits, None) is None else False
+    def _may_pad(self, name: Key, tensor: Tensor) -> _Option | None:
+        """A mask with a sample that has no padding, or lengths, that may be of the data."""
         for laid in self._laid(name, tensor):
-            real = laid.in_order()
-            if not bool(real.all()) and bool(real.any()) and is_one_piece(real) and self._is_whole(laid):
-                return not laid.side
+            one_piece = laid.leaves_something if laid.side is None else is_one_piece(laid.in_order())
+            if laid.has_both and laid.is_whole and one_piece:
+                return _Option(name, laid)
         return None
 
 
-def recognised(batch: Any, given: Mapping[Key, Any] | None = None) -> list[Padding]:
-    """The padding of each tensor of a batch, as it is given or recognised."""
-    return with_given(Roles(batch, only_proven=given is not None).paddings, batch, given)
+def _as_mask(key: Key, held: Tensor) -> Sides | None:
+    """The mask that a tensor may be; numbers that are all the same only with a name of masks."""
+    sides = sides_of(held)
+    if sides is None or held.dtype == torch.bool or PADS.search(str(key)):
+        return sides
+    return None if bool((sides.core == sides.core.flatten()[0]).all()) else sides
+
+
+def _may_be_lengths(key: Key, held: Tensor) -> bool:
+    """Whether one-dimensional numbers may be counts: integers, or shares of the longest with a name of lengths."""
+    if held.ndim != 1 or not held.numel() or held.dtype == torch.bool or held.is_complex():
+        return False
+    if held.is_floating_point():
+        return bool(LENGTHS.search(str(key))) and float(held.max()) == 1.0 and bool((held > 0).all())
+    return bool((held >= 0).all()) and int(held.max()) > 0
+
+
+def _marked(key: Key, held: Tensor | MaskedTensor) -> Padding | None:
+    """Padding that a tensor itself marks."""
+    real, source = None, ""
+    if isinstance(held, MaskedTensor):
+        real, source = held.mask.clone(), "the pattern of the MaskedTensor"
+    elif held.is_floating_point():
+        real, source = ~held.isnan(), "NaN"
+    elif held.dtype == torch.int64:
+        real, source = held != IGNORED, f"labels of {IGNORED}"
+        if bool(real.all()) and held.ndim == 2 and held.numel():  # another label that a loss ignores
+            runs = ends_in_runs(held) if bool((held < 0).any()) else None
+            if runs is not None and torch.equal(held >= 0, runs):
+                real, source = runs, f"labels of {int(held.min())}"
+    return None if real is None or bool(real.all()) else Padding(key, real, source)

@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["batch", "line_of", "step_with"]
+from maskgrad.doctor.padding import Padding, with_given
+from maskgrad.doctor.roles import Roles
+
+__all__ = ["batch", "line_of", "recognised", "step_with"]
+
+
+def recognised(batch: Any, given: Any = None) -> list[Padding]:
+    """The padding of each tensor of a batch, as it is given or recognised."""
+    return with_given(Roles(batch, only_proven=given is not None).paddings, batch, given)
 
 
 def batch() -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 import maskgrad as mg
 from maskgrad.doctor.inferred import padded_ids
-from maskgrad.doctor.roles import recognised
 from maskgrad.errors import ExaminationError
+from tests.unit.doctor.programs import recognised
 
 LENGTHS = torch.tensor([9, 4, 6, 2])
 MASK = torch.arange(9) < LENGTHS[:, None]

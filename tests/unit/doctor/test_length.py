@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad import masked
-from maskgrad.doctor.roles import recognised
 from maskgrad.doctor.variants import narrowed, widened
+from tests.unit.doctor.programs import recognised
 
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.doctor.roles import recognised
 from maskgrad.errors import ExaminationError
+from tests.unit.doctor.programs import recognised
 
 MASK = torch.arange(4) < torch.tensor([4, 2])[:, None]
 X = torch.ones(2, 4, 3)

@@ -13,9 +13,9 @@ import torch
 from matplotlib.figure import Figure
 
 import maskgrad as mg
-from maskgrad.doctor.roles import recognised
 from maskgrad.patterns.mask_arguments import check_mask
 from tests.poison import assert_entries, gradient, inf, nan, on
+from tests.unit.doctor.programs import recognised
 
 CPU = torch.device("cpu")
 
