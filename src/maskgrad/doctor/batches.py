@@ -1,12 +1,13 @@
-"""Batches of any form: the tensors in them by key, and the same batch with others in their place."""
+"""Batches of any form: the tensors in them by key, the same batch with others in their place, and as steps take it."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
@@ -14,69 +15,62 @@ from torch.nn.utils.rnn import PackedSequence
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
-    "LEAVES",
-    "Key",
-    "applied",
-    "fields",
-    "parts",
-    "ragged",
-    "replaced",
-    "tensor_of",
+    "LEAVES", "Key", "Presented", "applied", "fields", "is_ragged", "ragged", "rebuilt", "replaced", "tensor_of",
     "with_own_memory",
-    "with_parts",
-]
+]  # fmt: skip
 
 Key = Hashable
 LEAVES = (Tensor, MaskedTensor, PackedSequence)
 
 
-def fields(batch: Any) -> dict[Key, Tensor | MaskedTensor]:
-    """The tensors of a batch that may be padded, by key: names of a mapping or dataclass, positions of a tuple or list.
+def rebuilt(batch: Any, function: Callable[[Key, Any], Any], key: Key | None = None) -> Any:
+    """The batch with what a function of key and part gives for its parts; what it gives back itself is looked into.
 
-    A batch that is a tensor has the key 0. What lies deeper has the keys on its way, joined by dots.
+    The keys are names of a mapping or dataclass, positions of a tuple or list. A batch that is a tensor has the key 0.
+    What lies deeper has the keys on its way, joined by dots.
     """
-    return {key: leaf for key, leaf in _leaves(batch).items() if not _is_ragged(leaf)}
+    other = function(0 if key is None else key, batch)
+    if other is not batch or isinstance(batch, LEAVES):
+        return other
+    changed = {}
+    for name, part in _parts(batch):
+        other = rebuilt(part, function, name if key is None else f"{key}.{name}")
+        if other is not part:
+            changed[name] = other
+    return _with_parts(batch, changed) if changed else batch
+
+
+def fields(batch: Any) -> dict[Key, Tensor | MaskedTensor]:
+    """The tensors of a batch that may be padded, by key."""
+    return {key: leaf for key, leaf in _leaves(batch).items() if not is_ragged(leaf)}
 
 
 def ragged(batch: Any) -> dict[Key, Any]:
     """What holds samples of different lengths one after the other, and no padding: jagged, nested, packed."""
-    return {key: leaf for key, leaf in _leaves(batch).items() if _is_ragged(leaf)}
+    return {key: leaf for key, leaf in _leaves(batch).items() if is_ragged(leaf)}
 
 
-def _is_ragged(leaf: Any) -> bool:
+def is_ragged(leaf: Any) -> bool:
+    """Whether a part of a batch holds samples of different lengths one after the other."""
     if isinstance(leaf, MaskedTensor):
         return leaf.layout is torch.jagged
     return isinstance(leaf, PackedSequence) or bool(leaf.is_nested)
 
 
 def _leaves(batch: Any) -> dict[Key, Any]:
-    if isinstance(batch, LEAVES):
-        return {0: batch}
     found: dict[Key, Any] = {}
-    for key, part in parts(batch):
-        if isinstance(part, LEAVES):
-            found[key] = part
-        else:
-            for deeper, leaf in _leaves(part).items():
-                found[f"{key}.{deeper}"] = leaf
+
+    def keep(key: Key, part: Any) -> Any:
+        found.update({key: part} if isinstance(part, LEAVES) else {})
+        return part
+
+    rebuilt(batch, keep)
     return found
 
 
-def replaced(batch: Any, new: Mapping[Key, Any], *, above: str = "") -> Any:
+def replaced(batch: Any, new: Mapping[Key, Any]) -> Any:
     """The batch with the tensors at the keys of ``new`` replaced; everything else is shared."""
-    if isinstance(batch, LEAVES):
-        return new.get(0, batch)
-    changed: dict[Any, Any] = {}
-    for key, part in parts(batch):
-        place: Key = f"{above}{key}" if above else key
-        if isinstance(part, LEAVES):
-            if place in new:
-                changed[key] = new[place]
-        else:
-            other = replaced(part, new, above=f"{place}.")
-            if other is not part:
-                changed[key] = other
-    return with_parts(batch, changed) if changed else batch
+    return rebuilt(batch, lambda key, part: new.get(key, part) if isinstance(part, LEAVES) else part)
 
 
 def with_own_memory(batch: Any) -> Any:
@@ -84,14 +78,15 @@ def with_own_memory(batch: Any) -> Any:
     plain = {
         key: held for key, held in fields(batch).items() if isinstance(held, Tensor) and held.layout is torch.strided
     }  # fmt: skip
-    parts_of: dict[int, set[Any]] = {}
-    for held in plain.values():
-        part = (held.storage_offset(), held.shape, held.stride())
-        parts_of.setdefault(held.untyped_storage()._cdata, set()).add(part)
+    views = {
+        (held.untyped_storage()._cdata, held.storage_offset(), held.shape, held.stride())
+        for held in plain.values()
+    }
+    memories = [view[0] for view in views]
     copies = {
         key: applied(held, torch.clone)
         for key, held in plain.items()
-        if len(parts_of[held.untyped_storage()._cdata]) > 1
+        if memories.count(held.untyped_storage()._cdata) > 1
         or any(stride == 0 and size > 1 for size, stride in zip(held.shape, held.stride(), strict=True))
     }
     return replaced(batch, copies) if copies else batch
@@ -111,8 +106,7 @@ def tensor_of(field: Tensor | MaskedTensor) -> Tensor:
     return field._values if isinstance(field, MaskedTensor) else field
 
 
-def parts(batch: Any) -> list[tuple[Any, Any]]:
-    """What a container of a batch holds, by key."""
+def _parts(batch: Any) -> list[tuple[Any, Any]]:
     if isinstance(batch, Mapping):
         return list(batch.items())
     if isinstance(batch, (tuple, list)):
@@ -122,8 +116,7 @@ def parts(batch: Any) -> list[tuple[Any, Any]]:
     return []
 
 
-def with_parts(batch: Any, changed: dict[Any, Any]) -> Any:
-    """A container with some of its parts replaced."""
+def _with_parts(batch: Any, changed: dict[Any, Any]) -> Any:
     if isinstance(batch, MutableMapping):
         other = copy.copy(batch)
         if getattr(other, "data", None) is getattr(batch, "data", other):
@@ -140,3 +133,49 @@ def with_parts(batch: Any, changed: dict[Any, Any]) -> Any:
     for name, part in changed.items():
         object.__setattr__(other, name, part)
     return other
+
+
+class Presented:
+    """The batch that is examined: of tensors only, with the samples along the first axis."""
+
+    def __init__(self, batch: Any) -> None:
+        self._original: dict[Key, Callable[[Tensor], Any]] = {}
+        #: keys of the tensors of which the axes are exchanged
+        self.turned: set[Key] = set()
+        self.batch = self._with_tensors(batch)
+
+    def turn(self, keys: Collection[Key]) -> None:
+        """Let the second axis of some tensors, that of the samples, be the first."""
+        self.turned |= set(keys)
+        new = {key: applied(held, _exchanged) for key, held in fields(self.batch).items() if key in keys}
+        self.batch = replaced(self.batch, new)
+
+    def as_given(self, batch: Any) -> Any:
+        """A batch in the form in which the step takes it."""
+
+        def as_given(key: Key, part: Any) -> Any:
+            held = _exchanged(tensor_of(part)) if key in self.turned else part
+            return self._original[key](held) if key in self._original else held
+
+        return rebuilt(batch, as_given)
+
+    def _with_tensors(self, batch: Any) -> Any:
+        """The batch with arrays, and lists of one number for each sample, as tensors."""
+        inside_lists = set[int]()
+
+        def as_tensor(key: Key, part: Any) -> Any:
+            if isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and part.dtype.itemsize <= 8:
+                self._original[key] = lambda tensor: tensor.detach().numpy().astype(part.dtype, copy=False)
+                return torch.from_numpy(np.ascontiguousarray(part)).clone()
+            types = set(map(type, part)) if type(part) in (list, tuple) else set()
+            if types and types <= {int, float} and id(part) not in inside_lists:
+                self._original[key] = lambda tensor: type(part)(tensor.tolist())
+                return torch.tensor(part, dtype=torch.float64 if float in types else torch.int64)
+            inside_lists.update(map(id, part) if types and part is not batch else ())
+            return part
+
+        return rebuilt(batch, as_tensor)
+
+
+def _exchanged(tensor: Tensor) -> Tensor:
+    return tensor.transpose(0, 1).contiguous()
