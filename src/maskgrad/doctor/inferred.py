@@ -1,12 +1,14 @@
-"""Padding that the batch does not mark, from its use: tables with a padding_idx, masks of modules, packed lengths."""
+"""Padding that the batch does not mark, from its use: tables with a padding_idx, masks of modules, packed lengths.
+
+Also labels as losses read them: which position each belongs to, and the same step with some of them ignored.
+"""
 
 from __future__ import annotations
 
-import functools
 import inspect
 import sys
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,12 +16,14 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.evidence import agreement, is_one_piece, laid_mask, sides_of
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
-from maskgrad.doctor.padding import Padding, lengths_mask
+from maskgrad.doctor.packed import Documents
+from maskgrad.doctor.padding import Padding, Sides, agreement, is_one_piece, layouts, lengths_mask, sides_of
 
-__all__ = ["IdsRead", "ObservedUse", "ignored_labels", "padded_ids", "same_part"]
+__all__ = [
+    "IdsRead", "IgnoredLabels", "ObservedUse", "ignored_labels", "labels_ignored", "padded_ids", "same_part",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class IdsRead:
 
     ids: Tensor
     padding_idx: int
-    argument: str
-    reader: str
-    module: str
+    argument: str = "ignore_index"
+    reader: str = "loss"
+    module: str = "the loss"
 
     @property
     def source(self) -> str:
@@ -39,9 +43,8 @@ class IdsRead:
 
     def of(self, tensor: Tensor) -> bool:
         """Whether the ids are a tensor, or a part or a copy of it: transposed, flat, or without its ends."""
-        if key_of(self.ids) == key_of(tensor):
-            return True
-        return bool(self.ids.numel()) and same_part(self.ids, tensor) is not None
+        same = key_of(self.ids) == key_of(tensor)
+        return same or (self.ids.numel() > 0 and same_part(self.ids, tensor) is not None)
 
 
 def same_part(part: Tensor, whole: Tensor, *others: Tensor) -> list[Tensor] | None:
@@ -54,46 +57,28 @@ def same_part(part: Tensor, whole: Tensor, *others: Tensor) -> list[Tensor] | No
     return None
 
 
-def _forms(tensor: Tensor, ids: Tensor) -> Iterator[Tensor]:
-    """A tensor as ids may have been made of it."""
+def _forms(tensor: Tensor, part: Tensor) -> Iterator[Tensor]:
+    """A tensor as a part may have been made of it: its first rows or columns, the last, or those after the first."""
     yield tensor
-    tables = [tensor, tensor.t()] if tensor.ndim == 2 else [tensor]
-    if ids.ndim == 1:
-        for table in tables:
-            rows = max(len(table), 1)
-            yield from (part.flatten() for part in _columns(table, len(ids) // rows))
-            yield from (
-                part.t().flatten()
-                for part in _columns(table.t(), len(ids) // max(table.shape[-1], 1))
-                if table.ndim == 2
-            )
-    elif ids.ndim == 2 and tensor.ndim == 2:
-        for table in tables:
-            yield from _columns(table, ids.shape[1])
-            yield from (part.t() for part in _columns(table.t(), ids.shape[0]))
-    elif ids.ndim == 2 and tensor.ndim > 2:
+    if part.ndim == 2 < tensor.ndim:
         yield tensor.flatten(0, -2)
-
-
-def _columns(table: Tensor, count: int) -> Iterator[Tensor]:
-    """As many columns as that: all, the first, the last, or those after the first."""
-    yield table
-    if table.ndim == 2 and 0 < count < table.shape[1]:
-        yield from (table[:, :count], table[:, -count:], table[:, 1 : count + 1])
+    for table in (tensor, tensor.t()) if tensor.ndim == 2 and part.ndim in (1, 2) else ():
+        for axis in (1, 0):
+            count = part.shape[axis] if part.ndim == 2 else len(part) // max(table.shape[1 - axis], 1)
+            rest = table.shape[axis] - count
+            for start in (0, rest, 1):
+                if 0 <= start <= rest:
+                    piece = table.narrow(axis, start, count)
+                    yield piece if part.ndim == 2 else piece.flatten()
 
 
 def padded_ids(ids: Tensor, padding_idx: int) -> Tensor | None:
-    """Where ids are real, if the id of padding stands at the ends of rows and nowhere else; None otherwise.
-
-    A first column of that id in all rows is real: a decoder starts with it.
-    """
-    if ids.ndim < 2 or not ids.numel() or ids.is_floating_point():
+    """Where ids are real, if the id of padding stands at the ends of rows and nowhere else; None otherwise."""
+    if ids.ndim < 2 or ids.is_floating_point() or not bool((ids != padding_idx).any()):
         return None
     real = ids != padding_idx
-    if not bool(real.any()):
-        return None
     starts = real.clone()
-    starts[..., 0] |= not bool(real[..., 0].any())
+    starts[..., 0] |= not bool(real[..., 0].any())  # a decoder starts with it
     found = next((mask for mask in (starts, real) if is_one_piece(mask.flatten(0, -2))), None)
     return None if found is None or bool(found.all()) else found
 
@@ -107,10 +92,9 @@ def ignored_labels(loss: Tensor) -> list[IdsRead]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name().startswith("NllLoss"):
-            labels, ignored = node._saved_target, node._saved_ignore_index
-            if ignored < 2**63:  # negative ones come as large numbers
-                found.append(IdsRead(labels, ignored, "ignore_index", "loss", "the loss"))
+        # negative ones come as large numbers
+        if node.name().startswith("NllLoss") and node._saved_ignore_index < 2**63:
+            found.append(IdsRead(node._saved_target, node._saved_ignore_index))
         waiting += [following for following, _ in node.next_functions]
     return found
 
@@ -124,7 +108,7 @@ class ObservedUse(Guarded):
         #: all labels of cross entropies, call by call
         self.labels: list[IdsRead] = []
         #: masks that modules are given, or that lengths are packed with
-        self.masks: list[tuple[Tensor, str]] = []
+        self.masks: list[tuple[Sides, str]] = []
         #: leading shapes of what modules are given: positions first, and samples first
         self._time_first: set[tuple[int, int]] = set()
         self.batch_first: set[tuple[int, int]] = set()
@@ -135,143 +119,158 @@ class ObservedUse(Guarded):
 
     def run(self, call: Operated) -> Any:
         """Note what a table reads, and what is packed."""
-        if call.facts.name == "embedding" and len(call.args) > 2 and call.args[2] >= 0:
+        name, args = call.facts.name, call.args
+        if name == "embedding" and len(args) > 2 and args[2] >= 0:
             module = self._stack[-1] if self._stack else "a table"
-            self.reads.append(IdsRead(call.args[1], call.args[2], "padding_idx", "table", module))
-        if call.facts.name in ("nll_loss_forward", "nll_loss2d_forward"):
-            self.labels.append(IdsRead(call.args[1], call.args[4], "ignore_index", "loss", "the loss"))
-            self.reads += self.labels[-1:] * (call.args[4] >= 0)
-        if call.facts.name == "_pack_padded_sequence":
-            self.masks.append((_packed(*call.args[:3]), "lengths of pack_padded_sequence"))
+            self.reads.append(IdsRead(args[1], args[2], "padding_idx", "table", module))
+        elif name in ("nll_loss_forward", "nll_loss2d_forward"):
+            self.labels.append(IdsRead(args[1], args[4]))
+            self.reads += self.labels[-1:] * (args[4] >= 0)
+        elif name == "_pack_padded_sequence":
+            self.masks.append((Sides(_packed(*args[:3]), (0.0, 1.0)), "lengths of pack_padded_sequence"))
         return call()
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Note the masks that a module is given, and whether it takes positions first."""
         self._stack.append(self._names.get(id(module), type(module).__name__))
         given = sys._getframe(1).f_locals.get("kwargs", {})  # a hook for all modules is not given keywords
-        for name, held in _arguments(module, args, given) if not _is_mapped() else ():
+        code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+        named = zip(code.co_varnames[1:] if code else (), args, strict=False)
+        mapped = torch._C._functorch.peek_interpreter_stack() is not None  # whose tensors cannot be looked at
+        for name, held in [] if mapped else [*named, *given.items()]:
             if isinstance(held, Tensor) and held.ndim == 2 and (sides := sides_of(held)) is not None:
-                self.masks.append((sides.core, f"argument {name} of {type(module).__name__}"))
-                if held.shape[0] == held.shape[1]:
-                    self._pairs.add(len(held))
+                self.masks.append((sides, f"argument {name} of {type(module).__name__}"))
+                self._pairs |= {len(held)} if held.shape[0] == held.shape[1] else set()
         first = next((held for held in (*args, *given.values()) if isinstance(held, Tensor)), None)
-        positions_first = _takes_positions_first(module)
-        if first is not None and first.ndim == 3 and positions_first is not None:
-            shapes = self._time_first if positions_first else self.batch_first
-            shapes.add((first.shape[0], first.shape[1]))
+        cares = getattr(module, "self_attn", module)
+        if isinstance(cares, (nn.RNNBase, nn.MultiheadAttention, nn.Transformer)) and first is not None:
+            shapes = self.batch_first if cares.batch_first else self._time_first
+            shapes |= {(first.shape[0], first.shape[1])} if first.ndim == 3 else set()
 
     def leave(self, *_: Any) -> None:
         """A module is done."""
-        if self._stack:
-            self._stack.pop()
+        del self._stack[-1:]
 
     # what follows for a batch
 
     def turned(self, batch: Any, known: Collection[Key]) -> set[Key]:
-        """Keys of tensors in which the positions come first: so modules are given them, or masks of pairs of positions.
-
-        A step may leave out the first or the last position. Labels or lengths, one for each sample, decide against it.
-        """
+        """Keys of tensors in which positions come first: so modules are given them, or masks of pairs of them."""
+        # a step may leave out a position at an end; labels or lengths, one for each sample, decide against it
         counts = {held.shape[0] for held in fields(batch).values() if held.ndim == 1}
         inside = {key: tuple(held.shape[:2]) for key, held in fields(batch).items() if held.ndim > 1}
         settled = {shape for key, shape in inside.items() if key in known}
         found = set()
         for rows, columns in set(inside.values()) - settled:
-            near = [(rows + step, columns) for step in (-1, 0, 1)]
-            pairs = any(rows + step in self._pairs for step in (-1, 0, 1))
-            pairs &= not any(columns + step in self._pairs for step in (-1, 0, 1))
-            first = pairs or not self._time_first.isdisjoint(near)
+            near = {(rows + step, columns) for step in (-1, 0, 1)}
+            pairs, others = ({size + step for step in (-1, 0, 1)} & self._pairs for size in (rows, columns))
+            first = bool(pairs and not others) or bool(self._time_first & near)
             first &= columns in counts or rows not in counts
-            if rows != columns and first and not self.batch_first.intersection(near):
+            if rows != columns and first and not self.batch_first & near:
                 found |= {key for key, shape in inside.items() if shape in near}
         return found
 
     def paddings(self, batch: Any, known: Collection[Key]) -> list[Padding]:
         """The padding of tensors of which none is known yet."""
-        found = []
-        for key, field in fields(batch).items():
-            tensor = tensor_of(field)
-            if key in known or not isinstance(field, Tensor) or tensor.layout is not torch.strided:
-                continue
-            padding = self._by_table(key, tensor) or self._by_mask(key, tensor)
-            if padding is not None:
-                found.append(padding)
-        return found
+        plain = {key: held for key, held in _strided(batch).items() if key not in known}
+        found = ((self._by_table(key, held) or self._by_mask(key, held)) for key, held in plain.items())
+        return [padding for padding in found if padding is not None]
 
     def _by_table(self, key: Key, tensor: Tensor) -> Padding | None:
-        for read in self.reads:
-            if read.of(tensor):
-                real = padded_ids(tensor, read.padding_idx)
-                if real is not None:
-                    return Padding(key, real, read.source)
-        return None
+        made = ((read, padded_ids(tensor, read.padding_idx)) for read in self.reads if read.of(tensor))
+        return next((Padding(key, real, read.source) for read, real in made if real is not None), None)
 
     def _by_mask(self, key: Key, tensor: Tensor) -> Padding | None:
         """A mask that a module was given, if the data agree: the mask of another input is none of theirs."""
         if tensor.ndim < 2 or sides_of(tensor) is not None:
             return None
         for mask, name in self.masks:
-            for laid in laid_mask(mask.to(tensor.device), tensor, time_first=True):
+            for laid in layouts(mask, tensor):
                 if agreement(tensor, laid):
                     return Padding(key, laid.real.clone(), f"the {name}", samples=laid.samples)
         return None
 
     def read_of(self, batch: Any) -> set[Key]:
         """What tables with an id of padding read: where it has none at its ends, it is not padded."""
-        inside = {
-            key: tensor_of(field) for key, field in fields(batch).items() if field.layout is torch.strided
-        }
-        return {key for key, tensor in inside.items() if any(read.of(tensor) for read in self.reads)}
+        return {key for key, held in _strided(batch).items() if any(read.of(held) for read in self.reads)}
 
     def shapes_of_labels(self, batch: Any) -> list[tuple[int, ...]]:
         """The shapes of the tensors of two dimensions that cross entropies read."""
-        tensors = [tensor_of(field) for field in fields(batch).values() if field.ndim == 2]
+        tensors = [held for held in _strided(batch).values() if held.ndim == 2]
         return [tuple(tensor.shape) for tensor in tensors if any(read.of(tensor) for read in self.labels)]
 
     def unknown(self, batch: Any) -> dict[str, IdsRead]:
         """Padded ids, read by tables, that are nothing of the batch."""
-        tensors = [tensor_of(field) for field in fields(batch).values() if field.layout is torch.strided]
-        of_tables = [read for read in self.reads if read.reader == "table"]
+        tensors = _strided(batch).values()
         return {
-            f"ids of {read.module}": read for read in of_tables
-            if padded_ids(read.ids, read.padding_idx) is not None and not any(map(read.of, tensors))
+            f"ids of {read.module}": read for read in self.reads
+            if read.reader == "table" and padded_ids(read.ids, read.padding_idx) is not None
+            and not any(map(read.of, tensors))
         }  # fmt: skip
 
 
-def _arguments(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The arguments of a module by name."""
-    names = _names_of(type(module).forward)
-    yield from zip(names, args, strict=False)
-    yield from kwargs.items()
-
-
-def _is_mapped() -> bool:
-    """Whether a transform of torch.func runs: its tensors cannot be looked at."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
-
-
-@functools.cache
-def _names_of(forward: Any) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(forward).parameters)[1:]
-    except (TypeError, ValueError):
-        return ()
-
-
-def _takes_positions_first(module: nn.Module) -> bool | None:
-    """Whether a module takes positions before samples; None if it does not care."""
-    if isinstance(module, (nn.RNNBase, nn.MultiheadAttention, nn.Transformer)):
-        return not module.batch_first
-    attention = getattr(module, "self_attn", None)
-    return not attention.batch_first if isinstance(attention, nn.MultiheadAttention) else None
+def _strided(batch: Any) -> dict[Key, Tensor]:
+    return {key: tensor_of(held) for key, held in fields(batch).items() if held.layout is torch.strided}
 
 
 def _packed(input: Tensor, lengths: Tensor, batch_first: bool) -> Tensor:
     """Which positions are packed, by sample, in the order in which ``pack_padded_sequence`` was given them."""
-    longest = input.shape[1] if batch_first else input.shape[0]
-    mask = lengths_mask(lengths, longest, input.device)
+    mask = lengths_mask(lengths, input.shape[1 if batch_first else 0], input.device)
     frame: Any = sys._getframe(1)
     while frame is not None and frame.f_code is not pack_padded_sequence.__code__:
         frame = frame.f_back
     order = None if frame is None else frame.f_locals.get("sorted_indices")  # with enforce_sorted=False
     return mask if order is None else torch.empty_like(mask).index_copy_(0, order, mask)
+
+
+class IgnoredLabels:
+    """Cross entropies in which some labels are ignored: for each call in a step what it reads; None: as it is."""
+
+    def __init__(self, labels: Sequence[Tensor | None]) -> None:
+        self._labels = labels
+        self.begin()
+
+    def begin(self) -> None:
+        """Another run begins."""
+        self._left = list(self._labels)
+        self._given: dict[tuple[Any, ...], Tensor | None] = {}
+
+    def changed(self, call: Operated) -> Operated:
+        """The call of a loss, or of its backward pass, with other labels."""
+        place = 2 if "backward" in call.facts.name else 1
+        read: Tensor = call.args[place]
+        name = (key_of(read), tuple(read.shape), read.storage_offset())
+        if place == 1:
+            self._given[name] = self._left.pop(0) if self._left else None
+        other = self._given.get(name)
+        if other is None or other.shape != read.shape:
+            return call
+        return replace(call, args=(*call.args[:place], other, *call.args[place + 1 :]))
+
+
+def labels_ignored(
+    reads: Sequence[IdsRead], batch: Any, tokens: Documents, keep: Callable[[Tensor], Tensor]
+) -> IgnoredLabels | None:
+    """The losses of a step in which only labels of positions count for which ``keep`` holds; None if none are left.
+
+    A label belongs to the position that predicts it: labels without the first column to those without the last.
+    """
+    labels: list[Tensor | None] = []
+    left = False
+    for read in reads:
+        masks = (_kept(read, tensor_of(held), tokens, keep) for held in fields(batch).values())
+        kept = next((mask for mask in masks if mask is not None), None)
+        labels.append(None if kept is None else torch.where(kept, read.ids, read.padding_idx))
+        left |= kept is not None and bool((kept & (read.ids != read.padding_idx)).any())
+    return IgnoredLabels(labels) if left else None
+
+
+def _kept(read: IdsRead, held: Tensor, tokens: Documents, keep: Callable[[Tensor], Tensor]) -> Tensor | None:
+    """Which of the labels that were read count, if they are those of a tensor."""
+    if held.ndim != 2 or tokens.ids.ndim != 2 or len(held) != len(tokens.ids):
+        return None
+    grids = torch.meshgrid(*map(torch.arange, held.shape), indexing="ij")
+    rows, columns = (grid.to(held.device) for grid in grids)
+    found = same_part(read.ids, held, columns, rows)
+    if found is None or int((position := found[0] - found[0].min()).max()) >= tokens.ids.shape[1]:
+        return None
+    return keep(tokens.ids.to(held.device)[found[1], position])

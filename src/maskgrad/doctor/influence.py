@@ -12,7 +12,7 @@ from torch import Tensor
 
 from maskgrad.doctor.aligned import Aligned, where_real
 from maskgrad.doctor.case import Examination, PerturbedInput, run_perturbed
-from maskgrad.doctor.labels import labels_ignored
+from maskgrad.doctor.inferred import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.padding import Padding

@@ -18,7 +18,7 @@ from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, te
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 
 if TYPE_CHECKING:
-    from maskgrad.doctor.labels import IgnoredLabels
+    from maskgrad.doctor.inferred import IgnoredLabels
 
 __all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "is_examining", "module_calls"]
 

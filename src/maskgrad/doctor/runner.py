@@ -11,12 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.distributed.accumulation import REPLICATING
-from maskgrad.doctor.batches import Key, fields, tensor_of, with_own_memory
-from maskgrad.doctor.labels import IgnoredLabels
+from maskgrad.doctor.batches import Key, Presented, fields, tensor_of, with_own_memory
+from maskgrad.doctor.inferred import IgnoredLabels
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import tensors_in
 from maskgrad.doctor.precision import in_double
-from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import check_examinable, without_replication
 from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import State
