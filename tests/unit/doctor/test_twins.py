@@ -193,7 +193,7 @@ def test_twins_of_tensors_that_are_gone_are_dropped() -> None:
                 x * 2
         assert len(mode._storages) < 20
         if isinstance(mode, Recorder):
-            assert len(mode.validity._storages) < 20
+            assert len(mode.validity._memories) < 20
 
 
 @pytest.mark.parametrize(
