@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import ObservedUse
-from maskgrad.doctor.inventory import Inventory, Skipped
+from maskgrad.doctor.inventory import Part, Skipped
 from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Recorder
@@ -47,8 +47,8 @@ class Examination:
     runner: StepRunner
     paddings: list[Padding] = field(default_factory=list)
     report: Report = field(default_factory=Report)
-    #: made before the first experiment
-    inventory: Inventory = field(init=False)
+    #: its parts, by what the first run has shown
+    inventory: Callable[..., list[Part]] = field(init=False)
     #: what the first run has shown
     use: ObservedUse | None = None
     #: which document each token belongs to, in a packed batch

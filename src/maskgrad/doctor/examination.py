@@ -14,7 +14,7 @@ from maskgrad.doctor.case import Examination
 from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
-from maskgrad.doctor.inventory import Inventory
+from maskgrad.doctor.inventory import inventory_of
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak, sample_coupling
 from maskgrad.doctor.modes import module_calls
 from maskgrad.doctor.operations import same
@@ -113,7 +113,7 @@ def examine(
     try:
         _prepare(case, padding, documents)
         _run(case, chosen)
-        case.report.inventory = case.inventory.parts(case.examined)
+        case.report.inventory = case.inventory(examined=case.examined)
     except Exception as error:
         if case.runner.replicas() is None:
             raise
@@ -134,7 +134,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     roles = Roles(runner.batch, only_proven=padding is not None, documents=document)
     if roles.turned and padding is None:
         runner.turn(roles.turned)
-        roles = Roles(runner.batch, time_first=False, documents=document)
+        roles = Roles(runner.batch, documents=document)
     case.paddings = with_given(roles.paddings, runner.batch, padding)
     if takes_parts(runner.step):
         runner.step = functools.partial(runner.step, parts=[rows_of(runner.batch, case.paddings)])  # type: ignore[call-arg]
@@ -148,11 +148,11 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
         runner.turn(turned)
-        roles = Roles(runner.batch, only_proven=padding is not None, time_first=False)
+        roles = Roles(runner.batch, only_proven=padding is not None)
         case.paddings = with_given(roles.paddings, runner.batch, padding)
     case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
-    case.inventory = Inventory(roles, case.paddings, use, case.documents)
+    case.inventory = functools.partial(inventory_of, roles, case.paddings, use, case.documents)
     case.gives_nan = outcome.has_nan()
 
 

@@ -24,13 +24,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.batches import fields
+from maskgrad.doctor.batches import Presented, fields
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.precision import in_double
-from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.runner import Outcome, StepRunner

@@ -6,23 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.batches import Key, tensor_of
 from maskgrad.doctor.packed import is_structure
+from maskgrad.doctor.padding import LABELS, LENGTHS, PADS, PAIRS, is_selection
 from maskgrad.doctor.roles import Roles
-from maskgrad.doctor.signs import LABELS, LENGTHS, PADS, PAIRS, is_selection
 
 if TYPE_CHECKING:
     from maskgrad.doctor.inferred import ObservedUse
     from maskgrad.doctor.packed import Documents
     from maskgrad.doctor.padding import Padding
 
-__all__ = ["ROLES", "Inventory", "Part", "Skipped", "table_of"]
-
-#: what a tensor, array or list of a batch can be
-ROLES = (
-    "data", "ids", "labels", "padding mask", "selection mask", "attention mask", "lengths", "positions", "documents",
-    "unknown",
-)  # fmt: skip
+__all__ = ["Part", "Skipped", "inventory_of", "table_of"]
 
 
 @dataclass(frozen=True)
@@ -53,10 +47,10 @@ class Part:
     option: str = ""
 
     @classmethod
-    def of(cls, name: Key, held: Any, role: str, recognised: str = "", **rest: Any) -> Part:
+    def of(cls, name: Key, held: Any, role: str, *rest: Any, **named: Any) -> Part:
         """The part that a tensor is."""
         dtype = str(tensor_of(held).dtype).removeprefix("torch.")
-        return cls(str(name), tuple(held.shape), dtype, role, recognised, **rest)
+        return cls(str(name), tuple(held.shape), dtype, role, *rest, **named)
 
 
 @dataclass(frozen=True)
@@ -90,88 +84,67 @@ def table_of(parts: Sequence[Part]) -> list[tuple[str, ...]]:
     return rows
 
 
-class Inventory:
-    """What is known of a batch, and what may be padded in it and is not known to be."""
-
-    def __init__(
-        self,
-        roles: Roles,
-        paddings: Sequence[Padding],
-        use: ObservedUse | None = None,
-        documents: Documents | None = None,
-    ) -> None:
-        self._roles, self._documents = roles, documents
-        self._paddings = {padding.key: padding for padding in paddings}
-        read = use.read_of(roles.batch) if use is not None else set()
-        self._unknown = use.unknown(roles.batch) if use is not None else {}
-        self._candidates = roles.candidates(self._paddings, read)
-
-    def parts(self, examined: Mapping[Key, Sequence[str]]) -> list[Part]:
-        """The parts, with the experiments that changed each."""
-        found = []
-        for key, held in fields(self._roles.batch).items():
-            role, how = _role_of(self._roles, key)
-            padding = self._paddings.get(key)
-            if padding is not None and role not in ("labels", "positions", "documents"):
-                role = "data" if tensor_of(held).is_floating_point() else "ids"
-            if self._documents is not None and key == self._documents.key:
-                role, how = "documents", self._documents.source
-            samples, positions = _axes_of(self._roles, key)
-            rest: dict[str, Any] = {"samples": samples, "positions": positions}
-            if key in self._candidates:
-                rest["option"] = f"padding={{{key!r}: {self._candidates[key]}}}"
-            how = how if padding is None else padding.source
-            found.append(Part.of(key, held, role, how, examined=tuple(examined.get(key, ())), **rest))
-        for name, read in self._unknown.items():
-            how = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
-            option = f"these ids to the batch, or padding_idx={read.padding_idx} to their key"
-            found.append(Part.of(name, read.ids, "ids", how, samples=0, positions=1, option=option))
-        return found
+def inventory_of(
+    roles: Roles,
+    paddings: Sequence[Padding],
+    use: ObservedUse | None = None,
+    documents: Documents | None = None,
+    examined: Mapping[Key, Sequence[str]] | None = None,
+) -> list[Part]:
+    """What is known of a batch, with the experiments that changed each part, and what may be padded in it."""
+    known, found = {padding.key: padding for padding in paddings}, []
+    candidates = roles.candidates(known.keys() | (set() if use is None else use.read_of(roles.batch)))
+    for key, held in roles.inside.items():
+        role, how = _role_of(roles, key)
+        if documents is not None and key == documents.key:
+            role, how = "documents", documents.source
+        elif key in known and role not in ("labels", "positions", "documents"):
+            role = "data" if tensor_of(held).is_floating_point() else "ids"
+        how = known[key].source if key in known else how
+        option = f"padding={{{key!r}: {candidates[key]}}}" if key in candidates else ""
+        tried = tuple((examined or {}).get(key, ()))
+        found.append(Part.of(key, held, role, how, *_axes_of(roles, key), examined=tried, option=option))
+    for name, read in () if use is None else use.unknown(roles.batch).items():
+        how = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
+        option = f"these ids to the batch, or padding_idx={read.padding_idx} to their key"
+        found.append(Part.of(name, read.ids, "ids", how, 0, 1, option=option))
+    return found
 
 
 def _role_of(roles: Roles, key: Key) -> tuple[str, str]:
     """The role of a tensor, and how that was recognised."""
-    held, name = roles.inside[key], str(key)
-    of = next((padding for padding in roles.paddings if key in padding.mask_values), None)
+    tensor, name = tensor_of(roles.inside[key]), str(key)
+    of = next((padding.key for padding in roles.paddings if key in padding.mask_values), None)
     if key in roles.masks:
-        if of is not None:
-            return (
-                "padding mask",
-                f"what it covers in {of.key!r} is alike"
-                if key in roles.proven
-                else f"the padding of {of.key!r}",
-            )
         core = roles.masks[key].core
-        pairs = core.ndim > 1 and core.shape[-1] == core.shape[-2]
-        if pairs or (PAIRS.search(name) and core.ndim > 2):
+        if of is not None:
+            alike = key in roles.proven
+            return "padding mask", f"what it covers in {of!r} is alike" if alike else f"the padding of {of!r}"
+        if core.shape[-1] == core.shape[-2] or (PAIRS.search(name) and core.ndim > 2):
             return "attention mask", "its shape"
         if PADS.search(name) and not is_selection(key, "") and (bool(core.all()) or not bool(core.any())):
             return "padding mask", "its name; it covers nothing"
         return "selection mask", "two values"
     if key in roles.lengths and (of is not None or LENGTHS.search(name)):
-        return "lengths", f"the ends of {of.key!r}" if of is not None else "its name"
-    own = next((padding for padding in roles.paddings if padding.key == key), None)
-    source = "" if own is None else own.source
-    tensor = tensor_of(held)
+        return "lengths", f"the ends of {of!r}" if of is not None else "its name"
+    source = next((padding.source for padding in roles.paddings if padding.key == key), "")
     if is_structure(key) and "mask" not in name:
         return ("positions" if "pos" in name else "documents"), source or "its name"
     if LABELS.search(name) or source.startswith("labels"):
         return "labels", source or "its name"
+    numbers = tensor.is_floating_point() or tensor.is_complex()
     if tensor.ndim < 2:
-        return ("labels" if not tensor.is_floating_point() else "data"), source or "its shape"
-    if tensor.is_floating_point() or tensor.is_complex():
-        return "data", source
-    return "ids", source
+        return ("data" if numbers else "labels"), source or "its shape"
+    return ("data" if numbers else "ids"), source
 
 
 def _axes_of(roles: Roles, key: Key) -> tuple[int | None, int | None]:
     """The axes of samples and positions of a tensor that has them."""
     shape = tensor_of(roles.inside[key]).shape
     if key in roles.positions:
-        positions = roles.positions[key]
-        return roles.samples[key], positions[0] if positions else None
+        return roles.samples[key], next(iter(roles.positions[key]), None)
     if not shape:
         return None, None
     lengths = {tensor_of(roles.inside[k]).shape[p] for k, ps in roles.positions.items() for p in ps}
-    along = next((axis for axis, size in enumerate(shape) if axis and size in lengths), None)
-    return 0, along if along is not None else 1 if len(shape) > 1 and key not in roles.masks else None
+    along = [axis for axis, size in enumerate(shape) if axis and size in lengths]
+    return 0, along[0] if along else 1 if len(shape) > 1 and key not in roles.masks else None

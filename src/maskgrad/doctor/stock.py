@@ -8,11 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.inferred import ignored_labels
-from maskgrad.doctor.inventory import Inventory, Part
+from maskgrad.doctor.inventory import Part, inventory_of
 from maskgrad.doctor.padding import Padding, with_given
-from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.roles import Roles
 
@@ -39,7 +38,7 @@ class Stock:
             if not bool(found.mask.all()) and found.key in inside and is_new(tensor_of(inside[found.key]))
         ]  # fmt: skip
         if given is None or given:
-            self.take(Inventory(roles, paddings).parts({}))
+            self.take(inventory_of(roles, paddings))
         return paddings
 
     def take(self, parts: Iterable[Part]) -> None:
@@ -47,31 +46,30 @@ class Stock:
         known = {part.name for part in self._report.inventory}
         self._report.inventory += [part for part in parts if part.name not in known]
 
+    def _change(self, changes: Callable[[Part], dict[str, Any]]) -> None:
+        self._report.inventory = [replace(part, **changes(part)) for part in self._report.inventory]
+
     def rewritten(self, paddings: Iterable[Padding], changed: Sequence[Key]) -> None:
         """The padding of these parts is known, and has other contents from here on."""
-        found = {str(padding.key): padding.source for padding in paddings if padding.key in changed}
-        self._report.inventory = [
-            replace(part, recognised=found[part.name], examined=("padding-leak",), option="")
-            if part.name in found else part
-            for part in self._report.inventory
-        ]  # fmt: skip
+        rest = {"examined": ("padding-leak",), "option": ""}
+        sources = {str(padding.key): padding.source for padding in paddings if padding.key in changed}
+        found = {name: {"recognised": source, **rest} for name, source in sources.items()}
+        self._change(lambda part: found.get(part.name, {}))
 
-    def examined(self, experiments: Mapping[str, tuple[str, ...]]) -> None:
+    def examined(self, made: Mapping[str, tuple[str, ...]]) -> None:
         """Write down which experiments have changed which parts."""
-        self._report.inventory = [
-            replace(part, examined=tuple(dict.fromkeys((*part.examined, *experiments.get(part.name, ())))))
-            for part in self._report.inventory
-        ]
+        both = {name: dict.fromkeys(tried) for name, tried in made.items()}
+        self._change(lambda part: {"examined": (*(dict.fromkeys(part.examined) | both.get(part.name, {})),)})
 
     def ignored(self, loss: Tensor, seen: Mapping[Key, Any]) -> None:
         """Labels of which the loss ignores the padding need no option."""
-        if not any(part.option for part in self._report.inventory):
-            return
-        reads, tensors = ignored_labels(loss), {str(key): held for key, held in seen.items()}
-        for place, part in enumerate(self._report.inventory):
-            held = tensors.get(part.name)
-            read = next((read for read in reads if isinstance(held, Tensor) and read.of(held)), None)
-            if part.option and read is not None:
-                self._report.inventory[place] = replace(
-                    part, role="labels", recognised=read.source, option=""
-                )
+        open_parts = {part.name for part in self._report.inventory if part.option}
+        tensors = {str(key): held for key, held in seen.items() if isinstance(held, Tensor)}
+        reads = ignored_labels(loss) if open_parts else []
+        found = {
+            name: {"role": "labels", "recognised": read.source, "option": ""}
+            for name in open_parts & tensors.keys()
+            for read in reversed(reads)
+            if read.of(tensors[name])
+        }
+        self._change(lambda part: found.get(part.name, {}))
