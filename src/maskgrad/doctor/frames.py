@@ -8,6 +8,7 @@ import linecache
 import re
 import sys
 import sysconfig
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -30,6 +31,7 @@ _COMPUTED_BY = frozenset(
 )
 #: the function in which the doctor calls the user's step
 BOUNDARY = "call_step"
+_BACKWARD = "_engine_run_backward"
 #: how many callers of a line are reported
 _CALLERS = 3
 
@@ -56,9 +58,7 @@ def is_users(file: str) -> bool:
     """Whether a file belongs to the user's program."""
     if file.startswith("<"):
         return file.startswith(("<stdin>", "<ipython"))
-    if re.search(r"[\\/](site|dist)-packages[\\/]", file):
-        return False
-    return not file.startswith(_LIBRARIES)
+    return not re.search(r"[\\/](site|dist)-packages[\\/]", file) and not file.startswith(_LIBRARIES)
 
 
 @functools.cache
@@ -68,39 +68,35 @@ def _is_packages(file: str) -> bool:
     return inside is not None and inside[1] not in _COMPUTED_BY and not file.startswith(_OURS)
 
 
-def here() -> Place | None:
-    """The innermost line of the user's program; the innermost line of a library if there is none."""
-    frame: FrameType | None = sys._getframe(1)
-    library, package = None, ("", 0)
+def _frames() -> Iterator[tuple[str, FrameType]]:
+    """The frames of the program and their files, the innermost first, up to the call of the step or of backward()."""
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        if frame.f_code.co_name == "_engine_run_backward":
-            # who calls backward() is not who computes there
-            return None
-        if file.startswith(_DOCTOR):
-            if frame.f_code.co_name == BOUNDARY:
-                break
-        elif is_users(file):
-            return Place(file, frame.f_lineno, frame.f_code.co_name, *package)
-        elif not package[0] and _is_packages(file):
-            package = (file, frame.f_lineno)
-        elif library is None and not file.startswith(_LIBRARIES) and not file.startswith("<"):
-            library = Place(file, frame.f_lineno, frame.f_code.co_name)
+        if (frame.f_code.co_name == BOUNDARY and file.startswith(_DOCTOR)) or file.startswith(_COMMAND):
+            return
+        yield file, frame
+        if frame.f_code.co_name == _BACKWARD:
+            return
         frame = frame.f_back
-    return Place(*package) if library is None and package[0] else library
+
+
+def here() -> Place | None:
+    """The innermost line of the user's program; that of a package that computes with PyTorch if there is none."""
+    package = ("", 0)
+    for file, frame in _frames():
+        if frame.f_code.co_name == _BACKWARD:
+            return None  # who calls backward() is not who computes there
+        if is_users(file):
+            return Place(file, frame.f_lineno, frame.f_code.co_name, *package)
+        if not package[0] and _is_packages(file):
+            package = (file, frame.f_lineno)
+    return Place(*package) if package[0] else None
 
 
 def callers(place: Place | None) -> list[str]:
     """The lines of the program through which a line was reached, the innermost first; none in a backward pass."""
-    frame: FrameType | None = sys._getframe(1)
-    found: list[Place] = []
-    while frame is not None and frame.f_code.co_name not in (BOUNDARY, "_engine_run_backward"):
-        file = frame.f_code.co_filename
-        if file.startswith(_COMMAND):
-            break
-        if is_users(file):
-            found.append(Place(file, frame.f_lineno))
-        frame = frame.f_back
+    found = [Place(file, frame.f_lineno) for file, frame in _frames() if is_users(file)]
     reached = place is not None and bool(found) and (found[0].file, found[0].line) == (place.file, place.line)
     return [f"{at.file}:{at.line}: {at.code}" for at in found[1 : 1 + _CALLERS]] if reached else []
 
@@ -108,8 +104,7 @@ def callers(place: Place | None) -> list[str]:
 class Lines:
     """Lines of the program to which the nodes of the autograd graph belong, and so what runs in a backward pass.
 
-    Nodes are numbered as they are made. Anomaly detection has lines too, but formats a whole stack for each node,
-    which took half of the time of a step.
+    Anomaly detection has lines, too, but formats a whole stack for each node: half of the time of a step.
     """
 
     def __init__(self) -> None:

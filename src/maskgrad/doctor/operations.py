@@ -1,7 +1,4 @@
-"""Operations of PyTorch: the tensors among their arguments and results, and facts that their schemas do not say.
-
-``torch.utils._pytree``, which knows more than lists, tuples and dicts, took a third of the time of a small step.
-"""
+"""Operations of PyTorch: the tensors among their arguments and results, and facts that their schemas do not say."""
 
 from __future__ import annotations
 
@@ -18,45 +15,6 @@ __all__ = [
     "differing", "expanded", "facts_of", "flat", "key_of", "mapped", "on", "same", "tensors_in",
 ]  # fmt: skip
 
-#: what is often among arguments, and needs no question
-_NUMBERS = {int, float, bool, type(None)}
-
-
-def tensors_in(tree: Any) -> list[Tensor]:
-    """The tensors among arguments or results, in lists, tuples and dicts."""
-    if isinstance(tree, Tensor):
-        return [tree]
-    found: list[Tensor] = []
-    _collect(tree, found)
-    return found
-
-
-def _collect(tree: Any, found: list[Tensor]) -> None:
-    if isinstance(tree, dict):
-        tree = tree.values()
-    elif not isinstance(tree, (tuple, list)):
-        return
-    for member in tree:
-        if type(member) in _NUMBERS:
-            continue
-        if isinstance(member, Tensor):
-            found.append(member)
-        elif isinstance(member, (tuple, list, dict)):
-            _collect(member, found)
-
-
-def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """Arguments with other tensors; see :func:`tensors_in`."""
-    if isinstance(tree, (tuple, list)):
-        kept = [  # tensors and numbers need no call of their own
-            function(m) if isinstance(m, Tensor) else m if type(m) in _NUMBERS else mapped(function, m)
-            for m in tree
-        ]
-        return type(tree)(kept)
-    if isinstance(tree, dict):
-        return {key: mapped(function, member) for key, member in tree.items()}
-    return function(tree) if isinstance(tree, Tensor) else tree
-
 
 def flat(tree: Any) -> list[Any]:
     """All that lists, tuples and dicts hold, tensors or not."""
@@ -65,6 +23,20 @@ def flat(tree: Any) -> list[Any]:
     if not isinstance(tree, (tuple, list)):
         return [tree]
     return [leaf for member in tree for leaf in flat(member)]
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    """The tensors among arguments or results, in lists, tuples and dicts."""
+    return [leaf for leaf in flat(tree) if isinstance(leaf, Tensor)]
+
+
+def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """Arguments with other tensors; see :func:`tensors_in`."""
+    if isinstance(tree, (tuple, list)):
+        return type(tree)([mapped(function, member) for member in tree])
+    if isinstance(tree, dict):
+        return {key: mapped(function, member) for key, member in tree.items()}
+    return function(tree) if isinstance(tree, Tensor) else tree
 
 
 def key_of(tensor: Tensor) -> int | None:
@@ -108,11 +80,7 @@ def same(a: Tensor, b: Tensor) -> bool:
         a, b = a.coalesce(), b.coalesce()
         return same(a._indices(), b._indices()) and same(a._values(), b._values())
     a, b = dense(a), dense(b)
-    if a.shape != b.shape:
-        return False
-    if torch.equal(a, b):
-        return True
-    return not _has_no_nan(a) and not bool(differing(a, b).any())
+    return a.shape == b.shape and (torch.equal(a, b) or not bool(differing(a, b).any()))
 
 
 def differing(a: Tensor, b: Tensor) -> Tensor:
@@ -120,20 +88,7 @@ def differing(a: Tensor, b: Tensor) -> Tensor:
     if a.layout is torch.jagged:
         a, b = a.values(), b.values()
     a, b = dense(a), dense(b)
-    unequal = a != b
-    if not _has_no_nan(a):
-        unequal &= ~(a.isnan() & b.isnan())
-    return unequal
-
-
-def _has_no_nan(tensor: Tensor) -> bool:
-    """Whether there is surely no NaN: a sum that is a number is one pass, a look at each entry is three."""
-    if not (tensor.is_floating_point() or tensor.is_complex()):
-        return True
-    if tensor.element_size() == 1:
-        return False
-    total = tensor.sum().item()
-    return bool(total == total)
+    return (a != b) & ~(a.isnan() & b.isnan())
 
 
 #: outputs that share memory with an input although no annotation says so, or change shapes and strides only
@@ -189,23 +144,13 @@ class OperationFacts:
 def facts_of(func: Any) -> OperationFacts:
     """All facts about one overload."""
     namespace, _, name = str(func._schema.name).partition("::")  # aten::add, without the overload
-    arguments = func._schema.arguments
-    written: list[int | str] = [
-        argument.name if argument.kwarg_only else position
-        for position, argument in enumerate(arguments)
-        if argument.alias_info is not None and argument.alias_info.is_write
-    ]
+    aliases = [(at, each) for at, each in enumerate(func._schema.arguments) if each.alias_info is not None]
+    written = [each.name if each.kwarg_only else at for at, each in aliases if each.alias_info.is_write]
     view = func.is_view or name in _VIEWS
-    return OperationFacts(
-        name=name,
-        view=view,
-        writes=() if view else (*written, *_WRITES.get(name, ())),
-        random=torch.Tag.nondeterministic_seeded in func.tags,
-        workspaces=_WORKSPACES.get(name, ()),
-        pointwise=torch.Tag.pointwise in func.tags,
-        collective=namespace in ("c10d", "_c10d_functional"),
-        looks=name in COMPARISONS or name in SEES_NAN or name in SEARCHES,
-    )
+    writes = () if view else (*written, *_WRITES.get(name, ()))
+    random, pointwise = (tag in func.tags for tag in (torch.Tag.nondeterministic_seeded, torch.Tag.pointwise))
+    collective, looks = namespace in ("c10d", "_c10d_functional"), name in COMPARISONS | SEES_NAN | SEARCHES
+    return OperationFacts(name, view, writes, random, _WORKSPACES.get(name, ()), pointwise, collective, looks)
 
 
 @dataclass
@@ -229,10 +174,5 @@ class Operated:
     @functools.cached_property
     def written(self) -> list[Tensor]:
         """Those that are written."""
-        found = []
-        for place in self.facts.writes:
-            if isinstance(place, str):
-                found += tensors_in(self.kwargs.get(place))
-            elif place < len(self.args):
-                found += tensors_in(self.args[place])
-        return found
+        places, args, kwargs = self.facts.writes, self.args, self.kwargs
+        return tensors_in([kwargs.get(at) if isinstance(at, str) else args[at : at + 1] for at in places])

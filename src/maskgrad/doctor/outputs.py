@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,14 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.batches import Presented, fields, tensor_of
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import tensors_in
-from maskgrad.doctor.packed import WEIGHT, Documents, documents_of, shapes_of_positions
-from maskgrad.doctor.presented import Presented
+from maskgrad.doctor.packed import WEIGHT, documents_of, shapes_of_positions
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.errors import ExaminationError
@@ -42,16 +42,14 @@ def examine_outputs(
 ) -> Report | None:
     """Documents and the future, in a call of a model; None if the call packs no documents and is not to be causal.
 
-    A sum of its outputs, in which tokens are weighed, stands for the loss. A loss that the model returns is not read:
-    it counts all documents, whatever the weights.
+    A weighted sum of its outputs stands for the loss: one that the model returns counts all documents.
     """
     arguments = dict(call.arguments)
     kind = "document-leak"
     try:
-        plain = Presented(arguments).batch
-        if isinstance(documents, str) and documents not in fields(plain):
-            documents = None  # the key of another batch
-        packed = documents_of(plain, documents)
+        plain = fields(Presented(arguments).batch)
+        of_another = isinstance(documents, str) and documents not in plain  # batch
+        packed = documents_of(plain, None if of_another else documents)
         if packed is None and not causal:
             return None
         kind = "document-leak" if packed is not None else "future-leak"
@@ -61,54 +59,49 @@ def examine_outputs(
         def step(batch: dict[str, Any]) -> Tensor:
             given = dict(batch)
             weight = given.pop(WEIGHT)
-            again = inspect.BoundArguments(call.signature, given)
-            return _weighed(_outputs(module(*again.args, **again.kwargs))[place], form(weight))
+            return _weighed(_outputs(module, call, given)[place], form(weight))
 
-        batch = {**arguments, WEIGHT: torch.ones(shape)}
-        given = None if packed is None else {_key(plain, packed): packed.ids}
-        kinds = ["document-leak", "document-alone"] if packed is not None else []
-        options: dict[str, Any] = {"padding": {}, "documents": given, "causal": causal, "model": module}
-        report = examine(step, batch, experiments=kinds, **options)
+        tokens = [key for key, held in plain.items() if packed and packed.of(tensor_of(held)) is not None]
+        report = examine(
+            step,
+            {**arguments, WEIGHT: torch.ones(shape)},
+            experiments=["document-leak", "document-alone"] if packed is not None else [],
+            padding={},
+            documents=None if packed is None else {tokens[0]: packed.ids},
+            causal=causal,
+            model=module,
+        )
         report.findings = [replace(found, message=_of_outputs(found.message)) for found in report.findings]
-        report.experiments = [
-            replace(tried, result=_of_outputs(tried.result)) for tried in report.experiments
-        ]
+        report.experiments = [replace(each, result=_of_outputs(each.result)) for each in report.experiments]
         report.inventory = [part for part in report.inventory if part.name != WEIGHT]
         about = f"the outputs of {type(module).__name__} were examined, but no later computation"
         report.note(Note(kind, about))
-        return report
     except Exception as error:  # the program goes on as it would without us
         why = str(error) if isinstance(error, ExaminationError) else f"the model fails: {error!r}"
         report = Report()
         report.skip(Skipped(kind, why))
-        return report
+    return report
 
 
 def _chosen(
     module: nn.Module, call: inspect.BoundArguments, shapes: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, ...], int, Callable[[Tensor], Tensor]]:
-    """The shape of the positions, the output that has something for each of them, and how they lie on it.
-
-    This is decided once, by the call as it is: later there may be as many positions as classes.
-    """
+    """The shape of the positions, the output that has something for each of them, and how they lie on it."""
+    # this is decided once, by the call as it is: later there may be as many positions as classes
     found: list[tuple[int, ...]] = []
 
     def step(batch: dict[str, Any]) -> Tensor:
-        again = inspect.BoundArguments(call.signature, batch)
-        outputs = _outputs(module(*again.args, **again.kwargs))
+        outputs = _outputs(module, call, batch)
         found[:] = [tuple(output.shape) for output in outputs]
         return torch.stack([output.double().mean() for output in outputs]).sum()
 
     StepRunner(step, dict(call.arguments), module).run(Guarded(), after=Outcome.has_nan)
-    for form in _FORMS:
-        for shape in shapes:
-            if len(shape) == 1 and form is not _FORMS[0]:
-                continue
+    for form, shape in itertools.product(_FORMS, shapes):
+        if len(shape) > 1 or form is _FORMS[0]:
             weight = form(torch.ones(shape))
             for place, size in enumerate(found):
-                if size[: weight.ndim] == tuple(weight.shape) and (
-                    weight.ndim > 1 or len(shape) == 1 or len(size) == 2
-                ):
+                by_token = weight.ndim > 1 or len(shape) == 1 or len(size) == 2
+                if size[: weight.ndim] == tuple(weight.shape) and by_token:
                     return shape, place, form
     raise ExaminationError(
         "the model returns no output for each token; examine the step, from the batch to the loss, with "
@@ -116,13 +109,11 @@ def _chosen(
     )
 
 
-def _outputs(returned: Any) -> list[Tensor]:
+def _outputs(module: nn.Module, call: inspect.BoundArguments, arguments: dict[str, Any]) -> list[Tensor]:
+    again = inspect.BoundArguments(call.signature, arguments)
+    returned = module(*again.args, **again.kwargs)
     outputs = tensors_in(list(returned.values()) if isinstance(returned, Mapping) else returned)
     return [output for output in outputs if output.requires_grad and output.is_floating_point()]
-
-
-def _key(arguments: dict[str, Any], documents: Documents) -> Any:
-    return next(key for key, field in fields(arguments).items() if documents.of(tensor_of(field)) is not None)
 
 
 def _of_outputs(words: str) -> str:
@@ -130,10 +121,7 @@ def _of_outputs(words: str) -> str:
 
 
 def _weighed(output: Tensor, weight: Tensor) -> Tensor:
-    """A sum of an output in which positions are weighed.
-
-    Features are weighed too: their sum alone may be the same for all tokens, after a LayerNorm.
-    """
+    """A sum of an output; features are weighed, too: their sum may be the same for all tokens, after a LayerNorm."""
     weight = weight.to(output.device)
     features = output.flatten(weight.ndim) if output.ndim > weight.ndim else output.unsqueeze(-1)
     weights = torch.arange(1, features.shape[-1] + 1, device=output.device).cos().to(output.dtype)

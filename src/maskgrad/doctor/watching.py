@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.black_boxes import OUTSIDE
 from maskgrad.doctor.case import PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import compare_twins, ends_of
@@ -23,7 +23,6 @@ from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import is_examining
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.presented import Presented
 from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
