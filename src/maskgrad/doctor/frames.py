@@ -32,8 +32,6 @@ _COMPUTED_BY = frozenset(
 #: the function in which the doctor calls the user's step
 BOUNDARY = "call_step"
 _BACKWARD = "_engine_run_backward"
-#: how many callers of a line are reported
-_CALLERS = 3
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ def callers(place: Place | None) -> list[str]:
     """The lines of the program through which a line was reached, the innermost first; none in a backward pass."""
     found = [Place(file, frame.f_lineno) for file, frame in _frames() if is_users(file)]
     reached = place is not None and bool(found) and (found[0].file, found[0].line) == (place.file, place.line)
-    return [f"{at.file}:{at.line}: {at.code}" for at in found[1 : 1 + _CALLERS]] if reached else []
+    return [f"{at.file}:{at.line}: {at.code}" for at in found[1:4]] if reached else []
 
 
 class Lines:

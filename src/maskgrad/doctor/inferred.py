@@ -19,7 +19,7 @@ from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
 from maskgrad.doctor.packed import Documents
-from maskgrad.doctor.padding import Padding, Sides, agreement, is_one_piece, layouts, lengths_mask, sides_of
+from maskgrad.doctor.padding import Padding, Sides, alike, as_mask, is_one_piece, layouts, lengths_mask
 
 __all__ = [
     "IdsRead", "IgnoredLabels", "ObservedUse", "ignored_labels", "labels_ignored", "padded_ids", "same_part",
@@ -138,7 +138,7 @@ class ObservedUse(Guarded):
         named = zip(code.co_varnames[1:] if code else (), args, strict=False)
         mapped = torch._C._functorch.peek_interpreter_stack() is not None  # whose tensors cannot be looked at
         for name, held in [] if mapped else [*named, *given.items()]:
-            if isinstance(held, Tensor) and held.ndim == 2 and (sides := sides_of(held)) is not None:
+            if isinstance(held, Tensor) and held.ndim == 2 and (sides := as_mask(held)) is not None:
                 self.masks.append((sides, f"argument {name} of {type(module).__name__}"))
                 self._pairs |= {len(held)} if held.shape[0] == held.shape[1] else set()
         first = next((held for held in (*args, *given.values()) if isinstance(held, Tensor)), None)
@@ -150,8 +150,6 @@ class ObservedUse(Guarded):
     def leave(self, *_: Any) -> None:
         """A module is done."""
         del self._stack[-1:]
-
-    # what follows for a batch
 
     def turned(self, batch: Any, known: Collection[Key]) -> set[Key]:
         """Keys of tensors in which positions come first: so modules are given them, or masks of pairs of them."""
@@ -181,11 +179,11 @@ class ObservedUse(Guarded):
 
     def _by_mask(self, key: Key, tensor: Tensor) -> Padding | None:
         """A mask that a module was given, if the data agree: the mask of another input is none of theirs."""
-        if tensor.ndim < 2 or sides_of(tensor) is not None:
+        if tensor.ndim < 2 or as_mask(tensor) is not None:
             return None
         for mask, name in self.masks:
             for laid in layouts(mask, tensor):
-                if agreement(tensor, laid):
+                if alike(tensor, laid):
                     return Padding(key, laid.real.clone(), f"the {name}", samples=laid.samples)
         return None
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from maskgrad.doctor.batches import Key, tensor_of
-from maskgrad.doctor.packed import is_structure
-from maskgrad.doctor.padding import LABELS, LENGTHS, PADS, PAIRS, is_selection
-from maskgrad.doctor.roles import Roles
+from maskgrad.doctor.packed import LABELS, is_structure
+from maskgrad.doctor.roles import LENGTHS, PADS, PAIRS, Roles, is_selection
 
 if TYPE_CHECKING:
     from maskgrad.doctor.inferred import ObservedUse

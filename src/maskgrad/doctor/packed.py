@@ -12,15 +12,16 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, applied, fields, replaced, tensor_of
-from maskgrad.doctor.padding import IGNORED, LABELS
+from maskgrad.doctor.padding import IGNORED
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
-    "WEIGHT", "Documents", "alone", "content", "documents_of", "is_structure", "positions_of", "shapes_of_positions",
-    "with_labels",
+    "LABELS", "WEIGHT", "Documents", "alone", "content", "documents_of", "is_structure", "positions_of",
+    "shapes_of_positions", "with_labels",
 ]  # fmt: skip
 
+LABELS = re.compile(r"label|target|tags?$|gold|^y$", re.I)
 #: the weight of each position of a model's outputs, next to its arguments
 WEIGHT = "weight of the doctor"
 _WEIGHTS = ("weight", "loss_mask", "completion_mask", "label_mask", "target_mask")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -18,9 +17,21 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns.mask_arguments import boolean_mask
 
 __all__ = [
-    "IGNORED", "LABELS", "LENGTHS", "OBSERVED", "PADS", "PAIRS", "SAYS_PADDING", "TRUE_IS_PADDING", "Laid", "Padding",
-    "Sides", "agreement", "by_diagonal", "ends_in_runs", "is_causal", "is_one_piece", "is_selection", "layouts",
-    "lengths_mask", "sides_of", "with_given",
+    "IGNORED",
+    "SAYS_PADDING",
+    "Laid",
+    "Padding",
+    "Sides",
+    "alike",
+    "as_mask",
+    "by_diagonal",
+    "ends_in_runs",
+    "is_causal",
+    "is_one_piece",
+    "layouts",
+    "lengths_mask",
+    "marked",
+    "with_given",
 ]  # fmt: skip
 
 #: the label that PyTorch's losses ignore
@@ -120,40 +131,20 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
             f"{tuple(tensor.shape)}; give a mask of its leading dimensions, such as {tuple(tensor.shape[: mask.ndim])}"
         )
     both = [Laid(side, 0, (1,)) for side in (fitted, ~fitted)] if fitted.ndim == 2 <= tensor.ndim else []
-    if both and agreement(tensor, both[1]) and not agreement(tensor, both[0]):
-        alike = tensor[fitted].flatten()[0].item()
+    if both and alike(tensor, both[1]) and not alike(tensor, both[0]):
+        value = tensor[fitted].flatten()[0].item()
         instead = f"'~{mask_key}'" if isinstance(mask_key, str) else "~mask"
         raise ExaminationError(
-            f"padding[{key!r}]: the mask is True where the tensor is constantly {alike}, at one end of the rows: "
+            f"padding[{key!r}]: the mask is True where the tensor is constantly {value}, at one end of the rows: "
             f"True means real, not padding; invert it, padding={{{key!r}: {instead}}}"
         )
     return Padding(key, fitted, "given", {} if mask_key is None else {mask_key: value})
 
 
-# evidence
-
-#: names of masks that select tokens, for the loss for instance: other operations may read the rest
-_SELECTS = re.compile(r"loss|completion|assistant|response|prompt|special|trainable|weight", re.I)
-_SELECTS_OF = re.compile(r"(label|target|action)s?_mask", re.I)
-LENGTHS = re.compile(r"length|lens|len$|seq_?len|num_tokens", re.I)
-#: names of masks and lengths of padding
-PADS = re.compile(rf"pad|mask|valid|real|keep|observed|missing|{LENGTHS.pattern}", re.I)
-#: names under which True usually means padding
-TRUE_IS_PADDING = re.compile(r"pad(ding|ded)?_?mask|is_?pad|padded|missing|invalid", re.I)
-OBSERVED = re.compile(r"(.*?)(observed|missing)", re.I)
-PAIRS = re.compile(r"att|causal|look_ahead", re.I)
-LABELS = re.compile(r"label|target|tags?$|gold|^y$", re.I)
 #: additive masks hold nothing or at most this
 EXCLUDED = -1e4
 #: how many padded ids have to be alike where real ones may have the same value, and elsewhere
 _MANY, _FEW = 4, 2
-
-
-def is_selection(name: Key, key: Key) -> bool:
-    """Whether a mask selects tokens by its name, and is not that of the data themselves."""
-    text, of = str(name), _SELECTS_OF.search(str(name))
-    selects = _SELECTS.search(text) or (of is not None and of[1].lower() not in str(key).lower())
-    return bool(selects) and not re.search("pad", text, re.I)
 
 
 class Sides(NamedTuple):
@@ -163,7 +154,7 @@ class Sides(NamedTuple):
     values: tuple[float, float]
 
 
-def sides_of(tensor: Tensor) -> Sides | None:
+def as_mask(tensor: Tensor) -> Sides | None:
     """The mask that a tensor may be: Boolean, zeros and ones, or zeros and -inf (or at most -1e4)."""
     if tensor.layout is not torch.strided or not tensor.numel() or tensor.ndim < 2 or tensor.is_complex():
         return None
@@ -279,7 +270,7 @@ def _laid_lengths(lengths: Tensor, data: Tensor) -> list[Laid]:
     return [laid for _, laid in sorted(found, key=itemgetter(0))]
 
 
-def agreement(data: Tensor, laid: Laid) -> int:
+def alike(data: Tensor, laid: Laid) -> int:
     """How many padded positions hold the same in data that is not alike elsewhere; 0 if the data do not agree."""
     real, held = (laid.in_order(), laid.ordered(data)) if laid.positions else (laid.real, data[..., None])
     if laid.positions and not is_one_piece(real):
@@ -318,3 +309,19 @@ def ends_in_runs(data: Tensor) -> Tensor | None:
             if enough and not bool(padded.all()) and is_one_piece(~padded):
                 return ~padded
     return None
+
+
+def marked(key: Key, held: Tensor | MaskedTensor) -> Padding | None:
+    """Padding that a tensor itself marks."""
+    real, source = None, ""
+    if isinstance(held, MaskedTensor):
+        real, source = held.mask.clone(), "the pattern of the MaskedTensor"
+    elif held.is_floating_point():
+        real, source = ~held.isnan(), "NaN"
+    elif held.dtype == torch.int64:
+        real, source = held != IGNORED, f"labels of {IGNORED}"
+        if bool(real.all()) and held.ndim == 2 and held.numel():  # another label that a loss ignores
+            runs = ends_in_runs(held) if bool((held < 0).any()) else None
+            if runs is not None and torch.equal(held >= 0, runs):
+                real, source = runs, f"labels of {int(held.min())}"
+    return None if real is None or bool(real.all()) else Padding(key, real, source)

@@ -18,26 +18,27 @@ from torch import Tensor
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.operations import expanded
 from maskgrad.doctor.packed import is_structure
-from maskgrad.doctor.padding import (
-    IGNORED,
-    LENGTHS,
-    OBSERVED,
-    PADS,
-    PAIRS,
-    TRUE_IS_PADDING,
-    Laid,
-    Padding,
-    Sides,
-    agreement,
-    ends_in_runs,
-    is_one_piece,
-    is_selection,
-    layouts,
-    sides_of,
-)  # fmt: skip
-from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.doctor.padding import Laid, Padding, alike, as_mask, ends_in_runs, is_one_piece, layouts, marked
 
-__all__ = ["Roles"]
+__all__ = ["LENGTHS", "PADS", "PAIRS", "Roles", "is_selection"]
+
+#: names of masks that select tokens, for the loss for instance: other operations may read the rest
+_SELECTS = re.compile(r"loss|completion|assistant|response|prompt|special|trainable|weight", re.I)
+_SELECTS_OF = re.compile(r"(label|target|action)s?_mask", re.I)
+LENGTHS = re.compile(r"length|lens|len$|seq_?len|num_tokens", re.I)
+#: names of masks and lengths of padding
+PADS = re.compile(rf"pad|mask|valid|real|keep|observed|missing|{LENGTHS.pattern}", re.I)
+#: names under which True usually means padding
+TRUE_IS_PADDING = re.compile(r"pad(ding|ded)?_?mask|is_?pad|padded|missing|invalid", re.I)
+OBSERVED = re.compile(r"(.*?)(observed|missing)", re.I)
+PAIRS = re.compile(r"att|causal|look_ahead", re.I)
+
+
+def is_selection(name: Key, key: Key) -> bool:
+    """Whether a mask selects tokens by its name, and is not that of the data themselves."""
+    text, of = str(name), _SELECTS_OF.search(str(name))
+    selects = _SELECTS.search(text) or (of is not None and of[1].lower() not in str(key).lower())
+    return bool(selects) and not re.search("pad", text, re.I)
 
 
 class _Option(NamedTuple):
@@ -59,7 +60,12 @@ class Roles:
             if isinstance(held, Tensor) and key != documents and not (is_structure(key) and "mask" not in str(key))
         }  # fmt: skip
         #: tensors with two values, and one-dimensional numbers, which may be counts
-        self.masks = {key: mask for key, held in tell.items() if (mask := _as_mask(key, held))}
+        masks = {key: mask for key, held in tell.items() if (mask := as_mask(held))}
+        # numbers that are all the same only with a name of masks
+        self.masks = {
+            key: mask for key, mask in masks.items()
+            if tell[key].dtype == torch.bool or PADS.search(str(key)) or 0 < int(mask.core.sum()) < mask.core.numel()
+        }  # fmt: skip
         self.lengths = {key: held for key, held in tell.items() if _may_be_lengths(key, held)}
         tells = self.masks.keys() | self.lengths.keys()
         self._data = {key: tensor_of(held) for key, held in dense.items() if key not in tells}
@@ -73,8 +79,8 @@ class Roles:
         self._found: dict[Key, Padding] = {}
         self._turned_masks: set[Key] = set()
         for key, tensor in self._data.items():
-            if (marked := _marked(key, self.inside[key])) is not None:
-                self._found[key] = marked
+            if (own := marked(key, self.inside[key])) is not None:
+                self._found[key] = own
             elif (best := self._take(key, tensor, self._proofs(key, tensor))) is not None:
                 self.proven.setdefault(best.name, best)
         for key in [] if only_proven else [key for key in self._data if key not in self._found]:
@@ -86,15 +92,13 @@ class Roles:
         #: keys of tensors in which the positions come before the samples
         self.turned = of_shape | self._turned_masks
 
-    # how padding is recognised
-
     def _take(self, key: Key, tensor: Tensor, options: Iterable[_Option]) -> _Option | None:
         """The best of several masks and lengths, which is the padding of data from here on."""
 
         def rank(option: _Option) -> tuple[bool, int, int]:
             pairs = zip(str(option.name), str(key), strict=False)
-            alike = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            return bool(PADS.search(str(option.name))), option.count, len(list(alike))
+            common = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
+            return bool(PADS.search(str(option.name))), option.count, len(list(common))
 
         best = max(options, key=rank, default=None)
         is_weight = best is not None and "weight" in str(key).lower()
@@ -122,7 +126,7 @@ class Roles:
             numbers = tensor.is_floating_point() and tensor.ndim < 4
             if core is not None and core.shape == tensor.shape and numbers:
                 found += [Laid(core == side, 0, (), side) for side in (True, False)]
-            options = [_Option(name, laid, agreement(tensor, laid)) for laid in found]
+            options = [_Option(name, laid, alike(tensor, laid)) for laid in found]
             best = max(options, key=lambda each: (each.count, self._fits(tensor, each.laid)), default=None)
             if best is not None and best.count:
                 yield best
@@ -134,18 +138,15 @@ class Roles:
 
     def _of_others(self, key: Key, tensor: Tensor) -> list[_Option]:
         """Masks that other data have proven, or else those with a name of padding."""
-        names, images = self._names(key), tensor.ndim > 3
+        names = self._names(key)
         options = [option for name in names if (option := self._like_others(name, tensor))]
         options = options or [option for name in names if (option := self._by_name(name, key, tensor))]
         runs = None if tensor.is_floating_point() else ends_in_runs(tensor)
-        found = []
-        for option in options:
-            real, positions = option.laid.in_order(), option.laid.positions
-            both = not images or positions[0] == 1 or len(positions) > 1  # of images both axes
-            # real ids may be the same as those of the padding that they end in
-            if both and (runs is None or real.shape != runs.shape or not bool((runs & ~real).any())):
-                found.append(option)
-        return found
+        if runs is None:
+            return options
+        # real ids may be the same as those of the padding that they end in
+        masks = [(option, option.laid.in_order()) for option in options]
+        return [option for option, real in masks if real.shape != runs.shape or bool((runs <= real).all())]
 
     def _like_others(self, name: Key, tensor: Tensor) -> _Option | None:
         known = self.proven[name].laid if name in self.proven else None
@@ -190,8 +191,6 @@ class Roles:
     def _laid(self, name: Key, tensor: Tensor) -> Iterable[Laid]:
         return layouts(self.masks.get(name) or self.lengths[name], tensor)
 
-    # candidates
-
     def candidates(self, padded: Collection[Key]) -> dict[Key, str]:
         """What may be padded and is not known to be: for each key the value of ``padding=`` that would name it."""
         known = {name for padding in self.paddings for name in padding.mask_values}
@@ -224,14 +223,6 @@ class Roles:
         return None
 
 
-def _as_mask(key: Key, held: Tensor) -> Sides | None:
-    """The mask that a tensor may be; numbers that are all the same only with a name of masks."""
-    sides = sides_of(held)
-    if sides is None or held.dtype == torch.bool or PADS.search(str(key)):
-        return sides
-    return None if bool((sides.core == sides.core.flatten()[0]).all()) else sides
-
-
 def _may_be_lengths(key: Key, held: Tensor) -> bool:
     """Whether one-dimensional numbers may be counts: integers, or shares of the longest with a name of lengths."""
     if held.ndim != 1 or not held.numel() or held.dtype == torch.bool or held.is_complex():
@@ -239,19 +230,3 @@ def _may_be_lengths(key: Key, held: Tensor) -> bool:
     if held.is_floating_point():
         return bool(LENGTHS.search(str(key))) and float(held.max()) == 1.0 and bool((held > 0).all())
     return bool((held >= 0).all()) and int(held.max()) > 0
-
-
-def _marked(key: Key, held: Tensor | MaskedTensor) -> Padding | None:
-    """Padding that a tensor itself marks."""
-    real, source = None, ""
-    if isinstance(held, MaskedTensor):
-        real, source = held.mask.clone(), "the pattern of the MaskedTensor"
-    elif held.is_floating_point():
-        real, source = ~held.isnan(), "NaN"
-    elif held.dtype == torch.int64:
-        real, source = held != IGNORED, f"labels of {IGNORED}"
-        if bool(real.all()) and held.ndim == 2 and held.numel():  # another label that a loss ignores
-            runs = ends_in_runs(held) if bool((held < 0).any()) else None
-            if runs is not None and torch.equal(held >= 0, runs):
-                real, source = runs, f"labels of {int(held.min())}"
-    return None if real is None or bool(real.all()) else Padding(key, real, source)

@@ -91,8 +91,6 @@ class ValidityMasks:
         #: sizes of packed sequences, in which the samples' first positions come first, then their second ones
         self.packed: set[int] = set()
 
-    # one tensor
-
     def _memory(self, tensor: Tensor, *, make: bool = False) -> _Memory | None:
         key = key_of(tensor)
         known = self._memories.get(key)
@@ -140,8 +138,6 @@ class ValidityMasks:
         """Whether the tensor is a view that lost its position."""
         memory = self._memory(tensor)
         return memory is not None and _view(tensor) in memory.slices
-
-    # what operations make
 
     def of_result(self, call: Operated, result: Any) -> list[Tensor | None]:
         """The validity of each tensor that an operation made, None where all is real."""
@@ -219,15 +215,13 @@ class ValidityMasks:
         if not self.masks or any(mask.ndim != 1 for mask in self.masks) or not output.ndim:
             return None
         count = len(self.masks[0]) if len(self.masks[0]) == len(output) else -1
-        whole = [
-            validity.flatten(1).all(1) for validity in known if validity.ndim > 1 and len(validity) == count
-        ]
+        known = [validity for validity in known if validity.ndim > 1 and len(validity) == count]
+        whole = [validity.flatten(1).all(1) for validity in known]
         return expanded(torch.stack(whole).all(0), output.shape) if whole else None
 
     def _or_real(self, tensor: Tensor) -> Tensor:
-        validity = self.get(tensor)
-        real = torch.ones((), dtype=torch.bool, device=tensor.device)
-        return real.expand(tensor.shape) if validity is None else validity
+        validity, real = self.get(tensor), torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
+        return real if validity is None else validity
 
     def _copied(self, call: Operated) -> list[Tensor | None] | None:
         """Run a copy on the validities: constants are real, indices stay what they are."""

@@ -69,9 +69,6 @@ def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(known[drawn] == tensor, known[(drawn + 1) % len(known)], known[drawn])
 
 
-# rows
-
-
 def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
     """The number of samples: the first dimension of the masks, else of most tensors; 0 if there is none."""
     leaves = [*fields(batch).values(), *([] if fields(batch) else ragged(batch).values())]
@@ -136,9 +133,6 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
             new[padding.key] = masked(tensor.detach(), mask)
         is_marked |= padding.is_marked or bool(changed) or isinstance(field, MaskedTensor)
     return replaced(batch, new) if is_marked else None
-
-
-# columns
 
 
 def pads_left(paddings: Sequence[Padding]) -> bool:
