@@ -167,7 +167,7 @@ class Presented:
             if isinstance(part, np.ndarray) and part.dtype.kind in "biuf" and part.dtype.itemsize <= 8:
                 self._original[key] = lambda tensor: tensor.detach().numpy().astype(part.dtype, copy=False)
                 return torch.from_numpy(np.ascontiguousarray(part)).clone()
-            types = set(map(type, part)) if type(part) in (list, tuple) else set()
+            types: set[type] = set(map(type, part)) if type(part) in (list, tuple) else set()
             if types and types <= {int, float} and id(part) not in inside_lists:
                 self._original[key] = lambda tensor: type(part)(tensor.tolist())
                 return torch.tensor(part, dtype=torch.float64 if float in types else torch.int64)

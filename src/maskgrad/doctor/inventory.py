@@ -111,7 +111,6 @@ def inventory_of(
 
 
 def _role_of(roles: Roles, key: Key) -> tuple[str, str]:
-    """The role of a tensor, and how that was recognised."""
     tensor, name = tensor_of(roles.inside[key]), str(key)
     of = next((padding.key for padding in roles.paddings if key in padding.mask_values), None)
     if key in roles.masks:
@@ -138,7 +137,6 @@ def _role_of(roles: Roles, key: Key) -> tuple[str, str]:
 
 
 def _axes_of(roles: Roles, key: Key) -> tuple[int | None, int | None]:
-    """The axes of samples and positions of a tensor that has them."""
     shape = tensor_of(roles.inside[key]).shape
     if key in roles.positions:
         return roles.samples[key], next(iter(roles.positions[key]), None)

@@ -94,7 +94,8 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
     known = f"the batch has {', '.join(map(repr, inside)) or 'no tensors'}"
     if key not in inside:
         raise ExaminationError(f"padding: {key!r} is not a key of the batch; {known}")
-    tensor, mask_key = tensor_of(inside[key]), None
+    tensor = tensor_of(inside[key])
+    mask_key: Key | None = None
     if type(given) is int and given not in inside:
         return Padding(key, tensor != given, f"the id {given}")
     inverted = isinstance(given, str) and given.startswith("~")
@@ -132,10 +133,10 @@ def _given(inside: dict[Key, Tensor | MaskedTensor], key: Key, given: Any) -> Pa
         )
     both = [Laid(side, 0, (1,)) for side in (fitted, ~fitted)] if fitted.ndim == 2 <= tensor.ndim else []
     if both and alike(tensor, both[1]) and not alike(tensor, both[0]):
-        value = tensor[fitted].flatten()[0].item()
+        constant = tensor[fitted].flatten()[0].item()
         instead = f"'~{mask_key}'" if isinstance(mask_key, str) else "~mask"
         raise ExaminationError(
-            f"padding[{key!r}]: the mask is True where the tensor is constantly {value}, at one end of the rows: "
+            f"padding[{key!r}]: the mask is True where the tensor is constantly {constant}, at one end of the rows: "
             f"True means real, not padding; invert it, padding={{{key!r}: {instead}}}"
         )
     return Padding(key, fitted, "given", {} if mask_key is None else {mask_key: value})

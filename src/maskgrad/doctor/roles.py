@@ -150,7 +150,9 @@ class Roles:
 
     def _like_others(self, name: Key, tensor: Tensor) -> _Option | None:
         known = self.proven[name].laid if name in self.proven else None
-        for laid in self._laid(name, tensor) if known is not None and known.positions else ():
+        if known is None or not known.positions:
+            return None
+        for laid in self._laid(name, tensor):
             ends = torch.equal(laid.in_order(), known.in_order()) or (laid.side is None and laid.is_whole)
             if laid.side == known.side and ends:
                 return _Option(name, laid)
@@ -185,7 +187,6 @@ class Roles:
         return laid.samples == 0 or laid.real.shape[0] != tensor.shape[0] or (second and not first)
 
     def _names(self, key: Key) -> list[Key]:
-        """Masks and lengths that may be those of data."""
         return [name for name in (*self.masks, *self.lengths) if not is_selection(name, key)]
 
     def _laid(self, name: Key, tensor: Tensor) -> Iterable[Laid]:

@@ -116,22 +116,19 @@ def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
     for padding in paddings:
         field = inside[padding.key]
         tensor = tensor_of(field).detach().clone()
-        if padding.mask.ndim == 0 or tensor.shape[0] != padding.mask.shape[0]:
+        if padding.mask.ndim == 0 or len(tensor) != len(padding.mask):
             continue
-        padded = tensor[~padding.entries(tensor)]
+        padded, is_masked = tensor[~padding.entries(tensor)], isinstance(field, MaskedTensor)
         tensor[row] = padded[0] if padded.numel() else 0
-        changed = {
-            name: (tensor_of(inside[name]).clone(), value) for name, value in padding.mask_values.items()
-        }
-        for mask, value in changed.values():
-            mask[row] = value or 0
-        new |= {name: mask for name, (mask, _) in changed.items()}
-        new[padding.key] = tensor.requires_grad_(field.requires_grad)
+        new[padding.key] = tensor.requires_grad_(field.requires_grad and not is_masked)
         if isinstance(field, MaskedTensor):
             mask = field.mask.clone()
             mask[row] = False
-            new[padding.key] = masked(tensor.detach(), mask)
-        is_marked |= padding.is_marked or bool(changed) or isinstance(field, MaskedTensor)
+            new[padding.key] = masked(tensor, mask)
+        for name, value in padding.mask_values.items():
+            new[name] = tensor_of(inside[name]).clone()
+            new[name][row] = value or 0
+        is_marked |= padding.is_marked or bool(padding.mask_values) or is_masked
     return replaced(batch, new) if is_marked else None
 
 
