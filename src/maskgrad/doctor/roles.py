@@ -163,7 +163,7 @@ class Roles:
         of_numbers = name in self.proven and not self.proven[name].laid.positions
         if of_numbers or not (is_place or PADS.search(text)):
             return None
-        found = [each for each in self._laid(name, tensor) if each.has_both and self._is_usual(each, tensor)]
+        found = [laid for laid in self._laid(name, tensor) if laid.has_both]
         if name in self.lengths:
             named = bool(LENGTHS.search(text))
             sizes = {size for other in self._data.values() for size in other.shape[1:]}
@@ -180,11 +180,6 @@ class Roles:
         axes, inverted = (found[0].samples, found[0].positions), bool(TRUE_IS_PADDING.search(text))
         sides = [each for each in found if (each.samples, each.positions) == axes]
         return _Option(name, max(sides, key=lambda each: (each.leaves_something, each.side is not inverted)))
-
-    def _is_usual(self, laid: Laid, tensor: Tensor) -> bool:
-        """Whether the samples come first; second only if the numbers of samples in the batch require it."""
-        first, second = (size in self._counts for size in tensor.shape[:2])
-        return laid.samples == 0 or laid.real.shape[0] != tensor.shape[0] or (second and not first)
 
     def _names(self, key: Key) -> list[Key]:
         return [name for name in (*self.masks, *self.lengths) if not is_selection(name, key)]
