@@ -15,7 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
-    "LEAVES", "Key", "Presented", "applied", "fields", "is_ragged", "ragged", "rebuilt", "replaced", "tensor_of",
+    "LEAVES", "Key", "Presented", "applied", "fields", "ragged", "rebuilt", "replaced", "tensor_of",
     "with_own_memory",
 ]  # fmt: skip
 
@@ -42,16 +42,15 @@ def rebuilt(batch: Any, function: Callable[[Key, Any], Any], key: Key | None = N
 
 def fields(batch: Any) -> dict[Key, Tensor | MaskedTensor]:
     """The tensors of a batch that may be padded, by key."""
-    return {key: leaf for key, leaf in _leaves(batch).items() if not is_ragged(leaf)}
+    return {key: leaf for key, leaf in _leaves(batch).items() if not _is_ragged(leaf)}
 
 
 def ragged(batch: Any) -> dict[Key, Any]:
     """What holds samples of different lengths one after the other, and no padding: jagged, nested, packed."""
-    return {key: leaf for key, leaf in _leaves(batch).items() if is_ragged(leaf)}
+    return {key: leaf for key, leaf in _leaves(batch).items() if _is_ragged(leaf)}
 
 
-def is_ragged(leaf: Any) -> bool:
-    """Whether a part of a batch holds samples of different lengths one after the other."""
+def _is_ragged(leaf: Any) -> bool:
     if isinstance(leaf, MaskedTensor):
         return leaf.layout is torch.jagged
     return isinstance(leaf, PackedSequence) or bool(leaf.is_nested)

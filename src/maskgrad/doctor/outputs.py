@@ -57,20 +57,14 @@ def examine_outputs(
         shape, place, form = _chosen(module, call, shapes)
 
         def step(batch: dict[str, Any]) -> Tensor:
-            given = dict(batch)
-            weight = given.pop(WEIGHT)
-            return _weighed(_outputs(module, call, given)[place], form(weight))
+            rest = {key: held for key, held in batch.items() if key != WEIGHT}
+            return _weighed(_outputs(module, call, rest)[place], form(batch[WEIGHT]))
 
         tokens = [key for key, held in plain.items() if packed and packed.of(tensor_of(held)) is not None]
-        report = examine(
-            step,
-            {**arguments, WEIGHT: torch.ones(shape)},
-            experiments=["document-leak", "document-alone"] if packed is not None else [],
-            padding={},
-            documents=None if packed is None else {tokens[0]: packed.ids},
-            causal=causal,
-            model=module,
-        )
+        given = None if packed is None else {tokens[0]: packed.ids}
+        kinds = [] if packed is None else ["document-leak", "document-alone"]
+        options: dict[str, Any] = {"padding": {}, "documents": given, "causal": causal, "model": module}
+        report = examine(step, {**arguments, WEIGHT: torch.ones(shape)}, experiments=kinds, **options)
         report.findings = [replace(found, message=_of_outputs(found.message)) for found in report.findings]
         report.experiments = [replace(each, result=_of_outputs(each.result)) for each in report.experiments]
         report.inventory = [part for part in report.inventory if part.name != WEIGHT]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -11,17 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from maskgrad.doctor.batches import (
-    LEAVES,
-    Key,
-    applied,
-    fields,
-    is_ragged,
-    ragged,
-    rebuilt,
-    replaced,
-    tensor_of,
-)
+from maskgrad.doctor.batches import LEAVES, Key, applied, fields, ragged, rebuilt, replaced, tensor_of
 from maskgrad.doctor.padding import Padding, by_diagonal, is_causal
 from maskgrad.masked_tensor import MaskedTensor, masked
 
@@ -71,7 +61,7 @@ def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor:
 
 def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
     """The number of samples: the first dimension of the masks, else of most tensors; 0 if there is none."""
-    leaves = [*fields(batch).values(), *([] if fields(batch) else ragged(batch).values())]
+    leaves: Iterable[Any] = (fields(batch) or ragged(batch)).values()
     sizes = [len(padding.mask) for padding in paddings if padding.mask.ndim] or [*map(_count, leaves)]
     sizes = [size for size in sizes if size >= 0]
     return max(set(sizes), key=sizes.count) if sizes else 0
@@ -102,10 +92,10 @@ def _chosen(held: Any, rows: Tensor) -> Any:
     if isinstance(held, PackedSequence):
         padded, lengths = pad_packed_sequence(held)
         return pack_padded_sequence(padded[:, rows], lengths[rows], enforce_sorted=False)
-    if not is_ragged(held):
-        return applied(held, itemgetter(rows.to(tensor_of(held).device)))
-    if isinstance(held, MaskedTensor):
+    if isinstance(held, MaskedTensor) and held.layout is torch.jagged:
         return held[rows]
+    if not tensor_of(held).is_nested:
+        return applied(held, itemgetter(rows.to(tensor_of(held).device)))
     samples = held.unbind()
     return torch.nested.nested_tensor([samples[row].detach() for row in rows.tolist()], layout=held.layout)
 
