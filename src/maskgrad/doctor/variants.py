@@ -61,10 +61,11 @@ def _ids(tensor: Tensor, real: Tensor, generator: torch.Generator) -> Tensor:
 
 def rows_of(batch: Any, paddings: Sequence[Padding]) -> int:
     """The number of samples: the first dimension of the masks, else of most tensors; 0 if there is none."""
-    leaves: Iterable[Any] = (fields(batch) or ragged(batch)).values()
-    sizes = [len(padding.mask) for padding in paddings if padding.mask.ndim] or [*map(_count, leaves)]
-    sizes = [size for size in sizes if size >= 0]
-    return max(set(sizes), key=sizes.count) if sizes else 0
+    masks = [padding.mask for padding in paddings]
+    groups: Iterable[Iterable[Any]] = (masks, fields(batch).values(), ragged(batch).values())
+    counts = ([size for held in group if (size := _count(held)) >= 0] for group in groups)
+    sizes = next((sizes for sizes in counts if sizes), [0])
+    return max(set(sizes), key=sizes.count)
 
 
 def _count(held: Any) -> int:
