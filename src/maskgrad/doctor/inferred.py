@@ -135,7 +135,7 @@ class ObservedUse(Guarded):
         self._stack.append(self._names.get(id(module), type(module).__name__))
         given = sys._getframe(1).f_locals.get("kwargs", {})  # a hook for all modules is not given keywords
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
-        named = zip(code.co_varnames[1:] if code else (), args, strict=False)
+        named = zip(code.co_varnames[1 : code.co_argcount + 1] if code else (), args, strict=False)
         mapped = torch._C._functorch.peek_interpreter_stack() is not None  # whose tensors cannot be looked at
         for name, held in [] if mapped else [*named, *given.items()]:
             if isinstance(held, Tensor) and held.ndim == 2 and (sides := as_mask(held)) is not None:
