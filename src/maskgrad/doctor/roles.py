@@ -46,7 +46,7 @@ class _Option(NamedTuple):
 
     name: Key
     laid: Laid
-    count: int = 0
+    evidence: int = 0
 
 
 class Roles:
@@ -98,7 +98,7 @@ class Roles:
         def rank(option: _Option) -> tuple[bool, int, int]:
             pairs = zip(str(option.name), str(key), strict=False)
             common = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
-            return bool(PADS.search(str(option.name))), option.count, len(list(common))
+            return bool(PADS.search(str(option.name))), option.evidence, len(list(common))
 
         best = max(options, key=rank, default=None)
         is_weight = best is not None and "weight" in str(key).lower()
@@ -127,8 +127,8 @@ class Roles:
             if core is not None and core.shape == tensor.shape and numbers:
                 found += [Laid(core == side, 0, (), side) for side in (True, False)]
             options = [_Option(name, laid, alike(tensor, laid)) for laid in found]
-            best = max(options, key=lambda each: (each.count, self._fits(tensor, each.laid)), default=None)
-            if best is not None and best.count:
+            best = max(options, key=lambda each: (each.evidence, self._fits(tensor, each.laid)), default=None)
+            if best is not None and best.evidence:
                 yield best
 
     def _fits(self, tensor: Tensor, laid: Laid) -> tuple[bool, bool, bool]:

@@ -176,7 +176,8 @@ class ValidityMasks:
             if samples is not None:
                 return samples
         if name in _PRODUCTS:
-            return self._product(*(args[place] for place in _PRODUCTS[name]), output)
+            first, second = _PRODUCTS[name]
+            return self._product(args[first], args[second], output)
         if name == "_cdist_forward":
             rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
             return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
