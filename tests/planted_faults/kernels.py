@@ -50,12 +50,6 @@ FAULTS: tuple[Fault, ...] = (
         "lr / (1 - betas[0]))",
     ),
     Fault(
-        "states are read one row too late",
-        "kernels/updates/__init__.py",
-        "[_widened(table.index_select(0, rows)) for table in used]",
-        "[_widened(table.index_select(0, (rows + (table is not used[0])) % len(table))) for table in used]",
-    ),
-    Fault(
         "a mean of halves is added up in half precision",
         "kernels/reductions/__init__.py",
         "    wide = torch.float32 if out in HALVES else out",
@@ -123,23 +117,11 @@ FAULTS: tuple[Fault, ...] = (
         "0)",
     ),
     Fault(
-        "a compiled write is no new version of the tensor",
-        "kernels/filling/__init__.py",
-        "        torch.autograd.graph.increment_version(target)\n",
-        "        pass\n",
-    ),
-    Fault(
         "compiled updates are no new versions of the tables",
         "kernels/updates/__init__.py",
-        "        torch.autograd.graph.increment_version([t for t in tables if t is not None])\n",
-        "        pass\n",
+        "    torch.autograd.graph.increment_version(given)\n",
+        "    pass\n",
         "tests/unit/kernels/test_updates.py tests/unit/optim/test_rows.py",
-    ),
-    Fault(
-        "every step of momentum is a first one",
-        "kernels/updates/__init__.py",
-        "        first_step.index_fill_(0, rows, False)\n",
-        "        pass\n",
     ),
     Fault(
         "decoupled decay forgets the learning rate",

@@ -55,7 +55,6 @@ def programs(dtype: torch.dtype) -> Iterator[Callable[[], object]]:
                 yield partial(differentiated, methodcaller(name, dim), layout)
     x = mg.masked(data, mask)
     yield lambda: [(x.amax(dim), x.argmax(dim)) for dim in (0, 1)]
-    yield partial(differentiated, methodcaller("compressed"))
     for reduction in ("mean", "sum", "none"):
         for loss in (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss):
             yield partial(differentiated, partial(loss, target=data + 1, reduction=reduction))

@@ -11,13 +11,11 @@ dimensions (the empty tuple reduces nothing), and masked values influence neithe
 
 from __future__ import annotations
 
-from maskgrad.kernels.attention import ragged_attention, ragged_scaled_dot_product_attention, served_rows
+from maskgrad.kernels.attention import ragged_scaled_dot_product_attention, served_rows
 from maskgrad.kernels.coalescing import merge_rows
-from maskgrad.kernels.compaction import masked_scatter, masked_select
 from maskgrad.kernels.extrema import masked_extremum, masked_position
-from maskgrad.kernels.filling import filled, masked_filling, write_where_
-from maskgrad.kernels.in_use import explain, kernels_in_use
-from maskgrad.kernels.kernel import KERNELS
+from maskgrad.kernels.filling import filled, masked_filling
+from maskgrad.kernels.kernel import KERNELS, explain, kernels_in_use
 from maskgrad.kernels.losses import masked_distance_gradient, masked_distance_sum
 from maskgrad.kernels.normalization import standardized
 from maskgrad.kernels.norms import masked_norm, segment_norm
@@ -32,20 +30,11 @@ from maskgrad.kernels.segments import (
 )
 from maskgrad.kernels.selection import use_kernels
 from maskgrad.kernels.softmax import masked_logsumexp, masked_softmax, segment_logsumexp
-from maskgrad.kernels.updates import (
-    adagrad_rows_,
-    adam_rows_,
-    rmsprop_rows_,
-    rowwise_adagrad_rows_,
-    sgd_rows_,
-    update_table_,
-)
+from maskgrad.kernels.updates import update_rows_
 from maskgrad.kernels.variance import masked_variance, segment_mean, segment_variance
 
 __all__ = [
     "KERNELS",
-    "adagrad_rows_",
-    "adam_rows_",
     "explain",
     "filled",
     "kernels_in_use",
@@ -58,17 +47,12 @@ __all__ = [
     "masked_mean",
     "masked_norm",
     "masked_position",
-    "masked_scatter",
-    "masked_select",
     "masked_softmax",
     "masked_sum",
     "masked_variance",
     "merge_rows",
     "product",
-    "ragged_attention",
     "ragged_scaled_dot_product_attention",
-    "rmsprop_rows_",
-    "rowwise_adagrad_rows_",
     "segment_expand",
     "segment_extremum",
     "segment_logsumexp",
@@ -79,12 +63,10 @@ __all__ = [
     "segment_sum",
     "segment_variance",
     "served_rows",
-    "sgd_rows_",
     "sort_rows",
     "standardized",
-    "update_table_",
+    "update_rows_",
     "use_kernels",
-    "write_where_",
 ]
 
 for record in KERNELS.values():

@@ -12,8 +12,7 @@ dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor su
 not support, and tensors so small that starting a compiled kernel costs more than it saves.
 
 The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``compiled`` (for small tensors too,
-``compiled`` also on a CPU); so does :func:`use_kernels` for a block of code. ``explain`` in ``in_use.py`` returns the
-reason for a choice.
+``compiled`` also on a CPU); so does :func:`use_kernels` for a block of code. ``explain`` says the reason for a choice.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ __all__ = [
     "BODIES",
     "Supported",
     "forced_body",
-    "gradients_are_stacked",
-    "is_small",
+    "loops_run",
     "reference_is_forced",
     "selected",
     "use_kernels",
@@ -64,50 +62,38 @@ class Supported:
 
     name: str
     dtypes: frozenset[torch.dtype]
-    least: int
+    least: int | None
     in_graphs: int | None
     fuses: bool
     has_loops: bool
 
 
-def is_small(number: int, least: int) -> bool:
-    """Whether there are fewer than ``least`` values and nothing is forced; not distinguished in graphs."""
-    if mode() in TRACED:  # graphs must not depend on sizes
-        return False
-    return number < least and forced_body() is None
-
-
-def gradients_are_stacked() -> bool:
-    """Return whether ``torch.autograd.grad(…, is_grads_batched=True)`` is active; its tensors look ordinary."""
-    return _is_in_dispatch(_STACKING)
-
-
 def selected(
     kernel: Supported, values: Tensor, *others: Tensor | None, number: int | None = None
 ) -> tuple[str, str]:
-    """Return which body of ``kernel`` runs on these tensors, and if it is the reference, why.
+    """Return which body of ``kernel`` runs on these tensors ("operator" in a graph), and if the reference does, why.
 
     ``number`` is that of the values which decide, if not of ``values``.
     """
-    if mode() in TRACED:
-        reason = _why_not_in_a_graph(kernel, number, values, *others)
-        return "reference" if reason else "cpu", reason
-    forced = forced_body()
+    how, forced = mode(), forced_body()
     if forced == "reference":
         return "reference", f"the reference is forced by use_kernels or by {VARIABLE}"
+    if how in TRACED:
+        reason = (
+            "a graph is being traced"
+            if how == "export"
+            else _why_not_in_a_graph(kernel, number, values, *others)
+        )
+        return "reference" if reason else "operator", reason
     body = "compiled" if forced == "compiled" or (forced is None and values.is_cuda) else "cpu"
-    number = values.numel() if number is None else number
-    reason = _why_too_few(kernel, body, number) if forced is None else ""
-    reason = reason or _why_not(kernel, body, values, *others)
+    least = LARGE if body == "compiled" else kernel.least
+    if forced is None and least is not None and (values.numel() if number is None else number) < least:
+        return "reference", f"fewer than {least} values are too few for a compiled kernel"
+    reason = _why_not(kernel, body, how, values, *others)
     return "reference" if reason else body, reason
 
 
-def _why_too_few(kernel: Supported, body: str, number: int) -> str:
-    least = LARGE if body == "compiled" else kernel.least
-    return f"{number} values are too few: compiled kernels start at {least}" if number < least else ""
-
-
-def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | None) -> str:
+def _why_not(kernel: Supported, body: str, how: str, values: Tensor, *others: Tensor | None) -> str:
     if values.dtype not in kernel.dtypes:
         return f"there is no compiled kernel for {values.dtype}"
     if not (kernel.has_loops if body == "cpu" else kernel.fuses):
@@ -116,9 +102,9 @@ def _why_not(kernel: Supported, body: str, values: Tensor, *others: Tensor | Non
         if x is not None and not (is_plain(x) if body == "cpu" else _is_alike(x, values)):
             device = "the CPU" if body == "cpu" else "the device of the values"
             return f"a tensor is a subclass, not on {device}, not strided, or a lazy view"
-    if mode() == "transform":
-        return _TRANSFORMED
-    if gradients_are_stacked():
+    if how == "transform":
+        return "a transform, a forward-mode derivative or a dispatch mode is active"
+    if _is_in_dispatch(_STACKING):  # its tensors look ordinary
         return "gradients are batched by is_grads_batched"
     if body == "cpu":
         return "" if numba_works() else "numba cannot be used"
@@ -146,10 +132,8 @@ def _is_alike(x: Tensor, values: Tensor) -> bool:
 def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *others: Tensor | None) -> str:
     """Export needs ordinary PyTorch; torch.compile takes an operator where it is faster: large float tensors."""
     least = kernel.in_graphs
-    if least is None or mode() == "export":  # functorch has no rules for our operators, either
+    if least is None:
         return "a graph is being traced"
-    if _forced_in_graph() == "reference":
-        return f"the reference is forced by use_kernels or by {VARIABLE}"
     if not values.is_cpu or values.dtype not in (torch.float32, torch.float64):
         return "a graph is being traced, and torch.compile is as fast on this device and dtype"
     from torch.fx.experimental.symbolic_shapes import statically_known_true
@@ -165,26 +149,18 @@ def _why_not_in_a_graph(kernel: Supported, number: int | None, values: Tensor, *
     return ""
 
 
-_TRANSFORMED = "a transform, a forward-mode derivative or a dispatch mode is active"
-
-
 def forced_body() -> str | None:
-    """Return the body that :func:`use_kernels` or the environment variable forces."""
+    """Return the body that :func:`use_kernels` or the environment variable forces; fixed when a graph is traced."""
     return _block_choice.get() or _environment()
 
 
 def reference_is_forced() -> bool:
     """Return whether all kernels must run in ordinary PyTorch, in traced graphs too."""
-    return _forced_in_graph() == "reference"
-
-
-def _forced_in_graph() -> str | None:
-    """The same for a graph that is being traced: the choice is fixed when it is traced."""
-    return forced_body()
+    return forced_body() == "reference"
 
 
 # torch.compiler.assume_constant_result does this, and imports the compiler
-_forced_in_graph._dynamo_marked_constant = True  # type: ignore[attr-defined]
+forced_body._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
@@ -216,6 +192,11 @@ def numba_works() -> bool:
         )
         return False
     return True
+
+
+def loops_run() -> bool:
+    """Return whether loops may run on plain tensors for CPUs now, however few their values are."""
+    return mode() == "eager" and forced_body() in (None, "cpu") and numba_works()
 
 
 @contextlib.contextmanager

@@ -206,7 +206,8 @@ def to_sparse_tensor(self: MaskedTensor) -> Tensor:
 def compressed(self: MaskedTensor) -> Tensor:
     """Return the specified entries as a 1-D plain tensor, in row-major order; its length depends on the mask."""
     if stored_of(self) is None:
-        return kernels.masked_select(*self._dense())
+        values, mask = self._dense()
+        return values.masked_select(mask)
     coordinates, entries, sizes = _places(self)
     keys = ravel_multi_index(coordinates, sizes)
     if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:

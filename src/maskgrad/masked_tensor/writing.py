@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.instead import name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -86,7 +85,7 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     values = values.to(old.dtype)
     recorded = torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
     if mode() == "eager" and not recorded and old.dtype in PLAIN_OUT:
-        kernels.write_where_(old, values, mask)
+        torch.where(mask, values, old, out=old)
     else:
         old.copy_(chosen(mask, values, old))
     if not same:

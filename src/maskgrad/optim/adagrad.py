@@ -22,7 +22,7 @@ def _closed_form(n: Numbers, states: int) -> LinearStep | None:
 
 
 def _fused(n: Numbers, row: bool) -> Fused:
-    return Fused("rowwise_adagrad_rows_" if row else "adagrad_rows_", signed(n, "lr", "weight_decay", "eps"))
+    return Fused("rowwise_adagrad" if row else "adagrad", signed(n, "lr", "weight_decay", "eps"))
 
 
 class Adagrad(MaskedOptimizer, torch.optim.Adagrad):

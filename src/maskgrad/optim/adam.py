@@ -30,7 +30,7 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
     numbers = signed(n, "step", "lr", "eps", "weight_decay")
     numbers["beta1"], numbers["beta2"] = n["betas"]
     numbers["decoupled"] = n["decoupled_weight_decay"]
-    return Fused("adam_rows_", numbers, lambda states: [*states, *[None] * (3 - len(states))])
+    return Fused("adam", numbers, lambda states: [*states, *[None] * (3 - len(states))])
 
 
 class Adam(MaskedOptimizer, torch.optim.Adam):

@@ -182,8 +182,8 @@ def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> N
     read = _row_tables(update, tensors, gradient)
     if read is not None:
         fused, tables, values = read
-        kernels.update_table_(fused.kernel, tables, gradient.rows, values, **fused.numbers)
-        return
+        if kernels.update_rows_(fused.kernel, tables, gradient.rows, values, **fused.numbers):
+            return
     access = RowAccess(tensors, gradient.leading)
     rows, values = gradient.rows, _real_values(gradient.values, tensors[0])
     if not increasing(rows):

@@ -41,7 +41,7 @@ def _fused(n: Numbers, row: bool) -> Fused | None:
         mean, buffer = states[-1] if n["centered"] else None, states[1] if n["momentum"] else None
         return [states[0], mean, buffer]
 
-    return Fused("rmsprop_rows_", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
+    return Fused("rmsprop", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
 
 
 class RMSprop(MaskedOptimizer, torch.optim.RMSprop):

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.in_use import runs_loops
 from maskgrad.kernels.kernel import backend_of
+from maskgrad.kernels.selection import loops_run
 from maskgrad.mode import PLAIN
 from maskgrad.optim.rule import Fused, Hyperparameters
 from maskgrad.optim.torch_steps import SINGLE, are_usual, is_simple
@@ -70,7 +70,7 @@ class RowLoop:
             or values.dtype is not param.dtype
             or indices.dtype is not torch.int64
             or not values.is_contiguous()
-            or not runs_loops(self.fused.kernel, number)
+            or not loops_run()
         ):
             return None
         # PyTorch's addition adds nothing if a stride is 0, as that of an expanded gradient may be.
@@ -92,7 +92,7 @@ class RowLoop:
         prepared = self.tables.get(place)
         if prepared is None:
             tables = [param.detach(), *self.fused.arranged(states)]
-            prepared = backend_of("maskgrad.kernels.updates.cpu", "prepared")(tables)
+            prepared = backend_of("maskgrad.kernels.updates.cpu", "prepared")(self.fused.kernel, tables)
             if len(self.tables) >= KEPT:  # their memory has changed
                 self.tables.clear()
             self.tables[place] = prepared
@@ -114,6 +114,6 @@ class RowLoop:
 def _factor_of_addition(fused: Fused) -> float | None:
     """The factor of the gradient in a plain SGD step; None for all other steps."""
     numbers = fused.numbers
-    if fused.kernel != "sgd_rows_" or numbers["momentum"] != 0 or numbers["weight_decay"] != 0:
+    if fused.kernel != "sgd" or numbers["momentum"] != 0 or numbers["weight_decay"] != 0:
         return None
     return -float(numbers["lr"] * numbers["factor"])

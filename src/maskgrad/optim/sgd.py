@@ -42,7 +42,7 @@ def _check(n: Numbers, row: bool) -> None:
 
 def _fused(n: Numbers, row: bool) -> Fused:
     numbers = signed(n, "lr", "momentum", "dampening", "weight_decay", "nesterov")
-    return Fused("sgd_rows_", numbers, lambda states: [*states] or [None])
+    return Fused("sgd", numbers, lambda states: [*states] or [None])
 
 
 class SGD(MaskedOptimizer, torch.optim.SGD):

@@ -24,9 +24,9 @@ class Bodies:
             return kernel.reference
 
         def body(*args: Any, **options: Any) -> Any:
-            given, rest = kernel._in_order(args, options)
+            given = kernel._in_order(args, options)
             plain = not kernel.has_loops or kernel.is_trivial(given)
-            return (kernel.reference if plain else kernel.backend("cpu"))(*given, **rest)
+            return (kernel.reference if plain else kernel.backend("cpu"))(*given)
 
         return body
 

@@ -50,9 +50,9 @@ class KernelSuite(Deletion):
     def calls(self) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         """Calls of compiled bodies, forward and backward: operator, arguments, keyword arguments."""
         found: dict[Any, tuple[str, tuple[Any, ...], dict[str, Any]]] = {}
-        compiled = Kernel.compiled
+        run = Kernel.run
 
-        def record(kernel: Kernel[..., Any], *args: Any, **options: Any) -> Any:
+        def record(kernel: Kernel[..., Any], body: str, args: tuple[Any, ...]) -> Any:
             dtypes = tuple(x.dtype for x in args if isinstance(x, Tensor))
             derivable = kernel.backward is not None
             leaves = [
@@ -60,10 +60,10 @@ class KernelSuite(Deletion):
                 for x in args
             ]
             kinds = [x if isinstance(x, str) else type(x) for x in args]
-            found[(kernel.name, dtypes, *kinds)] = (kernel.name, tuple(leaves), options)
-            return compiled(kernel, *args, **options)
+            found[(kernel.name, dtypes, *kinds)] = (kernel.name, tuple(leaves), {})
+            return run(kernel, body, args)
 
-        with use_kernels("cpu"), mock.patch.object(Kernel, "compiled", record):
+        with use_kernels("cpu"), mock.patch.object(Kernel, "run", record):
             for variant in self.variants:
                 for dtype in (torch.float32, torch.float16, *self.integers[-1:]):
                     shape, where = next(self.few())

@@ -10,20 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
 from maskgrad.kernels import ragged_scaled_dot_product_attention, use_kernels
-from maskgrad.kernels.attention import varlen
+from maskgrad.kernels.attention import attended, varlen
 from tests.unit.kernels.attention_by_loop import by_loop, offsets_of
 
 BODIES = ["reference", "cpu"]
 
 
 class TestGraphs:
-    def test_one_graph_for_all_batches_with_one_operator(self) -> None:
+    def test_one_graph_for_all_batches(self) -> None:
         seen: list[Any] = []
 
         def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-            seen.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+            seen.append(graph)
             return graph
 
         def attend(packed: Tensor, offsets: Tensor, mask: Tensor) -> Tensor:
@@ -37,7 +36,6 @@ class TestGraphs:
             found = compiled(packed, offsets, mask)
             torch.testing.assert_close(found, attend(packed, offsets, mask))
         assert len(seen) == 1
-        assert seen[0].count("maskgrad.ragged_attention") == 1
 
     def test_inductor_gives_the_same_with_gradients(self) -> None:
         def attend(packed: Tensor, offsets: Tensor) -> Tensor:
@@ -124,16 +122,13 @@ class TestVarlen:
 
         def stand_in(query: Tensor, key: Tensor, value: Tensor, *frame: Any, **options: Any) -> Tensor:
             given.update(frame=frame, **options)
-            return kernels.ragged_attention.reference(
-                query, key, value, offsets, offsets, 4, 4, None, is_causal, 0.5
-            )[0]
+            return attended(query, key, value, offsets, offsets, 4, 4, None, is_causal, 0.5)
 
         monkeypatch.setattr(module, "varlen_attn", stand_in, raising=False)
         monkeypatch.setitem(sys.modules, module.__name__, module)
         offsets = offsets_of([2, 4])
         rows = [x.detach().double().requires_grad_() for x in self.rows()]
-        formula = kernels.attention._attended
-        found = varlen.varlen_attention(formula, *rows, offsets, 4, is_causal, 0.5)
+        found = varlen.varlen_attention(attended, *rows, offsets, 4, is_causal, 0.5)
         short, key_short, *longest = given["frame"]
         assert short is key_short
         assert short.dtype == torch.int32

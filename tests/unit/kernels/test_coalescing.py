@@ -10,13 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
-from maskgrad.kernels import use_kernels
+from maskgrad.kernels import merge_rows
 from maskgrad.kernels.segments import segment_index
-from tests.unit.kernels.bodies import cpu, reference
 from tests.unit.kernels.segments import SegmentSuite
 
-BODIES = [reference, cpu]
 REDUCTIONS = {"sum": Tensor.sum, "mean": Tensor.mean, "amax": Tensor.amax, "amin": Tensor.amin}
 
 
@@ -31,7 +28,7 @@ class TestMergeRows(SegmentSuite):
     def call(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Any:
         (values,), (reduce, rows) = operands, variant
         index = segment_index(*where, len(values)) * (rows // 1000)
-        indices, merged = kernels.merge_rows(index, values, rows, reduce)
+        indices, merged = merge_rows(index, values, rows, reduce)
         return merged, indices // (rows // 1000)
 
     def alone(self, x: Tensor, reduce: str, rows: int) -> Tensor:
@@ -46,8 +43,7 @@ class TestMergeRows(SegmentSuite):
         ]
 
 
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-def test_distinct_indices_ascend(body: Any) -> None:
+def test_distinct_indices_ascend() -> None:
     for n, num_rows in (
         (1, 1),
         (50, 7),
@@ -59,89 +55,79 @@ def test_distinct_indices_ascend(body: Any) -> None:
         (0, 4),
     ):
         indices = torch.randint(0, num_rows, (n,))
-        rows, _ = body.merge_rows(indices, torch.ones(n, 2), num_rows)
+        rows, _ = merge_rows(indices, torch.ones(n, 2), num_rows)
         assert rows.dtype == torch.int64
         assert rows.tolist() == sorted(set(indices.tolist()))
 
 
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_integers(body: Any, dtype: torch.dtype) -> None:
+def test_integers(dtype: torch.dtype) -> None:
     indices, values = torch.randint(0, 9, (100,)), torch.randint(-99, 99, (100, 3)).to(dtype)
     for reduce in ("sum", "amax", "amin"):
-        rows, merged = body.merge_rows(indices, values, 9, reduce)
+        rows, merged = merge_rows(indices, values, 9, reduce)
         assert merged.dtype == dtype
         wanted = [REDUCTIONS[reduce](values[indices == row], 0).to(dtype) for row in rows]
         assert torch.equal(merged, torch.stack(wanted))
 
 
-def test_small_integers_and_booleans_run_the_reference():
+def test_small_integers_and_booleans():
     indices = torch.tensor([1, 0, 1])
     for dtype in (torch.int8, torch.int16, torch.uint8):
-        assert kernels.merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2)[1].tolist() == [2, 4]
+        assert merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2)[1].tolist() == [2, 4]
     flags = torch.tensor([True, False, True])
-    assert kernels.merge_rows(indices, flags, 2)[1].tolist() == [False, True]
+    assert merge_rows(indices, flags, 2)[1].tolist() == [False, True]
 
 
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-def test_4096_half_ones_merge_to_4096(body):
+def test_4096_half_ones_merge_to_4096():
     for dtype in (torch.float16, torch.bfloat16):
-        rows, merged = body.merge_rows(torch.full((4096,), 3), torch.ones(4096, 2, dtype=dtype), 10)
+        rows, merged = merge_rows(torch.full((4096,), 3), torch.ones(4096, 2, dtype=dtype), 10)
         assert rows.tolist() == [3]
         assert merged.tolist() == [[4096.0, 4096.0]]
 
 
 @pytest.mark.large(per="elsewhere")
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-def test_33_million_ones_merge_exactly(body):
-    ones = torch.ones(1).expand(2**25) if body is reference else torch.ones(2**25)
-    _, merged = body.merge_rows(torch.zeros(2**25, dtype=torch.int64), ones, 10**6)
+def test_33_million_ones_merge_exactly():
+    _, merged = merge_rows(torch.zeros(2**25, dtype=torch.int64), torch.ones(1).expand(2**25), 10**6)
     assert merged.tolist() == [33554432.0]
 
 
-@pytest.mark.parametrize("body", BODIES, ids=["reference", "cpu"])
-def test_large_and_small_duplicates_are_rounded_once(body):
+def test_large_and_small_duplicates_are_rounded_once():
     values = torch.tensor([1e8, 1.0, -1e8, 1.0])
-    assert body.merge_rows(torch.zeros(4, dtype=torch.int64), values, 1)[1].tolist() == [2.0]
+    assert merge_rows(torch.zeros(4, dtype=torch.int64), values, 1)[1].tolist() == [2.0]
 
 
 @pytest.mark.parametrize("reduce", ["amax", "amin"])
 def test_nan_is_the_extremum(reduce: str) -> None:
     indices, values = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1.0, math.nan, 2.0, -math.inf, math.inf])
-    for body in BODIES:
-        merged = body.merge_rows(indices, values, 2, reduce)[1]
-        assert merged[0].isnan()
-        assert merged[1].item() == (math.inf if reduce == "amax" else -math.inf)
+    merged = merge_rows(indices, values, 2, reduce)[1]
+    assert merged[0].isnan()
+    assert merged[1].item() == (math.inf if reduce == "amax" else -math.inf)
 
 
 @pytest.mark.parametrize("index", [-1, 10, 2**40])
 def test_an_index_outside_the_table_is_named(index):
     indices, values = torch.tensor([1, index, 2]), torch.ones(3, 2)
-    with (
-        use_kernels("cpu"),
-        pytest.raises(IndexError, match=rf"must lie in \[0, 10\).*indices\[1\] is {index}"),
-    ):
-        kernels.merge_rows(indices, values, 10)
+    with pytest.raises(IndexError, match=rf"must lie in \[0, 10\).*but one is {index}"):
+        merge_rows(indices, values, 10)
 
 
 def test_mistakes_are_named():
     indices, values = torch.tensor([0, 1]), torch.ones(2)
     with pytest.raises(ValueError, match=r"reduce must be one of sum, mean, amax, amin; got 'prod'"):
-        kernels.merge_rows(indices, values, 2, "prod")
+        merge_rows(indices, values, 2, "prod")
     with pytest.raises(TypeError, match=r"is not defined for torch.int64"):
-        kernels.merge_rows(indices, values.long(), 2, "mean")
+        merge_rows(indices, values.long(), 2, "mean")
     with pytest.raises(TypeError, match=r"indices must be a 1-D int64 tensor; got 1-D torch.int32"):
-        kernels.merge_rows(indices.int(), values, 2)
+        merge_rows(indices.int(), values, 2)
     with pytest.raises(ValueError, match=r"values must have one row for each of 2 indices; got \(3,\)"):
-        kernels.merge_rows(indices, torch.ones(3), 2)
+        merge_rows(indices, torch.ones(3), 2)
 
 
 @pytest.mark.parametrize(("reduce", "other"), [("amax", -1.0), ("amin", 1.0)])
 def test_an_extremum_of_0_keeps_its_whole_gradient(reduce: str, other: float) -> None:
-    """The reference starts from a value that must not count among the ties."""
+    """It starts from a value that must not count among the ties."""
     values = torch.tensor([[0.0], [other], [other]], requires_grad=True)
-    with use_kernels("reference"):
-        _, merged = kernels.merge_rows(torch.tensor([1, 1, 4]), values, 5, reduce)
+    _, merged = merge_rows(torch.tensor([1, 1, 4]), values, 5, reduce)
     assert merged.tolist() == [[0.0], [other]]
     merged.sum().backward()
     assert values.grad is not None

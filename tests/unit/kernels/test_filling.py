@@ -1,4 +1,4 @@
-"""masked_filling: torch.where, entry for entry and bit for bit; write_where_, the same in place."""
+"""masked_filling: torch.where, entry for entry and bit for bit."""
 
 from __future__ import annotations
 
@@ -101,17 +101,9 @@ def test_rows_of_several_pieces(strides):
 
 
 def test_more_axes_than_a_loop_walks():
-    """Five axes that do not merge: gaps in what is written, in what is read and in the mask."""
-    target = torch.randn(5, 6, 4, 6, 14)[:, ::3, ::2, 1::2, ::5]
+    """Five axes that do not merge: gaps in what is read and in the mask."""
     values = torch.randn(5, 3, 4, 6, 7)[:, :2, 1:3, ::2, ::3]
-    mask = (torch.rand(target.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
-    whole, expected = target._base.clone(), torch.where(mask, values, target)
-    with use_kernels("cpu"):
-        kernels.write_where_(target, values, mask)
-    assert torch.equal(target, expected)
-    untouched = torch.ones(whole.shape, dtype=torch.bool)
-    untouched[:, ::3, ::2, 1::2, ::5] = False
-    assert torch.equal(target._base[untouched], whole[untouched])
+    mask = (torch.rand(values.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
     assert torch.equal(cpu.masked_filling(values, mask, 2.0), torch.where(mask, values, 2.0))
 
 
@@ -128,49 +120,8 @@ def test_large_operands_are_filled_as_small_ones_are(shapes):
     assert fill(Entries(torch.zeros(LEAST, dtype=torch.int64), ~whole), ~whole, 1.0).eq(1).all()
 
 
-@pytest.mark.parametrize("layout", list(LAYOUTS))
-def test_writing_where_a_mask_holds(layout: str) -> None:
-    """In any target that PyTorch writes to, what lies under the mask and beside the target stays, bit for bit."""
-    for dtype in [*DTYPES, torch.complex64]:
-        sizes, lay, lay_mask = LAYOUTS[layout]
-        values, mask = lay((torch.randn(sizes) * 50).to(dtype)), lay_mask(torch.rand(sizes) < 0.5)
-        memory = torch.empty(2 * values.numel() + 3, dtype=dtype).fill_(True if dtype == torch.bool else 7)
-        shape = list(values.shape)
-        targets = [memory[3 : 3 + values.numel()].view(shape), memory[:-3].view(*shape, 2)[..., 1]]
-        if values.ndim > 1:
-            targets.append(memory[: values.numel()].view(*shape[1:], shape[0]).movedim(-1, 0))
-        for target in targets:
-            for source in (values, target.flip(0).clone() if values.ndim else values):
-                expected, version = memory.clone(), target._version
-                place = expected.as_strided(target.shape, target.stride(), target.storage_offset())
-                place.copy_(torch.where(mask, source, place))
-                with use_kernels("cpu"):
-                    kernels.write_where_(target, source, mask)
-                assert torch.equal(memory.view(torch.uint8), expected.view(torch.uint8))
-                assert target._version > version
-
-
-def test_writing_is_seen_by_autograd_and_refused_where_entries_share_memory() -> None:
-    with use_kernels("cpu"):
-        mask = torch.rand(300) < 0.5
-        x = torch.randn(300, requires_grad=True)
-        kept = x * 1
-        y = kept.sin()
-        with torch.no_grad():
-            kernels.write_where_(kept, torch.zeros(300), mask)
-        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-            y.sum().backward()
-        shared = torch.zeros(1).expand(300)
-        with pytest.raises(RuntimeError, match="single memory location"):
-            kernels.write_where_(shared, torch.zeros(300), mask)
-        memory = torch.arange(301.0)
-        with pytest.raises(RuntimeError, match="some elements of the input tensor"):
-            kernels.write_where_(memory[1:], memory[:-1], mask)
-
-
 @pytest.mark.parametrize("width", [2, 3, 768, 4_097, 16_383])
 def test_a_row_that_repeats_through_a_long_run(width):
-    """It is copied piece by piece, and a piece holds whole rows."""
     rows = 120_000 // width
     values, mask = torch.randn(2, 1, width).expand(2, rows, width), torch.ones(2, rows, 1, dtype=torch.bool)
     mask[1, rows // 2] = False

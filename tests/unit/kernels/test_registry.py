@@ -13,7 +13,6 @@ import torch
 
 from maskgrad.kernels import KERNELS
 from maskgrad.kernels.selection import use_kernels
-from tests.unit.kernels import samples_attention, samples_updates
 from tests.unit.kernels.suite import KernelSuite
 
 OPS = torch.ops.maskgrad
@@ -26,8 +25,6 @@ def others() -> list[Sample]:
     return [
         ("masked_expand", (torch.randn(1, 4), mask, torch.bfloat16), {}),
         ("segment_prod", (torch.randn(6, 2, requires_grad=True), torch.tensor([0, 2, 2, 6]), None), {}),
-        *samples_attention.samples(),
-        *samples_updates.samples(),
     ]
 
 
@@ -92,7 +89,7 @@ class TestKernel:
         ):
             for one, other in zip(found, expected, strict=True):
                 assert torch.equal(one, other)
-        with pytest.raises(TypeError, match=r"masked_sum\(\) is missing the argument 'keepdim'"):
+        with pytest.raises(TypeError, match="missing a required argument: 'keepdim'"):
             kernel(values, mask, (0,))
 
     @pytest.mark.parametrize("body", ["reference", "cpu"])
@@ -103,8 +100,6 @@ class TestKernel:
     def test_arguments_are_checked_before_anything_is_computed(self) -> None:
         with pytest.raises(TypeError, match="mask must be a Boolean tensor"):
             KERNELS["masked_sum"](torch.ones(3), torch.ones(3), (0,), False)
-        with pytest.raises(ValueError, match="reduce must be one of sum, mean, amax, amin"):
-            KERNELS["merge_rows"](torch.tensor([0]), torch.ones(1, 1), 1, "product")
 
     def test_the_operator_is_for_graphs(self, monkeypatch) -> None:
         values, mask = torch.randn(300, 300), torch.rand(300, 300) < 0.5
@@ -117,14 +112,6 @@ class TestKernel:
         out = kernel(values.requires_grad_(), mask, 0.0)
         # a torch.autograd.Function: an operator takes 0.1 ms longer
         assert out.grad_fn.name() == "masked_fillingBackward"
-
-    def test_what_writes_records_no_gradient(self) -> None:
-        table = torch.ones(5, 2, requires_grad=True)
-        before = table._version
-        KERNELS["sgd_rows_"](table, None, torch.tensor([1]), torch.ones(1, 2), lr=0.5)
-        assert table.tolist() == [[1.0, 1.0], [0.5, 0.5], *[[1.0, 1.0]] * 3]
-        assert table._version > before
-        assert table.grad_fn is None
 
     def test_its_page_is_that_of_the_reference(self) -> None:
         for kernel in KERNELS.values():

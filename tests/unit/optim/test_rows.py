@@ -229,7 +229,7 @@ def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
     def fails(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(kernels, "update_table_", fails)
+    monkeypatch.setattr(kernels, "update_rows_", fails)
     monkeypatch.setattr(cpu_updates, "run", fails)
     with pytest.raises(MemoryError):
         optimizer.step()

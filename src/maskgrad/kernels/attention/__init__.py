@@ -1,11 +1,7 @@
 r"""Attention over packed rows: queries attend only to the keys of their own sequence.
 
 .. math:: s_{ij} = \sigma\, q_i \cdot k_j + m_{ij}, \qquad p_{ij} = \frac{e^{s_{ij}}}{\sum_{j' \in J(i)} e^{s_{ij'}}},
-          \qquad y_i = \sum_{j \in J(i)} p_{ij} v_j, \qquad \ell_i = \log \sum_{j \in J(i)} e^{s_{ij}}
-
-.. math:: \bar v_j = \sum_i p_{ij} \bar y_i, \qquad
-          \bar s_{ij} = p_{ij} \bigl(\bar y_i \cdot v_j - \bar y_i \cdot y_i\bigr), \qquad
-          \bar q_i = \sigma \sum_j \bar s_{ij} k_j, \qquad \bar k_j = \sigma \sum_i \bar s_{ij} q_i
+          \qquad y_i = \sum_{j \in J(i)} p_{ij} v_j
 
 with J(i) the keys of i's sequence that no mask forbids, and :math:`\sigma` the scale, 1/sqrt(E) unless given. A query
 whose J(i) is empty gives zeros, and gives and gets no gradient.
@@ -22,12 +18,10 @@ Sources: Vaswani et al., Attention Is All You Need (2017), eq. 1; Dao et al., Fl
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.attention.differentiable import differentiable_attention
+from maskgrad.kernels.attention.differentiable import differentiable, differentiable_attention
 from maskgrad.kernels.attention.frames import (
     framed,
     meeting,
@@ -35,16 +29,15 @@ from maskgrad.kernels.attention.frames import (
     served_in_frame,
     unframed,
 )
+from maskgrad.kernels.attention.packed import packed_attention
 from maskgrad.kernels.attention.varlen import fits_varlen, varlen_attention
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.kernel import FLOATS
+from maskgrad.kernels.selection import forced_body, loops_run
 from maskgrad.kernels.smallest import smallest
-from maskgrad.mode import TRACED, mode
+from maskgrad.mode import is_plain
 
-_ROWS = "Tensor query, Tensor key, Tensor value"
-_OPTIONS = (
-    "Tensor query_offsets, Tensor key_offsets, SymInt longest_query, SymInt longest_key, "
-    "Tensor? attn_mask=None, bool is_causal=False, float? scale=None"
-)
+#: Products of a sequence of mean size that padding would have to waste, from which each sequence gets its own call.
+LEAST = 196_608
 
 
 def ragged_scaled_dot_product_attention(
@@ -75,18 +68,20 @@ def ragged_scaled_dot_product_attention(
                 f"the number of heads in key and value must divide that in query, found {key.shape[1]} and {heads}"
             )
         key, value = (x.repeat_interleave(heads // key.shape[1], 1) for x in (key, value))
-    if attn_mask is not None:
-        attn_mask = smallest(attn_mask)
-        if mode() in TRACED:  # graphs take an operator only if its last operand is contiguous
-            attn_mask = attn_mask.contiguous()
-    frame = (query_offsets, key_offsets, longest_query, longest_key)
-    if dropout_p > 0:
-        _check(query, key, value, *frame, attn_mask, is_causal)
-        return _attended(query, key, value, *frame, attn_mask, is_causal, scale, dropout_p)
-    if query.is_cuda and fits_varlen(query, key, value, query_offsets, key_offsets, attn_mask):
-        _check(query, key, value, *frame, attn_mask, is_causal)
-        return varlen_attention(_attended, query, key, value, query_offsets, longest_query, is_causal, scale)
-    return ragged_attention(query, key, value, *frame, attn_mask, is_causal, scale)[0]
+    attn_mask = None if attn_mask is None else smallest(attn_mask)
+    _check(query, key, value, query_offsets, key_offsets, longest_query, longest_key, attn_mask, is_causal)
+    frame = (query, key, value, query_offsets, key_offsets, longest_query, longest_key, attn_mask)
+    if (
+        dropout_p == 0
+        and query.is_cuda
+        and fits_varlen(query, key, value, query_offsets, key_offsets, attn_mask)
+    ):
+        return varlen_attention(attended, query, key, value, query_offsets, longest_query, is_causal, scale)
+    if dropout_p == 0 and is_packed(*frame):
+        found = packed_attention(query, key, value, query_offsets, key_offsets, attn_mask, is_causal, scale)
+        if found is not None:
+            return differentiable(found, attended, *frame, is_causal, scale) if found.requires_grad else found
+    return attended(*frame, is_causal, scale, dropout_p)
 
 
 def served_rows(
@@ -116,9 +111,8 @@ def _check(
     key_offsets: Tensor,
     longest_query: int,
     longest_key: int,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
 ) -> None:
     """Raise a TypeError or ValueError unless the arguments fit together; reads nothing from a device."""
     shapes = [tuple(x.shape) for x in (query, key, value)]
@@ -161,68 +155,30 @@ def _check(
         )
 
 
-def fits_fused(
+def is_packed(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
-    longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
+    longest_key: int, attn_mask: Tensor | None,
 ) -> bool:  # fmt: skip
-    """Whether PyTorch's fused attention for CPUs (one head size, no gradient of the mask) supports these arguments."""
-    return query.shape[2] == value.shape[2] and (attn_mask is None or not attn_mask.requires_grad)
+    """Whether each sequence gets its own call: of large eager tensors on a CPU, where padding would waste much.
 
-
-def _spared(
-    query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
-    longest_key: int, attn_mask: Tensor | None = None, is_causal: bool = False, scale: float | None = None,
-) -> int:  # fmt: skip
-    """The number of products of a sequence of mean size, for the size check of the kernel.
-
-    The products must amortise one call per sequence. Only the mean of the lengths is known; if it equals the longest,
-    all are equal, and there is one call.
+    The products saved must amortise one call per sequence. Only the mean of the lengths is known; if it equals the
+    longest, all are equal, and there is one call.
     """
-    if mode() in TRACED:
-        return query.numel()  # sizes are not read
+    if not loops_run() or not (query.numel() and key.numel() and query.dtype in FLOATS):
+        return False
+    if not all(x is None or is_plain(x) for x in (query, key, value, query_offsets, key_offsets, attn_mask)):
+        return False
     sequences = query_offsets.shape[0] - 1
-    products = longest_query * longest_key * query.shape[1] * query.shape[2]
     queries, keys = sequences * longest_query, sequences * longest_key
+    products = longest_query * longest_key * query.shape[1] * query.shape[2]
     if (queries, keys) == (query.shape[0], key.shape[0]):
-        number = sequences * products
-    elif queries and keys:
-        number = int(products * max(1 - query.shape[0] / queries * key.shape[0] / keys, 0))
+        saved: float = sequences * products
     else:
-        number = 0
-    return number
+        saved = products * (1 - query.shape[0] / queries * key.shape[0] / keys)
+    return saved >= LEAST or forced_body() == "cpu"
 
 
-@kernel(
-    f"({_ROWS}, {_OPTIONS}) -> (Tensor, Tensor)",
-    FLOATS,
-    least=196_608,
-    in_graphs=0,
-    numbers=_spared,
-    check=_check,
-    when=fits_fused,
-)
-def ragged_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    longest_query: int,
-    longest_key: int,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Weighted sums (N, H, Ev) of each sequence's values, and what the compiled derivative needs (N, H).
-
-    The second result is the logarithms of the sums of exponentials, without a gradient; the reference gives zeros.
-    """
-    frame = (query_offsets, key_offsets, longest_query, longest_key)
-    result = _attended(query, key, value, *frame, attn_mask, is_causal, scale)
-    return result, query.new_zeros(query.shape[:2], dtype=wide(query.dtype))
-
-
-def _attended(
+def attended(
     query: Tensor, key: Tensor, value: Tensor, query_offsets: Tensor, key_offsets: Tensor, longest_query: int,
     longest_key: int, attn_mask: Tensor | None, is_causal: bool, scale: float | None, dropout_p: float = 0.0,
 ) -> Tensor:  # fmt: skip
@@ -261,96 +217,3 @@ def _blank(
         assert asked is not None
         key, value = (torch.where(asked.unsqueeze(-1), x, 0) for x in (key, value))
     return at, key_at, served, (torch.where(served, query, 0), key, value)
-
-
-@kernel(
-    f"(Tensor grad, {_ROWS}, Tensor output, Tensor logsumexp, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
-    FLOATS,
-    least=1,
-    in_graphs=0,
-    leading=1,
-)
-def ragged_attention_backward(
-    grad: Tensor,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    output: Tensor,
-    logsumexp: Tensor,
-    query_offsets: Tensor,
-    key_offsets: Tensor,
-    longest_query: int,
-    longest_key: int,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of query, key and value from that of the ``output``.
-
-    ``output`` and ``logsumexp`` save the compiled implementation a pass; they are recomputed here for their gradients.
-    """
-    sequences, factor = query_offsets.shape[0] - 1, query.shape[2] ** -0.5 if scale is None else scale
-    at, key_at, served, parts = _blank(
-        query, key, value, query_offsets, key_offsets, longest_query, longest_key, attn_mask
-    )
-    if served is not None:
-        grad = torch.where(served, grad, 0)
-    accurate = wide(query.dtype)
-    q, g = (framed(x.to(accurate), at, sequences, longest_query) for x in (parts[0], grad))
-    k, v = (framed(x.to(accurate), key_at, sequences, longest_key) for x in parts[1:])
-    taking_part = meeting(key_offsets, longest_query, longest_key, attn_mask, is_causal)
-    has_keys = served_in_frame(key_offsets, longest_key, attn_mask).unsqueeze(-1)
-    scores = factor * (q @ k.transpose(-2, -1))
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        scores = scores + torch.where(taking_part, attn_mask, 0)
-    weights = torch.softmax(torch.where(taking_part | ~has_keys, scores, -torch.inf), -1)
-    of_weights = g @ v.transpose(-2, -1)
-    of_scores = factor * weights * (of_weights - (weights * of_weights).sum(-1, keepdim=True))
-    of_query = unframed(of_scores @ k, at)
-    of_key, of_value = (
-        unframed(x, key_at) for x in (of_scores.transpose(-2, -1) @ q, weights.transpose(-2, -1) @ g)
-    )
-    return of_query.to(query.dtype), of_key.to(query.dtype), of_value.to(query.dtype)
-
-
-def wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which sums are taken."""
-    return torch.float32 if dtype in HALVES else dtype
-
-
-def _fake(query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    rows = query.shape[:2]
-    return query.new_empty((*rows, value.shape[2])), query.new_empty(rows, dtype=wide(query.dtype))
-
-
-def _fake_backward(grad: Tensor, *parts: Tensor, **_: Any) -> tuple[Tensor, Tensor, Tensor]:
-    query, key, value = (x.new_empty(x.shape) for x in parts[:3])
-    return query, key, value
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    query, key, value, query_offsets, key_offsets, *ctx.longest, attn_mask, ctx.is_causal, ctx.scale = inputs
-    if attn_mask is not None and attn_mask.requires_grad:
-        raise RuntimeError(
-            "the operator gives attn_mask no gradient; call maskgrad.kernels.ragged_attention, which then runs its "
-            "reference, or detach the mask"
-        )
-    ctx.mark_non_differentiable(output[1])
-    ctx.save_for_backward(query, key, value, *output, query_offsets, key_offsets, attn_mask)
-
-
-def _backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-    *tensors, attn_mask = ctx.saved_tensors
-    # The operator, as in the forward pass: a gradient may have strides that graphs do not take.
-    found = torch.ops.maskgrad.ragged_attention_backward(
-        grad, *tensors, *ctx.longest, attn_mask, ctx.is_causal, ctx.scale
-    )
-    return *found, *[None] * 7
-
-
-# Measured on one core with the gradient, in milliseconds, reference / compiled, lengths from 0.3 to 1 of the longest:
-# 64 sequences of at most 32 positions, 4 heads of 32: 8.1 / 11.7, of 48 13.3 / 13.8, of 64 21.7 / 17.3. Moving
-# all rows to group sequences by length was slower than either where it made fewer calls.
-ragged_attention.fake, ragged_attention_backward.fake = _fake, _fake_backward
-ragged_attention.derive(_save, _backward)
-ragged_attention_backward.derive_through_reference()

@@ -9,20 +9,23 @@ give 2048 there), float32 in float64 (2**25 ones would stop at 2**24).
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_rows
-from maskgrad.kernels.kernel import FLOATS, kernel
+from maskgrad.mode import can_read
 
 REDUCTIONS = ("sum", "mean", "amax", "amin")
 
 _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 
 
-def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
+def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
+    """Merge rows of ``values`` (n, *row) that share an index: distinct ``indices``, ascending (m,), and rows (m, *row).
+
+    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``. Sums are rounded once: half precision is merged in
+    float32, float32 in float64, integers in int64. Differentiable in ``values`` to any order.
+    """
     if reduce not in REDUCTIONS:
         raise ValueError(f"merge_rows(): reduce must be one of {', '.join(REDUCTIONS)}; got {reduce!r}")
     if reduce == "mean" and not (values.is_floating_point() or values.is_complex()):
@@ -30,21 +33,10 @@ def _check(indices: Tensor, values: Tensor, num_rows: int, reduce: str) -> None:
             f"merge_rows(): reduce='mean' is not defined for {values.dtype}; convert values to a floating-point dtype"
         )
     check_rows(indices, values)
-
-
-@kernel(
-    "(Tensor indices, Tensor values, SymInt num_rows, str reduce) -> (Tensor, Tensor)",
-    FLOATS | {torch.int32, torch.int64},
-    leading=1,
-    check=_check,
-)
-def merge_rows(indices: Tensor, values: Tensor, num_rows: int, reduce: str = "sum") -> tuple[Tensor, Tensor]:
-    """Merge rows of ``values`` (n, *row) that share an index: distinct ``indices``, ascending (m,), and rows (m, *row).
-
-    ``reduce`` is ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``. Sums are rounded once: half precision is merged in
-    float32, float32 in float64, integers in int64. Deterministic; differentiable in ``values`` to any order.
-    """
     rows, slots, counts = torch.unique(indices, return_inverse=True, return_counts=True)
+    if can_read(rows) and rows.numel() and not 0 <= int(rows[0]) <= int(rows[-1]) < num_rows:
+        outside = int(rows[0]) if rows[0] < 0 else int(rows[-1])
+        raise IndexError(f"indices must lie in [0, {num_rows}), the rows of the table, but one is {outside}")
     return rows, merge_slots(slots, values, rows.shape[0], counts, reduce)
 
 
@@ -64,36 +56,3 @@ def merge_slots(slots: Tensor, values: Tensor, num_slots: int, counts: Tensor, r
     if reduce == "mean":
         merged = merged / counts.view(-1, *(1 for _ in row))
     return merged.to(values.dtype)
-
-
-def merge_backward(
-    grad: Tensor, indices: Tensor, rows: Tensor, values: Tensor, merged: Tensor, reduce: str
-) -> Tensor:
-    """The gradient of the merged values, passed on to each entry; shared among ties, as in ``torch.amax``."""
-    slots = torch.searchsorted(rows, indices)
-    spread = grad.index_select(0, slots)
-    if reduce == "sum":
-        return spread
-    if reduce == "mean":
-        counts = torch.bincount(slots, minlength=rows.shape[0]).view(-1, *(1 for _ in values.shape[1:]))
-        return (spread / counts.index_select(0, slots)).to(values.dtype)
-    best = merged.index_select(0, slots)
-    hit = (values == best) | (values.isnan() & best.isnan())
-    ties = torch.zeros(merged.shape, dtype=torch.int64, device=values.device).index_add(
-        0, slots, hit.to(torch.int64)
-    )
-    return (spread / ties.index_select(0, slots)).masked_fill(~hit, 0).to(values.dtype)
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    indices, values, _, ctx.reduce = inputs
-    ctx.save_for_backward(indices, values, *output)
-    ctx.mark_non_differentiable(output[0])
-
-
-def _backward(ctx: Any, _: Tensor, grad: Tensor) -> tuple[Tensor | None, ...]:
-    indices, values, rows, merged = ctx.saved_tensors
-    return None, merge_backward(grad, indices, rows, values.detach(), merged.detach(), ctx.reduce), None, None
-
-
-merge_rows.derive(_save, _backward)

@@ -1,4 +1,4 @@
-"""Cutting reductions, and passes that broadcast their results back, into tasks.
+"""Cutting reductions into tasks.
 
 A task is one piece of the reduced axis, of one row, or of one tile of columns (see ``layout.py``). The loops
 all receive the same: ``outer`` (sizes of the outer axes and the strides of each tensor along them), the
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.memory import empty
 from maskgrad.kernels.cpu.threads import LIGHT, SERIAL
 from maskgrad.kernels.layout import Axis, axes, nest
 
@@ -89,7 +88,7 @@ class Partition:
         number = len(self.copied)
         return (
             _table(self.outer, number), self.summed.strides, self.summed.size, self.pieces,
-            _piece(self.summed, self.pieces), self.width, self.inner.strides if self.inner else (0,) * number,
+            -(-self.summed.size // self.pieces), self.width, self.inner.strides if self.inner else (0,) * number,
         )  # fmt: skip
 
     def split(self, results: Tensor) -> tuple[Tensor, list[int]]:
@@ -121,7 +120,7 @@ class Partition:
 
     def empty(self, dtype: torch.dtype, keepdim: bool = False) -> Tensor:
         """Memory for the results of the loops, in the shape of the reduction if no results need merging."""
-        return empty(self._final[keepdim] if self.is_direct else self.results, dtype)
+        return torch.empty(self._final[keepdim] if self.is_direct else self.results, dtype=dtype)
 
     def arranged(self, merged: Tensor, keepdim: bool) -> Tensor:
         """The merged results as the reduction returns them: kept dimensions in their order."""
@@ -141,15 +140,6 @@ def dense_or_copied(values: Tensor) -> Tensor:
     return values if not strides or min(strides) == 1 else values.contiguous()
 
 
-def like(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return new memory for a result, without gaps, in the order of ``values``."""
-    if values.is_contiguous():
-        return empty(values.shape, dtype)
-    return empty(values.numel(), dtype).as_strided(
-        values.shape, torch.empty_like(values, device="meta").stride()
-    )
-
-
 def _table(outer: Sequence[Axis], number: int) -> Any:
     return np.array([(a.size, *a.strides) for a in outer], dtype=np.int64).reshape(-1, 1 + number)
 
@@ -161,7 +151,7 @@ def _aligned(shape: torch.Size, strides: Strides) -> tuple[Strides, tuple[bool, 
     copied = tuple(other != first and inner is not None and other[inner] > 1 for other in strides)
     if not any(copied):
         return strides, copied
-    dense = torch.empty_like(torch.empty_strided(shape, first, device="meta")).stride()  # see ``like``
+    dense = torch.empty_like(torch.empty_strided(shape, first, device="meta")).stride()  # of ``empty_like``
     return tuple(dense if copy else other for other, copy in zip(strides, copied, strict=True)), copied
 
 
@@ -173,19 +163,14 @@ def partition(
     Returns:
         The tensors, copied where they could not be traversed with the first, and the cut.
     """
-    found = _partition(tensors[0].shape, tuple([x.stride() for x in tensors]), tuple(dims), tile)
-    return _copied(tensors, found.copied), found
-
-
-def _copied(tensors: Sequence[Tensor], copied: tuple[bool, ...]) -> tuple[Tensor, ...]:
-    if True not in copied:
-        return tuple(tensors)
-    return tuple([copied_like(x, tensors[0]) if copy else x for x, copy in zip(tensors, copied, strict=True)])
-
-
-def copied_like(x: Tensor, first: Tensor) -> Tensor:
-    """A copy of ``x``, broadcast, in the shape and order of ``first``."""
-    return like(first, x.dtype).copy_(x.detach())
+    first = tensors[0]
+    found = _partition(first.shape, tuple([x.stride() for x in tensors]), tuple(dims), tile)
+    if True not in found.copied:
+        return tuple(tensors), found
+    each = zip(tensors, found.copied, strict=True)
+    return tuple(
+        [torch.empty_like(first, dtype=x.dtype).copy_(x.detach()) if copy else x for x, copy in each]
+    ), found
 
 
 @functools.lru_cache(KEPT)
@@ -203,67 +188,5 @@ def _partition(shape: torch.Size, strides: Strides, dims: tuple[int, ...], tile:
     if rows * tiles < MIN_TASKS and math.prod(shape) >= SERIAL * LIGHT:
         piece = PIECE if inner is None else max(256, summed.size * rows * tiles // MIN_TASKS)
         pieces = -(-summed.size // piece)
-        pieces = -(-summed.size // _piece(summed, pieces))  # none is empty
+        pieces = -(-summed.size // -(-summed.size // pieces))  # none is empty
     return Partition(shape, chosen, order, outer, summed, inner, pieces, tile, copied)
-
-
-def _joined(outer: list[Axis], row: Axis, mask: int) -> tuple[list[Axis], Axis]:
-    """Join consecutive rows that share one mask entry each: the mask's step is ``-n``, for n entries."""
-    steps = list(outer[-1].strides)
-    if steps.pop(mask) != 1 or steps != [row.size * s for i, s in enumerate(row.strides) if i != mask]:
-        return outer, row
-    if row.size == 1 or row.strides[mask] != 0:
-        return outer, row
-    strides = tuple([-row.size if i == mask else s for i, s in enumerate(row.strides)])
-    return outer[:-1], Axis(outer[-1].size * row.size, row.reduced, strides)
-
-
-def _piece(summed: Axis, pieces: int) -> int:
-    """The length of a piece, in whole entries of the mask."""
-    each = max(-min(summed.strides), 1)
-    return -(-summed.size // (pieces * each)) * each
-
-
-@dataclass(frozen=True)
-class Walk:
-    """The traversal of tensors of one shape, entry by entry.
-
-    Attributes:
-        tasks: their number.
-        geometry: the arguments ``outer, length, steps, pieces, piece`` of a loop; the innermost stride is 1 in the
-            first tensor, 0 or 1 in the others, and may be negative in a mask.
-        copied: as in :class:`Partition`.
-    """
-
-    tasks: int
-    geometry: tuple[Any, ...]
-    copied: tuple[bool, ...]
-
-
-def walk(out: Tensor, *others: Tensor, mask: int | None = None) -> tuple[tuple[Tensor, ...], Walk]:
-    """Cut a pass that writes ``out`` (without gaps, not empty), reading ``others``, which broadcast to its shape.
-
-    ``mask`` is the index of a mask among all of them, as in :func:`partition`.
-
-    Returns:
-        All tensors, copied where they could not be traversed with ``out``, and the cut.
-    """
-    way = _walk(out.shape, out.stride(), tuple([(x.shape, x.stride()) for x in others]), mask)
-    tensors = (out, *others)
-    return (_copied(tensors, way.copied) if True in way.copied else tensors), way
-
-
-@functools.lru_cache(KEPT)
-def _walk(
-    shape: torch.Size, steps: tuple[int, ...], others: tuple[tuple[torch.Size, tuple[int, ...]], ...], mask: int | None
-) -> Walk:  # fmt: skip
-    expanded = [torch.empty_strided(*other, device="meta").expand(shape).stride() for other in others]
-    strides, copied = _aligned(shape, (steps, *expanded))
-    merged, _ = axes(shape, strides, ())
-    inner = merged.pop() if merged else Axis(1, False, (1,) + (0,) * (len(strides) - 1))
-    if mask is not None and merged:
-        merged, inner = _joined(merged, inner, mask)
-    piece = _piece(inner, -(-inner.size // PIECE))
-    pieces = -(-inner.size // piece)
-    tasks = math.prod(axis.size for axis in merged) * pieces
-    return Walk(tasks, (_table(merged, len(strides)), inner.size, inner.strides, pieces, piece), copied)

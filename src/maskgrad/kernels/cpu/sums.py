@@ -10,6 +10,7 @@ the number of threads.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,11 +18,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.cpu.compiler import at, decode, flat, reordered
-from maskgrad.kernels.cpu.loops import row_offset, scalars, split_task
+from maskgrad.kernels.cpu.compiler import at, decode, flat, formula, reordered
 from maskgrad.kernels.cpu.partition import dense_or_copied, partition
 from maskgrad.kernels.cpu.threads import LIGHT, run
+from maskgrad.kernels.kernel import HALVES
 
+_ZEROS = np.int64(0), np.float64(0)
 TILE = 1024  # columns reduced together: their sums stay in the first-level cache
 
 
@@ -32,7 +34,7 @@ def sums_of_pairs(
     mask: Tensor,
     center: Tensor | None,
     dim: Sequence[int],
-    numbers: Sequence[float] = (),
+    numbers: tuple[float, ...] = (),
     keepdim: bool = True,
     dtypes: Sequence[torch.dtype] = (torch.float64, torch.float64),
 ) -> tuple[Tensor, Tensor]:
@@ -49,14 +51,42 @@ def sums_of_pairs(
     sums = [part.empty(dtype if part.is_direct else wide, keepdim) for dtype in dtypes]
     memory, *others = map(flat, tensors)
     run(
-        loops[part.inner is not None], memory, flat(y), *others, *part.geometry, scalars(x, numbers),
-        np.float64(0) if x.is_floating_point() else np.int64(0), *map(flat, sums), tasks=part.tasks,
-        elements=x.numel() // LIGHT,
+        loops[part.inner is not None], memory, flat(y), *others, *part.geometry, _scalars(x.dtype, numbers),
+        _ZEROS[x.is_floating_point()], *map(flat, sums), tasks=part.tasks, elements=x.numel() // LIGHT,
     )  # fmt: skip
     if not part.is_direct:
         merged = [part.arranged(parts.sum(extra), keepdim) for parts, extra in map(part.split, sums)]
         sums = [found.to(dtype) for found, dtype in zip(merged, dtypes, strict=True)]
     return sums[0], sums[1]
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Return the type that the entries of ``x`` are computed in."""
+    return torch.float32 if x.dtype in HALVES else x.dtype
+
+
+@functools.lru_cache
+def _scalars(dtype: torch.dtype, numbers: tuple[float, ...]) -> tuple[Any, ...]:
+    """Return 0, 1 and ``numbers`` in the type that entries are computed in; int64 for integers."""
+    kind: Any = np.float32 if dtype.is_floating_point else np.int64
+    return tuple([(np.float64 if dtype == torch.float64 else kind)(value) for value in (0, 1, *numbers)])
+
+
+@formula
+def row_offset(outer: Any, row: int, tensor: int) -> int:
+    """Return where row ``row`` of a tensor begins. Divisions dominate short rows: the slowest axis needs none."""
+    start = 0
+    for axis in range(outer.shape[0] - 1, 0, -1):
+        size = outer[axis, 0]
+        start += row % size * outer[axis, 1 + tensor]
+        row //= size
+    return start + row * outer[0, 1 + tensor] if outer.shape[0] else start
+
+
+@formula
+def split_task(task: int, pieces: int, piece: int) -> tuple[int, int]:
+    """Return the row of a task, and where its piece of the row begins."""
+    return (task, 0) if pieces == 1 else (task // pieces, task % pieces * piece)
 
 
 def pair_loops(of: Any) -> tuple[Any, Any]:

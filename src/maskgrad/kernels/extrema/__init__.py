@@ -7,7 +7,6 @@ the specified entries only. An empty slice gives the value that never wins, posi
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
@@ -15,11 +14,14 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
-from maskgrad.kernels.kernel import HALVES, REDUCIBLE, kernel
+from maskgrad.kernels.kernel import HALVES, REDUCIBLE, apply_of, kernel
 from maskgrad.kernels.layout import unrepeated
 from maskgrad.kernels.reductions import masked_count, masked_expand
 from maskgrad.kernels.smallest import all_of, any_of
 from maskgrad.mode import can_read, forward_mode_is_active, mode
+
+#: Columns that PyTorch reduces at once.
+COLUMNS = 32
 
 
 def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
@@ -37,6 +39,7 @@ def lowest(dtype: torch.dtype, largest: bool) -> float | int | bool:
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
+    least=None,
     fuses=True,
     check=check_mask,
 )
@@ -48,12 +51,11 @@ def masked_extremum(
     if not dim:
         return filled(values, mask, lowest(values.dtype, largest)), mask.clone()
     present = any_of(mask, dim, keepdim)
-    is_recorded = values.requires_grad and torch.is_grad_enabled()
-    # A Function with a forward-mode derivative could not be compiled; torch's own shares with masked ties.
-    # Where no gradient is needed, a Function costs as much as the extremum of a small tensor.
-    if is_recorded or mode() != "eager":
-        forward_mode = forward_mode_is_active()
-        compute = _extremum if forward_mode else _SharedExtremum.apply
+    if mode() != "eager":
+        # A Function with a forward-mode derivative could not be compiled; torch's own shares with masked ties.
+        compute: Any = _extremum if forward_mode_is_active() else _SharedExtremum.apply
+    elif values.requires_grad and torch.is_grad_enabled():
+        compute = _shared_extremum
     else:
         compute = _extremum
         values, mask, _ = unrepeated(values, mask, dim)
@@ -67,6 +69,7 @@ masked_extremum.derive_through_reference()
 @kernel(
     "(Tensor values, Tensor mask, int dim, bool keepdim, bool largest) -> (Tensor, Tensor)",
     REDUCIBLE,
+    least=None,
     fuses=True,
     check=check_mask,
 )
@@ -90,7 +93,22 @@ def masked_position(
 def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
     """The extremum, dimensions kept."""
     safe = filled(values, mask, lowest(values.dtype, largest))
-    return safe.amax(dim, True) if largest else safe.amin(dim, True)
+    return best_of(safe, dim, largest)
+
+
+def best_of(x: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
+    """``amax`` or ``amin``, dimensions kept; of a few columns, rows side by side.
+
+    PyTorch reduces fewer than 32 columns value by value: 64 x 200 x 8 values take 320 µs, and 29 as 64 x 50 x 32.
+    """
+    function: Any = torch.amax if largest else torch.amin
+    if len(dim) == 1 and x.ndim > 1 and mode() == "eager" and x.is_contiguous():
+        place = dim[0] % x.ndim
+        rows = COLUMNS // max(x.stride(place), 1)
+        if 1 < rows < COLUMNS and x.shape[place] % rows == 0 and x.numel():
+            x = function(x.unflatten(place, (-1, rows)), place)
+    found: Tensor = function(x, dim, True)
+    return found
 
 
 class _SharedExtremum(torch.autograd.Function):
@@ -104,7 +122,7 @@ class _SharedExtremum(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        values, mask, ctx.dim, _ = inputs
+        values, mask, ctx.dim, ctx.largest = inputs
         ctx.save_for_backward(values, mask, output)
 
     @staticmethod
@@ -112,11 +130,10 @@ class _SharedExtremum(torch.autograd.Function):
         values, mask, best = ctx.saved_tensors
         values, best = values.detach(), best.detach()
         broken = best != best  # a specified NaN equals nothing: torch's gradient is then 0 / 0 at every entry
-        hit = mask & ((values == best) | broken)
+        hit = mask > ((values < best) if ctx.largest else (values > best))  # a NaN is neither
         wide = grad.float() if grad.dtype in HALVES else grad
         share = torch.where(broken, torch.nan, wide / masked_count(hit, ctx.dim, True).clamp(min=1))
         return masked_expand(share, hit, grad.dtype), None, None, None
 
 
-# PyTorch inspects the signature at each call, which costs more than a small extremum; set in advance:
-_SharedExtremum.forward.__signature__ = inspect.signature(_SharedExtremum.forward)  # type: ignore[attr-defined]
+_shared_extremum = apply_of(_SharedExtremum)

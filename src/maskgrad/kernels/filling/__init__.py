@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.in_use import runs_compiled
-from maskgrad.kernels.kernel import REDUCIBLE, backend_of, kernel, like
+from maskgrad.kernels.kernel import REDUCIBLE, kernel, like
 from maskgrad.mode import TRACED, mode
 
 
@@ -38,21 +37,6 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
             values, mask = values.expand(shape), mask.expand(shape)
         return masked_filling(values, mask, filler)
     return torch.where(mask, values, filler)
-
-
-def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> None:
-    """``torch.where(mask, values, target, out=target)``, all of one shape, the first two of one dtype; no gradient.
-
-    PyTorch branches at each entry, which at a random mask takes six times as long.
-    """
-    if (
-        target.is_cpu
-        and runs_compiled("masked_filling", target, mask, values)
-        and backend_of("maskgrad.kernels.filling.cpu", "write_where_")(target, values, mask)
-    ):
-        torch.autograd.graph.increment_version(target)
-    else:
-        torch.where(mask, values, target, out=target)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -39,22 +39,19 @@ def masked_filling(values: Tensor, mask: Tensor, filler: float) -> Tensor:
 
 def select(out: Tensor, values: Tensor, mask: Tensor, filler: float) -> None:
     """Write ``values``, broadcast, where ``mask`` holds, else ``filler``, to ``out``, which has no gaps."""
-    if out.numel():
-        is_zero = filler == 0 and math.copysign(1, filler) > 0
-        _walk(out, values, mask, 0 if is_zero else _bits(filler, out.dtype))
-
-
-def write_where_(target: Tensor, values: Tensor, mask: Tensor) -> bool:
-    """Write ``values`` where ``mask`` holds; return False without writing if the strides are not supported."""
-    shared = target.untyped_storage().data_ptr() == values.untyped_storage().data_ptr()
-    repeats = any(
-        stride == 0 and size > 1 for size, stride in zip(target.shape, target.stride(), strict=True)
-    )
-    if shared or repeats or target.shape != values.shape or mask.shape != values.shape:
-        return False
-    if target.numel():
-        _walk(target, values, mask, None)
-    return True
+    if not out.numel():
+        return
+    way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
+    if way is None:
+        values, mask = (torch.empty_like(out, dtype=x.dtype).copy_(x) for x in (values.detach(), mask))
+        way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
+        assert way is not None  # without gaps, all three are one axis
+    geometry, tasks = way
+    number, is_zero = _NUMBERS[out.element_size()], filler == 0 and math.copysign(1, filler) > 0
+    run(
+        _fill, (out.data_ptr(), number(0)), (values.data_ptr(), number(0)), flat(mask),
+        number(0 if is_zero else _bits(filler, out.dtype)), *geometry, tasks=tasks, elements=out.numel() // LIGHT,
+    )  # fmt: skip
 
 
 @functools.lru_cache(256)  # 12 µs where the fill of 65,536 entries takes 8
@@ -64,26 +61,6 @@ def _bits(filler: float, dtype: torch.dtype) -> int:
     return int(
         torch.tensor(filler or math.copysign(0.0, -1), dtype=exact).to(dtype).view(_BITS[dtype.itemsize])
     )
-
-
-def _walk(out: Tensor, values: Tensor, mask: Tensor, constant: int | None) -> None:
-    """Run a loop over three tensors, along the memory of the first; ``values`` broadcast to its shape."""
-    way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
-    if way is None:
-        values, mask = (torch.empty_like(out, dtype=x.dtype).copy_(x) for x in (values.detach(), mask))
-        way = _way(out.shape, out.stride(), values.shape, values.stride(), mask.stride())
-    if way is None:  # ``out`` has gaps: part after part
-        short = min((d for d in range(out.ndim) if out.shape[d] > 1), key=lambda d: out.shape[d])
-        for part in range(out.shape[short]):
-            one, its, known = (x.select(short, part) for x in (out, values, mask))
-            _walk(one, its, known, constant)
-        return
-    geometry, tasks = way
-    number = _NUMBERS[out.element_size()]
-    run(
-        _write if constant is None else _fill, (out.data_ptr(), number(0)), (values.data_ptr(), number(0)),
-        flat(mask), number(constant or 0), *geometry, tasks=tasks, elements=out.numel() // LIGHT,
-    )  # fmt: skip
 
 
 @functools.lru_cache(KEPT)
@@ -102,86 +79,66 @@ def _way(
     return geometry, slow.size * fast.size * pieces
 
 
-def _loop(keeps: bool) -> Any:
-    """Return a loop over rows; with ``keeps`` it does not change masked entries."""
-
-    @formula
-    def line(
-        out: Any, values: Any, mask: Any, filler: Any, o0: int, v0: int, m0: int, length: int, steps: Any
-    ) -> None:
-        o, v, m, size = np.uint64(o0), np.uint64(v0), np.uint64(m0), np.uint64(length)
-        o_step, v_step, m_step = steps
-        if o_step == 1 and m_step == 0 and v_step <= 1:
-            if mask[m] == 0:
-                if not keeps:
-                    for k in range(size):
-                        out[o + k] = filler
-            elif v_step:
-                for k in range(size):
-                    out[o + k] = values[v + k]
-            else:
-                same = values[v]
-                for k in range(size):
-                    out[o + k] = same
-        elif o_step == 1 and m_step == 1 and v_step == 1:
+@formula
+def _line(
+    out: Any, values: Any, mask: Any, filler: Any, o0: int, v0: int, m0: int, length: int, steps: Any
+) -> None:
+    o, v, m, size = np.uint64(o0), np.uint64(v0), np.uint64(m0), np.uint64(length)
+    o_step, v_step, m_step = steps
+    if o_step == 1 and m_step == 0 and v_step <= 1:
+        if mask[m] == 0:
             for k in range(size):
-                value = values[v + k]  # read in any case: a conditional read is a branch
-                other = out[o + k] if keeps else filler
-                out[o + k] = value if mask[m + k] != 0 else other
-        elif o_step == 1 and m_step == 1 and v_step == 0:
+                out[o + k] = filler
+        elif v_step:
+            for k in range(size):
+                out[o + k] = values[v + k]
+        else:
             same = values[v]
             for k in range(size):
-                other = out[o + k] if keeps else filler
-                out[o + k] = same if mask[m + k] != 0 else other
-        else:
-            o_by, v_by, m_by = np.uint64(o_step), np.uint64(v_step), np.uint64(m_step)
-            for k in range(size):
-                value = values[v + k * v_by]
-                other = out[o + k * o_by] if keeps else filler
-                out[o + k * o_by] = value if mask[m + k * m_by] != 0 else other
-
-    @compiled
-    def walk(
-        out: Any, values: Any, mask: Any, filler: Any, slow_by: Any, fasts: int, fast_by: Any, inners: int, steps: Any,
-        pieces: int, lo: int, hi: int,
-    ) -> None:  # fmt: skip
-        """Task t writes piece t % pieces of row t // pieces; no division for each of many short rows."""
-        out, values, mask = at(out), at(values), at(mask)
-        o_row, v_row, m_row = fast_by
-        repeats = v_row == 0 and steps[1] == 1 and inners > 1
-        copied = np.uint64(PIECE // inners * inners)  # whole rows
-        follow = repeats or (v_row == inners * steps[1] and v_row >= 0)
-        if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners and follow:
-            for slow in range(lo // fasts, -(-hi // fasts)):
-                row = slow * fasts
-                o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
-                fast, last = max(lo - row, 0), min(hi - row, fasts)
-                while fast < last:  # equal rows are one
-                    start, known = fast, mask[m + fast * m_row] != 0
-                    while fast < last and (mask[m + fast * m_row] != 0) == known:
-                        fast += 1
-                    o0, v0, size = o + start * o_row, v + start * v_row, (fast - start) * inners
-                    first = min(inners, size) if repeats and known else size
-                    line(out, values, mask, filler, o0, v0, m + start * m_row, first, steps)
-                    done = np.uint64(first)
-                    while done < np.uint64(size):  # a repeated row: copy what is written
-                        more = min(done, np.uint64(size) - done, copied)
-                        for k in range(more):
-                            out[np.uint64(o0) + done + k] = out[np.uint64(o0) + k]
-                        done += more
-        else:
-            tasks = fasts * pieces
-            for slow in range(lo // tasks, -(-hi // tasks)):
-                first = slow * tasks
-                o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
-                for task in range(max(lo - first, 0), min(hi - first, tasks)):
-                    fast, start = (task, 0) if pieces == 1 else (task // pieces, task % pieces * PIECE)
-                    o0 = o + fast * fast_by[0] + start * steps[0]
-                    v0 = v + fast * fast_by[1] + start * steps[1]
-                    m0 = m + fast * fast_by[2] + start * steps[2]
-                    line(out, values, mask, filler, o0, v0, m0, min(PIECE, inners - start), steps)
-
-    return walk
+                out[o + k] = same
+    elif o_step == 1 and m_step == 1 and v_step == 1:
+        for k in range(size):
+            value = values[v + k]  # read in any case: a conditional read is a branch
+            out[o + k] = value if mask[m + k] != 0 else filler
+    elif o_step == 1 and m_step == 1 and v_step == 0:
+        same = values[v]
+        for k in range(size):
+            out[o + k] = same if mask[m + k] != 0 else filler
+    else:
+        o_by, v_by, m_by = np.uint64(o_step), np.uint64(v_step), np.uint64(m_step)
+        for k in range(size):
+            value = values[v + k * v_by]
+            out[o + k * o_by] = value if mask[m + k * m_by] != 0 else filler
 
 
-_fill, _write = _loop(keeps=False), _loop(keeps=True)
+@compiled
+def _fill(
+    out: Any, values: Any, mask: Any, filler: Any, slow_by: Any, fasts: int, fast_by: Any, inners: int, steps: Any,
+    pieces: int, lo: int, hi: int,
+) -> None:  # fmt: skip
+    """Task t writes piece t % pieces of row t // pieces; no division for each of many short rows."""
+    out, values, mask = at(out), at(values), at(mask)
+    o_row, v_row, m_row = fast_by
+    follow = v_row == inners * steps[1] and v_row >= 0
+    if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners and follow:
+        for slow in range(lo // fasts, -(-hi // fasts)):
+            row = slow * fasts
+            o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
+            fast, last = max(lo - row, 0), min(hi - row, fasts)
+            while fast < last:  # equal rows of the mask are one
+                start, known = fast, mask[m + fast * m_row] != 0
+                while fast < last and (mask[m + fast * m_row] != 0) == known:
+                    fast += 1
+                o0, v0, size = o + start * o_row, v + start * v_row, (fast - start) * inners
+                _line(out, values, mask, filler, o0, v0, m + start * m_row, size, steps)
+    else:
+        tasks = fasts * pieces
+        for slow in range(lo // tasks, -(-hi // tasks)):
+            first = slow * tasks
+            o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
+            for task in range(max(lo - first, 0), min(hi - first, tasks)):
+                fast, start = (task, 0) if pieces == 1 else (task // pieces, task % pieces * PIECE)
+                o0 = o + fast * fast_by[0] + start * steps[0]
+                v0 = v + fast * fast_by[1] + start * steps[1]
+                m0 = m + fast * fast_by[2] + start * steps[2]
+                _line(out, values, mask, filler, o0, v0, m0, min(PIECE, inners - start), steps)

@@ -8,12 +8,12 @@ It is the squared error for (1, ∞, 1, 0), the absolute one for (0, 0, 1, 0), H
 smooth absolute one for (1/2β, β, 1, β/2). At kinks both one-sided derivatives agree; the absolute error has derivative
 0 at 0.
 
-The loops make a training step of an autoencoder (256 x 256) 1.24 times as fast; no whole step needs loops for other
-losses. Half precision is computed and added up in float32.
+Half precision is computed and added up in float32.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +44,7 @@ def masked_distance_sum(
 @kernel(
     "(Tensor grad, Tensor input, Tensor target, Tensor mask, float[] numbers) -> Tensor",
     FLOATS,
+    least=None,
     fuses=True,
     leading=1,
 )
@@ -52,9 +53,15 @@ def masked_distance_gradient(
 ) -> Tensor:
     """``grad``, which broadcasts to ``input``, times the derivative of the loss by ``input``."""
     q, limit, p, _ = numbers
-    d = filled(_wide(input) - _wide(target), mask, 0)
-    slope = torch.where(d.abs() > limit, p * d.sign(), 2 * q * d if q else torch.zeros_like(d))
-    return filled(_wide(grad).to(d.dtype) * slope, mask, 0).to(input.dtype)
+    d = _wide(input) - _wide(target)
+    if torch.is_grad_enabled():  # to be differentiated again
+        d = filled(d, mask, 0)
+    factor = _wide(grad).to(d.dtype)
+    if limit == math.inf:
+        slope = d * (factor * (2 * q))
+    else:
+        slope = factor * torch.where(d.abs() > limit, p * d.sign(), 2 * q * d)
+    return filled(slope, mask, 0).to(input.dtype)
 
 
 def _wide(x: Tensor) -> Tensor:

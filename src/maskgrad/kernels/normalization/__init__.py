@@ -19,6 +19,7 @@ from maskgrad.kernels.reductions import masked_count, masked_mean
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, float eps, bool centered) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     FLOATS,
+    least=None,
     fuses=True,
     check=check_mask,
 )

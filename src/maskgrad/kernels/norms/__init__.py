@@ -40,6 +40,7 @@ from maskgrad.mode import forward_mode_is_active
 @kernel(
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, float ord) -> (Tensor, Tensor)",
     FLOATS,
+    least=None,
     fuses=True,
     check=check_mask,
 )

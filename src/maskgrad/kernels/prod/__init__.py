@@ -51,7 +51,7 @@ def _product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) 
     return result.to(values.dtype) if values.dtype in HALVES else result
 
 
-@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", REDUCIBLE)
+@kernel("(Tensor values, Tensor pointers, Tensor? order) -> Tensor", REDUCIBLE, least=None)
 def segment_prod(values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """:func:`product_by_tree` as an operator: graphs do not have the sizes, on which the depth of a tree depends."""
     return product_by_tree(values, pointers, order).clone()  # no view of an argument
@@ -86,7 +86,9 @@ def product_by_tree(values: Tensor, pointers: Tensor, order: Tensor | None) -> T
     return one.expand(segments, *values.shape[1:]).index_copy(0, present, values)
 
 
-@kernel("(Tensor grad, Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, leading=1)
+@kernel(
+    "(Tensor grad, Tensor values, Tensor pointers, Tensor? order) -> Tensor", FLOATS, leading=1, least=None
+)
 def segment_prod_backward(grad: Tensor, values: Tensor, pointers: Tensor, order: Tensor | None) -> Tensor:
     """The gradient of the entries from that of their product, (n, *dense)."""
     with torch.enable_grad():

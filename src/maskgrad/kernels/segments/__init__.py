@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.coalescing import merge_slots
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.mode import TRACED, mode
 
 _WIDER = {
@@ -110,7 +110,7 @@ def segment_expand(values: Tensor, rows: Rows) -> Tensor:
     if values.dtype in HALVES:  # its gradient is a sum
         return segment_expand(values.float(), rows).to(values.dtype)
     if values.requires_grad and torch.is_grad_enabled() and mode() == "eager":
-        return _Expanded.apply(values, rows)  # type: ignore[no-any-return, no-untyped-call]
+        return _expanded(values, rows)  # type: ignore[no-any-return]
     return values.index_select(0, rows.index)
 
 
@@ -125,6 +125,9 @@ class _Expanded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return segment_sum(grad, ctx.rows), None
+
+
+_expanded = apply_of(_Expanded)
 
 
 def segment_extremum(values: Tensor, rows: Rows, largest: bool) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
-from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
+from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_sum
 from maskgrad.kernels.smallest import all_of, any_of
@@ -42,7 +42,7 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = False) -> Tensor:
     """Softmax of the specified entries along ``dim``, or its logarithm; any value at unspecified entries."""
     if mode() == "eager" and values.is_floating_point():
-        return _Softmax.apply(values, mask, dim, logarithm)  # type: ignore[no-any-return, no-untyped-call]
+        return _softmax(values, mask, dim, logarithm)  # type: ignore[no-any-return]
     # integers are left to PyTorch, which refuses them
     safe = absent(values, mask, (dim,)) if values.is_floating_point() else values
     return _FUNCTIONS[logarithm](safe, dim)
@@ -74,6 +74,9 @@ class _Softmax(torch.autograd.Function):
             output = filled(output, mask, -torch.inf if ctx.logarithm else 0)
         found: Tensor = _DERIVATIVES[ctx.logarithm](grad, output, ctx.dim, output.dtype)
         return filled(found, mask, 0), None, None, None
+
+
+_softmax = apply_of(_Softmax)
 
 
 @kernel(

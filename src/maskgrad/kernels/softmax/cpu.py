@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.extrema import best_of
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.smallest import any_of
@@ -35,7 +36,7 @@ def masked_logsumexp(
 def _logsumexp(values: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
     wide = values.float() if values.dtype in HALVES else values
     powers = filled(wide, mask, -torch.inf)
-    shift = powers.amax(dims, keepdim=True)
+    shift = best_of(powers, dims, True)
     shift = torch.where(shift.isfinite(), shift, 0)
     total = _exponential_(powers.sub_(shift)).sum(dims, keepdim=True).log_().add_(shift)
     return (total if keepdim else total.squeeze(dims)).to(values.dtype)

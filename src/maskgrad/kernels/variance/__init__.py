@@ -56,6 +56,7 @@ def masked_variance(
     "(Tensor grad, Tensor values, Tensor mask, Tensor mean, Tensor count, int[] dim, float correction)"
     " -> Tensor",
     FLOATS,
+    least=None,
     fuses=True,
     leading=1,
 )
