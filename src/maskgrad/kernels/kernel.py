@@ -126,7 +126,7 @@ class Kernel(Supported, Generic[P, R]):
             for i in self._tensors:
                 if args[i] is not None and args[i].requires_grad:
                     return self._recorded(body)(*args)  # type: ignore[no-any-return]
-        return self.backend(body)(*args)  # type: ignore[no-any-return]
+        return (self._bodies.get(body) or self.backend(body))(*args)  # type: ignore[no-any-return]
 
     def _recorded(self, name: str) -> Callable[..., Any]:
         """Return ``apply`` of the ``torch.autograd.Function`` for a body."""
