@@ -67,7 +67,7 @@ class Kernel(Supported, Generic[P, R]):
     ) -> None:
         functools.update_wrapper(self, reference)
         self.name = reference.__name__
-        self.reference = reference
+        self.reference: Callable[..., R] = reference
         self.schema = schema
         self.dtypes = dtypes
         self.least = least

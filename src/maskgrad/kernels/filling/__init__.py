@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.kernel import REDUCIBLE, kernel, like
+from maskgrad.kernels.kernel import LEAST, REDUCIBLE, kernel, like
 from maskgrad.mode import TRACED, mode
 
 
@@ -31,7 +31,7 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     if mode() in TRACED:  # first, because graphs must not depend on sizes
         if values.shape == mask.shape:
             return masked_filling(values, mask, filler)
-    elif mask.numel() >= masked_filling.least:
+    elif mask.numel() >= LEAST:
         if values.shape != mask.shape:
             shape = torch.broadcast_shapes(values.shape, mask.shape)
             values, mask = values.expand(shape), mask.expand(shape)
