@@ -1,4 +1,4 @@
-"""torch.utils.checkpoint, of both kinds: values, gradients and patterns are those without it."""
+"""torch.utils.checkpoint: values, gradients and patterns are those without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 import maskgrad as mg
 from tests.poison import inf, nan, on
 
-BOTH = pytest.mark.parametrize("use_reentrant", [False, True], ids=["saved-tensors", "reentrant"])
 MASK = on([1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1])
 
 
@@ -56,35 +55,31 @@ def both_ways(
     assert len(slopes) == len(list(model.parameters()))
 
 
-@BOTH
-def test_blocks(use_reentrant: bool) -> None:
-    both_ways(Block(), lambda m, x: m(x), lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant))
+def test_blocks() -> None:
+    both_ways(Block(), lambda m, x: m(x), lambda f, x: checkpoint(f, x, use_reentrant=False))
 
 
-@BOTH
-def test_sequences(use_reentrant: bool) -> None:
+def test_sequences() -> None:
     def in_segments(_: Any, x: Any) -> Any:
-        return checkpoint_sequential(model, 2, x, use_reentrant=use_reentrant)
+        return checkpoint_sequential(model, 2, x, use_reentrant=False)
 
     model = nn.Sequential(Block(), nn.Tanh(), Block())
     both_ways(model, lambda m, x: m(x), in_segments)
 
 
-@BOTH
 @pytest.mark.filterwarnings(
     "ignore:None of the inputs have requires_grad:UserWarning"
 )  # in the outer's first run
-def test_one_in_another(use_reentrant: bool) -> None:
+def test_one_in_another() -> None:
     inner = Block()
 
     def run(m: nn.Module, x: Any) -> Any:
-        return checkpoint(inner, m(x), use_reentrant=use_reentrant)
+        return checkpoint(inner, m(x), use_reentrant=False)
 
-    both_ways(Block(), run, lambda f, x: checkpoint(f, x, use_reentrant=use_reentrant))
+    both_ways(Block(), run, lambda f, x: checkpoint(f, x, use_reentrant=False))
 
 
-@BOTH
-def test_containers_and_keywords(use_reentrant: bool) -> None:
+def test_containers_and_keywords() -> None:
     leaf = data()
     x = mg.masked(leaf, MASK)
 
@@ -93,7 +88,7 @@ def test_containers_and_keywords(use_reentrant: bool) -> None:
         return {"rows": given["x"] * by}, [given["x"].sum(1)], 7
 
     by = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
-    rows, sums, seven = checkpoint(scaled, {"x": x}, by, None, use_reentrant=use_reentrant)
+    rows, sums, seven = checkpoint(scaled, {"x": x}, by, None, use_reentrant=False)
     assert seven == 7
     assert torch.equal(rows["rows"].mask, MASK)
     assert torch.equal(sums[0].mask, MASK.any(1))
@@ -102,47 +97,43 @@ def test_containers_and_keywords(use_reentrant: bool) -> None:
     torch.testing.assert_close(by.grad, torch.where(MASK, data(), 0.0).sum())
 
 
-@BOTH
-def test_masks_made_and_ended_inside(use_reentrant: bool) -> None:
+def test_masks_made_and_ended_inside() -> None:
     leaf = data()
 
     def mean(d: Tensor, k: Tensor) -> Tensor:
         return mg.masked(d, k).mean(1).filled(0.0)
 
-    checkpoint(mean, leaf, MASK, use_reentrant=use_reentrant).sum().backward()
+    checkpoint(mean, leaf, MASK, use_reentrant=False).sum().backward()
     counts = MASK.sum(1, keepdim=True).clamp(min=1)
     torch.testing.assert_close(leaf.grad, torch.where(MASK, 1.0 / counts, 0.0).double())
-    made = checkpoint(lambda d: mg.masked(d, MASK), leaf, use_reentrant=use_reentrant)
+    made = checkpoint(lambda d: mg.masked(d, MASK), leaf, use_reentrant=False)
     assert torch.equal(made.mask, MASK)
     assert made.requires_grad
 
 
-@BOTH
-def test_half_of_a_loss_is_not_lost(use_reentrant: bool) -> None:
+def test_half_of_a_loss_is_not_lost() -> None:
     """A checkpoint whose gradient is missing would go unnoticed beside another term."""
     leaf, other = data(), torch.ones(2, dtype=torch.float64, requires_grad=True)
-    y = checkpoint(lambda v: [v * 2], mg.masked(leaf, MASK), use_reentrant=use_reentrant)[0]
+    y = checkpoint(lambda v: [v * 2], mg.masked(leaf, MASK), use_reentrant=False)[0]
     (y.sum() + other.sum()).backward()
     assert torch.equal(leaf.grad, torch.where(MASK, 2.0, 0.0).double())
 
 
-@BOTH
-def test_dropout_is_repeated(use_reentrant: bool) -> None:
+def test_dropout_is_repeated() -> None:
     leaf = torch.randn(100, dtype=torch.float64, requires_grad=True)
     kept = torch.arange(100) % 3 > 0
-    y = checkpoint(lambda v: F.dropout(v, 0.5), mg.masked(leaf, kept), use_reentrant=use_reentrant)
+    y = checkpoint(lambda v: F.dropout(v, 0.5), mg.masked(leaf, kept), use_reentrant=False)
     y.sum().backward()
     factors = torch.where(kept, (y.filled(0.0) / leaf).detach(), 0.0)
     torch.testing.assert_close(leaf.grad, factors)
 
 
-@BOTH
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=["coo", "csr"])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
-def test_sparse_layouts(use_reentrant: bool, layout: torch.layout) -> None:
+def test_sparse_layouts(layout: torch.layout) -> None:
     leaf = data()
     x = mg.masked(leaf, MASK).to_sparse(layout=layout)
-    y = checkpoint(lambda v: v * v, x, use_reentrant=use_reentrant)
+    y = checkpoint(lambda v: v * v, x, use_reentrant=False)
     assert y.layout is layout
     y.sum().backward()
     assert torch.equal(leaf.grad, torch.where(MASK, 2 * data(), 0.0))
@@ -158,12 +149,11 @@ def test_second_derivatives_pass_where_tensors_are_saved() -> None:
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
 def test_no_nan_arises_in_the_second_run() -> None:
-    for use_reentrant in (False, True):
-        leaf = data()
-        with torch.autograd.detect_anomaly(check_nan=True):
-            y = checkpoint(lambda v: v.exp().log(), mg.masked(leaf, MASK), use_reentrant=use_reentrant)
-            y.sum().backward()
-        assert torch.equal(leaf.grad.isfinite(), torch.ones_like(MASK))
+    leaf = data()
+    with torch.autograd.detect_anomaly(check_nan=True):
+        y = checkpoint(lambda v: v.exp().log(), mg.masked(leaf, MASK), use_reentrant=False)
+        y.sum().backward()
+    assert torch.equal(leaf.grad.isfinite(), torch.ones_like(MASK))
 
 
 def test_compiled_with_plain_arguments() -> None:
@@ -187,13 +177,12 @@ COMPILED = {
 }
 
 
-@BOTH
 @pytest.mark.parametrize("block", COMPILED)
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.jagged], ids=str)
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"
 )  # Dynamo's, of any input
-def test_compiled(use_reentrant: bool, block: str, layout: torch.layout) -> None:
+def test_compiled(block: str, layout: torch.layout) -> None:
     """One graph holds the block: values, masks and gradients are those of the eager run, and of no checkpoint."""
     mask = MASK if layout is not torch.jagged else on([1, 1, 1, 0], [0, 0, 0, 0], [1, 1, 0, 0])
 
@@ -204,9 +193,9 @@ def test_compiled(use_reentrant: bool, block: str, layout: torch.layout) -> None
         return x if layout is torch.strided else x.to_sparse(layout=layout)
 
     def step(x: Any, by: Tensor) -> Any:
-        options: dict[str, Any] = {"use_reentrant": use_reentrant}
+        options: dict[str, Any] = {"use_reentrant": False}
         given: tuple[Any, ...] = (x, by)
-        if block == "keyword" and not use_reentrant:
+        if block == "keyword":
             given, options = (x,), options | {"by": by}
         return checkpoint(COMPILED[block], *given, **options)
 

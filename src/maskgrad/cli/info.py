@@ -25,7 +25,7 @@ __all__ = ["facts", "info"]
 
 #: Packages that affect results and speed, besides the optional ones.
 _COMPUTING = ("torch", "numpy", "numba", "llvmlite", "triton")
-_OF_PATCHES = ("target", "state", "is_off", "reason", "without", "versions", "test")
+_OF_PATCHES = ("target", "state", "is_off", "reason", "without", "test")
 
 
 def info(

@@ -16,8 +16,7 @@ from torch.utils import _pytree as pytree
 from maskgrad.distributed.end_of_backward import ExchangeAtEnd
 from maskgrad.distributed.partition import ParameterPartition, check_gradient_is_dense
 from maskgrad.distributed.process_group import ProcessGroup
-from maskgrad.masked_tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.data_parallel import REPLICAS, memory_of
+from maskgrad.masked_tensor.torch_patches.data_parallel import REPLICAS, refuse_masked
 
 __all__ = ["DataParallel"]
 
@@ -102,8 +101,9 @@ class _PlainOutputs(nn.Module):
 def _rest(module: nn.Module, parts: ParameterPartition) -> list[Tensor]:
     """Parameters without a gradient, and buffers: what DistributedDataParallel sends if it is used."""
     known = {id(p) for p in (*parts.local.values(), *parts.exchanged.values())}
-    buffers = [b for b in module.buffers() if isinstance(b, MaskedTensor) or b.layout is torch.strided]
-    return [*(p for p in module.parameters() if id(p) not in known), *memory_of(buffers)]
+    refuse_masked(module.buffers())
+    buffers = [b for b in module.buffers() if b.layout is torch.strided]
+    return [*(p for p in module.parameters() if id(p) not in known), *buffers]
 
 
 @torch.no_grad()

@@ -1,13 +1,8 @@
 """MaskedTensors as arguments and results of transforms of torch.func.
 
-To these transforms a MaskedTensor is a pytree of tensors, values and those of the pattern, all of the same kind.
-In three cases they must differ:
-
-- ``jvp`` (and ``jacfwd``) gives every tensor a tangent, also the mask, as zeros: nothing would be specified.
-  A tangent has the pattern of its result.
-- ``vmap`` removes a dimension of each tensor of an argument, but offsets and indices have none of samples: refused.
-- ``vmap`` adds a dimension to every tensor of a result, also to a mask that is the same for all samples, but not
-  at the index that ``out_dims`` requests; and the sizes of a sparse layout would lack that dimension.
+To these transforms a MaskedTensor is a pytree of tensors, values and those of the pattern, all of the same kind. But a
+tangent of a mask would be zeros, offsets and indices have no dimension of samples, and a mask that is the same for all
+samples gets none at the index that ``out_dims`` requests.
 """
 
 from __future__ import annotations

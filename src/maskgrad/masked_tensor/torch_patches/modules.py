@@ -2,7 +2,7 @@
 
 A module finds tensors in its inputs and outputs by type. It would ignore a MaskedTensor, and never call hooks of
 ``register_full_backward_hook`` or ``register_full_backward_pre_hook``. Here its values replace it meanwhile.
-Tensors in lists or dicts are ignored as in torch, but with a warning; so are inputs passed by keyword.
+Tensors in lists or dicts are ignored as in torch; so are inputs passed by keyword.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from maskgrad.masked_tensor.autograd import AS_PARAMETER, as_values
 from maskgrad.masked_tensor.tensor import MaskedTensor
-from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 from maskgrad.patterns import Pattern
 
 __all__ = [
@@ -51,68 +50,32 @@ def _wrapped(parts: tuple[Any, ...], patterns: Patterns) -> tuple[Any, ...]:
     return tuple([MaskedTensor(part, patterns[i]) if masked[i] else part for i, part in enumerate(parts)])
 
 
-def _returned(found: Any, given: tuple[Any, ...], patterns: Patterns) -> tuple[Any, ...] | None:
-    """Return what a hook returned instead of ``given``, as plain gradients."""
-    if found is None:
-        return None
-    if not isinstance(found, (tuple, list)) or len(found) != len(given):
-        kind = type(found).__name__
-        what = f"a {kind} of {len(found)}" if isinstance(found, (tuple, list)) else f"a {kind}"
-        raise TypeError(
-            f"a backward hook of a module must return None or a tuple of {len(given)} gradients, found {what}"
-        )
-    return tuple(
-        [_plain(new, old, patterns.get(i), i) for i, (new, old) in enumerate(zip(found, given, strict=True))]
-    )
+def _with_patterns(hook: Callable[..., Any], *kinds: Patterns) -> Callable[..., Any]:
+    """A hook of gradients of inputs and of results, or of results only; what it returns replaces the first."""
 
+    def called(module: Any, *gradients: tuple[Any, ...]) -> Any:
+        found = hook(module, *[_wrapped(*pair) for pair in zip(gradients, kinds, strict=True)])
+        if not isinstance(found, (tuple, list)):
+            return found  # None, or what torch refuses
+        plain = list(found)
+        for i, new in enumerate(found):
+            pattern = kinds[0].get(i)
+            if pattern is None and isinstance(new, MaskedTensor):
+                raise TypeError(
+                    f"a backward hook of a module returned a MaskedTensor as gradient {i}, which belongs to a plain "
+                    "tensor; return its .filled(0.)"
+                )
+            old = None if pattern is None else gradients[0][i]
+            if pattern is not None and old is not None and isinstance(new, (Tensor, MaskedTensor)):
+                plain[i] = as_values(new, pattern, old)
+        return tuple(plain)
 
-def _plain(new: Any, old: Any, pattern: Pattern | None, position: int) -> Any:
-    if new is None:
-        return None
-    if not isinstance(new, (Tensor, MaskedTensor)):
-        raise TypeError(
-            f"a backward hook of a module must return tensors or None, found {type(new).__name__} at {position}"
-        )
-    if pattern is None:
-        if isinstance(new, MaskedTensor):
-            raise TypeError(
-                f"a backward hook of a module returned a MaskedTensor as gradient {position}, which belongs to a plain "
-                "tensor; return its .filled(0.)"
-            )
-        return new
-    return new if old is None else as_values(new, pattern, old)
-
-
-def _with_patterns(hook: Callable[..., Any], inputs: Patterns, outputs: Patterns) -> Callable[..., Any]:
-    def full(module: Any, grad_input: tuple[Any, ...], grad_output: tuple[Any, ...]) -> Any:
-        found = hook(module, _wrapped(grad_input, inputs), _wrapped(grad_output, outputs))
-        return _returned(found, grad_input, inputs)
-
-    return full
-
-
-def _pre_with_patterns(hook: Callable[..., Any], outputs: Patterns) -> Callable[..., Any]:
-    def pre(module: Any, grad_output: tuple[Any, ...]) -> Any:
-        return _returned(hook(module, _wrapped(grad_output, outputs)), grad_output, outputs)
-
-    return pre
-
-
-def _warn_of_hidden(module: Any, parts: tuple[Any, ...], what: str) -> None:
-    """Warn about MaskedTensors that hooks do not get."""
-    for part in parts:
-        if isinstance(part, (list, tuple, dict)) and holds_masked(part):
-            warnings.warn(
-                f"backward hooks of {type(module).__name__} do not see the MaskedTensors inside a "
-                f"{type(part).__name__} among its {what}; only positional arguments that are MaskedTensors are seen",
-                stacklevel=6,
-            )
+    return called
 
 
 def set_up_inputs(setup: Callable[..., Any], self: Any, args: Any) -> Any:
     """Replace ``BackwardHook.setup_input_hook``."""
     plain, self.maskgrad_inputs = _unwrapped(args)
-    _warn_of_hidden(self.module, args, "inputs")
     # At every call, as filters may have been added or removed since (catch_warnings); at most one entry.
     first = warnings.filters[0] if warnings.filters else None
     if first is None or getattr(first[1], "pattern", None) != UNTRUE:
@@ -127,12 +90,10 @@ def set_up_outputs(setup: Callable[..., Any], self: Any, result: Any) -> Any:
     inputs: Patterns = self.maskgrad_inputs
     several = isinstance(result, tuple)
     plain, outputs = _unwrapped(result if several else (result,))
-    # torch itself warns about one list or dict
-    _warn_of_hidden(self.module, plain if several else (), "results")
     if not inputs and not outputs:
         return setup(self, result)
     self.user_hooks = [_with_patterns(hook, inputs, outputs) for hook in self.user_hooks]
-    self.user_pre_hooks = [_pre_with_patterns(hook, outputs) for hook in self.user_pre_hooks]
+    self.user_pre_hooks = [_with_patterns(hook, outputs) for hook in self.user_pre_hooks]
     parts = _wrapped(setup(self, plain), outputs)
     if not several:
         return parts[0]
@@ -160,9 +121,10 @@ def after_replacing(handed_over: Callable[[Tensor], Callable[[Tensor], None] | N
     _HANDED_OVER.append(handed_over)
 
 
-def _complete(param: Tensor) -> None:
-    for complete in _COMPLETE:
-        complete(param)
+def _complete(*params: Tensor | None) -> None:
+    for param in params:
+        for complete in _COMPLETE if param is not None else ():
+            complete(param)
 
 
 def _handed_over(param: Tensor) -> list[Callable[[Tensor], None]]:
@@ -183,9 +145,7 @@ def _replaced_in(self: nn.Module, replace: Callable[[], Any]) -> Any:
 
 def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Replace ``Module._save_to_state_dict``: torch has hooks for a given module, and parameters do not know theirs."""
-    for param in self._parameters.values():
-        if param is not None:
-            _complete(param)
+    _complete(*self._parameters.values())
     save(self, *args, **kwargs)
 
 
@@ -196,9 +156,7 @@ def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any,
 
 def convert(apply: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Module._apply``, which changes dtype, device and memory of parameters, or replaces them."""
-    for param in self._parameters.values():
-        if param is not None:
-            _complete(param)
+    _complete(*self._parameters.values())
     return _replaced_in(self, lambda: apply(self, *args, **kwargs))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
+import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,6 @@ from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
 __all__ = [
     "HOLDS",
-    "UNNECESSARY",
     "WAITS",
     "Patch",
     "after_import",
@@ -33,8 +32,6 @@ __all__ = [
 HOLDS = "holds"
 #: a module imported later (Dynamo by the first ``torch.compile``) is patched then
 WAITS = "waits"
-#: needed by older versions of PyTorch only
-UNNECESSARY = "not needed"
 
 
 @dataclass
@@ -48,10 +45,8 @@ class Patch:
         test: a test that fails without the patch.
         needs: dotted paths that must exist, each with its required parameters (None: not checked).
         install: changes PyTorch; called once, after all of ``needs`` were found. It may return a function to undo it.
-        versions: versions of PyTorch that need it.
         after: the module of PyTorch after whose import it is installed; empty if ``import torch`` imports it.
-        known: whether this PyTorch needs no patch; called after ``needs`` were found.
-        state: one of :data:`HOLDS`, :data:`WAITS`, :data:`UNNECESSARY`, or the missing requirements.
+        state: one of :data:`HOLDS`, :data:`WAITS`, or the missing requirements.
     """
 
     target: str
@@ -60,9 +55,7 @@ class Patch:
     test: str
     needs: Mapping[str, str | None]
     install: Callable[[], Callable[[], None] | None]
-    versions: str = "all"
     after: str = ""
-    known: Callable[[], bool] = field(default=lambda: False)
     state: str = WAITS
     _undo: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -71,13 +64,9 @@ class Patch:
         if self.state != WAITS:
             return
         missing = next((found for path, names in self.needs.items() if (found := look_for(path, names))), "")
-        if missing:
-            self.state = missing
-        elif self.known():
-            self.state = UNNECESSARY
-        else:
+        if not missing:
             self._undo = self.install()
-            self.state = HOLDS
+        self.state = missing or HOLDS
 
     def remove(self) -> None:
         """Restore the original."""
@@ -88,7 +77,7 @@ class Patch:
     @property
     def is_off(self) -> bool:
         """Return whether it is needed and not applied."""
-        return self.state not in (HOLDS, WAITS, UNNECESSARY)
+        return self.state not in (HOLDS, WAITS)
 
 
 def apply(patches: Sequence[Patch], package: str, hint: str = "") -> None:
@@ -103,15 +92,12 @@ def apply(patches: Sequence[Patch], package: str, hint: str = "") -> None:
 
 def look_for(path: str, parameters: str | None = None) -> str:
     """Return the problem with ``path`` (``torch.nn.Module.register_buffer``); empty if there is none."""
-    found: Any = None
-    parts = path.split(".")
-    for i, part in enumerate(parts):
-        name = ".".join(parts[: i + 1])  # a package may have a function under the name of one of its modules
-        found = sys.modules.get(name, getattr(found, part, None))
-        if found is None:
-            found = _module(name)
-        if found is None:
-            return f"{name} does not exist"
+    try:
+        found: Any = pkgutil.resolve_name(path)
+    except (ImportError, AttributeError):
+        found = None
+    if found is None:
+        return f"{path} does not exist"
     if parameters is not None:
         try:
             names = tuple(inspect.signature(found).parameters)
@@ -123,13 +109,6 @@ def look_for(path: str, parameters: str | None = None) -> str:
     return ""
 
 
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
-
-
 def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -> Callable[[], None]:
     """Replace the function or method at ``path`` by ``function(original, *args, **kwargs)``.
 
@@ -138,14 +117,9 @@ def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -
     Returns:
         A function that restores the original.
     """
-    parts = path.split(".")
-    lengths = range(len(parts) - 1, 0, -1)
-    loaded = next((n for n in lengths if ".".join(parts[:n]) in sys.modules), None)
-    if loaded is None:
-        raise ModuleNotFoundError(path)
-    module: Any = sys.modules[".".join(parts[:loaded])]
-    owner: Any = functools.reduce(getattr, parts[loaded:-1], module)
-    original: Any = getattr(owner, parts[-1])
+    place, _, name = path.rpartition(".")
+    owner: Any = pkgutil.resolve_name(place)
+    original: Any = getattr(owner, name)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return function(original, *args, **kwargs)
@@ -155,17 +129,17 @@ def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -
         # TorchScript compiles the source of the original, and looks for its names here
         new = FunctionType(called.__code__, original.__globals__, closure=called.__closure__)
     functools.update_wrapper(new, original)
-    before = vars(owner).get(parts[-1])  # None: inherited
-    setattr(owner, parts[-1], new)
-    all_names = everywhere and owner is module
+    before = vars(owner).get(name)  # None: inherited
+    setattr(owner, name, new)
+    all_names = everywhere and isinstance(owner, ModuleType)
     if all_names:
         _rename(original, new)
 
     def undo() -> None:
         if before is None:
-            delattr(owner, parts[-1])
+            delattr(owner, name)
         else:
-            setattr(owner, parts[-1], before)
+            setattr(owner, name, before)
         if all_names:
             _rename(new, original)
 

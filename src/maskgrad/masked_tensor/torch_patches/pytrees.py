@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data._utils import collate
 
-from maskgrad.masked_tensor.tensor import MaskedTensor, rebuild, rebuild_stored
+from maskgrad.masked_tensor.tensor import MaskedTensor, facts_of, rebuild, rebuild_stored
 from maskgrad.patterns import PatternFacts
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 
@@ -58,11 +58,6 @@ def _unflatten(leaves: Any, facts: PatternFacts) -> MaskedTensor:
     return MaskedTensor(values, pattern_of_facts(facts, tuple(tensors)))
 
 
-def _load(data: list[Any]) -> PatternFacts:
-    layout, sizes, blocksize = data
-    return PatternFacts(layout, tuple(sizes), None if blocksize is None else (blocksize[0], blocksize[1]))
-
-
 def register() -> None:
     """Register the class where torch has a registry: pytrees, safe files, the batches of a DataLoader."""
     pytree.register_pytree_node(
@@ -72,7 +67,7 @@ def register() -> None:
         serialized_type_name="maskgrad.MaskedTensor",
         flatten_with_keys_fn=_flatten_with_keys,
         to_dumpable_context=list,
-        from_dumpable_context=_load,
+        from_dumpable_context=facts_of,
     )
     let_load([rebuild, rebuild_stored])
     collate.default_collate_fn_map[MaskedTensor] = _stack

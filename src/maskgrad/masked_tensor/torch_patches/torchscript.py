@@ -1,8 +1,7 @@
 """TorchScript refuses MaskedTensors: its graphs would be valid for one mask only.
 
-A trace (``torch.jit.trace``) records tensors, constants, and decisions of Python, silently
-also those that depended on the mask. A script (``torch.jit.script``) supports only PyTorch's own types, and
-reports a missing type somewhere inside maskgrad instead of the user's line.
+A trace records tensors, constants, and decisions of Python, silently also those that depended on the mask. A script
+supports only PyTorch's own types, and reports a missing type somewhere inside maskgrad.
 """
 
 from __future__ import annotations
@@ -19,12 +18,8 @@ from maskgrad.errors import UnsupportedOperationError
 __all__ = ["refuse_scripts", "refuse_trace", "trace_state"]
 
 
-def _is_tracing() -> object:
-    return getattr(torch.jit, "is_tracing", bool)() or None
-
-
 #: None unless ``torch.jit.trace`` records (``torch.jit.is_tracing`` takes ten times as long)
-trace_state: Callable[[], Any] = getattr(torch._C, "_get_tracing_state", None) or _is_tracing
+trace_state: Callable[[], Any] = torch._C._get_tracing_state
 
 _REMEDY = "use torch.compile(fullgraph=True), or torch.export.export for a file, which support MaskedTensors"
 
@@ -38,21 +33,13 @@ def refuse_trace() -> NoReturn:
 
 
 def refuse_scripts(functions: Iterable[Any]) -> None:
-    """Make ``torch.jit.script`` refuse these functions by name, wherever a scripted function calls them.
-
-    Modules are refused, too. Other objects are ignored.
-    """
+    """Make ``torch.jit.script`` refuse these functions and modules by name, wherever a scripted function calls them."""
     for function in functions:
-        if not inspect.isfunction(function) and not _is_module(function):
-            continue
+        if inspect.isfunction(function) or (inspect.isclass(function) and issubclass(function, nn.Module)):
 
-        def refuse(*_: Any, name: str = function.__name__) -> NoReturn:
-            raise UnsupportedOperationError(
-                f"torch.jit.script of maskgrad's {name}", f"TorchScript has no such type; {_REMEDY}"
-            )
+            def refuse(*_: Any, name: str = function.__name__) -> NoReturn:
+                raise UnsupportedOperationError(
+                    f"torch.jit.script of maskgrad's {name}", f"TorchScript has no such type; {_REMEDY}"
+                )
 
-        function.__prepare_scriptable__ = refuse  # the name that torch looks for
-
-
-def _is_module(x: object) -> bool:
-    return inspect.isclass(x) and issubclass(x, nn.Module)
+            function.__prepare_scriptable__ = refuse  # the name that torch looks for

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import grad
+from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
 from tests.poison import gradient, leaf, poisoned
@@ -69,3 +70,12 @@ def test_compiled_functions_refuse_too(function: Any) -> None:
         torch.compile(lambda v: function.apply(v) * 1, backend="eager", fullgraph=True)(x)
     with pytest.raises(TypeError, match=rf"derive {function.__name__} from mg.Function"):
         torch.compile(lambda v: function.apply(v) * 1, backend="eager")(x)
+
+
+@pytest.mark.parametrize("as_argument", [False, True])
+def test_reentrant_checkpoints_are_refused(as_argument: bool) -> None:
+    data, mask = torch.ones(2, requires_grad=True), torch.tensor([True, False])
+    x = {"x": mg.masked(data, mask)} if as_argument else data
+    with pytest.raises(mg.UnsupportedOperationError, match="Pass use_reentrant=False"):
+        checkpoint(lambda v: v["x"].sum() if as_argument else mg.masked(v, mask), x, use_reentrant=True)
+    assert checkpoint(lambda v: v * 2, data, use_reentrant=True).requires_grad

@@ -94,7 +94,7 @@ def test_what_is_specified_must_lie_in_the_support() -> None:
         D.Bernoulli(0.5).log_prob(poisoned([0.0, 3.0, None]))
     with pytest.raises(ValueError, match="parameter scale"):
         D.Normal(0.0, poisoned([1.0, -1.0, None]))
-    with pytest.raises(ValueError, match=r"must broadcast .* \(2,\), found shape \(3,\)"):
+    with pytest.raises(RuntimeError, match="must match the size"):
         D.Normal(torch.zeros(2), 1.0).log_prob(poisoned([0.0, 3.0, None]))
     with pytest.raises(ValueError, match=r"event shape of Dirichlet, \(2,\), found a value of shape \(3,\)"):
         D.Dirichlet(torch.ones(2)).log_prob(poisoned([0.0, 3.0, None]))

