@@ -24,7 +24,6 @@ def wrong(x: mg.MaskedTensor, data: Tensor, model: nn.Module) -> None:
     mg.masked(data, "mask")  # wrong
     mg.from_sequences([data], layout="jagged")  # wrong
     mg.functional.sum(data, 0, True)  # wrong: keepdim by name
-    mg.functional.prod(data, (0, 1))  # wrong: one dimension
     mg.functional.softmax(data)  # wrong: dim is required
     mg.optim.AdamW(model.parameters(), unspecified="none")  # wrong
     mg.GradientAccumulator(model).backwards(x)  # wrong

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, Concatenate, ParamSpec
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from maskgrad.semantics.numbers import number, over_everything, plain
 Dim = int | tuple[int, ...] | list[int] | None
 Dtype = torch.dtype | None
 Mask = Tensor | None
-F = TypeVar("F", bound=Callable[..., Tensor])
+P = ParamSpec("P")
 
 SHARED = """
 
@@ -42,27 +43,38 @@ SHARED = """
 """
 
 
-def documented(function: F) -> F:
-    """Append the documentation shared by all masked functions."""
-    function.__doc__ = (function.__doc__ or "").rstrip() + SHARED
-    return function
-
-
 def tabulated(
-    function: F, dim: str, name: str, summary: str, gradient: str, dense: str, data: str, result: str
-) -> F:
-    """Name and document a row of the table, with an example whose second entry is unspecified."""
+    function: Callable[Concatenate[Any, Any, P], Tensor],
+    rule: Callable[..., Entries],
+    nothing: float | None,
+    name: str,
+    summary: str,
+    gradient: str,
+    dense: str,
+    data: str,
+    result: str,
+    further: str = "",
+) -> Callable[P, Tensor]:
+    """A row of the table, documented with an example whose second entry is unspecified; ``further``: its arguments."""
+
+    def row(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return function(rule, nothing, *args, **kwargs)
+
+    signature = inspect.signature(function)
+    row.__signature__ = signature.replace(parameters=[*signature.parameters.values()][2:])  # type: ignore[attr-defined]
     data = data.replace("nan", 'float("nan")')
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = (
+    row.__name__ = row.__qualname__ = name
+    row.__module__ = function.__module__
+    row.__doc__ = (
         f"{summary}\n\n"
         + (f"    Gradient: {gradient}.\n" if gradient else "")
         + (f"    Dense equivalent: ``{dense}``, for each result.\n" if dense else "")
         + "\n    Example:\n"
-        + f"        >>> {name}(torch.tensor([{data}]){dim}, mask=torch.tensor([True, False, True]))\n"
+        + f"        >>> {name}(torch.tensor([{data}]){further}, mask=torch.tensor([True, False, True]))\n"
         + f"        {result}\n"
+        + SHARED
     )
-    return documented(function)
+    return row
 
 
 def entries_of(input: object, mask: Mask, dtype: Dtype = None, name: str = "mask") -> Entries:
