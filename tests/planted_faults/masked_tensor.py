@@ -58,8 +58,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "a mask that was lent is written without moving",
         "masked_tensor/writing.py",
-        "        home.move(mask)\n",
-        "        home.lent = False\n",
+        "        storage.move(mask)\n",
+        "        storage.copy_before_write = False\n",
     ),
     Fault(
         "the norm of nothing is 0 for negative orders, too",

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 from torch.optim.optimizer import Optimizer
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from maskgrad.gradients.gradient import AnyGradient
 from maskgrad.gradients.step_hooks import StepObserver, named, observe_steps
@@ -195,7 +195,8 @@ class MaskedGradient(torch.Tensor):
 
     def share_memory_(self) -> MaskedGradient:
         """Move the wrapped gradient to shared memory; this tensor has no memory itself."""
-        self.gradient.share_memory_()
+        for tensor in tree_leaves(self.gradient):
+            tensor.share_memory_()
         return self
 
     def __dlpack__(self, **_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Autograd on MaskedTensors: leaves, gradients, hooks, backward, shared memory."""
+"""Autograd on MaskedTensors: leaves, gradients, hooks, backward."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from torch import Tensor
 
 from maskgrad.masked_tensor.creation import masked
 from maskgrad.masked_tensor.tensor import MaskedTensor, stored_of
-from maskgrad.masked_tensor.writing import writable_mask
 from maskgrad.patterns import BooleanPattern, Pattern, algebra
-from maskgrad.patterns.boolean import is_expanded
 from maskgrad.semantics.callbacks import as_entries
 from maskgrad.semantics.stored.conversion import cotangent
 
@@ -23,10 +21,6 @@ def requires_grad_(self: MaskedTensor, requires_grad: bool = True) -> MaskedTens
     """Record operations on the values, in place."""
     self._values.requires_grad_(requires_grad)
     return self
-
-
-def _set_requires_grad(self: MaskedTensor, requires_grad: bool) -> None:
-    self._values.requires_grad = requires_grad
 
 
 def retain_grad(self: MaskedTensor) -> None:
@@ -42,7 +36,7 @@ def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
 
 def borrowed(pattern: Pattern) -> Pattern:
     """Return the pattern for other values at the same entries."""
-    return pattern.borrowed() if isinstance(pattern, BooleanPattern) else pattern
+    return pattern.for_other_values() if isinstance(pattern, BooleanPattern) else pattern
 
 
 def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:
@@ -114,16 +108,7 @@ def register_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], Any]) -> An
 
 
 def register_post_accumulate_grad_hook(self: MaskedTensor, hook: Callable[[MaskedTensor], None]) -> Any:
-    """Call ``hook`` with this tensor once its gradient has been accumulated.
-
-    Raises:
-        RuntimeError: this tensor is not a leaf, and accumulates no gradient.
-    """
-    if not self._values.is_leaf:
-        raise RuntimeError(
-            "post accumulate grad hooks cannot be registered on a MaskedTensor that is not a leaf: it accumulates "
-            "no gradient. Register the hook on the leaf it was made from, or use register_hook"
-        )
+    """Call ``hook`` with this tensor, a leaf, once its gradient has been accumulated."""
     return self._values.register_post_accumulate_grad_hook(lambda _: hook(self))
 
 
@@ -146,44 +131,12 @@ AS_BUFFER = (
 
 def _get_data(self: MaskedTensor) -> MaskedTensor:
     """The same entries without a graph, in the same memory; autograd does not notice writes to them."""
-    return MaskedTensor(self._values.data, _at_home(self._pattern))
+    return MaskedTensor(self._values.data, self.detach()._pattern)
 
 
 def _set_data(self: MaskedTensor, other: MaskedTensor | Tensor) -> None:
-    if not isinstance(other, (Tensor, MaskedTensor)):
-        raise TypeError(f"x.data must be set to a tensor, found {type(other).__name__}")
-    source = other if isinstance(other, MaskedTensor) else masked(other)
-    self._values.data = source._values.detach()
-    self._pattern = _at_home(source._pattern)
-
-
-def _at_home(pattern: Pattern) -> Pattern:
-    """Return the pattern for an alias of the same memory."""
-    if isinstance(pattern, BooleanPattern):
-        return pattern.alias(pattern.current)
-    return pattern
-
-
-def share_memory_(self: MaskedTensor) -> MaskedTensor:
-    """Move values and mask to shared memory, where other processes see writes; return this tensor."""
-    for tensor in (self._values, *_written(self, own=True)):
-        tensor.share_memory_()
-    return self
-
-
-def is_shared(self: MaskedTensor) -> bool:
-    """Return whether values and mask are in shared memory; a mask that cannot be written is not considered."""
-    return all(tensor.is_shared() for tensor in (self._values, *_written(self, own=False)))
-
-
-def _written(x: MaskedTensor, own: bool) -> tuple[Tensor, ...]:
-    """Return the tensors of the pattern that writes can reach, on request as copies."""
-    pattern = x._pattern
-    if not isinstance(pattern, BooleanPattern):
-        return pattern.tensors()
-    if is_expanded(pattern.current):
-        return ()
-    return (writable_mask(x) if own else pattern.current,)
+    source = masked(other)
+    self._values.data, self._pattern = source._values.detach(), source.detach()._pattern
 
 
 def _refused(name: str, words: str) -> property:
@@ -199,18 +152,9 @@ def _refused(name: str, words: str) -> property:
 
 
 #: Attributes with the names of torch.Tensor's, put on the class by ``methods.py``.
-METHODS = (
-    requires_grad_,
-    retain_grad,
-    backward,
-    register_hook,
-    register_post_accumulate_grad_hook,
-    detach_,
-    share_memory_,
-    is_shared,
-)
+METHODS = requires_grad_, retain_grad, backward, register_hook, register_post_accumulate_grad_hook, detach_
 PROPERTIES = {
-    "requires_grad": property(lambda self: self._values.requires_grad, _set_requires_grad),
+    "requires_grad": property(lambda self: self._values.requires_grad, requires_grad_),
     "grad": property(_get_grad, _set_grad, doc=_get_grad.__doc__),
     "data": property(_get_data, _set_data, doc=_get_data.__doc__),
     "_is_param": _refused("_is_param", AS_PARAMETER),

@@ -15,7 +15,7 @@ from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace
 from maskgrad.mode import can_read
 from maskgrad.other_data import conversion_of, has_own_mask, is_sparse
 from maskgrad.patterns import BooleanPattern, StoredPattern
-from maskgrad.patterns.boolean import own_home
+from maskgrad.patterns.boolean import own_storage
 from maskgrad.patterns.mask_arguments import boolean_mask, check_mask
 from maskgrad.semantics.entries import chosen
 
@@ -82,9 +82,9 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
             keeps its own mask, too, and so does a ``numpy.ma`` array, as in :func:`from_numpy`.
         mask: Boolean tensor, True = specified, with as many dimensions as ``data``, size 1 where it repeats (a 0-dim
             mask applies to all of ``data``). It is shared as well: writing to the MaskedTensor or its views changes it,
-            until another MaskedTensor or a backward pass needs the old one. Integers 0 and 1, as tokenizers write
-            masks, are converted, not shared. None: all entries are specified. A MaskedTensor, such as ``x != -100``,
-            must be specified wherever ``data`` is.
+            until another MaskedTensor or a derivative may need the old one. Integers 0 and 1, as tokenizers write them,
+            are converted, not shared. None: all entries are specified. A MaskedTensor, such as ``x != -100``, must be
+            specified wherever ``data`` is.
 
     Returns:
         MaskedTensor of the shape and dtype of ``data``; Boolean masks for jagged and sparse data with ``mask``.
@@ -111,9 +111,8 @@ def masked(data: Tensor | MaskedTensor, mask: Tensor | MaskedTensor | None = Non
     if mask is None:
         return of_entries(data, torch.ones((), dtype=torch.bool, device=data.device).expand(data.shape))
     mask = plain_mask(mask, data)
-    return MaskedTensor(
-        data, BooleanPattern(check_mask(mask, data.shape, data.device), own_home(mask, data.shape))
-    )
+    whole = check_mask(mask, data.shape, data.device)
+    return MaskedTensor(data, BooleanPattern(whole, own_storage(mask, whole)))
 
 
 def from_nan(data: Tensor | MaskedTensor) -> MaskedTensor:

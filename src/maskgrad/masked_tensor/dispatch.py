@@ -17,17 +17,13 @@ from maskgrad.masked_tensor.identity import MISSING, of_complete
 from maskgrad.masked_tensor.instead import instead_of, name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import (
-    VIEWS_OF_NUMBERS,
     keep_masks,
     makes_views,
     pattern_of_result,
     recorded,
-    requires_grad,
     write_result,
 )
-from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern
-from maskgrad.patterns.boolean import Home, same_memory
 from maskgrad.semantics import callbacks
 from maskgrad.semantics.autocasting import as_autocast
 from maskgrad.semantics.entries import Entries
@@ -43,21 +39,14 @@ __all__ = ["Binding", "binding_of", "call", "dispatch"]
 
 
 class Binding(NamedTuple):
-    """One function of an operation.
-
-    Attributes:
-        operation: its record.
-        in_place: whether the function writes to its first argument.
-        out_of_place: a function with the same signature that does not, or that torch.compile can trace.
-        usual: the operator to call instead, with its operands in the usual order, if the function exchanges them.
-        flag: position of the argument ``inplace``, if any (``F.relu(x, True)``).
-    """
+    """One function of an operation."""
 
     operation: Operation
-    in_place: bool = False
+    in_place: bool = False  # it writes to its first argument
+    #: a function with the same signature that does not, or that torch.compile can trace
     out_of_place: Callable[..., Any] | None = None
-    usual: Callable[..., Any] | None = None
-    flag: int | None = None
+    usual: Callable[..., Any] | None = None  # the operator with its operands in the usual order
+    flag: int | None = None  # position of the argument ``inplace``, if any (``F.relu(x, True)``)
 
 
 #: Methods of Tensor that torch.compile cannot trace, and equivalent functions that it can.
@@ -107,8 +96,6 @@ BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
 MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
-#: Types of arguments that are, or may contain, masked operands.
-HOLD_OPERANDS = (MaskedTensor, list, tuple)
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
@@ -168,70 +155,53 @@ def call(
     if flag is not None and len(args) > flag:
         in_place = bool(args[flag]) or in_place
         args = (*args[:flag], False, *args[flag + 1 :])
+    if operation.name in WRITING:
+        for value in (*args, *[kwargs[name] for name in VALUES & kwargs.keys()]):
+            if type(value) in NO_VALUES:
+                refuse_to_write(value)
     if kwargs:
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")
-        kwargs = {
-            k: unwrap(v) if type(v) in HOLD_OPERANDS else v
-            for k, v in kwargs.items()
-            if k not in ("inplace", "out")
-        }
-        if operation.name in WRITING:
-            for name in VALUES & kwargs.keys():
-                if type(kwargs[name]) in NO_VALUES:
-                    refuse_to_write(kwargs[name])
+        kwargs = {k: unwrap(v) for k, v in kwargs.items() if k not in ("inplace", "out")}
     if out_of_place is not None:
         function = out_of_place
     if in_place:
         args = recorded(args, kwargs)
-    parts, stored = [], len(kwargs) > 0 and holds_stored(kwargs.values())
-    for argument in args:
-        kind = type(argument)
-        if kind is masked_tensor.MaskedTensor:
-            argument = _unwrapped(argument)  # noqa: PLW2901
-            stored = stored or type(argument) is StoredEntries
-        elif kind is list or kind is tuple:
-            for part in argument:
-                if type(part) is not int:  # sizes, strides, dimensions
-                    argument = unwrap(argument)  # noqa: PLW2901
-                    stored = stored or holds_stored(argument)
-                    break
-        elif kind in NO_VALUES and operation.name in WRITING:
-            refuse_to_write(argument)
-        parts.append(argument)
-    plain, body = tuple(parts), operation.body
+    plain, body = tuple([unwrap(argument) for argument in args]), operation.body
+    stored = _stored_in((*plain, *kwargs.values()))
     if stored:
-        body = _rule_for_stored(operation, function, (*plain, *kwargs.values()))
+        body = _rule_for_stored(operation, function, stored)
     if torch._C._is_any_autocast_enabled():
-        body = as_autocast(operation.name, body, (*plain, *kwargs.values()), stored)
+        body = as_autocast(operation.name, body, (*plain, *kwargs.values()), len(stored) > 0)
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
-    records = torch.is_grad_enabled() and (
-        (result.values.requires_grad if type(result) is Entries else _is_recorded(result))
-        or (in_place and requires_grad(given[0]))
-    )
-    if records and not makes_views(operation, args):
+    if torch.is_grad_enabled() and not makes_views(operation, args):
         keep_masks((*args, *named))
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return write_result(given[0] if in_place else out, result, function, reshapes)
-    if type(result) is Entries:
-        return masked_tensor.MaskedTensor(result.values, _pattern_of(operation, args, *result))
-    return wrap(result, lambda v, m: masked_tensor.MaskedTensor(v, _pattern_of(operation, args, v, m)))
+    return wrap(
+        result,
+        lambda v, m: masked_tensor.MaskedTensor(v, pattern_of_result(operation, (*args, *named), v, m)),
+    )
 
 
-def holds_stored(arguments: Iterable[Any]) -> bool:
-    """Return whether an argument, or a part of a sequence, is masked on a sparse layout."""
+def _stored_in(arguments: Iterable[Any]) -> list[StoredEntries]:
+    """Return the arguments, and parts of sequences, that are masked on a sparse layout."""
+    found: list[StoredEntries] = []
     for argument in arguments:
         kind = type(argument)
-        if kind is StoredEntries or (kind in (list, tuple) and holds_stored(argument)):
-            return True
-    return False
+        if kind is StoredEntries:
+            found.append(argument)
+        elif kind is list or kind is tuple:
+            found += _stored_in(argument)
+    return found
 
 
-def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, ...]) -> Callable[..., Any]:
-    operands = list(_stored_in(arguments))
+def _rule_for_stored(
+    operation: Operation, function: Any, operands: list[StoredEntries]
+) -> Callable[..., Any]:
     are_jagged = [type(operand.pattern) is JaggedPattern for operand in operands]
     rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
     if rule is None:
@@ -241,29 +211,16 @@ def _rule_for_stored(operation: Operation, function: Any, arguments: tuple[Any, 
     return jagged.beside_other_layouts(rule)
 
 
-def _stored_in(arguments: Iterable[Any]) -> Iterable[StoredEntries]:
-    for argument in arguments:
-        if type(argument) is StoredEntries:
-            yield argument
-        elif type(argument) in (list, tuple):
-            yield from _stored_in(argument)
-
-
-def _unwrapped(x: masked_tensor.MaskedTensor) -> Entries | StoredEntries:
-    pattern = x._pattern
-    if type(pattern) is BooleanPattern:
-        home = pattern._home  # `.current`, without a call if the mask has not moved
-        known = pattern._source is None if home is None else home.moves == pattern._moves
-        return Entries(x._values, pattern._mask if known else pattern.current)
-    return StoredEntries(x._values, pattern)  # type: ignore[arg-type]
-
-
 def unwrap(argument: Any) -> Any:
     """Replace a MaskedTensor, or those in a sequence, by entries."""
-    if isinstance(argument, masked_tensor.MaskedTensor):
-        return _unwrapped(argument)
-    if type(argument) is list or type(argument) is tuple:
-        return type(argument)([unwrap(part) for part in argument])
+    kind = type(argument)
+    if kind is masked_tensor.MaskedTensor:
+        pattern = argument._pattern
+        if type(pattern) is BooleanPattern:
+            return Entries(argument._values, pattern.current)
+        return StoredEntries(argument._values, pattern)
+    if kind is list or kind is tuple:
+        return kind([unwrap(part) for part in argument])
     return argument
 
 
@@ -276,59 +233,6 @@ def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = No
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
         return type(result)([wrap(part, make) for part in result])
     return result
-
-
-def _pattern_of(operation: Operation, args: tuple[Any, ...], values: Tensor, mask: Tensor) -> BooleanPattern:
-    """Return the pattern of a result, which may be a view of an operand, or have its mask."""
-    if operation.family == "elementwise":
-        is_new = operation.name not in VIEWS_OF_NUMBERS
-    else:  # detached values are not a view
-        moves = operation.family in ("views", "indexing", "conversion") or mode() in TRACED
-        is_new = not moves and not values._is_view()
-    if is_new:
-        for argument in args:
-            if type(argument) is not masked_tensor.MaskedTensor:
-                continue
-            pattern = argument._pattern
-            if type(pattern) is not BooleanPattern:
-                continue
-            if pattern._mask is mask or (
-                mode() not in TRACED and mask._is_view() and same_memory(mask, pattern._mask)
-            ):  # a view: reduced over dimensions of size 1, or over those along which the mask repeats
-                if values is argument._values:  # F.relu(x, inplace=True), +x, x.amax(())
-                    return pattern.of_view(mask)
-                home = pattern._home
-                if home is not None:
-                    home.lent = True
-                elif pattern._source is not None:
-                    pattern.lend()
-        return BooleanPattern(mask)
-    compiling = mode() in TRACED
-    first = args[0] if args else None
-    if (
-        not compiling
-        and type(first) is masked_tensor.MaskedTensor
-        and type(first._pattern) is BooleanPattern
-        and same_memory(values, first._values)
-    ):
-        return first._pattern.of_view(mask)
-    sources = [a for part in args for a in (part if type(part) in (list, tuple) else (part,))]
-    sources = [a for a in sources if type(a) is masked_tensor.MaskedTensor]
-    # in a graph and in a transformation, memory cannot be compared
-    unknown = mode() != "eager"
-    if unknown and operation.name == "clone":  # its mask is a copy, which views can write
-        return BooleanPattern(mask.clone(), Home(lent=False))
-    views = unknown and makes_views(operation, args)
-    return pattern_of_result(values, mask, sources, views)
-
-
-def _is_recorded(result: Any) -> bool:
-    """Return whether the result of a rule is in the graph."""
-    if type(result) is Entries or type(result) is StoredEntries:
-        return result.values.requires_grad
-    if isinstance(result, Tensor):
-        return result.requires_grad
-    return isinstance(result, (tuple, list)) and any(map(_is_recorded, result))
 
 
 callbacks.provide(wrap, unwrap)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.masked_tensor.writing import write_result
-from maskgrad.mode import PLAIN, TRACED, mode
+from maskgrad.masked_tensor.writing import masked_in, write_result
+from maskgrad.mode import PLAIN, mode
 
 __all__ = ["MISSING", "of_complete"]
 
@@ -26,11 +25,11 @@ def of_complete(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
     Results are fully specified MaskedTensors; scalars are plain.
     """
-    if mode() in TRACED:
+    if mode() != "eager":
         return MISSING
     out = kwargs.get("out")
     kwargs = {name: value for name, value in kwargs.items() if name != "out"}
-    if not all(_is_complete(x) for x in _masked((*args, *kwargs.values()))):
+    if not all(_is_complete(x) for x in masked_in((*args, *kwargs.values()))):
         return MISSING
     result = function(*_plain(args), **{name: _plain(value) for name, value in kwargs.items()})
     if out is None:
@@ -38,32 +37,12 @@ def of_complete(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return write_result(out, result, function, False)
 
 
-def _masked(arguments: Any) -> Iterator[MaskedTensor]:
-    for argument in arguments:
-        if isinstance(argument, MaskedTensor):
-            yield argument
-        elif type(argument) in (list, tuple):
-            yield from _masked(argument)
-
-
 def _is_complete(x: MaskedTensor) -> bool:
     stored = stored_of(x)
     if stored is not None:
         return stored.values.numel() == math.prod(x.shape)
     mask = x._pattern.mask
-    return _can_read(mask) and bool(smallest(mask).all())
-
-
-def _can_read(mask: Tensor) -> bool:
-    """Return whether a mask has values, on any device: it is not traced, and not one of many under ``torch.vmap``."""
-    while is_functorch_wrapped_tensor(mask):
-        if is_batchedtensor(mask):
-            return False
-        mask = get_unwrapped(mask)
-    traced = (
-        torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) or torch._C._get_tracing_state()
-    )
-    return type(mask) in PLAIN and not mask.is_meta and traced is None
+    return type(mask) in PLAIN and not mask.is_meta and bool(smallest(mask).all())
 
 
 def _plain(argument: Any) -> Any:

@@ -14,9 +14,8 @@ from maskgrad.errors import UnspecifiedValueError, UnsupportedAttributeError
 from maskgrad.instead import INSTEAD
 from maskgrad.masked_tensor.instead import instead_of
 from maskgrad.masked_tensor.torch_patches.torchscript import refuse_trace, trace_state
-from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern, Pattern, PatternFacts, StoredPattern
-from maskgrad.patterns.boolean import Home, own_home, sharers
+from maskgrad.patterns.boolean import own_storage
 from maskgrad.patterns.checks import check_pattern
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 from maskgrad.patterns.mask_arguments import check_mask
@@ -110,8 +109,8 @@ class MaskedTensor(Base):
         pattern = self._pattern
         if not isinstance(pattern, BooleanPattern):
             return self._dense()[1]
-        mask = pattern.lend()
-        own_home(mask, mask.shape)  # of what is made of it, writes copy it first
+        mask = pattern.shared_mask()
+        own_storage(mask, mask)  # of what is made of it, writes copy it first
         return mask
 
     @property
@@ -235,16 +234,7 @@ class MaskedTensor(Base):
     def __iter__(self) -> Iterator[MaskedTensor]:
         if not self.shape:
             raise TypeError(f"iteration over a 0-d tensor. {TAKEN_APART}")
-        if type(self._pattern) is JaggedPattern and mode() not in TRACED:
-            return self._sequences()
         return iter(self.unbind(0))
-
-    def _sequences(self) -> Iterator[MaskedTensor]:
-        """Yield the first part, then the others, computed when needed: Transformers' outputs read the first only."""
-        if len(self):
-            yield self[0]
-            if len(self) > 1:
-                yield from self.unbind(0)[1:]
 
     def __bool__(self) -> bool:
         if self.shape.numel() != 1:
@@ -320,22 +310,24 @@ def listed_of(x: MaskedTensor) -> tuple[Tensor, Tensor] | None:
     return stored.pattern.coordinates(), stored.entries
 
 
+def facts_of(data: Any) -> PatternFacts:
+    """The facts of a pattern, read from a file."""
+    layout, sizes, blocksize = data
+    block = None if blocksize is None else (int(blocksize[0]), int(blocksize[1]))
+    return PatternFacts(layout, tuple([int(size) for size in sizes]), block)
+
+
 def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
     """Rebuild a sparse layout from a file, which is checked like any other input."""
     if not isinstance(facts, (tuple, list)) or len(facts) != 3 or not isinstance(tensors, (tuple, list)):
         raise ValueError(f"a stored MaskedTensor has a layout, sizes and a block size, found {facts!r}")
-    name, sizes, blocksize = facts
+    name = facts[0]
     known = [layout for layout in STORAGES if layout != "strided"]
     if name not in known or not all(isinstance(t, Tensor) for t in (values, *tensors)):
         raise ValueError(
             f"a stored MaskedTensor has a layout among {', '.join(known)} and tensors, found {name!r}"
         )
-    parts = PatternFacts(
-        name,
-        tuple(int(s) for s in sizes),
-        None if blocksize is None else (int(blocksize[0]), int(blocksize[1])),
-    )
-    pattern = pattern_of_facts(parts, tuple(tensors))
+    pattern = pattern_of_facts(facts_of(facts), tuple(tensors))
     check_pattern(pattern, values)
     if name == "sparse_coo":
         pattern = pattern.rebuilt((tensors[0].to(torch.int64),))
@@ -350,11 +342,7 @@ def rebuild(values: Tensor, mask: Tensor) -> MaskedTensor:
         raise TypeError(
             f"values of a stored MaskedTensor must be a strided tensor, found {type(values).__name__}"
         )
-    known = check_mask(mask, values.shape, values.device)
-    home = Home(
-        lent=False, sharers=sharers(known, values.numel())
-    )  # in shared memory, other processes see what is written
-    return MaskedTensor(values, BooleanPattern(known, home))
+    return of_entries(values, check_mask(mask, values.shape, values.device))
 
 
 def _with_none(values: Any, mask: Any) -> Any:

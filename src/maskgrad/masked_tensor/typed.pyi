@@ -185,7 +185,7 @@ class _Methods:
     resolve_neg: _Masked; roll: _Masked; rot90: _Masked; round: _Masked; round_: _Masked; rsqrt: _Masked
     rsqrt_: _Masked; scatter: _Masked; scatter_: _Masked; scatter_add: _Masked; scatter_add_: _Masked
     scatter_reduce: _Masked; scatter_reduce_: _Masked; select: _Masked; select_scatter: _Masked; sgn: _Masked
-    sgn_: _Masked; share_memory_: _Masked; short: _Masked; sigmoid: _Masked; sigmoid_: _Masked; sign: _Masked
+    sgn_: _Masked; short: _Masked; sigmoid: _Masked; sigmoid_: _Masked; sign: _Masked
     sign_: _Masked; signbit: _Masked; sin: _Masked; sin_: _Masked; sinc: _Masked; sinc_: _Masked
     sinh: _Masked; sinh_: _Masked; slice_inverse: _Masked; slice_scatter: _Masked
     softmax: _Masked; sqrt: _Masked; sqrt_: _Masked; square: _Masked; square_: _Masked

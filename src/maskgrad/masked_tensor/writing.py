@@ -1,13 +1,13 @@
 """Writing in place: values and mask are modified in their own memory, so that all views change.
 
 Values are ordinary memory: a view of a MaskedTensor has a view of its values. Masks are shared more widely, as the
-result of ``x * 2`` has the mask of ``x`` and must not see later writes to ``x``. So a mask is modified in place only
-if its memory is known to belong to one MaskedTensor and its views (its :class:`Home`); otherwise it moves first.
+result of ``x * 2`` has the mask of ``x`` and must not see later writes to ``x``. So one rule: a mask is copied before a
+write, unless only one MaskedTensor and its views hold it (its :class:`~maskgrad.patterns.boolean.MaskStorage`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from maskgrad.masked_tensor.instead import name_of
 from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns import BooleanPattern
-from maskgrad.patterns.boolean import Home, is_expanded, same_memory, sharers
+from maskgrad.patterns.boolean import MaskStorage, is_expanded, same_memory, sharers
 from maskgrad.semantics.entries import Entries, chosen
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.stored.entries import StoredEntries, shape_of
@@ -27,6 +27,7 @@ __all__ = [
     "VIEWS_OF_NUMBERS",
     "keep_masks",
     "makes_views",
+    "masked_in",
     "pattern_of_result",
     "recorded",
     "requires_grad",
@@ -52,27 +53,38 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
     return not (operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name)
 
 
-def pattern_of_result(
-    values: Tensor, mask: Tensor, sources: Iterable[MaskedTensor], views: bool
-) -> BooleanPattern:
-    """Return the pattern of a result: a view of the operand's pattern, else one that borrows its mask."""
-    compiling, found = mode() in TRACED, None
-    for source in sources:
+def pattern_of_result(operation: Operation, arguments: Any, values: Tensor, mask: Tensor) -> BooleanPattern:
+    """Return the pattern of a result: of a view, that of the operand whose memory it has; else the mask is shared."""
+    how = mode()
+    if how != "eager" and operation.name == "clone":  # its mask is a copy, which views can write
+        mask = mask.clone()
+        return BooleanPattern(mask, MaskStorage(mask, copy_before_write=False))
+    # in a graph and in a transform, memory cannot be compared
+    views = operation.name in VIEWS_OF_NUMBERS or operation.family != "elementwise"
+    unknown = how != "eager" and makes_views(operation, arguments)
+    for source in masked_in(arguments):
         pattern = source._pattern
         if not isinstance(pattern, BooleanPattern):
             continue
-        if compiling:  # memory cannot be compared in a graph
-            if views or values is source._values:
-                return pattern.alias(mask)
-            if mask is pattern.current:
-                found = pattern.borrowed()
-        elif same_memory(values, source._values):
-            return pattern.of_view(mask)
-        elif views and mode() == "transform":  # nor there
+        if values is source._values or (views and how not in TRACED and same_memory(values, source._values)):
+            return pattern.alias(mask) if how in TRACED else pattern.of_view(mask)
+        if unknown:
             return pattern.alias(mask)
-        elif same_memory(mask, pattern.current):
-            found = pattern.borrowed()
-    return BooleanPattern(mask) if found is None or found.mask is not mask else found
+        if mask is pattern._mask or (
+            how not in TRACED and mask._is_view() and same_memory(mask, pattern._mask)
+        ):
+            pattern.shared_mask()
+    return BooleanPattern(mask)
+
+
+def masked_in(arguments: Any) -> Iterator[MaskedTensor]:
+    """Yield the MaskedTensors among arguments, and in lists and tuples."""
+    for argument in arguments:
+        kind = type(argument)
+        if kind is MaskedTensor:
+            yield argument
+        elif kind is list or kind is tuple:
+            yield from masked_in(argument)
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
@@ -82,26 +94,9 @@ def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
     if not same:
         place = writable_mask(target, mask)
     old = target._values
-    values = values.to(old.dtype)
-    recorded = torch.is_grad_enabled() and (old.requires_grad or values.requires_grad)
-    if mode() == "eager" and not recorded and old.dtype in PLAIN_OUT:
-        torch.where(mask, values, old, out=old)
-    else:
-        old.copy_(chosen(mask, values, old))
+    old.copy_(chosen(mask, values.to(old.dtype), old))
     if not same:
         place.copy_(_narrowed(mask, place))
-
-
-#: dtypes supported by torch.where with out= in all versions
-PLAIN_OUT = (
-    torch.float32,
-    torch.float64,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.bool,
-)
 
 
 def write_mask(target: MaskedTensor, index: Any, wanted: Tensor | bool) -> None:
@@ -142,46 +137,40 @@ def writable_mask(target: MaskedTensor, wanted: Tensor | None = None) -> Tensor:
         RuntimeError: it is not, or the base of this view would not see the write.
     """
     pattern = _pattern(target)
-    home = pattern.home
-    if home is None or (home.lent and not home.apart and not pattern.is_seen):
-        mask = pattern.current.clone(memory_format=torch.contiguous_format)
-        target._pattern = BooleanPattern(mask, Home(lent=False))
+    storage, mask = pattern.storage, pattern.current
+    if storage.copy_before_write and not storage.separate and not storage.viewed:
+        mask = mask.clone(memory_format=torch.contiguous_format)
+        target._pattern = BooleanPattern(mask, MaskStorage(mask, copy_before_write=False))
         return mask
-    mask = pattern.current
-    if (home.sharers > 1 or is_expanded(mask)) and not _is_whole(target, home, wanted):
+    if (sharers(storage.whole) > 1 or is_expanded(mask)) and not _is_whole(target, storage, wanted):
         raise RuntimeError(
             "this write changes the mask for some of several entries that share one Boolean (the mask was expanded); "
             "write to x.clone() instead"
         )
-    if home.apart or (home.lent and mode() != "eager"):
+    if storage.separate or (storage.copy_before_write and mode() != "eager"):
         raise RuntimeError(
             "this write changes the mask, and the base of this view would not see it. "
             "Write to x.clone(), or to the tensor itself: x[index] = value"
         )
-    if home.lent:
-        home.move(mask)
+    if storage.copy_before_write:
+        storage.move(mask)
     return smallest(pattern.current)
 
 
-def _is_whole(target: MaskedTensor, home: Home, wanted: Tensor | None) -> bool:
+def _is_whole(target: MaskedTensor, storage: MaskStorage, wanted: Tensor | None) -> bool:
     """Return whether a write is known to set all entries that share a Boolean equally."""
     mask = _pattern(target).current
     if wanted is None or not can_read(wanted) or is_expanded(target._values):
         return False
     one = _narrowed(wanted, smallest(mask))
-    return home.sharers == sharers(mask, mask.numel()) and torch.equal(one.expand_as(wanted), wanted)
+    return sharers(storage.whole) == sharers(mask) and torch.equal(one.expand_as(wanted), wanted)
 
 
-def keep_masks(arguments: tuple[Any, ...]) -> None:
+def keep_masks(arguments: Any) -> None:
     """Let later writes copy the masks of the operands, which the graph may have saved. Views save none."""
-    for argument in arguments:
-        kind = type(argument)
-        if kind is list or kind is tuple:
-            keep_masks(argument)
-        elif kind is MaskedTensor and type(argument._pattern) is BooleanPattern:
-            pattern = argument._pattern
-            if pattern._home is not None or pattern._source is not None:  # else its first write copies it
-                pattern.keep()
+    for source in masked_in(arguments):
+        if type(source._pattern) is BooleanPattern:
+            source._pattern.keep()
 
 
 def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

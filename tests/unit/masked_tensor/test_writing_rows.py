@@ -47,7 +47,7 @@ def test_whole_rows_of_a_mask_that_repeats(write: Callable[..., None], lent: boo
     assert_entries(view, rows[:3])
     if before is not None:
         assert_entries(before, [[None] * 3, [1.0] * 3, [None] * 3, [None] * 3])
-    else:
+    elif write is not _row_by_row:  # which copies the mask, as a graph may keep the old one
         assert mask.squeeze(1).tolist() == [True, True, True, False]
     queue[1] = mg.unspecified
     assert_entries(queue, [rows[0], [None] * 3, rows[2], rows[3]])
