@@ -48,10 +48,8 @@ def name_of(function: Any) -> str:
         return "torch.tensor(x), torch.as_tensor(x) or another reader of DLPack"
     if mode() in TRACED:  # resolve_name cannot be traced
         return str(getattr(function, "__qualname__", function))
-    for name, known in (
-        *vars(torch.sparse).items(),
-        ("sum", torch._sparse_sum),
-    ):  # under names of their own there
+    # under names of their own there
+    for name, known in (*vars(torch.sparse).items(), ("sum", torch._sparse_sum)):
         if known is function:
             return f"torch.sparse.{name}"
     return str(torch.overrides.resolve_name(function) or getattr(function, "__qualname__", repr(function)))

@@ -59,7 +59,7 @@ def _operator(function: Callable[..., Any], name: str, reflected: bool = False) 
             if _is_foreign(other):
                 if not reflected and name.replace("__", "__r", 1) in dir(other):  # which Python calls
                     return NotImplemented
-                return _asked(name, self, other)
+                return _called(getattr(Tensor, name), (self, other), {})
             other = _converted(other)
             if other is NotImplemented:
                 return other
@@ -89,12 +89,6 @@ def _is_foreign(other: Any) -> bool:
     return hasattr(kind, "__torch_function__") and not issubclass(kind, (Tensor, MaskedTensor))
 
 
-def _asked(name: str, self: MaskedTensor, other: Any) -> Any:
-    """Call ``__torch_function__`` of a foreign Tensor-like for an operator that it does not define."""
-    method = getattr(Tensor, name)
-    return torch.overrides.handle_torch_function(method, (self, other), self, other)
-
-
 def _converted(other: Any) -> Any:
     """Convert a NumPy array to a tensor that shares its memory, with its mask if any; keep scalars.
 
@@ -115,7 +109,7 @@ def _converted(other: Any) -> Any:
     return other if isinstance(other, (Tensor, Number)) or package == "torch" else NotImplemented
 
 
-def _unary(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _unary(function: Callable[..., Any], name: str = "read") -> Callable[..., Any]:
     def method(self: MaskedTensor) -> Any:
         return dispatch(function, (self,), {})
 
@@ -169,13 +163,6 @@ def _of_values(name: str) -> property:
     return property(read)
 
 
-def _property(getter: Callable[..., Any]) -> property:
-    def read(self: MaskedTensor) -> Any:
-        return dispatch(getter, (self,), {})
-
-    return property(read)
-
-
 def _documented(name: str, operation: Operation, where: str = "") -> Callable[..., Any]:
     method = _method(getattr(Tensor, name), name)
     method.__doc__ = (
@@ -198,7 +185,7 @@ def install() -> None:
             if name in MaskedTensor.__dict__:
                 continue  # written by hand: layout, item, …
             if operation.is_property:
-                setattr(MaskedTensor, name, _property(operation.functions[0]))
+                setattr(MaskedTensor, name, property(_unary(operation.functions[0])))
             else:
                 setattr(MaskedTensor, name, _documented(name, operation))
         for function in operation.in_place:
@@ -219,9 +206,8 @@ def install() -> None:
     for name in UNARY:
         setattr(MaskedTensor, f"__{name}__", _unary(getattr(operator, f"__{name}__"), f"__{name}__"))
     MaskedTensor.__repr__ = printing.text  # type: ignore[method-assign, assignment]
-    MaskedTensor._repr_html_ = printing.html  # type: ignore[attr-defined]
     MaskedTensor.__torch_function__ = classmethod(_torch_function)  # type: ignore[method-assign, assignment]
     MaskedTensor.__getitem__ = _getitem  # type: ignore[method-assign, assignment]
     MaskedTensor.__setitem__ = _setitem  # type: ignore[method-assign, assignment]
     for name in ("real", "imag"):
-        setattr(MaskedTensor, name, _property(getattr(torch, name)))
+        setattr(MaskedTensor, name, property(_unary(getattr(torch, name))))

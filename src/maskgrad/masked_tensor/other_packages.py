@@ -32,28 +32,17 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Risk:
-    """A part of a package that is wrong on MaskedTensors without an error.
+    """A part of a package that is wrong on MaskedTensors without an error."""
 
-    Attributes:
-        module: a regular expression: the module that has it.
-        what: what goes wrong.
-        has: whether a loaded module of that name has it.
-        used: an object of the module that is true once the part is in use, if loading it says nothing.
-    """
-
-    module: str
+    module: str  # a regular expression: the module that has it
     what: str
-    has: Callable[[ModuleType], bool] = lambda _: True
-    used: Callable[[ModuleType], object] = lambda _: True
+    #: an object that is true if a loaded module of that name has it and uses it; looked at again while it is not
+    has: Callable[[ModuleType], object] = lambda _: True
 
 
 def _shared_by_accelerators(module: ModuleType) -> object:
     """A dictionary, empty until a program makes an Accelerator: transformers imports accelerate, too."""
     return getattr(getattr(module, "PartialState", None), "_shared_state", True)
-
-
-def _balances_experts(module: ModuleType) -> bool:
-    return "load_balancing_loss_func" in vars(module)
 
 
 def _generates(module: ModuleType) -> bool:
@@ -71,7 +60,7 @@ WRONG_IN_SILENCE = {
         Risk(
             r"accelerate\.state",
             "an Accelerator leaves MaskedTensors whole where it takes parts of a batch",
-            used=_shared_by_accelerators,
+            _shared_by_accelerators,
         ),
     ),
     "ignite": (Risk(r"ignite\.metrics\.metric", _METRICS),),
@@ -86,8 +75,12 @@ WRONG_IN_SILENCE = {
     "torchmetrics": (Risk(r"torchmetrics\.metric", _METRICS),),
     "torchvision": (Risk(r"torchvision\.transforms\.v2", "transforms move the values and not the mask"),),
     "transformers": (
-        Risk(_MODEL, "the auxiliary loss of its experts counts unspecified tokens", has=_balances_experts),
-        Risk(_MODEL, "generate() appends tokens behind the padding of shorter sequences", has=_generates),
+        Risk(
+            _MODEL,
+            "the auxiliary loss of its experts counts unspecified tokens",
+            lambda module: hasattr(module, "load_balancing_loss_func"),
+        ),
+        Risk(_MODEL, "generate() appends tokens behind the padding of shorter sequences", _generates),
         Risk(r"transformers\.data\.data_collator", "collators read lists of numbers"),
     ),
 }
@@ -132,14 +125,12 @@ def _new_risks(package: str) -> Iterator[str]:
     ]
     for risk in WRONG_IN_SILENCE[package]:
         for name, module in loaded if risk not in _settled else ():
-            if not re.fullmatch(risk.module, name) or not risk.has(module):
-                continue
-            used = risk.used(module)
-            if used:
-                _settled.add(risk)
-                yield f"{name} ({risk.what})"
-                break
-            _unused.append(used)
+            if re.fullmatch(risk.module, name):
+                if found := risk.has(module):
+                    _settled.add(risk)
+                    yield f"{name} ({risk.what})"
+                    break
+                _unused.append(found)
 
 
 def level_of_user() -> int:
@@ -152,17 +143,13 @@ def level_of_user() -> int:
 
 def settle(packages: Iterable[str]) -> None:
     """Do not warn about these packages: they are installed."""
-    _settled.update(_risks_of(packages))
+    _settled.update(risk for package in packages for risk in WRONG_IN_SILENCE.get(package, ()))
 
 
 def unsettle(package: str) -> None:
     """Warn about this package again when the next MaskedTensor is created."""
-    _settled.difference_update(_risks_of([package]))
+    _settled.difference_update(WRONG_IN_SILENCE.get(package, ()))
     _seen[0] = 0
-
-
-def _risks_of(packages: Iterable[str]) -> Iterator[Risk]:
-    return (risk for package in packages for risk in WRONG_IN_SILENCE.get(package, ()))
 
 
 def register_einops() -> None:
@@ -176,12 +163,6 @@ def register_einops() -> None:
 
         def is_appropriate_type(self, tensor: Any) -> bool:
             return isinstance(tensor, MaskedTensor)
-
-        def from_numpy(self, x: Any) -> Any:
-            raise NotImplementedError("NumPy arrays have no mask; use mg.from_numpy")
-
-        def to_numpy(self, x: Any) -> Any:
-            return x.to_numpy()
 
     # einops keeps weak references
     _backends.append(MaskedBackend)

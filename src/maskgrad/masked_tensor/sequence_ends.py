@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
+
 import torch
 from torch import Tensor
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.mode import can_read
-from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged, of_lengths, rows_at
 from maskgrad.semantics.jagged.sequences import ends
 from maskgrad.semantics.own_sizes import blocks, own_sizes
+
+if TYPE_CHECKING:
+    from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["METHODS"]
 
@@ -22,22 +27,34 @@ CLOSE_GAPS = (
 )
 
 
-def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor:
-    """Return the first ``n`` positions of each sequence; without ``n`` its first specified one.
+SHARED = """
 
     Args:
         self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
             mask may have holes.
-        n: number of positions; all of a shorter sequence.
+        n: number of positions; a shorter sequence has all of them, or none.
         dim: the dimension of the positions.
 
     Returns:
-        MaskedTensor with ``min(n, T)`` positions, jagged if ``x`` is; without ``n`` without that dimension, and
-        unspecified where a sequence is empty. Gradient: reaches these positions.
+        MaskedTensor with as many positions as remain of the longest possible sequence, moved to the front, jagged if
+        ``x`` is; without ``n`` without that dimension, and unspecified where a sequence is empty. Gradient: reaches
+        these positions.
 
     Raises:
         TypeError, ValueError: ``n`` is not a number of positions.
         UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+"""
+F = TypeVar("F", bound=Callable[..., MaskedTensor])
+
+
+def _documented(function: F) -> F:
+    function.__doc__ = (function.__doc__ or "").rstrip() + SHARED
+    return function
+
+
+@_documented
+def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor:
+    """Return the first ``n`` positions of each sequence; without ``n`` its first specified one.
 
     Dense equivalent: ``x[b, :n]`` for each sequence separately.
 
@@ -53,51 +70,25 @@ def first(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTenso
     return _one(self, dim, last=False) if n is None else _some(self, "first", n, dim)
 
 
+@_documented
 def last(self: MaskedTensor, n: int | None = None, dim: int = 1) -> MaskedTensor:
-    """Return the last ``n`` positions of each sequence, moved to the front; without ``n`` its last specified one.
-
-    Args:
-        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end. Without ``n`` the
-            mask may have holes.
-        n: number of positions; all of a shorter sequence.
-        dim: the dimension of the positions.
-
-    Returns:
-        MaskedTensor with ``min(n, T)`` positions, jagged if ``x`` is; without ``n`` without that dimension, and
-        unspecified where a sequence is empty. Gradient: reaches these positions.
-
-    Raises:
-        TypeError, ValueError: ``n`` is not a number of positions.
-        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+    """Return the last ``n`` positions of each sequence; without ``n`` its last specified one.
 
     Dense equivalent: ``x[b, -n:]`` for each sequence separately.
 
     Example:
         >>> import torch, maskgrad as mg
         >>> x = mg.from_lengths(torch.arange(6.).reshape(2, 3), torch.tensor([3, 1]))
-        >>> x.last(2)
-        masked([[1., 2.],
-                [3., --]])
-        >>> x.last()
-        masked([2., 3.])
+        >>> x.last(2), x.last()
+        (masked([[1., 2.],
+                [3., --]]), masked([2., 3.]))
     """
     return _one(self, dim, last=True) if n is None else _some(self, "last", n, dim)
 
 
+@_documented
 def drop_first(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
-    """Return all but the first ``n`` positions of each sequence, moved to the front.
-
-    Args:
-        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
-        n: number of positions; a shorter sequence becomes empty.
-        dim: the dimension of the positions.
-
-    Returns:
-        MaskedTensor with ``T - n`` positions, at least 0, jagged if ``x`` is. Gradient: reaches these positions.
-
-    Raises:
-        TypeError, ValueError: ``n`` is not a number of positions.
-        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
+    """Return all but the first ``n`` positions of each sequence.
 
     Dense equivalent: ``x[b, n:]`` for each sequence separately.
 
@@ -111,20 +102,9 @@ def drop_first(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
     return _some(self, "drop_first", n, dim)
 
 
+@_documented
 def drop_last(self: MaskedTensor, n: int, dim: int = 1) -> MaskedTensor:
     """Return all but the last ``n`` positions of each sequence.
-
-    Args:
-        self: a MaskedTensor, jagged or with a Boolean mask of sequences that are padded at the end.
-        n: number of positions; a shorter sequence becomes empty.
-        dim: the dimension of the positions.
-
-    Returns:
-        MaskedTensor with ``T - n`` positions, at least 0, jagged if ``x`` is. Gradient: reaches these positions.
-
-    Raises:
-        TypeError, ValueError: ``n`` is not a number of positions.
-        UndefinedOnMaskedError: the mask has holes (in eager mode on the CPU; elsewhere a sequence ends at its first).
 
     Dense equivalent: ``x[b, :max(len(x[b]) - n, 0)]`` for each sequence separately.
 
@@ -149,20 +129,11 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
     total = x.shape[dim]
     size = min(n, total) if name in ("first", "last") else max(total - n, 0)
     stored = stored_of(x)
-    if (
-        is_jagged(stored)
-        and not stored.pattern.is_flat
-        and stored.pattern.at[-1] == dim
-        and can_read(x._values)
-    ):
+    if _is_ragged(stored, dim) and can_read(x._values):
         pattern = stored.pattern
-
-        def made() -> tuple[JaggedPattern, Tensor]:
-            start, length = _within(name, pattern.lengths(), n)
-            shorter = of_lengths(length, (*pattern.sizes[:-1], size), pattern.at)
-            return shorter, rows_at(pattern.offsets[:-1] + start, shorter)
-
-        shorter, rows = pattern.remembered((name, n), made)
+        start, length = _within(name, pattern.lengths(), n)
+        shorter = of_lengths(length, (*pattern.sizes[:-1], size), pattern.at)
+        rows = rows_at(pattern.offsets[:-1] + start, shorter)
         return MaskedTensor(x._values.index_select(0, rows), shorter)
     values, mask = x._dense()
     (length,) = own_sizes(f"x.{name}(n)", CLOSE_GAPS, mask, (dim,))
@@ -176,6 +147,10 @@ def _some(x: MaskedTensor, name: str, n: int, dim: int) -> MaskedTensor:
     return of_entries(found, blocks((length,), (dim,), found.shape).expand(found.shape))
 
 
+def _is_ragged(stored: object, dim: int) -> TypeGuard[Jagged]:
+    return is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim
+
+
 def _within(name: str, length: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Return the start and length of the requested part of each sequence."""
     part = length.clamp(max=n) if name in ("first", "last") else (length - n).clamp(min=0)
@@ -187,7 +162,7 @@ def _one(x: MaskedTensor, dim: int, last: bool) -> MaskedTensor:
     """Return the first or last specified position of each sequence, without their dimension."""
     dim = as_dim(dim, len(x.shape))
     stored = stored_of(x)
-    if is_jagged(stored) and not stored.pattern.is_flat and stored.pattern.at[-1] == dim:
+    if _is_ragged(stored, dim):
         rows, some = ends(stored.pattern, last)
         return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
     values, mask = x._dense()

@@ -70,7 +70,8 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
 
     Raises:
         TypeError: a sequence is not a tensor, or their dtypes differ.
-        ValueError: there are no sequences, or their features or devices differ.
+        ValueError: there are no sequences.
+        RuntimeError: their features or devices differ.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)``.
 
@@ -84,13 +85,8 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     """
     notice_packages()
     check_layout(layout)
-    if not isinstance(sequences, Iterable) or isinstance(sequences, (str, Mapping)) or _ndim(sequences) == 1:
-        remedy = "[sequence]" if _ndim(sequences) == 1 else "[torch.tensor([1., 2.]), torch.tensor([3.])]"
-        raise TypeError(
-            f"sequences must be a list of tensors (length, *features), found {_found(sequences)}; write "
-            f"mg.from_sequences({remedy})"
-        )
-    parts = list(sequences)
+    is_list = isinstance(sequences, Iterable) and not isinstance(sequences, (str, Mapping))
+    parts = list(sequences) if is_list and _ndim(sequences) != 0 else [sequences]
     if not parts:
         raise ValueError(
             "sequences must not be empty, as features and dtype would be unknown; use mg.from_offsets"
@@ -104,11 +100,6 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
         if part.dtype != parts[0].dtype:
             raise TypeError(
                 f"sequences must have one dtype, found {parts[0].dtype} and, at {i}, {part.dtype}; use .to(dtype)"
-            )
-        if part.shape[1:] != parts[0].shape[1:] or part.device != parts[0].device:
-            raise ValueError(
-                f"sequences must have the same features and device, found {tuple(parts[0].shape[1:])} on "
-                f"{parts[0].device} and, at {i}, {tuple(part.shape[1:])} on {part.device}"
             )
     lengths = [part.shape[0] for part in parts]
     offsets = torch.tensor([0, *lengths], device=parts[0].device).cumsum(0)

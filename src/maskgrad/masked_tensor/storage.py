@@ -13,7 +13,6 @@ from maskgrad import kernels
 from maskgrad.masked_tensor.other_packages import notice_packages
 from maskgrad.masked_tensor.sparse_leaves import entries_of, lines_in, torch_tensor_of
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
-from maskgrad.mode import can_read
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern
 from maskgrad.patterns.checks import check_pattern, check_places
 from maskgrad.patterns.conversion import BLOCKED, LAYOUTS, pattern_of_places
@@ -212,8 +211,6 @@ def compressed(self: MaskedTensor) -> Tensor:
     keys = ravel_multi_index(coordinates, sizes)
     if isinstance(self._pattern, JaggedPattern) and self._pattern.is_canonical:
         return entries
-    if can_read(keys) and not bool((keys[1:] <= keys[:-1]).any()):
-        return entries
     return entries[torch.argsort(keys)]
 
 
@@ -237,6 +234,7 @@ READ: dict[str, tuple[tuple[torch.layout, ...], Callable[[Tensor, Any], Any]]] =
     "ccol_indices": ((CSC, BSC), lambda _, pattern: pattern.pointers),
     "row_indices": ((CSC, BSC), lambda _, pattern: pattern.positions),
     "is_coalesced": ((COO,), lambda _, __: True),
+    "coalesce": ((COO,), MaskedTensor),
     "_nnz": (SPARSE, lambda _, pattern: _listed(pattern).shape[-1]),
 }
 
@@ -261,16 +259,6 @@ def _reader(name: str) -> Callable[[MaskedTensor], Any]:
         f"``torch.Tensor.{name}``: the memory of the tensor itself; indices must not be modified."
     )
     return method
-
-
-def coalesce(self: MaskedTensor) -> MaskedTensor:
-    """Return the tensor itself, which has no duplicate indices (``torch.Tensor.coalesce``)."""
-    if self.layout != torch.sparse_coo:
-        raise RuntimeError(
-            f"x.coalesce() needs layout torch.sparse_coo, found {self.layout}; entries of a MaskedTensor are never "
-            "stored twice: use x itself, or x.to_sparse()"
-        )
-    return self
 
 
 def sparse_dim(self: MaskedTensor) -> int:
@@ -303,16 +291,7 @@ def _converter(layout: torch.layout) -> Callable[..., MaskedTensor]:
 
 def methods() -> dict[str, Callable[..., Any]]:
     """Return the methods of MaskedTensor defined here, by name, with those of torch's sparse tensors."""
-    written = (
-        to_sparse,
-        to_dense,
-        to_sparse_tensor,
-        compressed,
-        num_specified,
-        coalesce,
-        sparse_dim,
-        dense_dim,
-    )
+    written = to_sparse, to_dense, to_sparse_tensor, compressed, num_specified, sparse_dim, dense_dim
     found: dict[str, Callable[..., Any]] = {name: _reader(name) for name in READ}
     found |= {f"to_{str(layout).removeprefix('torch.')}": _converter(layout) for layout in SPARSE}
     for name, method in found.items():

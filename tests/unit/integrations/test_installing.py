@@ -335,9 +335,6 @@ def test_the_backend_of_einops(package: ModuleType, monkeypatch: pytest.MonkeyPa
         assert found.framework_name in sys.modules
         assert found().is_appropriate_type(x())
         assert not found().is_appropriate_type(torch.ones(1))
-        assert found().to_numpy(x()).mask.tolist() == [False, True]
-        with pytest.raises(NotImplementedError, match=r"mg\.from_numpy"):
-            found().from_numpy(None)
     finally:
         for name, module in before.items():
             if module is None:

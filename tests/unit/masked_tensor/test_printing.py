@@ -103,37 +103,6 @@ def test_printing_inside_a_transformation_does_not_crash() -> None:
     assert "shape=(3,)" in texts[0][0]
 
 
-class TestHtml:
-    CELL = '<td style="color:#999">--</td>'
-
-    def test_a_vector_is_a_row(self) -> None:
-        assert poisoned([1.0, None], F32)._repr_html_() == (
-            "<table><caption style='white-space: nowrap'>masked (2,), torch.float32, 1 of 2 entries specified</caption>"
-            "<tr><th></th><th>0</th><th>1</th></tr>"
-            f"<tr><th>0</th><td>1.</td>{self.CELL}</tr></table>"
-        )
-
-    def test_a_matrix_is_a_table(self) -> None:
-        table = poisoned([[1, None], [None, 4]], torch.int64)._repr_html_()
-        assert f"<tr><th>0</th><td>1</td>{self.CELL}</tr><tr><th>1</th>{self.CELL}<td>4</td></tr>" in table
-
-    def test_other_ranks_are_text_with_markup_escaped(self) -> None:
-        x = poisoned([[[1.0, None]]], F32, requires_grad=True) * 2
-        assert x._repr_html_() == "<pre>masked([[[2., --]]], grad_fn=&lt;MulBackward0&gt;)</pre>"
-        assert poisoned(None, F32)._repr_html_() == "<pre>masked(--)</pre>"
-        assert mg.masked(torch.zeros(0))._repr_html_() == "<pre>masked([])</pre>"
-
-    def test_large_tables_lose_their_middle(self) -> None:
-        data = torch.arange(25 * 14).reshape(25, 14)
-        table = mg.masked(data, torch.arange(14)[None] != 0)._repr_html_()
-        assert table.count("<tr>") == 1 + 20 + 1
-        assert "<th>5</th><th>…</th><th>8</th>" in table
-        assert "<tr><td>⋮</td></tr>" in table
-        assert "<td>349</td>" in table
-        assert "<td>6</td>" not in table
-        assert "325 of 350 entries specified" in table
-
-
 def test_the_number_of_entries_of_a_huge_sparse_tensor():
     x = mg.from_sparse(torch.sparse_coo_tensor(torch.tensor([[3]]), torch.ones(1), (10**12,)))
     assert f"1 of {10**24} entries" in repr(torch.outer(x, x))
