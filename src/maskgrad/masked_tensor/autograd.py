@@ -35,7 +35,6 @@ def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
 
 
 def borrowed(pattern: Pattern) -> Pattern:
-    """Return the pattern for other values at the same entries."""
     return pattern.for_other_values() if isinstance(pattern, BooleanPattern) else pattern
 
 

@@ -19,6 +19,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.masked_tensor.writing import (
     keep_masks,
     makes_views,
+    masked_in,
     pattern_of_result,
     recorded,
     write_result,
@@ -155,10 +156,11 @@ def call(
     if flag is not None and len(args) > flag:
         in_place = bool(args[flag]) or in_place
         args = (*args[:flag], False, *args[flag + 1 :])
-    if operation.name in WRITING:
-        for value in (*args, *[kwargs[name] for name in VALUES & kwargs.keys()]):
-            if type(value) in NO_VALUES:
-                refuse_to_write(value)
+    for value in (
+        (*args, *[kwargs[name] for name in VALUES & kwargs.keys()]) if operation.name in WRITING else ()
+    ):
+        if type(value) in NO_VALUES:
+            refuse_to_write(value)
     if kwargs:
         in_place = kwargs.get("inplace", False) or in_place
         out = kwargs.get("out")
@@ -176,15 +178,17 @@ def call(
     result = body(function, plain, kwargs)
     if operation.number is not None:
         result = operation.number.of(result, plain, kwargs)
+    sources = masked_in((*args, *named))
     if torch.is_grad_enabled() and not makes_views(operation, args):
-        keep_masks((*args, *named))
+        keep_masks(sources)
     if in_place or out is not None:
         reshapes = operation.family == "views"  # squeeze_, t_, …
         return write_result(given[0] if in_place else out, result, function, reshapes)
-    return wrap(
-        result,
-        lambda v, m: masked_tensor.MaskedTensor(v, pattern_of_result(operation, (*args, *named), v, m)),
-    )
+
+    def make(values: Tensor, mask: Tensor) -> MaskedTensor:
+        return masked_tensor.MaskedTensor(values, pattern_of_result(operation, args, sources, values, mask))
+
+    return make(*result) if type(result) is Entries else wrap(result, make)
 
 
 def _stored_in(arguments: Iterable[Any]) -> list[StoredEntries]:

@@ -45,8 +45,7 @@ def text(x: MaskedTensor) -> str:
         if math.prod(x.shape) <= SMALL:
             return text(x.to_dense().detach())[:-1] + end
         return f"masked({values.numel()} of {math.prod(x.shape)} entries, shape={tuple(x.shape)}{end}"
-    mask = x._pattern.mask
-    flat, known = values.detach().reshape(-1), mask.reshape(-1)
+    flat, known = values.detach().reshape(-1), x._pattern.mask.reshape(-1)
     places = np.arange(flat.numel()).reshape(tuple(values.shape))
     visible: list[int] = []
     prefix = "masked("

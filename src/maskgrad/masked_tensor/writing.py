@@ -7,7 +7,7 @@ write, unless only one MaskedTensor and its views hold it (its :class:`~maskgrad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -53,18 +53,20 @@ def makes_views(operation: Operation, args: tuple[Any, ...]) -> bool:
     return not (operation.name in COPIES or operation.name.endswith("_copy") or "shuffle" in operation.name)
 
 
-def pattern_of_result(operation: Operation, arguments: Any, values: Tensor, mask: Tensor) -> BooleanPattern:
+def pattern_of_result(
+    operation: Operation, args: Any, sources: Iterable[MaskedTensor], values: Tensor, mask: Tensor
+) -> BooleanPattern:
     """Return the pattern of a result: of a view, that of the operand whose memory it has; else the mask is shared."""
     how = mode()
+    views = operation.family != "elementwise" or operation.name in VIEWS_OF_NUMBERS
+    # in a graph and in a transform, memory cannot be compared
+    unknown = how != "eager" and makes_views(operation, args)
     if how != "eager" and operation.name == "clone":  # its mask is a copy, which views can write
         mask = mask.clone()
         return BooleanPattern(mask, MaskStorage(mask, copy_before_write=False))
-    # in a graph and in a transform, memory cannot be compared
-    views = operation.name in VIEWS_OF_NUMBERS or operation.family != "elementwise"
-    unknown = how != "eager" and makes_views(operation, arguments)
-    for source in masked_in(arguments):
+    for source in sources:
         pattern = source._pattern
-        if not isinstance(pattern, BooleanPattern):
+        if type(pattern) is not BooleanPattern:
             continue
         if values is source._values or (views and how not in TRACED and same_memory(values, source._values)):
             return pattern.alias(mask) if how in TRACED else pattern.of_view(mask)
@@ -77,14 +79,16 @@ def pattern_of_result(operation: Operation, arguments: Any, values: Tensor, mask
     return BooleanPattern(mask)
 
 
-def masked_in(arguments: Any) -> Iterator[MaskedTensor]:
-    """Yield the MaskedTensors among arguments, and in lists and tuples."""
+def masked_in(arguments: Any) -> list[MaskedTensor]:
+    """Return the MaskedTensors among arguments, and in lists and tuples."""
+    found: list[MaskedTensor] = []
     for argument in arguments:
         kind = type(argument)
         if kind is MaskedTensor:
-            yield argument
+            found.append(argument)
         elif kind is list or kind is tuple:
-            yield from masked_in(argument)
+            found += masked_in(argument)
+    return found
 
 
 def write_entries(target: MaskedTensor, values: Tensor, mask: Tensor) -> None:
@@ -166,11 +170,12 @@ def _is_whole(target: MaskedTensor, storage: MaskStorage, wanted: Tensor | None)
     return sharers(storage.whole) == sharers(mask) and torch.equal(one.expand_as(wanted), wanted)
 
 
-def keep_masks(arguments: Any) -> None:
+def keep_masks(sources: Iterable[MaskedTensor]) -> None:
     """Let later writes copy the masks of the operands, which the graph may have saved. Views save none."""
-    for source in masked_in(arguments):
-        if type(source._pattern) is BooleanPattern:
-            source._pattern.keep()
+    for source in sources:
+        pattern = source._pattern
+        if type(pattern) is BooleanPattern and pattern._storage is not None:  # else its first write copies it
+            pattern.keep()
 
 
 def recorded(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

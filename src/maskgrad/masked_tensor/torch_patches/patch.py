@@ -18,16 +18,7 @@ from typing import Any
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
-__all__ = [
-    "HOLDS",
-    "WAITS",
-    "Patch",
-    "after_import",
-    "apply",
-    "exchange",
-    "look_for",
-    "refuse",
-]
+__all__ = ["HOLDS", "WAITS", "Patch", "after_import", "apply", "exchange", "look_for", "refuse"]
 
 HOLDS = "holds"
 #: a module imported later (Dynamo by the first ``torch.compile``) is patched then

@@ -140,11 +140,7 @@ PATCHES: tuple[Patch, ...] = (
         test=f"{_UNIT}/test_function_transforms.py",
     ),
     _replaced(
-        (
-            "torch.distributions.distribution.Distribution._validate_sample",
-            "self value",
-            distributions.validate_sample,
-        ),
+        ("torch.distributions.Distribution._validate_sample", "self value", distributions.validate_sample),
         reason="takes tensors only, by type",
         without="distributions refuse MaskedTensors as values; make them with validate_args=False",
         test=f"{_UNIT}/test_distributions.py::test_log_probabilities",
