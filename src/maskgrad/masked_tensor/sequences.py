@@ -85,6 +85,10 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     """
     notice_packages()
     check_layout(layout)
+    if _ndim(sequences) == 1:
+        raise TypeError(
+            "sequences must be a list of tensors, found a 1-d tensor; write mg.from_sequences([sequence])"
+        )
     is_list = isinstance(sequences, Iterable) and not isinstance(sequences, (str, Mapping))
     parts = list(sequences) if is_list and _ndim(sequences) != 0 else [sequences]
     if not parts:
