@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -72,12 +71,10 @@ def compare(
     *,
     exact: bool = False,
     count: int | None = None,
-    real: Mapping[str, Padding] = MappingProxyType({}),
 ) -> Difference:
     """Loss and gradients of two runs: more than rounding, or ``exact``; a gradient that is absent counts as zero.
 
-    If ``count`` rows change places, gradients that have them along a dimension move with them. Gradients of the batch
-    itself count where it is ``real``.
+    If ``count`` rows change places, gradients that have them along a dimension move with them.
     """
     difference = Difference()
     if before.loss is not None and after.loss is not None and before.loss.numel() == 1:
@@ -99,11 +96,7 @@ def compare(
     # what cancels in a small gradient is as large as elsewhere
     scale = _SMALL * max(filter(math.isfinite, sizes), default=0.0)
     for name, (ours, other) in apart.items():
-        a, b = dense(ours), dense(other)
-        if name in real:
-            where = real[name].entries(a)
-            a, b = a[where], b[where]
-        worst = difference.add(a, b, scale, exact=exact)
+        worst = difference.add(dense(ours), dense(other), scale, exact=exact)
         if worst is not None:
             difference.gradients[name] = worst
     return difference
@@ -116,13 +109,17 @@ def compare_twins(
 
     What is no scalar, such as the root of a backward pass inside a checkpoint, may hold padding: its gradients tell.
     """
-    keys = {id(tensor_of(held)): key for key, held in fields(batch).items()}
     by_key = {padding.key: padding for padding in paddings}
-    real = {name: by_key.get(keys.get(id(leaf))) for name, leaf in outcome.leaves.items()}
+    by_id = {id(tensor_of(held)): by_key.get(key) for key, held in fields(batch).items()}
+    real = {name: padding for name, leaf in outcome.leaves.items() if (padding := by_id.get(id(leaf)))}
+
+    def counted(name: str, gradient: Tensor) -> Tensor:
+        return gradient[real[name].entries(gradient)] if name in real else gradient
+
+    twins = {name: counted(name, mode.other(gradient)) for name, gradient in outcome.gradients.items()}
+    gradients = {name: counted(name, gradient) for name, gradient in outcome.gradients.items()}
     loss = None if outcome.loss is None else mode.other(outcome.loss)
-    twins = Outcome(loss, {name: mode.other(gradient) for name, gradient in outcome.gradients.items()})
-    known = {name: padding for name, padding in real.items() if padding is not None}
-    return compare(outcome, twins, exact=True, real=known)
+    return compare(Outcome(outcome.loss, gradients), Outcome(loss, twins), exact=True)
 
 
 def ends_of(outcome: Outcome, difference: Difference) -> list[Tensor]:

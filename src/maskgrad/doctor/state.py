@@ -124,7 +124,7 @@ class State:
         #: puts back one thing each, in this order
         self._undo: list[Callable[[], Any]] = []
         self._leaves: dict[int, Tensor] = {}
-        self._modules: dict[int, nn.Module] = {}
+        self._modules: set[int] = set()
         #: that have made a step
         self._optimizers: list[Any] = []
         self._keep: Callable[[Tensor], None] | None = None
@@ -135,7 +135,7 @@ class State:
         if all(id(thing) in self._modules for thing in things):
             return
         leaves, counters, modules = objects_with_state(*things)
-        own = []
+        own: list[Callable[[], Any]] = []
         for leaf in leaves:
             if id(leaf) in self._leaves:
                 continue
@@ -147,15 +147,16 @@ class State:
             else:
                 counters.append(rows)
                 # rows that their own optimizer has written last, and not a load
-                own += [partial(_own, leaf, rows)] if rows.version == leaf._version else []
+                if rows.version == leaf._version:
+                    own.append(lambda leaf=leaf, rows=rows: setattr(rows, "version", leaf._version))
             if self._keep is not None:
                 leaf.grad = None
-        for thing in counters:
-            self._undo.append(partial(_refill_deeply, vars(thing), _copied(vars(thing))))
+        for table, before in [(vars(thing), _copied(vars(thing))) for thing in counters]:
+            self._undo.append(lambda table=table, before=before: _refill(table, _copied(before)))
         self._undo += own
         for module in modules:
             if id(module) not in self._modules:
-                self._modules[id(module)] = module
+                self._modules.add(id(module))
                 self._add_module(module)
 
     def _add_module(self, module: nn.Module) -> None:
@@ -211,17 +212,9 @@ class State:
         np.random.set_state(self._random[2])  # noqa: NPY002
 
 
-def _own(leaf: Tensor, rows: Any) -> None:
-    rows.version = leaf._version
-
-
 def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:
     table.clear()
     table.update(before)
-
-
-def _refill_deeply(table: dict[Any, Any], before: dict[Any, Any]) -> None:
-    _refill(table, _copied(before))
 
 
 def _refill_hooks(param: nn.Parameter, before: dict[str, dict[Any, Any]]) -> None:

@@ -35,10 +35,6 @@ __all__ = ["SENT", "Twins"]
 #: why what other ranks send was not tracked
 SENT = "data that depends on padding is sent to other ranks and not tracked there"
 
-#: bytes; twins up to this size may outlive their tensors for a while
-_SMALL = 2**14
-
-
 _ORDERS = {"lt", "le", "gt", "ge"}
 
 
@@ -90,7 +86,7 @@ class Twins(Guarded):
             self.forget(key)
             self._storages[key] = (StorageWeakRef(memory), storage, whole)
             self._fresh += 1
-            if self._fresh > max(len(self._storages) // 8, 0 if storage.nbytes() > _SMALL else 16):
+            if self._fresh > len(self._storages) // 8:
                 self._fresh = 0  # twins of tensors that are gone take memory
                 for gone in [key for key, entry in self._storages.items() if entry[0].expired()]:
                     self.forget(gone)
