@@ -193,12 +193,8 @@ class Twins(Guarded):
                     self.note_not_followed(facts.name, "a Python number depends on the padding")
             elif targets and key_of(output) in targets:
                 continue
-            elif output.shape != twin.shape:
-                self.note_not_followed(
-                    call.facts.name, f"the shape {tuple(output.shape)} depends on the padding"
-                )
             elif index in facts.workspaces or not same(output, twin):
-                self.set_twin(output, twin, sentinel=marked)
+                self._take(call, output, twin, sentinel=marked)
                 if index in facts.workspaces:
                     self._workspaces.add(key_of(output) or 0)
         for tensor in written:
@@ -207,6 +203,13 @@ class Twins(Guarded):
             self._drop_equal_copy(tensor)
         self.twinned(call, result, before)
         return result
+
+    def _take(self, call: Operated, output: Tensor, twin: Tensor, *, sentinel: bool = False) -> None:
+        if output.shape == twin.shape:
+            self.set_twin(output, twin, sentinel=sentinel)
+        else:
+            why = f"the shape {tuple(output.shape)} depends on the padding"
+            self.note_not_followed(call.facts.name, why)
 
     def _seen(
         self, call: Operated, with_twin: list[Tensor], twins: dict[int, Tensor]
@@ -269,13 +272,8 @@ class Twins(Guarded):
         if not any(key_of(tensor) is None and tensor in self._others for tensor in call.inputs):
             return
         twins = call.func(*mapped(self.other, call.args), **mapped(self.other, call.kwargs))
-        for output, twin in zip(flat(result), flat(twins), strict=False):
-            if isinstance(output, Tensor) and output.shape != twin.shape:
-                self.note_not_followed(
-                    call.facts.name, f"the shape {tuple(output.shape)} depends on the padding"
-                )
-            elif isinstance(output, Tensor):
-                self.set_twin(output, twin)
+        for output, twin in zip(tensors_in(result), tensors_in(twins), strict=False):
+            self._take(call, output, twin)
 
 
 def _tells_padding(call: Operated, tensor: Tensor, twin: Tensor) -> bool:
