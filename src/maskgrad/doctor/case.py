@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
-
 from maskgrad.doctor.batches import Key, fields, tensor_of
 from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Note
@@ -108,14 +106,11 @@ def randomize_padding(
         other = other_contents(tensor, real, kind, seed)
         if other is None:
             continue
-        mode.set_twin(tensor, other, sentinel=_is_sentinel(tensor, real))
+        padded = tensor[~real]
+        # integers, and numbers that are all the same: a program may test for what stands there
+        sentinel = not tensor.is_floating_point() or bool((padded == padded[:1]).all())
+        mode.set_twin(tensor, other, sentinel=sentinel)
         if isinstance(mode, Recorder):
             mode.validity.set(tensor, real)
         done.append(padding.key)
     return done
-
-
-def _is_sentinel(tensor: Tensor, real: Tensor) -> bool:
-    """Integers, and numbers that are all the same: a program may test for what stands there."""
-    padded = tensor[~real]
-    return not tensor.is_floating_point() or bool((padded == padded[:1]).all())
