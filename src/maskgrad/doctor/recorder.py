@@ -294,7 +294,7 @@ class Recorder(Twins):
             unequal = [self._differing(output, None) for output in outputs]
             share = max(float(entries.sum()) / max(entries.numel(), 1) for entries in unequal)
             if share:
-                before = self._who_wrote([source]), self.is_bad(source), []
+                before: Any = self._who_wrote([source]), self.is_bad(source), []
                 self._add(call, outputs, before, share, tuple(outputs[0].shape), keep=True)
         for output in outputs:
             self.validity.slice(output)

@@ -124,6 +124,8 @@ class State:
         #: puts back one thing each, in this order
         self._undo: list[Callable[[], Any]] = []
         self._leaves: dict[int, Tensor] = {}
+        #: rows that their own optimizer has written last, and not a load
+        self._own: list[tuple[Tensor, Any]] = []
         self._modules: set[int] = set()
         #: that have made a step
         self._optimizers: list[Any] = []
@@ -135,7 +137,6 @@ class State:
         if all(id(thing) in self._modules for thing in things):
             return
         leaves, counters, modules = objects_with_state(*things)
-        own: list[Callable[[], Any]] = []
         for leaf in leaves:
             if id(leaf) in self._leaves:
                 continue
@@ -146,18 +147,19 @@ class State:
                 self._undo.append(partial(forget_lazy_rows, leaf))
             else:
                 counters.append(rows)
-                # rows that their own optimizer has written last, and not a load
-                if rows.version == leaf._version:
-                    own.append(lambda leaf=leaf, rows=rows: setattr(rows, "version", leaf._version))
+                self._own += [(leaf, rows)] * (rows.version == leaf._version)
             if self._keep is not None:
                 leaf.grad = None
-        for table, before in [(vars(thing), _copied(vars(thing))) for thing in counters]:
-            self._undo.append(lambda table=table, before=before: _refill(table, _copied(before)))
-        self._undo += own
+        for thing in counters:
+            self._add_counter(vars(thing))
         for module in modules:
             if id(module) not in self._modules:
                 self._modules.add(id(module))
                 self._add_module(module)
+
+    def _add_counter(self, table: dict[str, Any]) -> None:
+        before = _copied(table)
+        self._undo.append(lambda: _refill(table, _copied(before)))
 
     def _add_module(self, module: nn.Module) -> None:
         inside = vars(module)
@@ -207,6 +209,8 @@ class State:
         self._keep = None
         for undo in self._undo:
             undo()
+        for leaf, rows in self._own:
+            rows.version = leaf._version
         set_random_state(self._random[0])
         random.setstate(self._random[1])
         np.random.set_state(self._random[2])  # noqa: NPY002
