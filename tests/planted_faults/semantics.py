@@ -22,8 +22,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the last two dimensions of a sparse batch are taken for the first two",
         "semantics/stored/views.py",
-        "return permute(input, order_after(function, len(input.shape), *args, **kwargs))",
-        "return permute(input, [1, 0, *range(2, len(input.shape))])",
+        "order, sparse = order_after(function, len(input.shape), *args, **kwargs), len(input.sizes)",
+        "order, sparse = [1, 0, *range(2, len(input.shape))], len(input.sizes)",
     ),
     Fault(
         "a layout without a rule computes on stored values alone",

@@ -30,8 +30,7 @@ def complete(self: MaskedTensor, dim: int | tuple[int, ...] = -1) -> MaskedTenso
 
     Returns:
         MaskedTensor of the same shape and values. Jagged stays jagged if all of ``dim`` are features, which are
-        specified together, and otherwise has a Boolean mask; COO, CSR and CSC keep their layout, except for dense
-        dimensions in ``dim``; these and blocks become COO.
+        specified together, and otherwise has a Boolean mask; a sparse layout becomes COO.
 
     Pattern: ``x.mask & x.mask.all(dim, keepdim=True)``. Gradient: passes where the result is specified.
 
@@ -62,7 +61,7 @@ def complete(self: MaskedTensor, dim: int | tuple[int, ...] = -1) -> MaskedTenso
         coordinates, entries, sizes = stored.pattern.coordinates(), stored.entries, stored.sizes
     groups = group(coordinates, sizes, dims)
     kept = (groups.count() == math.prod([sizes[d] for d in dims]))[groups.index]
-    found = from_places(coordinates[:, kept], entries[kept], sizes, stored.pattern)
+    found = from_places(coordinates[:, kept], entries[kept], sizes)
     return MaskedTensor(found.values, found.pattern)
 
 

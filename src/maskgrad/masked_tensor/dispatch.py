@@ -208,11 +208,12 @@ def _rule_for_stored(
 ) -> Callable[..., Any]:
     are_jagged = [type(operand.pattern) is JaggedPattern for operand in operands]
     rule = jagged.rule_for(operation) if all(are_jagged) else listed.rule_for(operation)
-    if rule is None:
+    mixed = (
+        any(are_jagged) and not all(are_jagged) and rule is not operation.body
+    )  # which accepts every layout
+    if rule is None or mixed:
         raise UnsupportedLayoutError(name_of(function), operands[0].pattern.layout)
-    if all(are_jagged) or not any(are_jagged) or rule is operation.body:  # which accepts every layout
-        return rule
-    return jagged.beside_other_layouts(rule)
+    return rule
 
 
 def unwrap(argument: Any) -> Any:

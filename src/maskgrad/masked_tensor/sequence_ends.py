@@ -11,9 +11,9 @@ from torch import Tensor
 from maskgrad.masked_tensor.tensor import MaskedTensor, of_entries, stored_of
 from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dim
+from maskgrad.semantics.jagged.features import ends
 from maskgrad.semantics.jagged.indexing import picked
 from maskgrad.semantics.jagged.rows import is_jagged, of_lengths, rows_at
-from maskgrad.semantics.jagged.sequences import ends
 from maskgrad.semantics.own_sizes import blocks, own_sizes
 
 if TYPE_CHECKING:
@@ -163,8 +163,7 @@ def _one(x: MaskedTensor, dim: int, last: bool) -> MaskedTensor:
     dim = as_dim(dim, len(x.shape))
     stored = stored_of(x)
     if _is_ragged(stored, dim):
-        rows, some = ends(stored.pattern, last)
-        return of_entries(*picked(stored, rows.reshape(-1), some.reshape(-1)))
+        return of_entries(*picked(stored, *ends(stored.pattern, last)))
     values, mask = x._dense()
     size = values.shape[dim]
     if not size:

@@ -43,7 +43,9 @@ FACTORS = ({1: ("j", ""), 2: ("...ij", "i")}, {1: ("j", ""), 2: ("...jk", "k")})
 
 def factors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Operand, Operand, dict[str, Any]]:
     """The two factors of a call, and its options."""
-    tensors: dict[str, Operand] = {k: v for k, v in kwargs.items() if isinstance(v, (Entries, Tensor))}
+    tensors: dict[str, Operand] = {
+        k: v for k, v in kwargs.items() if isinstance(v, Entries) or hasattr(v, "shape")
+    }
     first = [value for name, value in tensors.items() if name in FIRST]
     factors: list[Operand] = [*args, *first, *[v for name, v in tensors.items() if name not in FIRST]]
     left, right = _tensors(factors, 2)

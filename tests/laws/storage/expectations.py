@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tests.laws.storage.layouts import CSC, CSR, Storage
+from tests.laws.storage.layouts import Storage
 
 __all__ = [
     "Operation",
@@ -18,7 +18,6 @@ __all__ = [
     "coo",
     "has_sizes",
     "like_intersection",
-    "like_matrix",
     "of_rank",
     "same",
     "strided",
@@ -81,18 +80,13 @@ def same(storage: Storage, rank: int) -> torch.layout:
     return storage.layout
 
 
-def like_matrix(storage: Storage, rank: int) -> torch.layout:
-    matrices = storage.mask.ndim == 2 and (rank - len(storage.dense) == 2 or rank == 2)
-    return storage.layout if storage.layout in (CSR, CSC) and matrices else torch.sparse_coo
+def coo(storage: Storage, rank: int) -> torch.layout:
+    return torch.sparse_coo
 
 
 def like_intersection(storage: Storage, rank: int) -> torch.layout:
     """The pattern of x stands if the other tensor has all of its places."""
-    return like_matrix(storage, rank) if (storage.mask & ~storage.other().mask).any() else storage.layout
-
-
-def coo(storage: Storage, rank: int) -> torch.layout:
-    return torch.sparse_coo
+    return torch.sparse_coo if (storage.mask & ~storage.other().mask).any() else storage.layout
 
 
 def strided(storage: Storage, rank: int) -> torch.layout:

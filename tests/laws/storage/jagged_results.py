@@ -14,7 +14,7 @@ __all__ = ["layout_of_result"]
 #: Operations that reach along one dimension, and leave each row to itself if that is one of features.
 ALONG = {
     **dict.fromkeys(
-        ("flip", "roll", "select", "x[0]", "x[-1]", "unbind"), 0
+        ("select", "x[0]", "x[-1]", "unbind"), 0
     ),
     **dict.fromkeys(("x[:, 0]",), 1),
     **dict.fromkeys(
@@ -31,8 +31,8 @@ SEQUENCES = {"x[1:]": 0, "x[::2]": 0, "x[tensor]": 0, "x[[2, 0, 2]]": 0, "x[rows
 POSITIONS = {"x[1:]": 0, "x[..., 1:]": -1}
 #: … products over the last dimension, …
 PRODUCTS = ("x @ dense", "dense @ x", "x @ vector", "vector @ x", "x @ batch", "mm", "linear input")
-#: … those that move or repeat sequences, …
-MOVED = {"index_select": -1, "flip": 0, "roll": 0}
+#: … those that choose sequences in any order, …
+MOVED = {"index_select": -1}
 #: … and those that only say where the dimensions stand.
 MOVES = ("mT", "transpose 0 1", "movedim", "unsqueeze 0", "unsqueeze -1", "squeeze", "expand", "x[:, None]", "stack 1",
          "where same", "T", "t", "permute", "unflatten")  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,6 @@ from maskgrad.semantics.jagged.rows import Call, is_jagged, padded
 from maskgrad.semantics.multi_head_attention import DEFAULTS
 from maskgrad.semantics.multi_head_attention import SIGNATURE as MULTI_HEAD
 from maskgrad.semantics.stored.entries import StoredEntries, is_masked
-
-if TYPE_CHECKING:
-    from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = ["multi_head_attention_forward", "scaled_dot_product_attention"]
 
@@ -76,13 +73,12 @@ def _of_sequences(query: Any, key: Any, value: Any) -> bool:
     if not all(map(is_jagged, (query, key, value))):
         return False
     rank, batch = len(query.shape), query.pattern.frame.shape[:-1]
-    for x in (query, key, value):
-        if x.pattern.at not in ((0, rank - 2), (1, 0)) or len(x.shape) != rank or not 3 <= rank <= 4:
-            return False
-        if x.pattern.at[-1] != rank - 2 or x.pattern.frame.shape[:-1] != batch:
-            return False
+    alike = all(
+        x.pattern.at == (0, rank - 2) and len(x.shape) == rank and x.pattern.frame.shape[:-1] == batch
+        for x in (query, key, value)
+    )
     # a key without a value counts in the softmax
-    return same_lengths(key.pattern, value.pattern)
+    return alike and 3 <= rank <= 4 and same_lengths(key.pattern, value.pattern)
 
 
 def multi_head_attention_forward(call: Call) -> Any:
@@ -99,7 +95,7 @@ def multi_head_attention_forward(call: Call) -> Any:
         whole, weights = call.on_padded()
         if dropout_p:  # the same weights must be dropped in both
             return whole, weights
-    rows = _projected(given, query, key, value)
+    rows = _projected(given, query.values, key.values, value.values)
     heads = given["num_heads"]
     length, size = query.shape[0], query.shape[1]
     attn_mask = given.get("attn_mask")
@@ -134,20 +130,11 @@ def _is_plain(given: dict[str, Any], query: Any, key: Any, value: Any) -> bool:
     return fits and key.shape[:2] == value.shape[:2] and same_lengths(key.pattern, value.pattern)
 
 
-def _projected(given: dict[str, Any], query: Jagged, key: Jagged, value: Jagged) -> list[Tensor]:
-    """Rows of queries, keys and values; one product if they are the same tensor."""
+def _projected(given: dict[str, Any], query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """Rows of queries, keys and values, as PyTorch projects them: one product if they are the same tensor."""
     weight, bias = given["in_proj_weight"], given["in_proj_bias"]
-    rows = [query.values, key.values, value.values]
-    if given["use_separate_proj_weight"]:
-        weights = [given[f"{name}_proj_weight"] for name in "qkv"]
-    elif rows[0] is rows[1] and rows[1] is rows[2]:
-        return list(F.linear(rows[0], weight, bias).chunk(3, -1))
-    else:
-        weights = weight.chunk(3)
-        if rows[1] is rows[2]:
-            q, kv = rows[0].shape[-1], 2 * rows[0].shape[-1]
-            biases = (None, None) if bias is None else bias.split([q, kv])
-            both = F.linear(rows[1], weight[q:], biases[1])
-            return [F.linear(rows[0], weights[0], biases[0]), *both.chunk(2, -1)]
+    if not given["use_separate_proj_weight"]:
+        return list(F._in_projection_packed(query, key, value, weight, bias))
+    weights = [given[f"{name}_proj_weight"] for name in "qkv"]
     biases = [None] * 3 if bias is None else bias.chunk(3)
-    return [F.linear(x, w, b) for x, w, b in zip(rows, weights, biases, strict=True)]
+    return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]

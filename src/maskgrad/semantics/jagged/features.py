@@ -1,7 +1,8 @@
-"""Operations along features: rows are independent, so PyTorch's own function is applied to them.
+"""Operations along features and along sequences.
 
-The rows are viewed with the same rank (:func:`in_frame`), so that the function gets its original arguments.
-Operations along the batch or ragged dimension use the padded form (see :mod:`registry`).
+Along features rows are independent: PyTorch's own function is applied to them, viewed with the same rank
+(:func:`in_frame`), so that it gets its original arguments. Reductions and softmax along the ragged dimension are
+over the rows of each sequence, which are contiguous.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.mode import can_read
+from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import HALVES, Entries, as_entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.jagged.rows import (
     Call,
     in_frame,
@@ -24,11 +27,23 @@ from maskgrad.semantics.jagged.rows import (
     trailing,
 )
 from maskgrad.semantics.stored.entries import StoredEntries, attach, is_masked
+from maskgrad.semantics.stored.reductions import of_all
+from maskgrad.semantics.stored.registry import rule_for
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = ["ALONG", "RULES", "along", "degrees_of", "framed", "over_everything", "several_dims"]
+__all__ = [
+    "ALONG",
+    "RULES",
+    "along",
+    "dims_of",
+    "ends",
+    "framed",
+    "over_everything",
+    "over_sequences",
+    "within_sequences",
+]
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:
@@ -49,72 +64,61 @@ def _without(at: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
 ALONG_DIM = ("index", "indices_or_sections")
 
 
-def degrees_of(given: dict[str, Any]) -> float:
-    """Number of entries that give no variance: the degrees of freedom used."""
-    correction = given.get("correction", given.get("unbiased"))
-    return 1.0 if correction is None else float(correction)
-
-
 def _gives_nothing(x: Jagged, dims: tuple[int, ...], signature: str, given: dict[str, Any]) -> bool:
     """Return whether a reduction has too few entries, or a quantile no row."""
-    lost = degrees_of(given) if "unbiased" in signature.split() else 0
-    few = math.prod([x.shape[d] for d in dims]) <= lost
-    return few or ("q" in signature.split() and not x.values.numel())
+    lost = 0.0
+    if "unbiased" in signature:
+        correction = given.get("correction", given.get("unbiased"))
+        lost = 1.0 if correction is None else float(correction)
+    return math.prod([x.shape[d] for d in dims]) <= lost or (" q " in signature and not x.values.numel())
 
 
 #: Reductions that extend PyTorch's (Booleans, infinities). Their own rule is applied to the rows.
 BY_RULE = frozenset(("argmax", "argmin", "var", "std", "var_mean", "std_mean"))
 
 
-def _values_of(result: Any) -> Any:
-    return result.values if isinstance(result, Entries) else tuple([_values_of(part) for part in result])
-
-
-def several_dims(call: Call) -> bool:
-    """Return whether dimensions are separate arguments, as in ``x.flip(0, 2)``."""
-    return call.operation.name == "flip" and len(call.args) > 2
+def dims_of(call: Call) -> tuple[dict[str, Any], tuple[int, ...]] | None:
+    """The arguments, and the dimensions that they name; None if there are none, or other operands are masked."""
+    signature, default, _ = ALONG[call.operation.name]
+    given = call.bound(signature)
+    x, dim = given["input"], given.get("dim", default)
+    if not is_jagged(x) or any(is_masked(v) for k, v in given.items() if k != "input"):
+        return None
+    if dim is None or isinstance(dim, (bool, Tensor)) or (not isinstance(dim, int) and not len(dim)):
+        return None
+    return given, as_dims(dim, len(x.shape))
 
 
 def along(call: Call) -> Any:
     """The rule for functions with an argument ``dim``, if all of these dimensions are features."""
-    signature, default, reduces = ALONG[call.operation.name]
-    given = call.bound(signature)
-    x = given["input"]
-    shared = [given.get(name) for name in ALONG_DIM]
+    signature, _, reduces = ALONG[call.operation.name]
+    found = dims_of(call)
+    if found is None:
+        return None
+    given, dims = found
     others = [
-        v
-        for v in (*call.args, *call.kwargs.values())
-        if (is_masked(v) and v is not x)
-        or (isinstance(v, Tensor) and v.ndim and not any(v is s for s in shared))
-    ]  # which may differ between rows
-    dim = given.get("dim", given.get("dims", default))
-    if others or several_dims(call) or not is_jagged(x) or dim is None or isinstance(dim, (bool, Tensor)):
+        v for k, v in given.items() if k not in ("input", *ALONG_DIM) and isinstance(v, Tensor) and v.ndim
+    ]
+    if others or any(d in given["input"].pattern.at for d in dims):  # which may differ between rows
         return None
-    dims = as_dims(dim, len(x.shape))
-    if (not isinstance(dim, int) and not len(dim)) or any(d in x.pattern.at for d in dims):
-        return None
-    if reduces and _gives_nothing(x, dims, signature, given):
+    if reduces and _gives_nothing(given["input"], dims, signature, given):
         return None
     x, rest, named = call.first()
     at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
     if call.operation.name not in BY_RULE:
         return framed(x, lambda rows: call.function(rows, *rest, **named), at)
     body = call.operation.body
-    return framed(x, lambda rows: _values_of(body(call.function, (as_entries(rows), *rest), named)), at)
+    return framed(
+        x,
+        lambda rows: attach(body(call.function, (as_entries(rows), *rest), named), lambda part: part.values),
+        at,
+    )
 
 
 def row_by_row(call: Call) -> Any:
     """The rule for functions of each row and plain tensors: ``F.linear``, ``bucketize``."""
     x, rest, named = call.first()
     name = call.operation.name
-    if (
-        name == "searchsorted"
-        and isinstance(x, Tensor)
-        and x.ndim == 1
-        and rest
-        and not any(map(is_masked, rest[1:]))
-    ):
-        return StoredEntries(call.function(x, rest[0].values, *rest[1:], **named), rest[0].pattern)
     if not is_jagged(x) or any(map(is_masked, (*rest, *named.values()))):
         return None
     if name.endswith("linear") and not (trailing(x, 1) and x.shape[-1]):
@@ -149,31 +153,66 @@ def prelu(call: Call) -> Any:
     return framed(x, lambda rows: call.function(rows, weight))
 
 
-#: Reductions that PyTorch refuses for empty tensors.
-NEED_ENTRIES = frozenset(
-    ("amax", "amin", "max", "min", "aminmax", "argmax", "argmin", "median", "nanmedian", "quantile", "nanquantile",
-     "norm", "linalg.norm", "linalg.vector_norm")
-)  # fmt: skip
-
-
 def over_everything(call: Call) -> Any:
     """A reduction of all rows to a scalar that does not depend on their order."""
     x, rest, named = call.first()
     dim = named.get("dim", named.get("axis", rest[0] if rest else None))
     if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
         return None
-    if call.operation.name in NEED_ENTRIES and not x.values.numel():
-        return None
     if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
         return None
-    values, name = x.values, call.operation.name
-    if name not in ("sum", "mean") or not values.numel():
-        return call.operation.body(call.function, (as_entries(values), *rest), named)
-    if name == "mean" and not (rest or named) and values.is_floating_point() and values.dtype not in HALVES:
-        found = values.sum() / values.numel()  # the gradient is a view; that of PyTorch's mean a tensor
-    else:
-        found = call.function(values, *rest, **named)
-    return Entries(found, torch.ones((), dtype=torch.bool, device=values.device))
+    return of_all(call.operation, call.function, x.values, *rest, **named)
+
+
+def _asked(call: Call) -> dict[str, Any] | None:
+    """The arguments, if ``dim`` is the ragged dimension only."""
+    found = dims_of(call)
+    if found is None:
+        return None
+    given, dims = found
+    pattern = given["input"].pattern
+    return given if dims == pattern.at[-1:] and not pattern.is_flat else None
+
+
+def _by_stored(call: Call, x: Jagged, given: dict[str, Any]) -> Any:
+    """The rule for stored entries, along the last sparse dimension."""
+    pattern = x.pattern.canonical()
+    options = given | {"dim": len(pattern.at) - 1}
+    rule: Any = rule_for(call.operation)
+    return rule(call.function, (StoredEntries(x.values, pattern),), options)
+
+
+def over_sequences(call: Call) -> Any:
+    """A reduction of each sequence, by the rule for stored entries, which finds them in segments."""
+    given = _asked(call)
+    if given is None or (call.operation.name == "prod" and not can_read(given["input"].values)):
+        return None
+    x, keepdim = given.pop("input"), given.pop("keepdim", False)
+    at = x.pattern.at
+    rest = _without(at[:-1], at[-1:])
+
+    def placed(part: Entries) -> Entries:
+        """The leading batch dimensions moved back, and one of size 1 if the ragged one is kept."""
+        moved = [t.movedim(tuple(range(len(rest))), rest) for t in part]
+        return Entries(*[t.unsqueeze(at[-1]) for t in moved] if keepdim else moved)
+
+    return attach(_by_stored(call, x, given), placed)
+
+
+def within_sequences(call: Call) -> Any:
+    """The rule for functions that normalise the rows of each sequence: softmax, and division by a norm."""
+    given = _asked(call)
+    if given is None:
+        return None
+    x = given.pop("input")
+    return StoredEntries(_by_stored(call, x, given).values, x.pattern)
+
+
+def ends(pattern: JaggedPattern, last: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first or last row of each sequence, and which sequences are not empty: (B,) each."""
+    rows = pattern.offsets[1:] - 1 if last else pattern.offsets[:-1]
+    some = pattern.lengths() > 0
+    return torch.where(some, rows, 0), some
 
 
 class Along(NamedTuple):
@@ -199,13 +238,12 @@ ALONG: dict[str, Along] = {
     **dict.fromkeys(("linalg.norm", "linalg.vector_norm"), Along("input ord dim keepdim", reduces=True)),
     **dict.fromkeys(
         ("softmax", "log_softmax", "_safe_softmax", "nn.functional.softmin", "cumsum", "cumprod", "logcumsumexp",
-         "cummax", "cummin", "flip", "narrow"),
+         "cummax", "cummin", "narrow"),
         Along("input dim"),
     ),
     **dict.fromkeys(("sort", "argsort", "nn.functional.glu"), Along("input dim", -1)),
     "topk": Along("input k dim", -1),
     "nn.functional.normalize": Along("input p dim", 1),
-    "roll": Along("input shifts dim"),
     **dict.fromkeys(("chunk", "unsafe_chunk"), Along("input chunks dim", 0)),
     **dict.fromkeys(
         ("split", "unsafe_split", "split_with_sizes", "unsafe_split_with_sizes"), Along("input sizes dim", 0)
@@ -221,7 +259,7 @@ ALONG: dict[str, Along] = {
 RULES: dict[str, Callable[[Call], Any]] = {
     **dict.fromkeys(
         ("linear", "nn.functional.linear", "nn.functional.layer_norm", "nn.functional.rms_norm",
-         "nn.functional.embedding", "nn.functional.one_hot", "bucketize", "searchsorted", "isin"),
+         "nn.functional.embedding", "nn.functional.one_hot", "bucketize", "isin"),
         row_by_row,
     ),
     "nn.functional.batch_norm": batch_norm,

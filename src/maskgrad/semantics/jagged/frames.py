@@ -23,29 +23,19 @@ __all__ = ["common_sequences", "in_one_frame"]
 JOINED: dict[str, int | None] = {
     "cat": None,
     "vstack": 0,
-    "hstack": 1,
-    "column_stack": 1,
+    **dict.fromkeys(("hstack", "column_stack"), 1),
     "dstack": 2,
-    "stack": -1,
-    "where": -1,
+    **dict.fromkeys(("stack", "where"), -1),
 }
 
 #: Families whose operands are combined position by position: lengths must agree where sizes do not; and operations.
 COMPARED = frozenset(("elementwise", "losses"))
 COMPARED_TOO = frozenset(("max", "min", "masked_fill"))
 #: Combined by position in some calls only: where lengths agree, sizes are made equal.
-BY_POSITION = frozenset(
-    (
-        "gather",
-        "take_along_dim",
-        "masked_select",
-        "__getitem__",
-        "copy_",
-        "nn.functional.cosine_similarity",
-        "nn.functional.linear_cross_entropy",
-        "nn.functional.pairwise_distance",
-    )
-)
+BY_POSITION = frozenset((
+    "gather", "take_along_dim", "masked_select", "__getitem__", "copy_", "nn.functional.cosine_similarity",
+    "nn.functional.linear_cross_entropy", "nn.functional.pairwise_distance",
+))  # fmt: skip
 
 Body = Callable[..., Any]
 
@@ -61,17 +51,18 @@ def in_one_frame(operation: Operation, rule: Body) -> Body:
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operands = tuple(_jagged((*args, *kwargs.values())))
+        sizes = {x.pattern.longest for x in operands}
         repeated = name == "where" or name not in JOINED  # a size of 1 is repeated, as everywhere
-        if repeated and 1 in {x.pattern.longest for x in operands}:
+        if len(sizes) < 2 or (repeated and 1 in sizes):
             return rule(function, args, kwargs)
-        if any(x.pattern.longest != operands[0].pattern.longest for x in operands[1:]):
-            change = _joined if name in JOINED else _agreeing
-            pattern_of = change(operation, operands, args, kwargs, compared)
-            if pattern_of is not None:
-                args, kwargs = (
-                    _changed(args, pattern_of),
-                    {k: _changed(v, pattern_of) for k, v in kwargs.items()},
-                )
+        if name in JOINED:
+            longest = None if _one_behind_the_other(name, operands[0], args, kwargs) else max(sizes)
+            change = None if longest is None else lambda pattern: padded_to(pattern, longest)
+        else:
+            first = _agreeing(operation, operands, compared)
+            change = None if first is None else lambda pattern: first.moved(pattern.at)
+        if change is not None:
+            args, kwargs = _changed(args, change), {k: _changed(v, change) for k, v in kwargs.items()}
         return rule(function, args, kwargs)
 
     return body
@@ -85,11 +76,11 @@ def _jagged(arguments: Any) -> Iterator[Jagged]:
             yield from _jagged(argument)
 
 
-def _changed(argument: Any, pattern_of: Callable[[JaggedPattern], JaggedPattern]) -> Any:
+def _changed(argument: Any, change: Callable[[JaggedPattern], JaggedPattern]) -> Any:
     if is_jagged(argument):
-        return StoredEntries(argument.values, pattern_of(argument.pattern))
+        return StoredEntries(argument.values, change(argument.pattern))
     if type(argument) in (list, tuple):
-        return type(argument)([_changed(part, pattern_of) for part in argument])
+        return type(argument)([_changed(part, change) for part in argument])
     return argument
 
 
@@ -103,37 +94,26 @@ def padded_to(pattern: JaggedPattern, longest: int) -> JaggedPattern:
     )
 
 
-def _joined(
-    operation: Operation, operands: tuple[Jagged, ...], args: Any, kwargs: Any, _: bool
-) -> Callable[[JaggedPattern], JaggedPattern] | None:
-    """All padded to the longest; None if they are joined along the ragged dimension, one behind the other."""
-    first, dim = operands[0], JOINED[operation.name]
+def _one_behind_the_other(name: str, first: Jagged, args: Any, kwargs: Any) -> bool:
+    """Return whether operands are joined along the ragged dimension."""
+    rank, dim = len(first.shape), JOINED[name]
     if dim is None:
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-    if dim != -1 or operation.name == "cat":
-        rank = len(first.shape)
-        if not isinstance(dim, int) or not -rank <= dim < rank or as_dim(dim, rank) == first.pattern.at[-1]:
-            return None
-    longest = max(x.pattern.longest for x in operands)
-    return lambda pattern: padded_to(pattern, longest)
+    if dim == -1 and name != "cat":
+        return False
+    return not isinstance(dim, int) or not -rank <= dim < rank or as_dim(dim, rank) == first.pattern.at[-1]
 
 
-def _agreeing(
-    operation: Operation, operands: tuple[Jagged, ...], _: Any, __: Any, compared: bool
-) -> Callable[[JaggedPattern], JaggedPattern] | None:
-    """All with the sequences of the first, if lengths agree."""
+def _agreeing(operation: Operation, operands: tuple[Jagged, ...], compared: bool) -> JaggedPattern | None:
+    """The sequences of the first operand, if the lengths of all agree."""
     if mode() in TRACED:
         return None
     ranks = [len(x.shape) for x in operands]
-    if len(set(ranks)) > 1 and (
-        operation.family != "losses"  # dimensions are aligned from the last one
-        or any(
-            x.pattern.at[-1] == 1 for x, rank in zip(operands, ranks, strict=True) if rank > min(ranks)
-        )  # classes
-    ):
+    longer = [x for x in operands if len(x.shape) > min(ranks)]
+    # dimensions are aligned from the last one, except of losses, where one of classes may be missing
+    if longer and (operation.family != "losses" or any(x.pattern.at[-1] == 1 for x in longer)):
         return None
-    first = common_sequences([x.pattern for x in operands], operation.name if compared else "")
-    return None if first is None else lambda pattern: first.moved(pattern.at)
+    return common_sequences([x.pattern for x in operands], operation.name if compared else "")
 
 
 def common_sequences(patterns: Sequence[JaggedPattern], name: str) -> JaggedPattern | None:
@@ -154,9 +134,8 @@ def common_sequences(patterns: Sequence[JaggedPattern], name: str) -> JaggedPatt
 
 
 def _differing(name: str, a: JaggedPattern, b: JaggedPattern) -> str:
-    one, other = a.lengths(), b.lengths()
+    one, other, size = a.lengths(), b.lengths(), min(a.longest, b.longest)
     at = int((one != other).nonzero()[0])
-    size = min(a.longest, b.longest)
     return (
         f"{name} needs sequences of the same lengths: sequence {at} has {int(one[at])} positions in one operand and "
         f"{int(other[at])} in the other. Compare x.lengths(); for the positions that both have, cut them to one size, "

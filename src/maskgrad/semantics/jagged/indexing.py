@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from maskgrad.mode import can_read, mode
-from maskgrad.patterns.jagged import JaggedPattern, same_lengths
-from maskgrad.semantics.dimensions import as_dim, as_dims
+from maskgrad.mode import can_read
+from maskgrad.patterns.jagged import JaggedPattern
+from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.indexing import is_positions
-from maskgrad.semantics.jagged.features import ALONG, framed, several_dims
+from maskgrad.semantics.jagged.features import ALONG, dims_of, framed
 from maskgrad.semantics.jagged.rows import (
     Call,
     aligned,
@@ -21,11 +21,11 @@ from maskgrad.semantics.jagged.rows import (
     of_lengths,
     of_sequences,
     out_of_frame,
-    padded,
     rows_at,
 )
 from maskgrad.semantics.jagged.views import unsqueeze
-from maskgrad.semantics.stored.entries import StoredEntries, is_masked, shape_of
+from maskgrad.semantics.stored.entries import StoredEntries, shape_of
+from maskgrad.semantics.stored.indexing import of_a_line
 
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
@@ -33,16 +33,12 @@ if TYPE_CHECKING:
 __all__ = [
     "DIVIDED",
     "GATHERED",
-    "OF_SEQUENCES",
     "at_position",
     "gathered",
     "getitem",
-    "masked_select",
     "picked",
     "positions_between",
     "read",
-    "selected",
-    "take",
 ]
 
 ALL = slice(None)
@@ -54,8 +50,6 @@ def getitem(call: Call) -> Any:
     looked_up = index[0] if type(index) is tuple and len(index) == 1 else index
     if isinstance(x, Tensor) and is_jagged(looked_up) and is_positions(looked_up):
         return StoredEntries(x[looked_up.values], looked_up.pattern)
-    if is_jagged(x) and is_jagged(index):
-        return selected(x, index)
     parts = _written_out(index, len(x.shape)) if is_jagged(x) else None
     if parts is None:
         return None
@@ -80,60 +74,29 @@ def getitem(call: Call) -> Any:
     return result
 
 
-def selected(x: Jagged, condition: Jagged) -> Entries | None:
-    """``x[x > 0]``: entries, or rows, of the same sequences; all selected entries are specified."""
-    same = x.pattern.at == condition.pattern.at and same_lengths(x.pattern, condition.pattern)
-    shape = condition.values.shape
-    if condition.values.dtype != torch.bool or not same or shape != x.values.shape[: len(shape)]:
-        return None
-    if x.pattern.at != tuple(range(len(x.pattern.at))):  # rows are stored in another order than positions
-        return None
-    found = x.values[condition.values]
-    return Entries(found, torch.ones((), dtype=torch.bool, device=found.device).expand(found.shape))
-
-
-def masked_select(call: Call) -> Any:
-    """``masked_select`` by a condition on the same rows."""
-    given = call.bound("input mask")
-    x, condition = given["input"], given["mask"]
-    if is_jagged(x) and is_jagged(condition) and x.shape == condition.shape:
-        return selected(x, condition)
-    return None
-
-
-def take(call: Call) -> Any:
-    """``torch.take`` at the specified positions, from a plain tensor."""
-    given = call.bound("input index")
-    x, index = given["input"], given["index"]
-    if not (isinstance(x, Tensor) and is_jagged(index)):
-        return None
-    return StoredEntries(x.take(index.values), index.pattern)
-
-
 def _written_out(index: Any, rank: int) -> list[Any] | None:
     """One part for each dimension, and None for each new one; None if that is unknown."""
     parts = list(index) if isinstance(index, tuple) else [index]
-    for part in parts:
-        known = part is None or part is Ellipsis or type(part) is int or isinstance(part, slice)
-        if isinstance(part, slice):
-            known = all(v is None or isinstance(v, int) for v in (part.start, part.stop, part.step))
-        if isinstance(part, Tensor):
-            known = part.ndim == 1
-            if part.ndim == 0 and not part.dtype.is_floating_point and part.dtype != torch.bool:
-                return None
-        if isinstance(part, list):
-            known = bool(part) and all(type(p) is int for p in part)
-        if not known:
-            return None
+    if not all(map(_is_plain, parts)):
+        return None
     used = len([p for p in parts if p is not None and p is not Ellipsis])
     if used > rank:
         raise IndexError(f"too many indices for tensor of dimension {rank}")
-    if not any(p is Ellipsis for p in parts):
-        parts.append(Ellipsis)
-    at = next(i for i, p in enumerate(parts) if p is Ellipsis)
-    if any(p is Ellipsis for p in parts[at + 1 :]):
+    first, *others = [*[i for i, p in enumerate(parts) if p is Ellipsis], len(parts)]
+    if len(others) > 1:
         return None
-    return [*parts[:at], *[ALL] * (rank - used), *parts[at + 1 :]]
+    return [*parts[:first], *[ALL] * (rank - used), *parts[first + 1 :]]
+
+
+def _is_plain(part: Any) -> bool:
+    """Return whether a part reads one dimension, or none, and says which positions."""
+    if isinstance(part, slice):
+        return all(v is None or isinstance(v, int) for v in (part.start, part.stop, part.step))
+    if isinstance(part, list):
+        return bool(part) and all(type(p) is int for p in part)
+    if isinstance(part, Tensor):
+        return part.ndim == 1
+    return part is None or part is Ellipsis or type(part) is int
 
 
 def _one(x: Jagged, dim: int, part: Any) -> Any:
@@ -154,74 +117,46 @@ def _one(x: Jagged, dim: int, part: Any) -> Any:
         if isinstance(part, slice) and part.step in (None, 1):
             return positions_between(x, *part.indices(pattern.longest)[:2])
         return None
-    if len(pattern.at) != 2:
+    if len(pattern.at) != 2 or type(part) is int:
         return None
-    size = pattern.frame.shape[0]
-    if type(part) is int:
-        if not -size <= part < size:
-            raise IndexError(f"index {part} is out of bounds for dimension {dim} with size {size}")
-        return sequence(x, part % size)
-    return of_sequences(x, torch.arange(size, device=pattern.offsets.device)[part])
+    return of_sequences(x, torch.arange(pattern.frame.shape[0], device=pattern.offsets.device)[part])
 
 
-#: Functions that read consecutive parts, or single positions, …
+#: Functions that read consecutive parts, or single positions.
 DIVIDED = frozenset((
     "narrow", "chunk", "split", "split_with_sizes", "unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes",
     "tensor_split", "select", "unbind",
 ))  # fmt: skip
-#: … and those that reorder and repeat: for sequences, in any order.
-OF_SEQUENCES = frozenset(("index_select", "flip", "roll", "repeat_interleave"))
 
 
 def read(call: Call) -> Any:
     """Sequences or positions: the function applied to a range of integers says which, in which order."""
-    signature, default, _ = ALONG[call.operation.name]
-    given = call.bound(signature)
-    x, dim = given["input"], given.get("dim", given.get("dims", default))
-    masked = any(is_masked(v) for k, v in given.items() if k != "input")
-    if masked or not is_jagged(x) or dim is None or isinstance(dim, Tensor) or several_dims(call):
+    asked, name = dims_of(call), call.operation.name
+    if asked is None or len(asked[1]) != 1:
         return None
-    dims, pattern = as_dims(dim, len(x.shape)), x.pattern
-    number = _number_of_rows(call.operation.name, given, x)
-    known = can_read(x.values, *pattern.tensors()) or (number is not None and mode() == "graph")
-    if pattern.is_flat or len(pattern.at) != 2 or not known:
+    x, (along,) = asked[0]["input"], asked[1]
+    pattern = x.pattern
+    if pattern.is_flat or len(pattern.at) != 2 or not can_read(x.values, *pattern.tensors()):
         return None
-    if len(dims) != 1 or dims[0] not in pattern.at[: 2 if call.operation.name in DIVIDED else 1]:
+    if along not in pattern.at[: 2 if name in DIVIDED else 1]:
         return None
-    (along,), first = dims, 0 if isinstance(dim, int) else (0,)
-    place, args = signature.split().index("dim"), call.args
-    options = {k: v for k, v in call.kwargs.items() if k not in ("dim", "dims", "input", "self")}
-    if place < len(args):
-        args = (*args[:place], first, *args[place + 1 :])
-    else:
-        options["dims" if "dims" in call.kwargs else "dim"] = first
-    parts = call.function(torch.arange(x.shape[along], device=pattern.offsets.device), *args[1:], **options)
+    line = torch.arange(x.shape[along], device=pattern.offsets.device)
+    parts = of_a_line(call.function, call.args, call.kwargs, ALONG[name].signature.split().index("dim"), line)
 
-    def one(line: Tensor) -> Any:
-        if not line.ndim:
-            return _one(x, along, int(line))
-        return of_sequences(x, line, number) if along == pattern.at[0] else _one(x, along, _between(line))
+    def one(part: Tensor) -> Any:
+        if not part.ndim:
+            return _one(x, along, int(part))
+        return of_sequences(x, part) if along == pattern.at[0] else _one(x, along, _between(part))
 
-    return one(parts) if isinstance(parts, Tensor) else type(parts)([one(part) for part in parts])
-
-
-def _number_of_rows(name: str, given: dict[str, Any], x: Jagged) -> int | None:
-    """How many rows there are after sequences have changed places, or were repeated; None if it must be read."""
-    rows, repeats = x.values.shape[0], given.get("repeats")
-    if name in ("flip", "roll"):
-        return rows
-    return rows * repeats if name == "repeat_interleave" and isinstance(repeats, int) else None
+    if isinstance(parts, Tensor):
+        return one(parts)
+    found = [one(part) for part in parts]
+    return None if any(part is None for part in found) else type(parts)(found)
 
 
 def _between(line: Tensor) -> slice:
     start = int(line[0]) if line.numel() else 0
     return slice(start, start + line.numel())
-
-
-def sequence(x: Jagged, number: int) -> Entries:
-    """One sequence, ``x[b]`` as on a mask; without copying the others."""
-    whole = padded(of_sequences(x, torch.tensor([number], device=x.values.device)))
-    return Entries(*(part.select(x.pattern.at[0], 0) for part in whole))
 
 
 def at_position(x: Jagged, position: int) -> Entries:

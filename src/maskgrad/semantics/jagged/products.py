@@ -1,4 +1,4 @@
-"""Sums of products of rows: the equation of the call, with one letter for batch and ragged dimension."""
+"""Sums of products: with a plain matrix on rows, else on the padded form, of which the rows are kept."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from torch import Tensor
 
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
-from maskgrad.semantics.jagged.rows import Call, at_rows, from_padded, is_jagged, trailing
+from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, trailing
 from maskgrad.semantics.products import Equation, einsum_call, written_out
-from maskgrad.semantics.stored.contractions import RANKS
 from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = ["RULES"]
+
+#: The ranks required by the special cases of matmul.
+RANKS = {"mm": (2, 2), "bmm": (3, 3), "mv": (2, 1)}
 
 
 def matmul(call: Call) -> Any:
@@ -45,7 +47,7 @@ def einsum(call: Call) -> Any:
 
 
 def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
-    """The sums of the existing products, with one letter for batch and ragged dimension.
+    """The result of the padded form, and its rows.
 
     None if a position of the result is not one of the rows: these are summed, or separated.
     """
@@ -60,12 +62,7 @@ def contracted(call: Call, meeting: Equation, factors: list[Any]) -> Any:
     ):
         return None
     moved = pattern.moved(tuple([meeting.result.index(c) for c in frame]))
-    parts = [_in_rows(factor, term, frame, pattern) for factor, term in terms]
-    if any(part is None for part in parts):
-        return from_padded(call.on_padded().values, moved)
-    rest = "".join([c for c in meeting.result if c not in frame])
-    letters, rows = zip(*[part for part in parts if part is not None], strict=True)
-    return StoredEntries(torch.einsum(f"{','.join(letters)}->{frame[-1]}{rest}", *rows), moved)
+    return from_padded(call.on_padded().values, moved)
 
 
 def _fits(factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern) -> bool:
@@ -75,28 +72,6 @@ def _fits(factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern
     if len(set(term)) < len(term):
         return False
     return [term[place] for place in factor.pattern.at] == frame and same_lengths(pattern, factor.pattern)
-
-
-def _in_rows(
-    factor: Any, term: list[str], frame: list[str], pattern: JaggedPattern
-) -> tuple[str, Tensor] | None:
-    """The letters and values of a factor by rows, whose letter comes first; None for a matrix for each sequence."""
-    features = [c for c in term if c not in frame]
-    if is_jagged(factor):
-        return "".join([frame[-1], *features]), factor.values
-    repeated = [i for i, c in enumerate(term) if c in frame and factor.shape[i] == 1]
-    plain, term = factor.squeeze(repeated), [c for i, c in enumerate(term) if i not in repeated]
-    own = [c for c in frame if c in term]
-    sizes = zip(frame, pattern.sizes, strict=True)
-    if len(set(term)) < len(term) or any(plain.shape[term.index(c)] != n for c, n in sizes if c in own):
-        return None
-    if not own:
-        return "".join(term), plain
-    if len(features) > 1 and own != frame:
-        return None
-    plain = plain.permute([term.index(c) for c in (*own, *features)])
-    plain = plain[tuple([slice(None) if c in own else None for c in frame])]
-    return "".join([frame[-1], *features]), at_rows(plain, pattern.canonical())
 
 
 def addmm(call: Call) -> Any:

@@ -7,7 +7,7 @@ raises an error that suggests ``to_dense()``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
@@ -16,31 +16,24 @@ from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.jagged import (
     attention,
-    convolutions,
     features,
     indexing,
     losses,
+    over_time,
     products,
-    recurrence,
     views,
 )
 from maskgrad.semantics.jagged.frames import in_one_frame
 from maskgrad.semantics.jagged.rows import Call, elementwise, from_padded, is_jagged
-from maskgrad.semantics.jagged.sequences import over_sequences, within_sequences
 from maskgrad.semantics.registry import OPERATIONS
-from maskgrad.semantics.stored import conversion, norms
+from maskgrad.semantics.stored import conversion
 from maskgrad.semantics.stored import registry as stored
-from maskgrad.semantics.stored.entries import StoredEntries, exploded, from_places
+from maskgrad.semantics.stored.entries import attach, is_masked
+from maskgrad.semantics.stored.reductions import NORMALIZED, REDUCTIONS
 
-if TYPE_CHECKING:
-    from maskgrad.semantics.jagged.rows import Jagged
-
-__all__ = ["beside_other_layouts", "rule_for", "runs_on"]
+__all__ = ["rule_for", "runs_on"]
 
 Body = Callable[..., Any]
-
-#: Operations that move entries; results remain prefixes only if they move along the ragged dimension.
-SORTED = frozenset(("sort", "argsort"))
 
 #: Reductions of all entries that do not depend on their positions, in addition to those with a scalar result.
 WITHOUT_PLACES = frozenset(("amax", "amin", "aminmax", "max", "min", "quantile", "nanquantile"))
@@ -53,41 +46,18 @@ def keeping_rows(call: Call) -> Any:
     """The padded form's result, and the rows of it, if it has the shape of the first operand."""
     model: Any = call.first()[0]
     result = call.on_padded()
-    if not is_jagged(model) or (call.operation.name in SORTED and not _within_sequences(call, model)):
+    if not is_jagged(model):
         return result
-    return _with_rows(result, model)
+    if call.operation.name in ("sort", "argsort"):  # entries move, and must not leave their sequence
+        dim = call.bound("input dim").get("dim", -1)
+        if model.pattern.is_flat or as_dim(dim, len(model.shape)) != model.pattern.at[-1]:
+            return result
 
+    def kept(part: Any) -> Any:
+        fits = isinstance(part, Entries) and part.values.shape == model.shape
+        return from_padded(part.values, model.pattern) if fits else part
 
-def _within_sequences(call: Call, x: Jagged) -> bool:
-    """Return whether entries are moved along the ragged dimension only; a flattened one contains all sequences."""
-    if x.pattern.is_flat:
-        return False
-    dim = call.bound("input dim").get("dim", -1)
-    return isinstance(dim, int) and as_dim(dim, len(x.shape)) == x.pattern.at[-1]
-
-
-def _with_rows(result: Any, model: Jagged) -> Any:
-    if isinstance(result, Entries):
-        return from_padded(result.values, model.pattern) if result.values.shape == model.shape else result
-    if isinstance(result, (tuple, list)):
-        parts = [_with_rows(part, model) for part in result]
-        return tuple(parts) if type(result) is tuple else type(result)(parts)
-    return result
-
-
-def beside_other_layouts(rule: Body) -> Body:
-    """A rule for stored entries, with jagged operands as lists of coordinates."""
-
-    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return rule(function, _listed(args), {k: _listed(v) for k, v in kwargs.items()})
-
-    return body
-
-
-def _listed(x: Any) -> Any:
-    if is_jagged(x):
-        return from_places(*exploded(x))
-    return type(x)([_listed(part) for part in x]) if type(x) in (list, tuple) else x
+    return attach(result, kept)
 
 
 def runs_on(operation: Operation) -> str:
@@ -103,28 +73,14 @@ def _rule_for(operation: Operation) -> Body | None:
         return elementwise(operation)
     if operation.by_position or operation.padded:
         return _first_that_knows(operation)
-    if family == "metadata" and name not in stored.UNKNOWN_TO_STORED:
-        return conversion.ask(name)
-    if family == "conversion" or name in ("clone", "detach", "detach_copy", "is_same_size", "zero_", "copy_"):
-        return _without_strides(conversion.RULES.get(name, conversion.convert))
-    if name in conversion.RULES:
-        return conversion.RULES[name]
-    return operation.body if family == "differentiation" else None
-
-
-def _without_strides(convert: Body) -> Body:
-    """Drop memory formats, as rows have a different rank from the whole shape."""
-
-    def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return convert(function, args, {k: v for k, v in kwargs.items() if k != "memory_format"})
-
-    return body
+    of_any = family in ("metadata", "conversion", "differentiation") or name in conversion.RULES
+    return stored.rule_for(operation) if of_any else None
 
 
 def _first_that_knows(operation: Operation) -> Body:
     """The result of the first rule that returns one, else that of the padded form."""
     rules = _rules(operation)
-    last = ON_PADDED.get(operation.name, keeping_rows if operation.padded == "rows" else Call.on_padded)
+    last = over_time.RULES.get(operation.name, keeping_rows if operation.padded == "rows" else Call.on_padded)
 
     def body(function: Body, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(operation, function, args, kwargs)
@@ -144,15 +100,14 @@ def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
         return (losses.by_position,)
     if name in SPECIAL:
         return (SPECIAL[name],)
-    reduces = name in stored.REDUCTIONS and name in features.ALONG and features.ALONG[name].reduces
     is_number = operation.number is not None and operation.number.dim is not None
     rules = (
         (pairwise, name in ("max", "min")),
         (features.along, name in features.ALONG),
-        (indexing.read, name in indexing.DIVIDED | indexing.OF_SEQUENCES),
+        (indexing.read, name in indexing.DIVIDED or name == "index_select"),
         (indexing.gathered, name in indexing.GATHERED),
-        (within_sequences, name in norms.NORMALIZED),
-        (over_sequences, reduces),
+        (features.within_sequences, name in NORMALIZED),
+        (features.over_sequences, name in REDUCTIONS and name in features.ALONG),
         (features.over_everything, name in WITHOUT_PLACES or is_number),
     )
     return tuple([rule for rule, serves in rules if serves])
@@ -161,21 +116,15 @@ def _rules(operation: Operation) -> tuple[Callable[[Call], Any], ...]:
 def pairwise(call: Call) -> Any:
     """``torch.max`` of two tensors; it may also reduce one."""
     second = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
-    if not isinstance(second, (Tensor, StoredEntries, Entries)):
+    if not isinstance(second, Tensor) and not is_masked(second):
         return None
     return elementwise(call.operation)(call.function, call.args, call.kwargs)
 
 
-#: Rules that find the rows in the result of the padded form.
-ON_PADDED: dict[str, Callable[[Call], Any]] = {
-    **convolutions.RULES,
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), recurrence.recurrence),
-}
-
 SPECIAL: dict[str, Callable[[Call], Any]] = {
     **features.RULES,
     **products.RULES,
-    **dict.fromkeys((*views.RULES, *views.BY_SHAPE), views.rearranged),
+    **dict.fromkeys(views.RULES, views.rearranged),
     **dict.fromkeys(("nn.functional.cross_entropy", "nn.functional.nll_loss"), losses.by_class),
     "nn.functional.scaled_dot_product_attention": attention.scaled_dot_product_attention,
     "nn.functional.multi_head_attention_forward": attention.multi_head_attention_forward,
@@ -183,18 +132,15 @@ SPECIAL: dict[str, Callable[[Call], Any]] = {
     "stack": views.stack,
     "where": views.where,
     "masked_fill": views.masked_fill,
-    "masked_select": indexing.masked_select,
     "__getitem__": indexing.getitem,
-    "take": indexing.take,
 }
 
 
-def _aligned_rule(operation: Operation) -> Body | None:
-    rule = _rule_for(operation)
-    return None if rule is None else in_one_frame(operation, rule)
-
-
-_KNOWN = {operation.name: _aligned_rule(operation) for operation in OPERATIONS}
+_KNOWN = {
+    operation.name: rule and in_one_frame(operation, rule)
+    for operation in OPERATIONS
+    for rule in (_rule_for(operation),)
+}
 
 
 def rule_for(operation: Operation) -> Body | None:

@@ -144,12 +144,7 @@ def at_rows(plain: Tensor, pattern: JaggedPattern) -> Tensor:
 
 
 class Aligned(NamedTuple):
-    """Operands of an elementwise operation, row by row.
-
-    Attributes:
-        pattern: pattern of the result.
-        operands: rows (n or 1, *features), plain or with a mask, and scalars.
-    """
+    """Operands row by row, (n or 1, *features), plain or with a mask; scalars; and the pattern of the result."""
 
     pattern: JaggedPattern
     operands: list[Any]

@@ -22,7 +22,6 @@ from maskgrad.semantics.jagged.rows import (
     feature_dims,
     is_jagged,
     of_lengths,
-    of_sequences,
 )
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.stored.entries import StoredEntries, densified, is_masked
@@ -31,27 +30,7 @@ from maskgrad.semantics.stored.joins import where_arguments
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = [
-    "BY_SHAPE",
-    "RULES",
-    "cat",
-    "masked_fill",
-    "permute",
-    "rearranged",
-    "reshape",
-    "stack",
-    "unsqueeze",
-    "where",
-]
-
-
-def permute(x: Jagged, order: Sequence[int]) -> StoredEntries:
-    """Dimensions in another order."""
-    features = feature_dims(x)
-    at = tuple([order.index(place) for place in x.pattern.at])
-    moved = [features.index(d) + 1 for d in order if d in features]
-    values = x.values if moved == sorted(moved) else x.values.permute(0, *moved)
-    return StoredEntries(values, x.pattern.moved(at))
+__all__ = ["RULES", "cat", "masked_fill", "rearranged", "stack", "unsqueeze", "where"]
 
 
 def reshape(x: Jagged, shape: Sequence[int]) -> StoredEntries | None:
@@ -89,19 +68,20 @@ def _kept(shape: list[int], old: Sequence[int], places: list[int]) -> list[int] 
     return found if math.prod(shape[position:]) == math.prod(old[start:]) else None
 
 
-def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries | None:
-    return permute(x, order_after(function, len(x.shape), *args, **kwargs))
+def _rearranged(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries:
+    """Dimensions in another order."""
+    order, features = order_after(function, len(x.shape), *args, **kwargs), feature_dims(x)
+    moved = [features.index(d) + 1 for d in order if d in features]
+    values = x.values if moved == sorted(moved) else x.values.permute(0, *moved)
+    return StoredEntries(values, x.pattern.moved(tuple([order.index(place) for place in x.pattern.at])))
 
 
 def _reshaped(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any) -> StoredEntries | None:
     """``view``, ``flatten``, ``reshape_as``, …: other sizes; or, of ``view``, another dtype."""
     dtype = args[0] if args else kwargs.get("dtype")
     if isinstance(dtype, torch.dtype):
-        return (
-            StoredEntries(x.values.view(dtype), x.pattern)
-            if dtype.itemsize == x.values.dtype.itemsize
-            else None
-        )
+        fits = dtype.itemsize == x.values.dtype.itemsize
+        return StoredEntries(x.values.view(dtype), x.pattern) if fits else None
     return reshape(x, shape_after(function, x.shape, *args, **kwargs))
 
 
@@ -114,7 +94,7 @@ def unsqueeze(x: Jagged, dim: int) -> StoredEntries:
     return StoredEntries(x.values.unsqueeze(before + 1), x.pattern.moved(at))
 
 
-def _squeeze(x: Jagged, dim: Any = None) -> StoredEntries | None:
+def _squeeze(_: Any, x: Jagged, dim: Any = None) -> StoredEntries | None:
     rank = len(x.shape)
     if dim is None:
         dims = [d for d in range(rank) if x.shape[d] == 1]
@@ -137,27 +117,6 @@ def _expanded(function: Callable[..., Any], x: Jagged, *args: Any, **kwargs: Any
     features = [wanted[d] for d in range(len(wanted)) if d not in at]
     values = x.values[(slice(None), *(None,) * missing)]
     return StoredEntries(values.expand(-1, *features), x.pattern.moved(at))
-
-
-def _repeat(x: Jagged, *sizes: Any, dims: Any = None, repeats: Any = None) -> StoredEntries | None:
-    """Features and sequences several times."""
-    given = dims or repeats or (sizes[0] if sizes and not isinstance(sizes[0], int) else sizes)
-    times = [1] * (len(x.shape) - len(given)) + list(
-        given
-    )  # allowed in ``tile``; ``repeat`` needs all dimensions
-    missing = len(times) - len(x.shape)
-    at = tuple([place + missing for place in x.pattern.at])
-    if any(times[place] != 1 for place in at[1:]) or (times[at[0]] != 1 and len(at) != 2):
-        return None
-    values = x.values[(slice(None), *(None,) * missing)]
-    values = values.repeat(1, *[n for d, n in enumerate(times) if d not in at])
-    repeated = StoredEntries(values, x.pattern.moved(at))
-    if times[at[0]] == 1:
-        return repeated
-    if not (mode() == "graph" or can_read(x.values, *x.pattern.tensors())):
-        return None
-    which = torch.arange(x.pattern.frame.shape[0], device=x.values.device).repeat(times[at[0]])
-    return of_sequences(repeated, which, x.values.shape[0] * times[at[0]])  # type: ignore[arg-type]
 
 
 def _together(parts: Any) -> bool:
@@ -217,61 +176,54 @@ def where(call: Call) -> Any:
     given = where_arguments(call.function, call.args, call.kwargs)
     if given is None:
         return None
-    condition, a, b = given
-    if any(isinstance(o, Entries) for o in given):
-        return None
-    masked = [o for o in (condition, a, b) if is_jagged(o)]
+    masked = [o for o in given if is_jagged(o)]
     for other in masked[1:]:
         if other.pattern.at == masked[0].pattern.at and len(other.shape) == len(masked[0].shape):
             check_frames(masked[0].pattern, other.pattern)
-    fits = is_jagged(condition) or (is_jagged(a) and is_jagged(b))
-    # of two lengths, the longer side counts where it is chosen
-    if not fits or not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
+    if not is_jagged(given[0]) and len(masked) < 2:
         return None
-    found = aligned([condition, a, b])
-    return None if found is None else StoredEntries(torch.where(*found.operands), found.pattern)
+    return _position_by_position(given, torch.where)
 
 
 def masked_fill(call: Call) -> Any:
     """With a jagged condition, which writes nothing beyond the ends."""
     given = call.bound("input mask value")
     x, condition, value = given["input"], given["mask"], given.get("value")
-    if not is_jagged(condition) or is_masked(value) or isinstance(x, Entries):
+    if not is_jagged(condition) or is_masked(value):
         return None
-    if is_jagged(x) and not same_lengths(x.pattern, condition.pattern):
+    return _position_by_position([x, condition], lambda rows, chosen: torch.masked_fill(rows, chosen, value))  # type: ignore[arg-type]
+
+
+def _position_by_position(operands: list[Any], run: Callable[..., Any]) -> Any:
+    """Of operands of the same lengths: of two lengths, the longer side counts where it is chosen."""
+    masked = [o for o in operands if is_jagged(o)]
+    if any(isinstance(o, Entries) for o in operands):
         return None
-    found = aligned([x, condition])
-    if found is None:
+    if not all(same_lengths(masked[0].pattern, o.pattern) for o in masked[1:]):
         return None
-    rows, chosen = found.operands
-    return StoredEntries(torch.masked_fill(rows, chosen, value), found.pattern)  # type: ignore[arg-type]
+    found = aligned(operands)
+    return None if found is None else StoredEntries(run(*found.operands), found.pattern)
 
 
 def rearranged(call: Call) -> Any:
     """Apply the rule of this name."""
-    name = call.operation.name
+    rule = RULES[call.operation.name]
     x, rest, named = call.first()
     if not is_jagged(x):
         return None
-    if name in RULES:
-        return RULES[name](x, *rest, **named)
-    found = BY_SHAPE[name](call.function, x, *rest, **named)
-    if found is None and BY_SHAPE[name] is _reshaped:  # rows have no strides that could forbid a view
+    found = rule(call.function, x, *rest, **named)
+    if found is None and rule is _reshaped:  # rows have no strides that could forbid a view
         values, mask = densified(x)
         whole = Entries(values.contiguous(), mask)
         return call._replace(args=(whole, *rest), kwargs=named).on_padded()
     return found
 
 
-#: Rules that get the new shape from PyTorch's function.
-BY_SHAPE: dict[str, Callable[..., StoredEntries | None]] = {
+#: Rules that may get the new shape from PyTorch's function.
+RULES: dict[str, Callable[..., StoredEntries | None]] = {
     **dict.fromkeys(("transpose", "permute", "t", "T", "mT", "movedim"), _rearranged),
     **dict.fromkeys(("reshape", "view", "reshape_as", "view_as", "flatten", "unflatten"), _reshaped),
     **dict.fromkeys(("expand", "broadcast_to", "expand_as"), _expanded),
-}
-#: Rules that read the arguments themselves.
-RULES: dict[str, Callable[..., StoredEntries | None]] = {
-    "unsqueeze": unsqueeze,
+    "unsqueeze": lambda _, x, dim: unsqueeze(x, dim),
     "squeeze": _squeeze,
-    **dict.fromkeys(("repeat", "tile"), _repeat),
 }

@@ -15,7 +15,7 @@ from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.jagged.rows import at_rows
 from maskgrad.semantics.signatures import plain_arguments
-from maskgrad.semantics.stored.elementwise import lookup, same_pattern
+from maskgrad.semantics.stored.elementwise import common_pattern, lookup
 from maskgrad.semantics.stored.entries import (
     StoredEntries,
     densified,
@@ -29,12 +29,17 @@ __all__ = ["RULES", "ask", "convert", "cotangent"]
 
 
 def convert(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Change dtype or device of the values; the pattern moves to the same device."""
+    """Change dtype or device of the values; the pattern moves to the same device; memory formats have no meaning."""
     x, *rest = args
-    if not isinstance(x, StoredEntries):
-        return function(x, *map(_bare, rest), **kwargs)
-    values = function(x.values, *map(_bare, rest), **kwargs)
-    return _at_device(values, x.pattern) if isinstance(values, Tensor) else values
+    options = {name: value for name, value in kwargs.items() if name != "memory_format"}
+    values = function(_bare(x), *map(_bare, rest), **options)
+    if isinstance(x, Entries):  # x.to(stored): only dtype and device of the other are used
+        return Entries(values, x.mask.to(values.device))
+    return (
+        _at_device(values, x.pattern)
+        if isinstance(x, StoredEntries) and isinstance(values, Tensor)
+        else values
+    )
 
 
 def _bare(argument: Any) -> Any:
@@ -42,8 +47,9 @@ def _bare(argument: Any) -> Any:
 
 
 def _at_device(values: Tensor, pattern: StoredPattern) -> StoredEntries:
-    moved = [t.to(values.device) for t in pattern.tensors()]
-    return StoredEntries(values, pattern.rebuilt(tuple(moved)))  # type: ignore[arg-type]
+    if values.device != pattern.tensors()[0].device:
+        pattern = pattern.rebuilt(tuple([t.to(values.device) for t in pattern.tensors()]))  # type: ignore[assignment]
+    return StoredEntries(values, pattern)
 
 
 def _of_values(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
@@ -59,11 +65,10 @@ def _of_values(change: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
 def _like(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
     """``ones_like`` and similar functions: new values in the same pattern."""
     x, *rest = args or (kwargs["input"],)
-    options = {name: value for name, value in kwargs.items() if name != "input"}
-    plain, options = plain_arguments(rest, options)
-    values = function(x.values, *plain, **options)
-    same = values.device == x.values.device
-    return StoredEntries(values, x.pattern) if same else _at_device(values, x.pattern)
+    plain, options = plain_arguments(
+        rest, {k: v for k, v in kwargs.items() if k not in ("input", "memory_format")}
+    )
+    return _at_device(function(x.values, *plain, **options), x.pattern)
 
 
 def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StoredEntries:
@@ -82,8 +87,7 @@ def _copy(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
             "convert the source first: source.to_dense(), source.to_sparse(), …"
         )
     values = source.values.to(x.values)
-    same = equal(x.pattern, source.pattern)
-    return StoredEntries(values, x.pattern) if same else _at_device(values, source.pattern)
+    return _at_device(values, x.pattern if equal(x.pattern, source.pattern) else source.pattern)
 
 
 def _same_size(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -132,7 +136,7 @@ def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
         raise RuntimeError(
             f"the gradient must have shape {tuple(output.shape)}, found {tuple(shape_of(gradient))}"
         )
-    if isinstance(gradient, StoredEntries) and same_pattern([output, gradient]):
+    if isinstance(gradient, StoredEntries) and common_pattern([output, gradient], read=True) is not None:
         return gradient.values
     pattern = output.pattern
     jagged = isinstance(pattern, JaggedPattern)  # whose dimensions may be anywhere in the shape
@@ -142,16 +146,10 @@ def cotangent(output: StoredEntries, gradient: Any) -> Tensor:
         gradient = torch.where(gradient.mask, gradient.values, 0)
     if isinstance(pattern, JaggedPattern):
         return at_rows(gradient, pattern)
-    places = pattern.coordinates()
     if not isinstance(gradient, StoredEntries):
-        return pattern.gathered(read_places(gradient, places))
-    if len(gradient.sizes) != len(output.sizes):  # divided differently into places and dense dimensions
-        places = exploded(output)[0]
-        entries, present = lookup(flat(gradient), places)
-        return pattern.gathered(torch.where(present, entries, 0).reshape(output.entries.shape))
-    entries, present = lookup(gradient, places)
-    present = present.reshape(-1, *(1,) * (entries.ndim - 1))
-    return pattern.gathered(torch.where(present, entries, 0))
+        return pattern.gathered(read_places(gradient, pattern.coordinates()))
+    entries, present = lookup(flat(gradient), exploded(output)[0])
+    return pattern.gathered(torch.where(present, entries, 0).reshape(output.entries.shape))
 
 
 RULES: dict[str, Callable[..., Any]] = {

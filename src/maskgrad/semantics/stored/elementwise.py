@@ -21,7 +21,7 @@ from maskgrad.semantics.signatures import paired
 from maskgrad.semantics.stored.entries import StoredEntries, attach, flat, from_places, shape_of
 from maskgrad.semantics.stored.views import expand
 
-__all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu", "same_pattern"]
+__all__ = ["aligned", "apply", "common_pattern", "elementwise", "lookup", "prelu"]
 
 
 def elementwise(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -43,7 +43,7 @@ def apply(run: Callable[[list[Any]], Any], operands: list[Any]) -> Any:
 
 def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEntries]]:
     """Values of all operands at their common entries, and a function that returns a result with them."""
-    common = common_pattern(operands)
+    common = common_pattern(operands, read=True)
     if common is not None:
         return [o.values if type(o) is StoredEntries else o for o in operands], _attached_to(common)
     # with a masked scalar, nothing is specified
@@ -51,16 +51,11 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
     tensors = [o for o in operands if isinstance(o, StoredEntries) or len(shape_of(o))]
     stored = [o for o in tensors if isinstance(o, StoredEntries)]
-    if alive and len(stored) == len(tensors) and same_pattern(stored):
-        values = [o.values if isinstance(o, StoredEntries) else o for o in operands]
-        return values, _attached_to(stored[0].pattern)
     shape = torch.broadcast_shapes(*[shape_of(o) for o in tensors])
-    if _divided_differently(tensors, shape):
+    if _leading(stored, shape) is None or _divided_differently(tensors):
         operands = [flat(o) if isinstance(o, StoredEntries) else o for o in operands]
         stored = [o for o in operands if isinstance(o, StoredEntries)]
-    leader = next(
-        (o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == len(shape)), None
-    )
+    leader = _leading(stored, shape)
     if leader is None:  # the result has more entries than each operand
         leader = expand(stored[0], shape)
         operands = [leader if o is stored[0] else o for o in operands]
@@ -79,22 +74,24 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
         return values, lambda v: StoredEntries(pattern.gathered(v), pattern)
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
-    return values, lambda v: from_places(places, v, pattern.sizes, pattern)
+    return values, lambda v: from_places(places, v, pattern.sizes)
 
 
 def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], StoredEntries]:
     return lambda values: StoredEntries(values, pattern)
 
 
-def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
-    """The pattern shared by all operands except scalars; checked first, without reading sizes or values."""
+def common_pattern(operands: Sequence[Any], read: bool = False) -> StoredPattern | None:
+    """The pattern shared by all operands except scalars: the same tensors, or, if they may be ``read``, equal ones."""
     pattern, ndim = None, 0
     for operand in operands:
         if type(operand) is StoredEntries:
             if pattern is None:
                 pattern, ndim = operand.pattern, operand.values.ndim
             elif operand.values.ndim != ndim or not (
-                operand.pattern is pattern or operand.pattern.is_same(pattern)
+                operand.pattern is pattern
+                or operand.pattern.is_same(pattern)
+                or (read and mode() not in TRACED and _is_equal(operand.pattern, pattern))
             ):
                 return None
         elif isinstance(operand, Entries) or (isinstance(operand, Tensor) and operand.ndim):
@@ -102,30 +99,22 @@ def common_pattern(operands: Sequence[Any]) -> StoredPattern | None:
     return pattern
 
 
-def same_pattern(stored: list[StoredEntries]) -> bool:
-    """Return whether all operands have one pattern and rank: the same object, or equal index tensors."""
-    first, rank = stored[0].pattern, len(stored[0].shape)
-    for other in stored[1:]:
-        pattern = other.pattern
-        if len(other.shape) != rank:
-            return False
-        if pattern.is_same(first):
-            continue
-        if mode() in TRACED or pattern.facts() != first.facts():
-            return False
-        if not all(torch.equal(a, b) for a, b in zip(pattern.tensors(), first.tensors(), strict=True)):
-            return False
-    return True
+def _is_equal(a: StoredPattern, b: StoredPattern) -> bool:
+    return a.facts() == b.facts() and all(map(torch.equal, a.tensors(), b.tensors()))
 
 
-def _divided_differently(tensors: list[Any], shape: torch.Size) -> bool:
+def _leading(stored: list[StoredEntries], shape: torch.Size) -> StoredEntries | None:
+    """The first operand with the sparse dimensions of the result."""
+    rank = len(shape)
+    return next((o for o in stored if o.sizes == shape[: len(o.sizes)] and len(o.shape) == rank), None)
+
+
+def _divided_differently(tensors: list[Any]) -> bool:
     """Return whether operands have different dense dimensions, so that entries must be scalars."""
     stored = [o for o in tensors if isinstance(o, StoredEntries)]
     dense = {len(o.shape) - len(o.sizes) for o in stored}
-    if dense == {0}:
-        return False
     inner = max(dense)
-    if len(dense) > 1 or any(len(o.shape) <= inner for o in stored):
+    if len(dense) > 1 or (inner and any(len(o.shape) <= inner for o in stored)):
         return True
     masks = [o.mask for o in tensors if isinstance(o, Entries)]
     return any(size != 1 for mask in masks for size in mask.shape[max(mask.ndim - inner, 0) :])
@@ -164,8 +153,7 @@ def _gathered(dense: Tensor, leader: StoredEntries, coordinates: Tensor) -> Tens
 
 def lookup(x: StoredEntries, places: Tensor) -> tuple[Tensor, Tensor]:
     """Entries (n, *dense) at ``places`` (s, n), and which of them exist (n,); the others are arbitrary."""
-    pattern = x.pattern
-    known, order = pattern.remembered("sorted", lambda: _sorted(pattern))
+    known, order = x.pattern.remembered("sorted", lambda: _sorted(x.pattern))
     present, where = find(ravel_multi_index(places, x.sizes), known)
     entries = x.entries
     if not entries.shape[0]:

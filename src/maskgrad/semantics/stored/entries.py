@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.patterns import CompressedPattern, JaggedPattern, StoredPattern
+from maskgrad.patterns import JaggedPattern, StoredPattern
 from maskgrad.patterns.conversion import pattern_of_places
-from maskgrad.patterns.stored import write_places
+from maskgrad.patterns.stored import unravel_index, write_places
 from maskgrad.semantics.entries import Entries
 
 __all__ = [
@@ -26,8 +26,6 @@ __all__ = [
     "is_masked",
     "shape_of",
     "undivided",
-    "widened",
-    "with_values",
 ]
 
 
@@ -59,11 +57,6 @@ def is_masked(operand: Any) -> bool:
     return isinstance(operand, (Entries, StoredEntries))
 
 
-def with_values(x: StoredEntries | Entries, values: Tensor) -> StoredEntries | Entries:
-    """Other values with the pattern of ``x``."""
-    return StoredEntries(values, x.pattern) if isinstance(x, StoredEntries) else Entries(values, x.mask)
-
-
 def shape_of(operand: Any) -> torch.Size:
     """The shape of a tensor, masked or not; () for a scalar."""
     if isinstance(operand, StoredEntries):
@@ -85,30 +78,23 @@ def exploded(x: StoredEntries) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     dense = tuple(entries.shape[1:])
     if not dense:
         return coordinates, entries, x.sizes
-    per_entry = math.prod(dense)
-    inner = torch.meshgrid(*(torch.arange(size, device=entries.device) for size in dense), indexing="ij")
-    number = entries.shape[0]
-    outer = coordinates.repeat_interleave(per_entry, dim=1)
-    inside = torch.stack([grid.reshape(-1).repeat(number) for grid in inner])
-    return torch.cat([outer, inside]), entries.reshape(-1), (*x.sizes, *dense)
+    per_entry, number = math.prod(dense), entries.shape[0]
+    inner = unravel_index(torch.arange(per_entry, device=entries.device), dense)
+    places = torch.cat([coordinates.repeat_interleave(per_entry, dim=1), inner.repeat(1, number)])
+    return places, entries.reshape(-1), (*x.sizes, *dense)
 
 
 def flat(x: StoredEntries) -> StoredEntries:
     """The same entries without dense dimensions: COO if there were any."""
     if len(x.shape) == len(x.sizes):
         return x
-    return from_places(*exploded(x), x.pattern)
+    return from_places(*exploded(x))
 
 
-def from_places(
-    coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...], model: StoredPattern | None = None
-) -> StoredEntries:
-    """Entries at distinct indices, in any order; CSR or CSC if ``model`` and the result are matrices, else COO."""
-    layout = torch.sparse_coo
-    if isinstance(model, CompressedPattern) and not model.blocksize and len(model.sizes) == len(sizes) == 2:
-        layout = model.layout
-    pattern, order = pattern_of_places(coordinates, sizes, layout)
-    return StoredEntries(pattern.gathered(entries[order]), pattern)
+def from_places(coordinates: Tensor, entries: Tensor, sizes: tuple[int, ...]) -> StoredEntries:
+    """Entries at distinct indices, in any order: COO."""
+    pattern, order = pattern_of_places(coordinates, sizes, torch.sparse_coo)
+    return StoredEntries(entries[order], pattern)
 
 
 def undivided(entries: Tensor) -> Entries:
@@ -154,22 +140,9 @@ def _padded(rows: Tensor, pattern: JaggedPattern) -> Entries:
     return Entries(values.movedim(order, pattern.at), mask.movedim(order, pattern.at))
 
 
-def widened(values: Tensor) -> Tensor:
-    """Cast to the precision of sums: half precision to float32, float32 to float64 where that is cheap."""
-    if values.dtype in (torch.float16, torch.bfloat16):
-        return values.float()
-    if values.device.type == "cpu" and values.dtype == torch.float32:
-        return values.double()
-    if values.device.type == "cpu" and values.dtype == torch.complex64:
-        return values.to(torch.complex128)
-    return values.to(torch.complex64) if values.dtype == torch.complex32 else values
-
-
-def attach(result: Any, wrap: Callable[[Tensor], Any]) -> Any:
-    """One result, or each of several, with its pattern."""
-    if isinstance(result, Tensor):
-        return wrap(result)
-    if isinstance(result, (tuple, list)):
-        parts = [attach(part, wrap) for part in result]
+def attach(result: Any, place: Callable[[Any], Any]) -> Any:
+    """``place`` of a tensor, masked or not, or of each of several."""
+    if isinstance(result, (tuple, list)) and not isinstance(result, Entries):
+        parts = [attach(part, place) for part in result]
         return tuple(parts) if type(result) is tuple else type(result)(parts)
-    return result
+    return place(result) if isinstance(result, (Tensor, Entries)) else result

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from maskgrad import kernels
-from maskgrad.kernels.kernel import HALVES
-from maskgrad.kernels.segments import Rows
-from maskgrad.mode import TRACED, can_read, mode
+from maskgrad.kernels.segments import Rows, widened
+from maskgrad.mode import can_read
 from maskgrad.patterns import CompressedPattern, CoordinatePattern, JaggedPattern, StoredPattern
 from maskgrad.patterns.compressed import BY_ROW
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
-from maskgrad.semantics.stored.entries import StoredEntries, exploded, undivided, widened
+from maskgrad.semantics.stored.entries import StoredEntries, exploded, undivided
 
 __all__ = ["Groups", "group", "group_of", "grouped", "reduced"]
 
@@ -34,78 +33,17 @@ class Groups(Rows):
     sizes: tuple[int, ...]
     present: Tensor | None = None
 
-    @property
-    def is_one(self) -> bool:
-        """Return whether there is a single group; for several dimensions this is unknown in a traced graph."""
-        if self.sizes and mode() in TRACED:
-            return False
-        return self.number == 1 and self.entries > 0
-
     def sum(self, entries: Tensor) -> Tensor:
         """Sum of each group, (n, *dense) -> (g, *dense), in a wider precision than that of the entries."""
-        if self.is_one:
-            return widened(entries).sum(0, keepdim=True)
         return kernels.segment_sum(entries, self, widened(entries.new_empty(0)).dtype)
-
-    def total(self, entries: Tensor) -> Tensor:
-        """:meth:`sum`, rounded once to the dtype of the entries."""
-        if self.is_one:  # PyTorch's own: its gradient is a view
-            return entries.sum(0, keepdim=True)
-        if entries.dtype in HALVES:
-            return self.sum(entries).to(entries.dtype)
-        return kernels.segment_sum(entries, self, entries.dtype)
-
-    def mean(self, entries: Tensor) -> Tensor:
-        """Mean of each group, (n, *dense) -> (g, *dense), in the dtype of the entries."""
-        if self.is_one:  # halves: the sum may overflow where the mean does not
-            added = self.sum(entries) if entries.dtype in HALVES else self.total(entries)
-            return (added / self.entries).to(entries.dtype)
-        return kernels.segment_mean(entries, self).to(entries.dtype)
-
-    def expand(self, values: Tensor) -> Tensor:
-        """The value of its group for each entry: (g, *dense) -> (n, *dense)."""
-        if self.is_one:
-            return values.expand(self.entries, *values.shape[1:])
-        return kernels.segment_expand(values, self)
-
-    def counts(self, entries: Tensor) -> Tensor:
-        """:meth:`count`, at least 1, shaped to divide sums of these entries."""
-        return self.count().clamp(min=1).reshape(-1, *(1,) * (entries.ndim - 1))
-
-    def extremum(self, entries: Tensor, largest: bool) -> Tensor:
-        """Largest or smallest entry of each group; no gradient."""
-        plain = entries.detach()
-        if self.is_one:
-            return plain.amax(0, keepdim=True) if largest else plain.amin(0, keepdim=True)
-        return kernels.segment_extremum(plain, self, largest)
-
-    def softmax(self, entries: Tensor, logarithm: bool) -> Tensor:
-        """Softmax within each group, or its logarithm: (n, *dense) -> (n, *dense)."""
-        if self.is_one:
-            return torch.log_softmax(entries, 0) if logarithm else torch.softmax(entries, 0)
-        return kernels.segment_softmax(entries, self, logarithm)
-
-    def variance(self, entries: Tensor, correction: float) -> Tensor:
-        """Variance of each group, (n, *dense) -> (g, *dense), float32 for half precision."""
-        return kernels.segment_variance(entries, self, correction)
 
     def only(self, which: Tensor) -> Groups:
         """Select some of the groups (g,), of which only the indices are used afterwards."""
-        if self.present is not None:
-            return replace(self, present=self.present & which, _memory={})
-        chosen = which.nonzero().squeeze(1)
-        ends = torch.cat([self.pointers[:1] * 0, self.count()[chosen].cumsum(0)])
-        return Groups(ends, self.order, self.entries, self.coordinates[:, chosen], self.sizes)
+        ends = torch.cat([self.pointers[:1] * 0, self.count()[which].cumsum(0)])
+        return Groups(ends, self.order, self.entries, self.coordinates[:, which], self.sizes)
 
     def pattern(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
-        """The indices of the groups in a result of ``rank`` dimensions, of size 1 except ``at`` the kept ones.
-
-        Returns the same object every time, so that results of one grouping are known to match.
-        """
-        found: CoordinatePattern = self._once((at, rank), lambda: self._places(at, rank))
-        return found
-
-    def _places(self, at: tuple[int, ...], rank: int) -> CoordinatePattern:
+        """The indices of the groups in a result of ``rank`` dimensions, of size 1 except ``at`` the kept ones."""
         rows, sizes = list(self.coordinates.new_zeros((rank, self.number))), [1] * rank
         for row, size, dim in zip(self.coordinates, self.sizes, at, strict=True):
             rows[dim], sizes[dim] = row, size
@@ -171,14 +109,19 @@ def grouped(x: StoredEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]
 
 
 def reduced(
-    values: Tensor, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
+    found: Tensor | Entries, groups: Groups, dims: tuple[int, ...], rank: int, keepdim: bool
 ) -> StoredEntries | Entries:
-    """One value for each group, at its index; without a pattern if no sparse dimension remains."""
+    """One value for each group, at its index, unless it is masked; without a pattern if no sparse dimension remains."""
+    values, known = found if isinstance(found, Entries) else (found, None)
     if groups.present is not None:  # the last sparse dimension is removed
-        few = groups.present.reshape(*groups.sizes, *(1,) * (values.ndim - 1))
+        present = groups.present if known is None else groups.present & known
+        few = present.reshape(*groups.sizes, *(1,) * (values.ndim - 1))
         parts = [values.reshape(*groups.sizes, *values.shape[1:])]
         parts.append(few.expand(parts[0].shape))
         return Entries(*[part.unsqueeze(dims[0]) for part in parts] if keepdim else parts)
+    if known is not None:
+        which = known.nonzero().squeeze(1)
+        values, groups = values[which], groups.only(which)
     if not groups.sizes:
         whole = undivided(values)
         if not keepdim:

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.errors import UnsupportedLayoutError
-from maskgrad.mode import TRACED, mode
 from maskgrad.patterns.stored import ravel_multi_index
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import functions_named
 from maskgrad.semantics.signatures import bound, paired
-from maskgrad.semantics.stored.elementwise import apply, same_pattern
+from maskgrad.semantics.stored.elementwise import apply
 from maskgrad.semantics.stored.entries import (
     StoredEntries,
     exploded,
@@ -23,7 +22,6 @@ from maskgrad.semantics.stored.entries import (
     from_places,
     is_masked,
     shape_of,
-    with_values,
 )
 from maskgrad.semantics.stored.views import expand, unsqueeze
 
@@ -39,40 +37,26 @@ def _all_stored(tensors: Sequence[Any]) -> list[StoredEntries]:
 
 def cat(tensors: Sequence[Any], dim: int = 0) -> StoredEntries:
     """Concatenate stored tensors."""
-    parts = _all_stored(tensors)
-    for place, part in enumerate(parts):
-        if not part.shape:
-            raise RuntimeError(f"zero-dimensional tensor (at position {place}) cannot be concatenated")
-    at = as_dim(dim, len(parts[0].shape))
-    shapes = [[s for d, s in enumerate(part.shape) if d != at] for part in parts]
-    if any(shape != shapes[0] for shape in shapes):
-        raise RuntimeError(
-            f"cat: sizes must match except in dimension {at}, found {[tuple(p.shape) for p in parts]}"
-        )
-    sparse = len(parts[0].sizes)
-    divided_alike = all(len(part.sizes) == sparse for part in parts)
-    if divided_alike and at >= sparse and same_pattern(parts):
-        entries = torch.cat([part.entries for part in parts], at - sparse + 1)
-        return StoredEntries(parts[0].pattern.gathered(entries), parts[0].pattern)
-    if not divided_alike or at >= sparse:
-        parts = [flat(part) for part in parts]
-    moved, offset = [], 0
+    parts = [flat(part) for part in _all_stored(tensors)]
+    sizes = torch.cat(
+        [torch.empty(part.shape, device="meta") for part in parts], dim
+    ).shape  # torch raises the errors
+    at, offset, moved = as_dim(dim, len(sizes)), 0, []
     for part in parts:
         shifted = part.pattern.coordinates().clone()
         shifted[at] += offset
         offset += part.sizes[at]
         moved.append(shifted)
-    sizes = (*parts[0].sizes[:at], offset, *parts[0].sizes[at + 1 :])
-    entries = torch.cat([part.entries for part in parts])
-    return from_places(torch.cat(moved, 1), entries, sizes, parts[0].pattern)
+    return from_places(torch.cat(moved, 1), torch.cat([part.entries for part in parts]), tuple(sizes))
 
 
-def _vstack(tensors: Sequence[Any]) -> StoredEntries:
-    return cat([unsqueeze(t, 0) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 0)
+def _stacked(dim: int) -> Callable[..., StoredEntries]:
+    """``vstack`` and ``column_stack``: vectors get another dimension."""
 
+    def rule(tensors: Sequence[Any]) -> StoredEntries:
+        return cat([unsqueeze(t, dim) if len(t.shape) == 1 else t for t in _all_stored(tensors)], dim)
 
-def _column_stack(tensors: Sequence[Any]) -> StoredEntries:
-    return cat([unsqueeze(t, 1) if len(t.shape) == 1 else t for t in _all_stored(tensors)], 1)
+    return rule
 
 
 def where_arguments(
@@ -89,50 +73,41 @@ def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     given = where_arguments(function, args, kwargs)
     if given is None:
         raise TypeError("where of a MaskedTensor needs a condition and two sides")
-    condition, a, b = given
-    values = condition.values if is_masked(condition) else condition
-    if values.dtype != torch.bool:
-        raise TypeError(f"condition must be a Boolean tensor, found {values.dtype}; use condition != 0")
-    kinds = [isinstance(side, StoredEntries) for side in (a, b)]
-    if not isinstance(condition, StoredEntries) and not all(kinds):
-        stored = a if kinds[0] else b
+    condition, *sides = given
+    values = [o.values if is_masked(o) else o for o in given]
+    if values[0].dtype != torch.bool:
+        raise TypeError(f"condition must be a Boolean tensor, found {values[0].dtype}; use condition != 0")
+    stored = [side for side in sides if isinstance(side, StoredEntries)]
+    if not isinstance(condition, StoredEntries) and len(stored) < 2:
         raise UnsupportedLayoutError(
-            "where() of a sparse and a dense side", stored.pattern.layout, tuple(stored.shape)
+            "where() of a sparse and a dense side", stored[0].pattern.layout, tuple(stored[0].shape)
         )
-    dtype = _dtype_of_both(*[side.values if is_masked(side) else side for side in (a, b)])
-    shape = torch.broadcast_shapes(*[shape_of(o) for o in (condition, a, b)])
-    negated = with_values(condition, ~values) if is_masked(condition) else ~values
-    sides = [_chosen(condition, a, dtype, shape), _chosen(negated, b, dtype, shape)]
-    coordinates = torch.cat([side.pattern.coordinates() for side in sides], 1)
-    entries = torch.cat([side.entries for side in sides])
-    model = next(o for o in (a, b, condition) if isinstance(o, StoredEntries)).pattern
-    return from_places(coordinates, entries, tuple(shape), model)
+    # the rank of an operand matters for the dtype, not its size
+    models = [v.new_empty((0,) * v.ndim) if isinstance(v, Tensor) else v for v in values]
+    dtype = torch.where(*models).dtype
+    shape = torch.broadcast_shapes(*map(shape_of, given))
+    negated = (
+        StoredEntries(~condition.values, condition.pattern)
+        if isinstance(condition, StoredEntries)
+        else Entries(~condition.values, condition.mask)
+        if isinstance(condition, Entries)
+        else ~condition
+    )
+    (places, entries), (others, partners) = (
+        _chosen(test, side, dtype, shape) for test, side in zip((condition, negated), sides, strict=True)
+    )
+    return from_places(torch.cat([places, others], 1), torch.cat([entries, partners]), tuple(shape))
 
 
-def _dtype_of_both(a: Any, b: Any) -> torch.dtype:
-    """``torch.result_type``, which torch.compile cannot trace."""
-    if mode() not in TRACED:
-        return torch.result_type(a, b)
-    # the rank of an operand matters, not its size
-    a, b = (x.new_empty((0,) * x.ndim) if isinstance(x, Tensor) else x for x in (a, b))
-    model = a if isinstance(a, Tensor) else b
-    return torch.where(model.new_empty((0,) * model.ndim, dtype=torch.bool), a, b).dtype
-
-
-def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> StoredEntries:
-    """The entries of one side at which the condition is specified and true."""
+def _chosen(condition: Any, side: Any, dtype: torch.dtype, shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """Indices and entries of one side at which the condition is specified and true."""
 
     def run(values: list[Any]) -> tuple[Tensor, Tensor]:
         kept, value = values
-        value = torch.as_tensor(value, dtype=dtype, device=kept.device).to(dtype)
-        return tuple(torch.broadcast_tensors(kept, value))
+        return tuple(torch.broadcast_tensors(kept, torch.as_tensor(value, dtype=dtype, device=kept.device)))
 
-    kept, value = apply(run, [condition, side])
-    kept, value = (
-        flat(part if part.shape == shape else expand(part, tuple(shape))) for part in (kept, value)
-    )
-    chosen = kept.entries
-    return from_places(value.pattern.coordinates()[:, chosen], value.entries[chosen], tuple(shape))
+    kept, value = (expand(part, tuple(shape)) for part in apply(run, [condition, side]))
+    return value.pattern.coordinates()[:, kept.entries], value.entries[kept.entries]
 
 
 def _in_order(x: Any) -> tuple[Tensor, Tensor]:
@@ -166,7 +141,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "cat": cat,
     "stack": lambda tensors, dim=0: cat([unsqueeze(t, dim) for t in _all_stored(tensors)], dim),
     "hstack": lambda tensors: cat(tensors, 0 if len(_all_stored(tensors)[0].shape) == 1 else 1),
-    "vstack": _vstack,
-    "column_stack": _column_stack,
+    "vstack": _stacked(0),
+    "column_stack": _stacked(1),
 }
 BETWEEN: dict[str, Callable[..., Any]] = {"where": _where, "equal": _equal, "allclose": _equal}

@@ -13,7 +13,6 @@ from maskgrad.semantics.stored import (
     conversion,
     indexing,
     joins,
-    norms,
     reductions,
     views,
 )
@@ -28,6 +27,8 @@ UNKNOWN_TO_STORED = frozenset({"stride", "storage_offset", "data_ptr"})
 
 def _rule_for(operation: Operation) -> Callable[..., Any] | None:
     name, family = operation.name, operation.family
+    if name in reductions.REDUCTIONS:
+        return reductions.reduction(operation, *reductions.REDUCTIONS[name])
     if name in BY_NAME:
         return BY_NAME[name]
     if family == "elementwise":
@@ -43,15 +44,12 @@ def _rule_for(operation: Operation) -> Callable[..., Any] | None:
     return None
 
 
-#: Reductions, group by group.
-REDUCTIONS = reductions.RULES | norms.RULES
-
 BY_NAME: dict[str, Callable[..., Any]] = {
-    **REDUCTIONS,
-    **norms.NORMALIZED,
+    **reductions.NORMALIZED,
     **contractions.RULES,
     **joins.BETWEEN,
     **conversion.RULES,
+    **indexing.PARTS,
     **{name: named(rule) for name, rule in (views.RULES | indexing.RULES | joins.RULES).items()},
     "prelu": prelu,
     # each entry is dropped or scaled independently

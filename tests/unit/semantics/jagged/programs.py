@@ -62,6 +62,9 @@ SUMMED = "sums over positions"
 ALONG = "positions are read along each sequence"
 RUNNING = "entries along each sequence; the result has the rows"
 MATRICES = "a matrix for each sequence; the result has the rows"
+EQUATION = "any equation; the result has the rows"
+REPEATED = "entries are repeated"
+MOVED = "write x[order], of sequences in another order"
 
 PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Selection": (
@@ -86,13 +89,13 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x @ vector"),
         Program("x @ matrices", MATRICES),
         Program("torch.bmm(x, matrices)", MATRICES),
-        Program("torch.einsum('btd,de->bte', x, weight)"),
+        Program("torch.einsum('btd,de->bte', x, weight)", EQUATION),
         Program("torch.einsum('btd,bde->bte', x, matrices)", MATRICES),
-        Program("torch.einsum('btd,bd->bt', x, query)"),
-        Program("torch.einsum('btd,btd->bt', x, y)"),
+        Program("torch.einsum('btd,bd->bt', x, query)", EQUATION),
+        Program("torch.einsum('btd,btd->bt', x, y)", EQUATION),
         Program("torch.einsum('btd,bt->bd', x, x.mean(-1))", SUMMED),
         Program("torch.einsum('btd,btf->df', x, y)", SUMMED, meets=True),
-        Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)"),
+        Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)", EQUATION),
         Program("torch.einsum('btd,bsd->bts', x, y)", "products of all pairs of positions"),
         Program("F.bilinear(x, y, cube)", "of two batches"),
         Program("F.bilinear(x, y, cube, bias)", "of two batches"),
@@ -121,11 +124,11 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
     "Shapes": (
         Program("x.unsqueeze(1)"),
         Program("x.unsqueeze(-1).expand(-1, -1, -1, 3)"),
-        Program("x.repeat(1, 1, 3)"),
-        Program("x.repeat(2, 1, 1)", meets=True),
-        Program("x.tile(3)"),
+        Program("x.repeat(1, 1, 3)", REPEATED),
+        Program("x.repeat(2, 1, 1)", REPEATED, meets=True),
+        Program("x.tile(3)", REPEATED),
         Program("x.repeat_interleave(2, dim=-1)"),
-        Program("x.repeat_interleave(2, dim=0)", meets=True),
+        Program("x.repeat_interleave(2, dim=0)", REPEATED, meets=True),
         Program("x.repeat(1, 2, 1)", PREFIX, meets=True),
         Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)", "a plain part", meets=True),
         Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX, meets=True),
@@ -141,12 +144,12 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.take_along_dim(places, 1)", ALONG, meets=True),
         Program("F.one_hot(labels, 4)"),
         Program("torch.bucketize(x, edges)"),
-        Program("torch.searchsorted(edges, x)"),
+        Program("torch.searchsorted(edges, x)", "bucketize runs on rows"),
         Program("torch.isin(labels, which)"),
         Program("x.index_select(0, which)", in_graph=READ, meets=True),
         Program("x[which]", in_graph=READ, meets=True),
-        Program("x.flip(0)", meets=True),
-        Program("x.roll(1, 0)", meets=True),
+        Program("x.flip(0)", MOVED, meets=True),
+        Program("x.roll(1, 0)", MOVED, meets=True),
         Program("x[:, :3]", in_graph=READ),
         Program("x[:, ::2]", "skipped positions"),
     ),
