@@ -105,7 +105,7 @@ def test_halves_are_added_up_in_float32(dtype: torch.dtype) -> None:
     assert torch.linalg.vector_norm(x).item() == pytest.approx(19200, rel=1e-2)
 
 
-@pytest.mark.parametrize("run", [lambda x: x.mean(), lambda x: x.var(), torch.linalg.vector_norm])
+@pytest.mark.parametrize("run", [lambda x: x.mean(), lambda x: x.mean(1), lambda x: x.var()])
 def test_integers_have_no_mean(run: Callable[..., object]) -> None:
     with pytest.raises(RuntimeError):
         run(stored(BY_NAME["csr"], entries_of(BY_NAME["csr"], torch.int64)))

@@ -62,11 +62,12 @@ def reduction(
             dim, given["unbiased"] = None, dim
         rank = len(x.shape)
         dims = as_dims(dim, rank)
-        if not x.values.is_floating_point() or 0 in x.shape:  # torch raises the errors
-            model = torch.empty(x.shape, dtype=x.values.dtype, device="meta")
-            function(model, *args[1:], **{k: v for k, v in kwargs.items() if k not in ("input", "self")})
-        if given.get("p") == "nuc":  # the rule for Boolean masks refuses it
-            operation.body(function, (as_entries(x.values.new_ones(1)),), {"p": "nuc"})
+        if not x.values.is_floating_point() or 0 in x.shape or given.get("p") == "nuc":
+            model = as_entries(x.values.new_zeros([min(size, 2) for size in x.shape]))
+            options = {k: v for k, v in kwargs.items() if k not in ("input", "self")}
+            operation.body(
+                function, (model, *args[1:]), options
+            )  # the rule for Boolean masks raises the errors
         if name == "linalg.norm" and len(dims) > 1 and given.get("ord") not in (None, "fro"):
             raise UnsupportedLayoutError("linalg.norm of a matrix", x.pattern.layout, tuple(x.shape))
         if len(dims) == rank and (not by_position or (dim is None and name in ("max", "min"))):
@@ -116,6 +117,7 @@ def _logsumexp(entries: Tensor, groups: Groups) -> Tensor:
 def _norm(entries: Tensor, groups: Groups, ord: Any = 2, p: Any = None, out: None = None) -> Tensor:
     """Vector norm; its gradient at a zero vector is 0, as in torch."""
     order = ord if p is None else p
+    entries = entries if _inexact(entries) else entries.to(torch.get_default_dtype())
     found = kernels.segment_norm(entries, groups, 2.0 if order in (None, "fro") else float(order))
     return found.to(entries.dtype.to_real() if entries.is_complex() else entries.dtype)
 
