@@ -13,6 +13,7 @@ from torch import Tensor
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.facts import Operation
+from maskgrad.semantics.losses import OPERATIONS
 from maskgrad.semantics.losses.reduction import quotient
 from maskgrad.semantics.losses.regression import forgotten_weight
 from maskgrad.semantics.signatures import paired
@@ -24,6 +25,12 @@ __all__ = ["by_position", "named_arguments"]
 
 #: PyTorch warns about operands of two shapes, or refuses them.
 ONE_SHAPE = ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
+#: The names of the arguments of each, which graphs cannot read.
+NAMES = {
+    o.name: tuple(inspect.signature(getattr(F, o.name.removeprefix("nn.functional."))).parameters)
+    for o in OPERATIONS
+    if o.by_position
+}
 
 
 def named_arguments(
@@ -33,7 +40,7 @@ def named_arguments(
     name = operation.name.removeprefix("nn.functional.")
     if function is not getattr(F, name):  # torch.kl_div, …: the internal twins
         raise UnsupportedLayoutError(f"torch.{name}", torch.sparse_coo)
-    given = paired(tuple(inspect.signature(function).parameters), args) | kwargs
+    given = paired(NAMES[operation.name], args) | kwargs
     if name == "l1_loss" and given.get("weight") is None:
         given["weight"] = forgotten_weight()
     shapes = [shape_of(given.get(key)) for key in ("input", "target")]
