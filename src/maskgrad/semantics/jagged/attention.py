@@ -134,7 +134,7 @@ def _projected(given: dict[str, Any], query: Tensor, key: Tensor, value: Tensor)
     """Rows of queries, keys and values, as PyTorch projects them: one product if they are the same tensor."""
     weight, bias = given["in_proj_weight"], given["in_proj_bias"]
     if not given["use_separate_proj_weight"]:
-        return list(F._in_projection_packed(query, key, value, weight, bias))
+        return list(F._in_projection_packed(query, key, value, weight, bias))  # type: ignore[attr-defined]
     weights = [given[f"{name}_proj_weight"] for name in "qkv"]
     biases = [None] * 3 if bias is None else bias.chunk(3)
     return [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]

@@ -99,7 +99,8 @@ def _checked(check: Callable[..., Any], rule: Callable[..., Any]) -> Callable[..
     """A rule of two factors; ``check`` gets tensors without memory of their shapes, to raise torch's errors."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        left, right, options = factors_of(args, kwargs)
+        factors: Any = factors_of(args, kwargs)
+        left, right, options = factors
         check(*(torch.empty(shape_of(f), device="meta") for f in (left, right)), **options)
         dtypes = [f.values.dtype if is_masked(f) else f.dtype for f in (left, right)]
         if dtypes[0] != dtypes[1]:

@@ -51,7 +51,7 @@ def _section(x: StoredEntries, at: int, part: Tensor) -> StoredEntries | Entries
     """A slice of dimension ``at``, or one position without the dimension: ``part`` is what it makes of a line."""
     x = flat(x)
     coordinates = x.pattern.coordinates()
-    start = part.storage_offset() if part.is_meta else part.reshape(-1)[0] if part.numel() else 0
+    start: Any = part.storage_offset() if part.is_meta else part.reshape(-1)[0] if part.numel() else 0
     step, length = (part.stride(0), part.shape[0]) if part.ndim else (1, 1)
     place = coordinates[at] - start
     inside = (place >= 0) & (place < length * step) & (place % step == 0)

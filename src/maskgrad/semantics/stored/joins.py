@@ -84,7 +84,8 @@ def _where(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         )
     # the rank of an operand matters for the dtype, not its size
     models = [v.new_empty((0,) * v.ndim) if isinstance(v, Tensor) else v for v in values]
-    dtype = torch.where(*models).dtype
+    chosen: Any = torch.where(*models)
+    dtype = chosen.dtype
     shape = torch.broadcast_shapes(*map(shape_of, given))
     negated = (
         StoredEntries(~condition.values, condition.pattern)
