@@ -96,7 +96,7 @@ def test_sparse_entries_are_not_assigned_to_a_mask() -> None:
 
 @pytest.mark.parametrize("place", [-4, 3])
 def test_a_position_outside_is_an_error(place: int) -> None:
-    with pytest.raises(IndexError, match="out of bounds for dimension 0 with size 3"):
+    with pytest.raises(IndexError, match="positions of dimension 0 lie between -3 and 2"):
         entries((3, 4)).to_sparse()[torch.tensor([0, place])]
 
 

@@ -128,7 +128,7 @@ def _inner(input: Any, other: Any) -> Any:
     if not input.ndim or not other.ndim:
         return input * other
     found = input.reshape(-1, input.shape[-1]) @ other.reshape(-1, other.shape[-1]).mT
-    return found.reshape(*input.shape[:-1], *other.shape[:-1])
+    return found.reshape((*input.shape[:-1], *other.shape[:-1]))
 
 
 def _outer(input: Any, vec2: Any) -> Any:

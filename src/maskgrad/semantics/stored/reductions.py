@@ -72,6 +72,7 @@ def reduction(
             raise UnsupportedLayoutError("linalg.norm of a matrix", x.pattern.layout, tuple(x.shape))
         if len(dims) == rank and (not by_position or (dim is None and name in ("max", "min"))):
             given = {key: value for key, value in given.items() if value is not None and value != "fro"}
+            given |= {"dim": 0} if name == "logsumexp" else {}  # which needs one
             shape = (1,) * rank if keepdim else ()
             found = of_all(operation, function, x.entries, **given)
             return attach(found, lambda part: Entries(*[t.reshape(shape) for t in part]))
