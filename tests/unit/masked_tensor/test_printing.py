@@ -104,5 +104,5 @@ def test_printing_inside_a_transformation_does_not_crash() -> None:
 
 
 def test_the_number_of_entries_of_a_huge_sparse_tensor():
-    x = mg.from_sparse(torch.sparse_coo_tensor(torch.tensor([[3]]), torch.ones(1), (10**12,)))
-    assert f"1 of {10**24} entries" in repr(torch.outer(x, x))
+    x = mg.from_sparse(torch.sparse_coo_tensor(torch.tensor([[3]]), torch.ones(1), (10**9,)))
+    assert f"1 of {10**18} entries" in repr(torch.outer(x, x))

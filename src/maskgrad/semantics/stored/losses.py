@@ -36,16 +36,13 @@ NAMES = {
 def named_arguments(
     operation: Operation, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a loss by their names; the operands of one shape are checked by PyTorch."""
+    """The arguments of a loss by their names."""
     name = operation.name.removeprefix("nn.functional.")
     if function is not getattr(F, name):  # torch.kl_div, …: the internal twins
         raise UnsupportedLayoutError(f"torch.{name}", torch.sparse_coo)
     given = paired(NAMES[operation.name], args) | kwargs
     if name == "l1_loss" and given.get("weight") is None:
         given["weight"] = forgotten_weight()
-    shapes = [shape_of(given.get(key)) for key in ("input", "target")]
-    if name in ONE_SHAPE and all(shapes):
-        function(*(torch.empty(shape, device="meta") for shape in shapes))
     return given
 
 
@@ -54,6 +51,9 @@ def by_position(operation: Operation) -> Callable[..., Any]:
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = named_arguments(operation, function, args, kwargs)
+        shapes = [shape_of(given.get(key)) for key in ("input", "target")]
+        if operation.name.removeprefix("nn.functional.") in ONE_SHAPE and all(shapes):
+            function(*(torch.empty(shape, device="meta") for shape in shapes))
         if shape_of(given.get("var")) and shape_of(given["var"]) == shape_of(given["input"])[:-1]:
             given["var"] = unsqueeze(given["var"], -1)
         operands = {key: x for key, x in given.items() if is_masked(x) or isinstance(x, Tensor)}
