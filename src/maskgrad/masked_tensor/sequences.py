@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +91,7 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
             "sequences must be a list of tensors, found a 1-d tensor; write mg.from_sequences([sequence])"
         )
     is_list = isinstance(sequences, Iterable) and not isinstance(sequences, (str, Mapping))
-    parts = list(sequences) if is_list and _ndim(sequences) != 0 else [sequences]
+    parts: list[Any] = list(sequences) if is_list and _ndim(sequences) != 0 else [sequences]
     if not parts:
         raise ValueError(
             "sequences must not be empty, as features and dtype would be unknown; use mg.from_offsets"
