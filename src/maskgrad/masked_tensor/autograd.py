@@ -153,7 +153,7 @@ def _refused(name: str, words: str) -> property:
 #: Attributes with the names of torch.Tensor's, put on the class by ``methods.py``.
 METHODS = requires_grad_, retain_grad, backward, register_hook, register_post_accumulate_grad_hook, detach_
 PROPERTIES = {
-    "requires_grad": property(lambda self: self._values.requires_grad, requires_grad_),
+    "requires_grad": property(lambda self: self._values.requires_grad, requires_grad_),  # type: ignore[arg-type]
     "grad": property(_get_grad, _set_grad, doc=_get_grad.__doc__),
     "data": property(_get_data, _set_data, doc=_get_data.__doc__),
     "_is_param": _refused("_is_param", AS_PARAMETER),
