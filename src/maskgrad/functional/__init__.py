@@ -105,7 +105,7 @@ def _normalize(
 
 
 def _median(
-    rule: Rule,
+    rule: Callable[..., tuple[Entries, Entries]],
     _: None,
     input: Tensor,
     dim: int = -1,

@@ -123,8 +123,9 @@ def after_replacing(handed_over: Callable[[Tensor], Callable[[Tensor], None] | N
 
 def _complete(*params: Tensor | None) -> None:
     for param in params:
-        for complete in _COMPLETE if param is not None else ():
-            complete(param)
+        if param is not None:
+            for complete in _COMPLETE:
+                complete(param)
 
 
 def _handed_over(param: Tensor) -> list[Callable[[Tensor], None]]:

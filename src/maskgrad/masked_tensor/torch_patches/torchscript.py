@@ -42,4 +42,4 @@ def refuse_scripts(functions: Iterable[Any]) -> None:
                     f"torch.jit.script of maskgrad's {name}", f"TorchScript has no such type; {_REMEDY}"
                 )
 
-            function.__prepare_scriptable__ = refuse  # the name that torch looks for
+            function.__prepare_scriptable__ = refuse  # type: ignore[union-attr]  # the name that torch looks for
