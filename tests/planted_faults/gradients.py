@@ -8,12 +8,6 @@ __all__ = ["FAULTS"]
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
-        "the tangent of a masked gradient is not masked",
-        "gradients/gradient_surgery.py",
-        "passing: Tensor = fill(tangent, ctx.saved_tensors[0], 0)",
-        "passing: Tensor = tangent.clone()",
-    ),
-    Fault(
         "duplicates are merged in half precision",
         "gradients/gradient.py",
         "values = self.values.to(widened_dtype(self.values.dtype))",

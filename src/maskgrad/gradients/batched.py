@@ -12,15 +12,10 @@ from torch.utils import _pytree as pytree
 
 from maskgrad.gradients.backward_passes import BackwardPasses, nodes_between
 from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
-from maskgrad.gradients.coupling import COUPLING, directions, quick_cotangent, require_independent
+from maskgrad.gradients.coupling import require_independent
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["batched_grad", "batched_hessian"]
-
-_REMEDY = (
-    "coupling='exact' gives the gradient of each output by its own sample, at the cost of B times as many backward "
-    "passes, and coupling='independent' skips this check"
-)
 
 
 @dataclass(frozen=True)
@@ -34,9 +29,10 @@ class _Mode:
     materialize_grads: bool = False
 
     def __post_init__(self) -> None:
-        if self.coupling not in COUPLING:
+        if self.coupling not in ("check", "independent"):
             raise ValueError(
-                f"coupling must be 'check', 'exact' or 'independent', found {self.coupling!r}; 'check' is the safe one"
+                f"coupling must be 'check' or 'independent', found {self.coupling!r}; 'check' is the safe one, and "
+                "the derivatives by all samples are torch.autograd.functional.jacobian(f, x)"
             )
         if self.materialize_grads and self.allow_unused is False:
             raise ValueError(
@@ -76,9 +72,9 @@ def batched_grad(
         chunk_size: number of the prod(O) backward passes that run at once; 1: one after the other. None: chosen by the
             sizes of the gradients in the graph.
         coupling: treatment of samples that influence each other (BatchNorm in training mode, negatives from the
-            batch). ``"check"``: an additional backward pass detects them, and raises. ``"exact"``: correct for them,
-            with B times as many backward passes. ``"independent"``: no check; if samples do influence each other, the
-            result is the derivative of the sum of that output over the batch.
+            batch). ``"check"``: additional backward passes (two up to 32 samples, three up to 1024) detect them, and
+            raise. ``"independent"``: no check; if samples do influence each other, the result is the derivative of the
+            sum of that output over the batch.
         allow_unused: give None for inputs on which an output does not depend, instead of an error.
         materialize_grads: give zeros for them.
 
@@ -197,8 +193,6 @@ def _jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]
     output = passes.output
     samples, features = output.shape[0], output.shape[1:]
     number = features.numel()
-    if not number:
-        return passes.none()
 
     def unit_vectors(start: int, stop: int) -> Tensor:
         # Not all of them at once: their size is the square of the number of outputs.
@@ -206,24 +200,9 @@ def _jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]
         unit.diagonal(start).fill_(1)
         return unit.reshape(-1, 1, *features).expand(-1, samples, *features)
 
-    if coupling == "exact" and samples > 1:
-        return passes.diagonal_blocks(unit_vectors, number)
-    if coupling != "check" or samples == 1:
-        return passes.all(unit_vectors, number)
-    mixture = directions(number, output)
-    checked = quick_cotangent(passes, mixture.reshape(features))
-
-    def with_check(start: int, stop: int) -> Tensor:
-        """The unit vectors, followed by the cotangent of the check."""
-        found = unit_vectors(start, min(stop, number))
-        return found if stop <= number or checked is None else torch.cat([found, checked[None]])
-
-    rows = passes.all(with_check, number + (checked is not None))
-    weighted = None if checked is None else [None if row is None else row[number].detach() for row in rows]
-    rows = [None if row is None else row[:number] for row in rows]
-    combined = [None if row is None else _weighted(mixture, row.detach()) for row in rows]
-    require_independent(passes, _REMEDY, mixture.reshape(features), combined, weighted)
-    return rows
+    if coupling == "check":
+        require_independent(passes)
+    return passes.all(unit_vectors, number)
 
 
 def _require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: _Mode) -> None:
@@ -257,12 +236,6 @@ def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
     like = node.plain
     zeros = torch.zeros((*output.shape, *node.shape[1:]), dtype=like.dtype, device=like.device)
     return outer(zeros, output, node)
-
-
-def _weighted(weights: Tensor, row: Tensor) -> Tensor:
-    """Return the weighted sum over outputs, (B, *I)."""
-    weights = weights.to(device=row.device, dtype=row.dtype)
-    return (weights @ row.reshape(len(row), -1)).reshape(row.shape[1:])
 
 
 def _is_leaf(leaf: Any) -> bool:

@@ -1,93 +1,49 @@
-r"""Checking with one more cotangent, or a few backward passes, whether samples of a batch influence each other.
+"""Checking with a few backward passes whether samples of a batch influence each other.
 
-If samples are independent, a cotangent multiplied by a factor per sample gives gradients multiplied by the
-same factors. Two tests use this:
-
-- the quick one compares a single weighted pass with known gradients, up to rounding;
-- the exact one, used if the quick one fails, compares passes whose weights are powers of two with a pass
-  without weights. Multiplication by a power of two commutes with rounding, so independent samples give equal results,
-  bit for bit, however noisy they are. Any two samples differ in at least one of its weights.
+If they do not, a cotangent with a factor for each sample gives gradients with the same factors. The factors are powers
+of two, which commute with rounding: independent samples give equal results however noisy they are. Any two samples
+differ in the factor of at least one pass.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.backward_passes import BackwardPasses
+from maskgrad.gradients.backward_passes import BackwardPasses, Gradients
 
-__all__ = ["COUPLING", "directions", "quick_cotangent", "require_independent"]
+__all__ = ["require_independent"]
 
-#: values of the argument ``coupling``
-COUPLING = ("check", "exact", "independent")
 #: in units of the relative rounding error
 _ROUNDING = 64
-#: number of powers of two (of either sign) in the exact test; fewer for the small range of float16
-_POWERS, _POWERS_OF_HALF = 8, 4
-_GOLDEN, _PLASTIC = 0.6180339887498949, 0.7548776662466927
+#: number of powers of two (of either sign); fewer for the small range of float16
+_POWERS, _POWERS_OF_HALF = 16, 4
 
 
-def directions(number: int, like: Tensor) -> Tensor:
-    """Return distinct values (number,) of either sign between 1/2 and 1, without the global random state."""
-    return _directions(number, like.device, like.dtype.to_real())
-
-
-@functools.lru_cache(maxsize=32)
-@torch.inference_mode(False)
-def _directions(number: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    at = torch.arange(1, number + 1, dtype=torch.float64)
-    size = (at * _GOLDEN).remainder(1.0).add_(1.0).mul_(0.5)
-    signed = torch.where((at * _PLASTIC).remainder(1.0) < 0.5, -size, size)
-    return signed.to(device, dtype)
-
-
-def quick_cotangent(passes: BackwardPasses, combination: Tensor) -> Tensor | None:
-    """Return the cotangent (B, *O) of the quick test, a weight for each sample times ``combination`` (*O).
-
-    None if rounding is too coarse for it.
-    """
-    if _precision(passes) > torch.finfo(torch.float32).eps:
-        return None
+def require_independent(passes: BackwardPasses) -> None:
+    """Raise CoupledSamplesError if samples influence each other."""
     output = passes.output
-    return _times(combination.to(output.dtype).expand(output.shape), directions(output.shape[0], output))
-
-
-def require_independent(
-    passes: BackwardPasses,
-    remedy: str,
-    combination: Tensor,
-    combined: list[Tensor | None],
-    weighted: list[Tensor | None] | None,
-) -> None:
-    """Raise CoupledSamplesError if samples influence each other.
-
-    Args:
-        passes: through the graph.
-        remedy: the end of the message.
-        combination: a cotangent (*O), the same for all samples.
-        combined: the gradients (B, *I) of that cotangent.
-        weighted: those of :func:`quick_cotangent`; None: rounding is too coarse for it.
-    """
-    output = passes.output
-    samples = output.shape[0]
-    if samples < 2 or not output.numel():
+    if output.shape[0] < 2 or not output.numel():
         return
-    if weighted is not None and _differing(passes, combined, weighted, directions(samples, output)) is None:
-        return
-    found = _coupled_exactly(passes, combination.to(output.dtype).expand(output.shape))
+    found = _coupled_input(passes)
     if found is not None:
         raise CoupledSamplesError(
             f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
             "others, as under BatchNorm in training mode, statistics over the batch, or negatives from the batch; "
-            f"{remedy}"
+            "coupling='independent' gives the derivative of each output's sum over the batch, "
+            "torch.autograd.functional.jacobian that by all samples"
         )
 
 
-def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:
+def _coupled_input(passes: BackwardPasses) -> str | None:
+    """Return the name of the first input whose gradients mix samples."""
+    output = passes.output
+    generator = torch.Generator().manual_seed(0)  # the global random state does not change
+    mixture = torch.rand(output.shape[1:], generator=generator).add_(0.5)
+    cotangent = mixture.to(output.device, output.dtype).expand(output.shape)
     plain = passes.one(cotangent)
     for weight in _powers_of_two(len(cotangent), cotangent):
         found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight)
@@ -105,37 +61,30 @@ def _coupled_exactly(passes: BackwardPasses, cotangent: Tensor) -> str | None:
 
 def _differing(
     passes: BackwardPasses,
-    expected: list[Tensor | None],
-    weighted: list[Tensor | None],
+    expected: Gradients,
+    weighted: Gradients,
     weight: Tensor,
-    noise: list[Tensor | None] | None = None,
+    noise: Gradients | None = None,
 ) -> str | None:
     """Return the first input whose gradients, divided by the weights, are not the expected ones."""
-    tolerance = _precision(passes) * (_ROUNDING if _precision(passes) < 1e-4 else 1)
+    tensors = [passes.output, *(node.plain for node in passes.inputs)]
+    tolerance = max(torch.finfo(tensor.dtype).eps for tensor in tensors)
+    tolerance *= _ROUNDING if tolerance < 1e-4 else 1
     for number, (known, found, node) in enumerate(zip(expected, weighted, passes.inputs, strict=True)):
         if known is None or found is None or not known.numel():
             continue
-        own = (1 / weight).to(device=found.device, dtype=found.dtype.to_real())
-        difference = _times(found, own).sub_(known)
+        difference = _times(found, (1 / weight).to(found.device, found.dtype.to_real())).sub_(known)
         limits = torch.finfo(found.dtype)
         least: float | Tensor = 256 * limits.smallest_normal * limits.eps
         by_itself = None if noise is None else noise[number]
         if by_itself is not None:
             least = least + 64 * torch.nan_to_num(by_itself)
-        if bool((_largest(difference) <= _largest(known) * tolerance + least).all()):
-            continue
         # Ignore infinite values and NaN, which remain visible in the result.
         difference = torch.where(difference.isfinite(), difference, 0)
         size = torch.where(known.isfinite(), known, 0)
         if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
             return node.name
     return None
-
-
-def _precision(passes: BackwardPasses) -> float:
-    """Return the coarsest relative rounding error of output and inputs."""
-    tensors = [passes.output, *(node.plain for node in passes.inputs)]
-    return max(torch.finfo(tensor.dtype).eps for tensor in tensors)
 
 
 def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:

@@ -15,31 +15,9 @@ from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.patterns.stored import read_places
-from maskgrad.semantics.entries import fill
 from maskgrad.semantics.jagged.rows import at_rows
 
 __all__ = ["mask_gradient", "reverse_gradient"]
-
-
-class _Passing(Function):
-    @staticmethod
-    def forward(x: Tensor, mask: Tensor) -> Tensor:  # noqa: ARG004
-        # not a view of x: views returned by custom functions cannot be modified, as by ReLU(inplace=True)
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
-        ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return fill(gradient, ctx.saved_tensors[0], 0), None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        passing: Tensor = fill(tangent, ctx.saved_tensors[0], 0)
-        return passing
 
 
 @overload
@@ -78,14 +56,13 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
     values = _values_of(x, "mask_gradient")
     passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, values.device)
     if not isinstance(x, MaskedTensor):
-        result: Tensor = _Passing.apply(x, passes)
-        return result
+        return torch.where(passes, x, x.detach())
     stored = stored_of(x)
     if isinstance(x._pattern, JaggedPattern):
         passes = at_rows(passes, x._pattern)
     elif stored is not None:
         passes = stored.pattern.gathered(read_places(passes, stored.pattern.coordinates()))
-    return MaskedTensor(_Passing.apply(values, passes), x._pattern)
+    return MaskedTensor(torch.where(passes, values, values.detach()), x._pattern)
 
 
 class _Reversed(Function):
@@ -93,7 +70,7 @@ class _Reversed(Function):
 
     @staticmethod
     def forward(x: Tensor, scale: Any) -> Tensor:  # noqa: ARG004
-        return x.clone()  # no view, see above
+        return x.clone()  # views returned by custom functions cannot be modified, as by ReLU(inplace=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from maskgrad.gradients.backward_passes import BackwardPasses, gradient_sizes, joined
+from maskgrad.gradients.backward_passes import BackwardPasses, joined
 from maskgrad.gradients.batch_nodes import input_nodes
 
 
@@ -29,7 +29,7 @@ class _Counted(torch.autograd.Function):
         return gradient
 
 
-@pytest.mark.parametrize(("features", "at_once"), [(4, 8), (30_000, 1)])
+@pytest.mark.parametrize(("features", "at_once"), [(4, 8), (400_000, 1)])
 def test_small_gradients_travel_together_and_large_ones_alone(features: int, at_once: int) -> None:
     x = torch.randn(3, features, requires_grad=True)
     y = _Counted.apply(x)[:, :4].sum(1, keepdim=True) * torch.ones(8)
@@ -75,17 +75,6 @@ def test_an_error_of_the_graph_is_not_hidden() -> None:
     x = torch.randn(1, 1, requires_grad=True)
     with pytest.raises(ArithmeticError, match="thirteen"):
         passes(_Looks.apply(x), x).all(lambda start, stop: torch.full((stop - start, 1, 1), 13.0), 5)
-
-
-def test_sizes_of_gradients_on_the_way() -> None:
-    x = torch.randn(3, 2, requires_grad=True)
-    h = nn.Linear(2, 50)(x)
-    y = nn.Linear(50, 4)(h.tanh())
-    assert max(gradient_sizes(y, [x])) == 150
-    assert max(gradient_sizes(y, [h])) == 150
-    assert sorted(gradient_sizes(y, [y])) == [12, 12, 12]
-    unrelated = torch.ones(5, requires_grad=True)
-    assert sorted(gradient_sizes(y, [unrelated])) == [5, 12]
 
 
 def test_pieces_that_are_missing_are_zero() -> None:

@@ -64,8 +64,6 @@ class TestWhatIsRight:
         x = mg.from_sparse(t).requires_grad_()
         assert mg.gradcheck(torch.square, x)
         assert mg.gradgradcheck(torch.square, x)
-        if layout in (torch.sparse_coo, torch.sparse_csr):  # PyTorch accumulates no gradients of the others
-            assert mg.gradcheck(lambda v: mg.from_sparse(v).square().sum(), t.requires_grad_())
 
     def test_complex_numbers(self) -> None:
         x = poisoned([1 + 2j, None, 3j], torch.complex128, requires_grad=True)
@@ -93,7 +91,7 @@ class TestWhatIsRight:
 
     def test_cotangents_can_be_given(self) -> None:
         assert mg.gradgradcheck(torch.exp, known_and_not(), torch.tensor([0.5, 2.0]).double())
-        with pytest.raises(ValueError, match=r"\[2\], found \[3\]"):
+        with pytest.raises(RuntimeError, match=r"[Mm]ismatch in shape"):
             mg.gradgradcheck(torch.exp, known_and_not(), torch.ones(3).double())
 
     def test_inputs_are_left_alone(self) -> None:
@@ -135,14 +133,6 @@ class TestWhatIsWrong:
         x = mg.masked(leaf(1.0, inf), on(1, 0))
         with pytest.raises(GradcheckError, match=r"outside the pattern .* found nan"):
             mg.gradcheck(lambda v: torch.where(v.mask, v._values.exp() * 0 + v._values, 0.0).sum(), x)
-
-    @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-    def test_a_dense_gradient_of_a_sparse_tensor(self, layout: torch.layout) -> None:
-        t, dense = sparse_tensor(layout).requires_grad_(), torch.ones(4, 2).double()
-        with pytest.raises(
-            GradcheckError, match=r"outside the pattern of input 0 \(sparse tensor\), .* at entry \(0, 2\)"
-        ):
-            mg.gradcheck(lambda v: v @ dense, t)
 
     def test_complex_derivatives(self) -> None:
         x = poisoned([1 + 2j, None], torch.complex128, requires_grad=True)
@@ -210,6 +200,10 @@ class TestMistakes:
     def test_single_precision(self) -> None:
         with pytest.raises(TypeError, match=r"input 0 must have dtype torch.float64 .* found torch.float32"):
             mg.gradcheck(torch.exp, known_and_not(torch.float32))
+
+    def test_sparse_tensors_of_torch(self) -> None:
+        with pytest.raises(TypeError, match=r"input 0 is a sparse tensor .*; write mg.from_sparse"):
+            mg.gradcheck(torch.square, sparse_tensor(torch.sparse_coo).requires_grad_())
 
     def test_nothing_to_check(self) -> None:
         with pytest.raises(ValueError, match=r"found none; use x.requires_grad_"):
