@@ -17,8 +17,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the norm of gradients is taken before duplicates are merged",
         "gradients/clipping.py",
-        'merged = read(gradient, "a gradient").wide().merged()',
-        'merged = read(gradient, "a gradient").wide()',
+        "part if part.rows is None else part.wide().merged()",
+        "part if part.rows is None else part.wide()",
     ),
     Fault(
         "entries outside a gradient's mask are trained",
@@ -35,16 +35,10 @@ FAULTS: tuple[Fault, ...] = (
         "tests/unit/gradients/test_gradient_merged.py",
     ),
     Fault(
-        "values are clipped before duplicates are merged",
-        "gradients/clipping.py",
-        'read(g, "a gradient").wide().merged()) for p, g',
-        'read(g, "a gradient").wide()) for p, g',
-    ),
-    Fault(
         "frozen entries count in the norm",
         "gradients/clipping.py",
-        "            found.append((merged, merged.counted(trained)))",
-        "            found.append((merged, None))",
+        "counted = one.part.counted(trained_entries(one.param))",
+        "counted = one.part.counted(None)",
     ),
     Fault(
         "gradients of halves accumulate in half precision",
@@ -56,8 +50,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the state of an accumulator is that of the gradients themselves",
         "gradients/accumulated_sums.py",
-        "        return gradient.detach().clone()",
-        "        return gradient.detach()",
+        "gradient.detach().clone() for gradient in sums",
+        "gradient.detach() for gradient in sums",
         "tests/unit/gradients/test_interrupted_accumulation.py",
     ),
     Fault(

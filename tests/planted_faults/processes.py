@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "halves are unscaled in place",
         "amp/unscaling.py",
-        "            and not is_half(gradient)  # it might overflow\n",
+        "            and gradient.dtype not in HALVES  # it might overflow\n",
         "",
     ),
     Fault(

@@ -23,10 +23,11 @@ from maskgrad.gradients.attached import (
     replace_gradient,
     set_grad_dtype,
 )
-from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, read
+from maskgrad.gradients.gradient import AnyGradient, Gradient, read
 from maskgrad.gradients.step_hooks import named
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.optimizer import MaskedOptimizer
+from maskgrad.semantics.entries import HALVES
 
 __all__ = ["check_finite", "read_and_unscale", "restore_dtypes", "write_unscaled"]
 
@@ -66,7 +67,7 @@ def read_and_unscale(optimizer: Optimizer, inverse: PerDevice) -> list[Unscaled]
         if gradient is None:
             continue
         trained, dtype = trained_entries(param), gradient.dtype
-        if is_half(gradient):
+        if gradient.dtype in HALVES:
             # Unscaled in half precision, it would underflow. The rules of mg.optim compute in float32 anyway; those of
             # torch.optim raise for another dtype than the parameter's.
             dtype = torch.float32 if ours else torch.promote_types(dtype, param.dtype)
@@ -75,7 +76,7 @@ def read_and_unscale(optimizer: Optimizer, inverse: PerDevice) -> list[Unscaled]
             and gradient.layout is torch.strided
             and not gradient.is_complex()
             and trained is None
-            and not is_half(gradient)  # it might overflow
+            and gradient.dtype not in HALVES  # it might overflow
         ):
             found.append(Unscaled(param, gradient))
         else:

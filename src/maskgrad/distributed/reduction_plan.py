@@ -119,7 +119,7 @@ class ReductionPlan(NamedTuple):
     def of_rows(self, rows: Tensor, total: Tensor) -> AnyGradient:
         """Make the result from distinct ascending ``rows`` (m,) with sums (m, *row)."""
         values = self._divided(total)
-        return of_distinct_rows(rows, values, self.shape, self.leading, torch.sparse_coo, None, self.masked)
+        return of_distinct_rows(rows, values, self.shape, self.leading, self.masked)
 
     def _divided(self, total: Tensor) -> Tensor:
         """``total`` divided, and rounded once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -44,15 +44,8 @@ class Summed(NamedTuple):
     total: Tensor
     """0-dim, in the graph of the entries."""
     times: float
-    number: float | Tensor
-    """Number of entries, or sum of their weights; a tensor where reading it would need a synchronization."""
-    size: float
-    """Upper bound of ``number``, known without a synchronization."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Return whether nothing counts, if known without a synchronization."""
-        return not isinstance(self.number, Tensor) and self.number == 0
+    number: float
+    """Number of entries, or sum of their weights."""
 
 
 class Part(NamedTuple):
@@ -65,13 +58,11 @@ class Part(NamedTuple):
 
 @dataclass
 class LossSum:
-    """Total and count of one loss since the last division.
-
-    Gradients are those of the total times two to the power of minus ``exponent``, which is exact; None: not chosen yet.
-    """
+    """Total and count of one loss since the last division."""
 
     weight: float
     exponent: int | None = None
+    """Gradients are those of the total times two to the power of minus this, which is exact; None: not chosen yet."""
     total: float = 0.0
     count: float = 0.0
     pending: list[Summed] = field(default_factory=list)
@@ -84,9 +75,8 @@ class LossSum:
     def read(self) -> dict[str, Any]:
         """Weight, exponent, total and count as Python numbers."""
         for part in self.pending:
-            number = float(part.number)
-            self.total += float(part.total) * part.times if number else 0.0
-            self.count += number
+            self.total += float(part.total) * part.times if part.number else 0.0
+            self.count += part.number
         self.pending = []
         return {"weight": self.weight, "exponent": self.exponent, "total": self.total, "count": self.count}
 
@@ -108,43 +98,35 @@ def parts_of(
             raise TypeError(
                 f"{what} must be a dict like losses, with the same names, found {type(given).__name__}"
             )
-    for what, given in (("count", count), ("mask", mask)):
         unknown = sorted(set(given or ()) - set(losses))
-        if unknown:
-            raise ValueError(f"{what} has names that losses does not have: {', '.join(map(repr, unknown))}")
-    counts, masks = count or {}, mask or {}
-    factors = {name: finite(weight, f"weights[{name!r}]") for name, weight in (weights or {}).items()}
-    absent, without = sorted(set(factors) - set(losses)), sorted(set(losses) - set(factors))
-    if absent and without:
-        every = ", ".join(
-            f"{name!r}: {weight}" for name, weight in {**dict.fromkeys(without, 1.0), **factors}.items()
-        )
-        raise ValueError(
-            f"weights has {', '.join(map(repr, absent))}, which losses does not have, and losses has "
-            f"{', '.join(map(repr, without))} without a weight; correct the name, or if this micro-batch lacks a loss, "
-            f"give every loss a weight: weights={{{every}}}"
-        )
+        # Weights may name losses that this micro-batch lacks, if they name all.
+        if unknown and (what != "weights" or set(losses) - set(given or ())):
+            raise ValueError(
+                f"{what} has {', '.join(map(repr, unknown))}, which losses does not have; correct the name, or if this "
+                "micro-batch lacks a loss, give every loss a weight"
+            )
     parts = []
     for name, loss in losses.items():
         where = f"losses[{name!r}] is"
         read = None
         if loss is not None:
-            read = _differentiable(summed(loss, counts.get(name), masks.get(name), mean, where), where)
-        parts.append(Part(name, factors.get(name, 1.0), read))
+            read = summed(loss, (count or {}).get(name), (mask or {}).get(name), mean, where)
+            read = _differentiable(read, where)
+        parts.append(Part(name, finite((weights or {}).get(name, 1.0), f"weights[{name!r}]"), read))
     return parts
 
 
 def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
-    """Sum the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``.
-
-    Raises:
-        TypeError, ValueError: it is unknown how many entries count; messages begin with ``name``.
-    """
+    """Sum the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``."""
     if not isinstance(values, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} of type {type(values).__name__}; expected a tensor or a MaskedTensor")
     if not values.dtype.is_floating_point:
         raise TypeError(f"{name} of dtype {values.dtype}; expected floating-point numbers")
-    number = None if count is None else _count(count)
+    number = None if count is None else finite(count, "count")
+    if number is not None and number < 0:
+        raise ValueError(
+            f"count must be at least 0, found {count}; pass the number of entries, or the sum of their weights"
+        )
     if values.ndim == 0:
         if number is None:
             raise ValueError(_REDUCED.format(name=name))
@@ -153,7 +135,7 @@ def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
                 f"{name} a reduced loss (0-dim), which mask= cannot select from; pass count= alone"
             )
         plain = values.filled(0) if isinstance(values, MaskedTensor) else values
-        return Summed(plain, number, number, number)
+        return Summed(plain, number, number)
     if mask is not None:
         if isinstance(values, MaskedTensor):
             raise ValueError(f"{name} masked already; mask= is for plain losses")
@@ -162,10 +144,7 @@ def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
     if isinstance(values, MaskedTensor):
         if mean == "sequence" and values.ndim > 1:
             values = values.mean(dim=tuple(range(1, values.ndim)), dtype=wide)
-        if number is None:
-            specified = values.num_specified()
-            number = int(specified) if specified.device.type == "cpu" else specified
-        return Summed(values.sum(dtype=wide), 1.0, number, values.numel())
+        return Summed(values.sum(dtype=wide), 1.0, int(values.num_specified()) if number is None else number)
     if number is None:
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(values.shape)))
     if mean == "sequence" and values.ndim > 1:
@@ -173,23 +152,28 @@ def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
             f"{name} a plain tensor of shape {tuple(values.shape)}, and mean='sequence' needs to know which entries "
             "of a sample count; pass mask=, a masked target, or one number for each sample"
         )
-    return Summed(values.sum(dtype=wide), 1.0, number, max(values.numel(), number))
+    return Summed(values.sum(dtype=wide), 1.0, number)
 
 
 def check_names(parts: list[Part], known: Mapping[str | None, LossSum]) -> None:
     """Raise a ValueError if the losses of a micro-batch do not match those of earlier ones."""
-    for name, weight, _ in parts:
-        if known and (name is None) != (None in known):
-            here, there = ("a loss without a name", "losses with names")[:: 1 if name is None else -1]
+    earlier = _facts((name, loss.weight) for name, loss in known.items())
+    for what, here in _facts((name, weight) for name, weight, _ in parts).items():
+        there = earlier.get(what, here)
+        if here != there:
             raise ValueError(
-                f"this micro-batch has {here}, earlier ones had {there}; name the losses of all micro-batches, "
-                "or of none"
+                f"this micro-batch has {here}, earlier ones had {there}; name the losses of all micro-batches, or of "
+                "none, and pass the same weight each time"
             )
-        if name in known and known[name].weight != weight:
-            raise ValueError(
-                f"this micro-batch has a loss {name!r} with weight {weight}, earlier ones had {name!r} with weight "
-                f"{known[name].weight}; pass the same weight each time"
-            )
+
+
+def _facts(losses: Iterable[tuple[str | None, float]]) -> dict[str, str]:
+    """What losses with weights must have in common."""
+    facts = {}
+    for name, weight in losses:
+        facts["names"] = "a loss without a name" if name is None else "losses with names"
+        facts[f"weight of {name}"] = f"a loss {name!r} with weight {weight}"
+    return facts
 
 
 def together(
@@ -203,8 +187,7 @@ def together(
             continue
         losses = tally["losses"]
         facts = {"mean": f"mean={tally['mean']!r}", "scale": f"a loss scale of {tally['scale']}"}
-        facts["names"] = "a loss without a name" if losses[0][0] is None else "losses with names"
-        facts |= {f"weight of {name}": f"loss {name!r} with weight {weight}" for name, weight, _, _ in losses}
+        facts |= _facts((name, weight) for name, weight, _, _ in losses)
         for what, here in facts.items():
             first, there = agreed.setdefault(what, (rank, here))
             if here != there:
@@ -228,29 +211,16 @@ def finite(number: Any, name: str) -> float:
                 f"{name} must be a scalar, found a tensor of shape {tuple(number.shape)} and {number.dtype}"
             )
         number = number.item()
-    if isinstance(number, (bool, str, bytes)):
+    if isinstance(number, bool) or not hasattr(number, "__float__"):
         raise TypeError(f"{name} must be a finite number, found {type(number).__name__}")
-    try:
-        found = float(number)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a finite number, found {type(number).__name__}") from None
-    if not math.isfinite(found):
-        raise ValueError(f"{name} must be a finite number, found {found}")
-    return found
-
-
-def _count(count: Any) -> float:
-    number = finite(count, "count")
-    if number < 0:
-        raise ValueError(
-            f"count must be at least 0, found {count}; pass the number of entries, or the sum of their weights"
-        )
-    return number
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be a finite number, found {number}")
+    return float(number)
 
 
 def _differentiable(part: Summed, name: str) -> Summed:
     """Raise a ValueError if counted losses require no gradient."""
-    if part.is_empty or part.total.requires_grad:
+    if not part.number or part.total.requires_grad:
         return part
     raise ValueError(
         f"{name} not part of a graph: it requires no gradient; compute it without torch.no_grad() and detach()"

@@ -20,10 +20,9 @@ from maskgrad.gradients.attached import (
     grad_dtype,
     keep_attached,
 )
+from maskgrad.gradients.clipping import listed_parameters
 from maskgrad.gradients.gradient import is_strided, read, widened_dtype
-from maskgrad.gradients.parameter_arguments import listed_parameters
-from maskgrad.masked_tensor import MaskedTensor, from_sparse, masked
-from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["GradientSums", "Parameters", "check_no_gradients", "named_parameters"]
 
@@ -71,10 +70,9 @@ class GradientSums:
             self.close()
             self._take(next(iter(divisors)))  # of fully_shard, which has reduced its sums now
         for name, sums in self._sums.items():
-            _divide([gradient for gradient in sums if is_strided(gradient)], divisors[name])
             for parts, gradient in zip(found, sums, strict=True):
                 if gradient is not None:
-                    parts.append(gradient if is_strided(gradient) else _by(gradient, divisors[name]))
+                    parts.append(_by(gradient, divisors[name]))
         return [added(parts) if len(parts) > 1 else parts[0] if parts else None for parts in found]
 
     def write(self, gradients: Sequence[AnyGradient | None]) -> None:
@@ -91,19 +89,22 @@ class GradientSums:
                 param.grad = None
 
     def state(self) -> dict[str | None, list[Any]]:
-        """Copies of the sums of each loss, made of plain tensors."""
-        return {name: [*map(_encoded, sums)] for name, sums in self._sums.items()}
+        """Copies of the sums of each loss."""
+        return {
+            name: [None if gradient is None else gradient.detach().clone() for gradient in sums]
+            for name, sums in self._sums.items()
+        }
 
     def load(self, state: Mapping[str | None, Sequence[Any]]) -> None:
         """The inverse of :meth:`state`."""
         for name, saved in state.items():
-            if isinstance(saved, tuple):  # until version 0.3 two lists: of what .grad held, and of the others
-                kinds = [
-                    [_decoded(g, p.device) for g, p in zip(one, self.params, strict=True)] for one in saved
-                ]
-                self._sums[name] = [_plus(*pair) for pair in zip(*kinds, strict=True)]
-            else:
-                self._sums[name] = [_decoded(g, p.device) for g, p in zip(saved, self.params, strict=True)]
+            if isinstance(saved, tuple) or any(isinstance(one, dict) for one in saved):
+                raise ValueError(
+                    "this state of an accumulator was saved before version 0.3; finish the accumulation with the "
+                    "version that saved it, or begin the step again"
+                )
+            pairs = zip(saved, self.params, strict=True)
+            self._sums[name] = [None if one is None else one.to(p.device, copy=True) for one, p in pairs]
             self._show(self._sums[name])
 
     @torch.no_grad()
@@ -137,44 +138,16 @@ def _plus(before: AnyGradient | None, gradient: AnyGradient | None) -> AnyGradie
     return added([before, gradient])
 
 
-def _divide(strided: list[Any], divisor: float) -> None:
-    local = [gradient.to_local() if hasattr(gradient, "device_mesh") else gradient for gradient in strided]
-    if local and divisor == math.inf:
-        torch._foreach_zero_(local)
-    elif local and divisor != 1:
-        torch._foreach_div_(local, divisor)
-
-
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
-    """A merged, not strided gradient in at least float32, divided by ``divisor``."""
+    """A gradient in at least float32, divided by ``divisor`` (inf: zeros); a strided one in place."""
+    if is_strided(gradient):
+        local = gradient.to_local() if hasattr(gradient, "device_mesh") else gradient
+        if divisor != 1:
+            local.zero_() if divisor == math.inf else local.div_(divisor)
+        return gradient
     part = read(gradient, "a gradient").wide().merged()
     values = torch.zeros_like(part.values) if divisor == math.inf else part.values / divisor
     return part.with_values(values).like(gradient)
-
-
-def _encoded(gradient: AnyGradient | None) -> Any:
-    """A copy made of tensors and Python numbers, which ``torch.load(weights_only=True)`` loads."""
-    if gradient is None:
-        return None
-    if not isinstance(gradient, MaskedTensor):
-        return gradient.detach().clone()
-    if stored_of(gradient) is None:
-        return {"values": gradient.filled(0).clone(), "mask": gradient.mask.clone()}
-    return {"stored": gradient.to_sparse_tensor().clone()}
-
-
-def _decoded(saved: Any, device: torch.device) -> Any:
-    if saved is None or isinstance(saved, Tensor):
-        return saved if saved is None else saved.to(device, copy=True)
-    found: dict[str, Any] = {
-        name: part.to(device, copy=True) if isinstance(part, Tensor) else part for name, part in saved.items()
-    }
-    if "rows" in found:
-        raise ValueError(
-            "this state holds the gradient of a table with a capacity=, which version 0.3 removed; finish the "
-            "accumulation with the version that saved it, or begin with a new mg.accumulate()"
-        )
-    return masked(found["values"], found["mask"]) if "mask" in found else from_sparse(found["stored"])
 
 
 def check_no_gradients(named: Mapping[str, Tensor]) -> None:

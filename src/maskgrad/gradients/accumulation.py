@@ -27,7 +27,7 @@ from maskgrad.gradients.accumulated_sums import (
     named_parameters,
 )
 from maskgrad.gradients.accumulation_ranks import Alone, found_ranks, there_are_groups
-from maskgrad.gradients.accumulation_watch import AccumulationWatch
+from maskgrad.gradients.accumulation_watch import SILENCED, AccumulationWatch
 from maskgrad.gradients.attached import keep_attached
 
 __all__ = ["GradientAccumulator"]
@@ -90,7 +90,7 @@ class GradientAccumulator:
     _sums: GradientSums | None
     _losses: dict[str | None, LossSum]
     _error: Exception | None
-    _scale: Tensor | None
+    _scale: float | None
 
     def __init__(
         self,
@@ -147,7 +147,11 @@ class GradientAccumulator:
             parts = parts_of(losses, count, mask, weights, self._mean)
             self._check_unchanged()
             check_names(parts, self._losses)
-            self._check_number({*self._losses, *(part.name for part in parts)})
+            if self._ranks.sharded and len({*self._losses, *(part.name for part in parts)}) > 1:
+                raise ValueError(
+                    "several losses need separate gradient sums, but fully_shard keeps only one; pass their weighted "
+                    "sum, or use an accumulator for each"
+                )
             sums = self._opened()
         except Exception as error:
             # With several ranks finish raises it, on all of them, as others may be waiting there.
@@ -155,14 +159,11 @@ class GradientAccumulator:
                 raise
             self._error = error
             return
-        for part in parts:
-            first = 0 if self._ranks.sharded else None
-            self._losses.setdefault(part.name, LossSum(part.weight, first))
-        passes = [
-            (part.name, part.sum)
-            for part in parts
-            if part.sum is not None and (self._ranks.sharded or not part.sum.is_empty)
-        ]
+        passes = []
+        for name, weight, summed in parts:
+            self._losses.setdefault(name, LossSum(weight, 0 if self._ranks.sharded else None))
+            if summed is not None and (self._ranks.sharded or summed.number):
+                passes.append((name, summed))
         try:
             for place, (name, summed) in enumerate(passes):
                 self._propagate(sums, name, summed, retain_graph or place < len(passes) - 1)
@@ -225,8 +226,8 @@ class GradientAccumulator:
         """Copy the sums, totals and counts of an unfinished step, for :meth:`load_state_dict` in another process.
 
         Returns:
-            Tensors, numbers and strings, which ``torch.load(weights_only=True)`` loads. With several ranks, of this
-            rank: each saves its own file.
+            Tensors, masked ones for masked gradients, numbers and strings, which ``torch.load(weights_only=True)``
+            loads. With several ranks, of this rank: each saves its own file.
 
         Raises:
             RuntimeError: a backward pass has failed, or gradients were changed; sums are inside ``fully_shard`` (save
@@ -241,7 +242,7 @@ class GradientAccumulator:
             )
         return {
             **self._description(),
-            "scale": _number(self._scale),
+            "scale": self._scale,
             "is_double": self._dtype is torch.float64,
             "losses": {name: loss.read() for name, loss in self._losses.items()},
             "gradients": {} if self._sums is None else self._sums.state(),
@@ -272,8 +273,8 @@ class GradientAccumulator:
         if not state["losses"]:
             return
         sums = self._opened()
-        if state["scale"] != _number(self._scale):
-            found = _number(self._scale)
+        if state["scale"] != self._scale:
+            found = self._scale
             self.reset()
             raise ValueError(
                 f"the state was saved with a loss scale of {state['scale']}, and the scaler has {found}; call "
@@ -305,7 +306,6 @@ class GradientAccumulator:
         self._watch.touched.clear()
 
     def _description(self) -> dict[str, Any]:
-        """Facts that must be the same when a state is loaded."""
         named = [f"{n!r} of shape {tuple(p.shape)} and {p.dtype}" for n, p in self._trained().items()]
         ranks = [f"rank {self._ranks.rank} of {self._ranks.size}"]
         return {"parameters": named, "ranks": ranks, "mean": [self._mean]}
@@ -322,25 +322,21 @@ class GradientAccumulator:
                 )
             self._sums = GradientSums(self._trained())
             if self._scaler is not None:
-                self._scale = self._scaler.scale(torch.ones((), device=self._device)).detach()
+                self._scale = float(self._scaler.scale(torch.ones((), device=self._device)))
             self._watch.accumulating = True
         return self._sums
 
     def _propagate(self, sums: GradientSums, name: str | None, part: Summed, retain_graph: bool) -> None:
         loss, seen = part.total, self._losses[name]
-        if part.is_empty and not bool(
-            loss.isfinite()
-        ):  # under fully_shard, where every rank has to take part
+        if not part.number and not bool(loss.isfinite()):
             self._error = ValueError(
                 "a micro-batch with count=0 has losses that are not finite, and with fully_shard every rank must go "
                 "through each backward pass; give unreduced losses with a mask"
             )
-        if seen.exponent is None and part.size:
-            seen.exponent = math.frexp(part.size)[1]
-        factor = seen.scaled(part.times)
+        if seen.exponent is None:
+            seen.exponent = math.frexp(part.number)[1]
+        factor = seen.scaled(part.times) * (1.0 if self._scale is None else self._scale)
         seed = torch.full((), factor, dtype=loss.dtype, device=loss.device)
-        if self._scale is not None:
-            seed = (self._scale.to(loss.device) * factor).to(loss.dtype)
         sums.backward(name, [loss], [seed], retain_graph)
         seen.pending.append(part._replace(total=loss.detach()))
         self._device = loss.device
@@ -348,7 +344,6 @@ class GradientAccumulator:
             self._dtype = torch.float64
 
     def _tally(self) -> dict[str, Any] | None:
-        """Totals accumulated by this rank; None if there are none."""
         if self._sums is None:
             if self._ranks.size > 1:
                 check_no_gradients(self._named)  # others may have data
@@ -356,29 +351,21 @@ class GradientAccumulator:
         losses = [
             [name, *map(loss.read().get, ("weight", "total", "count"))] for name, loss in self._losses.items()
         ]
-        return {"mean": self._mean, "scale": _number(self._scale), "losses": losses}
-
-    def _check_number(self, names: set[str | None]) -> None:
-        if self._ranks.sharded and len(names) > 1:
-            raise ValueError(
-                "several losses need separate gradient sums, but fully_shard keeps only one; pass their weighted sum, "
-                "or use an accumulator for each"
-            )
+        return {"mean": self._mean, "scale": self._scale, "losses": losses}
 
     def _check_unchanged(self) -> None:
         if self._sums is not None and self._sums.changed():
             raise RuntimeError(_CHANGED)
-        error = self._watch.error()
-        if error is not None:
-            raise error
+        if self._watch.touched:
+            raise RuntimeError(SILENCED)
 
     def _check_scale(self) -> None:
         if self._scale is None:
             return
         now = float(self._scaler.get_scale()) if self._scaler.is_enabled() else 1.0
-        if now != float(self._scale):
+        if now != self._scale:
             raise RuntimeError(
-                f"the scaler's scale went from {float(self._scale)} to {now} between backward() and finish(); call "
+                f"the scaler's scale went from {self._scale} to {now} between backward() and finish(); call "
                 "scaler.update() after the step"
             )
 
@@ -387,7 +374,3 @@ class GradientAccumulator:
             f"{what} of the accumulator failed midway ({type(error).__name__}: {error}), and its sums are "
             "incomplete; call accumulator.reset()"
         )
-
-
-def _number(scale: Tensor | None) -> float | None:
-    return None if scale is None else float(scale)

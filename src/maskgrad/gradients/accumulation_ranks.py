@@ -23,16 +23,12 @@ class Alone:
     sharded: bool = False
     """Whether ``fully_shard`` holds sums until the end; every rank then takes part in each backward pass."""
 
-    def collected(
-        self,
-        own: Any,
-        error: Exception | None,
-        trained: Mapping[str, Tensor],  # noqa: ARG002
-    ) -> list[Any]:
-        """Collect the data of each rank (numbers and strings), by rank.
+    def collected(self, own: Any, error: Exception | None, trained: Mapping[str, Tensor]) -> list[Any]:  # noqa: ARG002
+        """Collect the data of each rank, by rank; raises on all ranks if one has an error, or trains others."""
+        return self.gathered(own, error)
 
-        Raises on all ranks if one has an error, or if they train different parameters.
-        """
+    def gathered(self, own: Any, error: Exception | None = None) -> list[Any]:
+        """Gather the tensors of all ranks, by rank, whose first sizes may differ; raises as :meth:`collected`."""
         if error is not None:
             raise error
         return [own]
@@ -47,12 +43,6 @@ class Alone:
     ) -> list[AnyGradient | None]:
         """Sums over the ranks; out of place."""
         return list(gradients)
-
-    def gathered(self, tensors: Sequence[Tensor], error: Exception | None = None) -> list[list[Tensor]]:
-        """Gather the tensors of all ranks, by rank, whose first sizes may differ; raises as :meth:`collected`."""
-        if error is not None:
-            raise error
-        return [list(tensors)]
 
     def close(self) -> None:
         """Let wrappers exchange again."""

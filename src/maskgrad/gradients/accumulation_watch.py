@@ -9,13 +9,13 @@ from torch.optim import Optimizer
 
 from maskgrad.gradients.step_hooks import StepObserver, observe_steps, parameters_of
 
-__all__ = ["AccumulationWatch"]
+__all__ = ["SILENCED", "AccumulationWatch"]
 
 _STEP = (
     "{optimizer}.step() before accumulator.finish(): the gradients are sums that are not divided yet; call finish() "
     "first, or accumulator.reset() to drop them"
 )
-_SILENCED = (
+SILENCED = (
     "a plain backward() ran, whose gradients are those of one rank: while a GradientAccumulator exists, only its "
     "finish() exchanges them; call accumulator.backward(losses), or delete the accumulator first (del accumulator)"
 )
@@ -43,10 +43,6 @@ class AccumulationWatch(StepObserver):
         self._hooks, self._ids = [], set()
         self.touched.clear()
 
-    def error(self) -> Exception | None:
-        """The error of a plain ``backward``, after which wrappers exchange nothing."""
-        return RuntimeError(_SILENCED) if self.touched else None
-
     def gradients_ready(self, optimizer: Optimizer) -> None:
         """Raise before a step with sums, or with gradients that were not exchanged."""
         if not (self.accumulating or self.touched) or not any(
@@ -56,4 +52,4 @@ class AccumulationWatch(StepObserver):
         if self.accumulating:
             raise RuntimeError(_STEP.format(optimizer=type(optimizer).__name__))
         self.touched.clear()
-        raise RuntimeError(_SILENCED)
+        raise RuntimeError(SILENCED)

@@ -6,7 +6,6 @@ Norms and scaling of a masked gradient are right; all other functions of PyTorch
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -71,11 +70,7 @@ def attached_gradient(param: Tensor) -> AnyGradient | None:
 
 
 def keep_attached(param: Tensor, gradient: AnyGradient | None) -> None:
-    """Attach a gradient that is known to fit, detached; None removes it.
-
-    It is visible in ``.grad``: dense or COO unchanged, others as :class:`MaskedGradient`. PyTorch/XLA has no such
-    tensors; there it is an attribute of the parameter.
-    """
+    """Set a gradient that is known to fit, detached; None removes it. On PyTorch/XLA it is an attribute."""
     if hasattr(param, _ATTRIBUTE):
         delattr(param, _ATTRIBUTE)
     if gradient is None:
@@ -119,16 +114,12 @@ def current_gradient(param: Tensor, name: str = "a parameter") -> AnyGradient | 
 
 
 def replace_gradient(param: Tensor, gradient: AnyGradient) -> None:
-    """Replace the current gradient by ``gradient``, in ``.grad`` or attached.
-
-    ``.grad`` must have ``param.grad_dtype``, which cannot be changed while there is a gradient; hence the order. Where
-    there is no ``grad_dtype``, gradients that ``.grad`` cannot hold are attached.
-    """
+    """Replace the current gradient by ``gradient``, in ``.grad`` or attached, where ``.grad`` cannot hold it."""
     if attached_gradient(param) is not None or not isinstance(gradient, Tensor):
         keep_attached(param, gradient)
         return
     if param.grad is None or param.grad.dtype is not gradient.dtype:
-        param.grad = None
+        param.grad = None  # grad_dtype cannot be changed while there is a gradient
         set_grad_dtype(param, gradient.dtype)
         if grad_dtype(param) is not gradient.dtype:
             keep_attached(param, gradient)
@@ -215,11 +206,6 @@ class MaskedGradient(torch.Tensor):
             self.gradient = masked(gradient.filled(0), gradient._pattern.mask)
         return self
 
-    def empty(self) -> MaskedGradient:
-        """The same gradient with zeros."""
-        self.values().zero_()
-        return self
-
     def values(self) -> Tensor:
         """The tensor of the specified entries."""
         gradient = self.gradient
@@ -233,7 +219,9 @@ class MaskedGradient(torch.Tensor):
         if packet in SAME:
             return args[0] if packet is aten.detach_ else MaskedGradient(args[0].gradient)
         if packet in COPYING:
-            return MaskedGradient(_copied(args[0].gradient, kwargs))
+            names = ("dtype", "device", "non_blocking")
+            options = {name: kwargs[name] for name in names if kwargs.get(name)}
+            return MaskedGradient(args[0].gradient.to(**options, copy=True))
         if packet in NORMS and _of_everything(args, kwargs):
             return func(*tree_map_only(MaskedGradient, _entries_and_a_zero, args), **kwargs)
         if packet in READING or packet in NORMS:
@@ -242,14 +230,14 @@ class MaskedGradient(torch.Tensor):
             func(*tree_map_only(MaskedGradient, lambda g: g.clean().values(), args), **kwargs)
             return None
         if packet in (aten.zero_, aten._foreach_zero_):
-            tree_map_only(MaskedGradient, MaskedGradient.empty, args[0])
+            tree_map_only(MaskedGradient, lambda g: g.values().zero_(), args[0])
             return args[0] if packet is aten.zero_ else None
         if packet in SCALING and isinstance(args[0], (MaskedGradient, list, tuple)):
             adds_up = "clamp" not in packet.__name__  # several entries of one row
             read = MaskedGradient.values if adds_up else lambda g: g.clean().values()
             func(tree_map_only(MaskedGradient, read, args[0]), *args[1:], **kwargs)
             return args[0] if isinstance(args[0], MaskedGradient) else None
-        first = next(a for a in _listed(args, kwargs) if isinstance(a, MaskedGradient))
+        first = next(a for a in tree_leaves((args, kwargs)) if isinstance(a, MaskedGradient))
         # no TypeError, for which Python would raise its own "unsupported operand"
         raise RuntimeError(NOT_MASKED.format(where=_unnamed(first), who=f"torch.{packet.__name__}"))
 
@@ -268,17 +256,6 @@ def _entries_and_a_zero(gradient: MaskedGradient) -> Tensor:
     """Entries for a norm of all: one zero represents all missing gradients (which matters for orders below 0)."""
     values = MaskedGradient(gradient.gradient).clean().values()
     return values if len(values) == gradient.numel() else F.pad(values.reshape(-1), (0, 1))
-
-
-def _copied(gradient: Any, options: dict[str, Any]) -> Any:
-    """The gradient in another dtype, on another device, or in new memory."""
-    options = {name: options.get(name) for name in ("dtype", "device", "non_blocking") if options.get(name)}
-    return gradient.to(**options, copy=True)
-
-
-def _listed(args: Iterable[Any], kwargs: dict[str, Any]) -> list[Any]:
-    flat = [part for a in args for part in (a if isinstance(a, (list, tuple)) else [a])]
-    return [*flat, *kwargs.values()]
 
 
 class _DenseStepGuard(StepObserver):

@@ -14,7 +14,7 @@ from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.patterns import StoredPattern
 from maskgrad.semantics.stored.entries import StoredEntries, densified
 
-__all__ = ["Node", "input_nodes", "outer", "output_nodes", "require_batch"]
+__all__ = ["Node", "backward_pass", "input_nodes", "outer", "output_nodes", "require_batch"]
 
 
 class Node(NamedTuple):
@@ -94,6 +94,21 @@ def require_batch(output: Node, inputs: Sequence[Node]) -> int:
                 "mg.per_sample_grad"
             )
     return samples
+
+
+def backward_pass(
+    output: Tensor, inputs: Sequence[Node], cotangent: Tensor, create_graph: bool = False
+) -> list[Tensor | None]:
+    """Return the gradients (B, *I) of each input for a cotangent (B, *O), None if unreached; the graph is kept."""
+    found = torch.autograd.grad(
+        output,
+        [node.plain for node in inputs],
+        cotangent,
+        retain_graph=True,
+        create_graph=create_graph,
+        allow_unused=True,
+    )
+    return [None if g is None else node.dense(g) for g, node in zip(found, inputs, strict=True)]
 
 
 def outer(values: Tensor, output: Node, given: Node) -> Tensor | MaskedTensor:

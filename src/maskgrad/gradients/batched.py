@@ -3,59 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from maskgrad.gradients.backward_passes import BackwardPasses, nodes_between
-from maskgrad.gradients.batch_nodes import Node, input_nodes, outer, output_nodes, require_batch
+from maskgrad.gradients.batch_nodes import (
+    Node,
+    backward_pass,
+    input_nodes,
+    outer,
+    output_nodes,
+    require_batch,
+)
 from maskgrad.gradients.coupling import require_independent
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = ["batched_grad", "batched_hessian"]
 
 
-@dataclass(frozen=True)
-class _Mode:
-    """Options of how derivatives are computed, and the result for inputs that have none."""
-
-    create_graph: bool = False
-    chunk_size: int | None = None
-    coupling: str = "check"
-    allow_unused: bool | None = None
-    materialize_grads: bool = False
-
-    def __post_init__(self) -> None:
-        if self.coupling not in ("check", "independent"):
-            raise ValueError(
-                f"coupling must be 'check' or 'independent', found {self.coupling!r}; 'check' is the safe one, and "
-                "the derivatives by all samples are torch.autograd.functional.jacobian(f, x)"
-            )
-        if self.materialize_grads and self.allow_unused is False:
-            raise ValueError(
-                "allow_unused must be True or left out if materialize_grads is True, found False: unused inputs have "
-                "zeros, or raise an error"
-            )
-        number = self.chunk_size
-        if number is not None and (not isinstance(number, int) or number < 1):
-            raise ValueError(f"chunk_size must be a positive integer or None, found {number!r}")
-
-    def passes(self, output: Node, inputs: Sequence[Node]) -> BackwardPasses:
-        """Return backward passes with these options."""
-        return BackwardPasses(output.plain, inputs, self.create_graph, self.chunk_size)
-
-
 def batched_grad(
     outputs: Any,
     inputs: Any,
     create_graph: bool = False,
-    chunk_size: int | None = None,
     coupling: str = "check",
     *,
-    allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
     r"""Return the derivative of every output of each sample with respect to every input of the same sample.
@@ -69,14 +42,11 @@ def batched_grad(
         outputs: tensor or MaskedTensor (B, \*O) in a graph, or a nest (tuple, list, dict) of them.
         inputs: tensor or MaskedTensor (B, \*I), leaf or inner node of that graph, or a nest of them.
         create_graph: the result can be differentiated again.
-        chunk_size: number of the prod(O) backward passes that run at once; 1: one after the other. None: chosen by the
-            sizes of the gradients in the graph.
         coupling: treatment of samples that influence each other (BatchNorm in training mode, negatives from the
             batch). ``"check"``: additional backward passes (two up to 32 samples, three up to 1024) detect them, and
             raise. ``"independent"``: no check; if samples do influence each other, the result is the derivative of the
             sum of that output over the batch.
-        allow_unused: give None for inputs on which an output does not depend, instead of an error.
-        materialize_grads: give zeros for them.
+        materialize_grads: give zeros for inputs on which an output does not depend, instead of an error.
 
     Returns:
         (B, \*O, \*I) in the dtype of the input: a tensor, or nested as ``inputs``, within what is nested as
@@ -101,17 +71,23 @@ def batched_grad(
         tensor([[6., 5.],
                 [1., 1.]])
 
-    Source: ``torch.autograd.grad`` (``is_grads_batched``), ``torch.func.jacrev``.
+    Source: ``torch.autograd.grad``, ``torch.func.jacrev``.
     """
-    mode = _Mode(create_graph, chunk_size, coupling, allow_unused, materialize_grads)
+    if coupling not in ("check", "independent"):
+        raise ValueError(
+            f"coupling must be 'check' or 'independent', found {coupling!r}; 'check' is the safe one, and the "
+            "derivatives by all samples are torch.autograd.functional.jacobian(f, x)"
+        )
     befores, nest_of_outputs = output_nodes(outputs)
     afters, nest_of_inputs = input_nodes(inputs)
     for output in befores:
         require_batch(output, afters)
-    with torch.set_grad_enabled(create_graph):
-        found = [
-            pytree.tree_unflatten(_jacobians(output, afters, mode), nest_of_inputs) for output in befores
-        ]
+    found = [
+        pytree.tree_unflatten(
+            _jacobians(output, afters, create_graph, coupling, materialize_grads), nest_of_inputs
+        )
+        for output in befores
+    ]
     return pytree.tree_unflatten(found, nest_of_outputs)
 
 
@@ -119,10 +95,8 @@ def batched_hessian(
     outputs: Any,
     inputs: Any,
     create_graph: bool = False,
-    chunk_size: int | None = None,
     coupling: str = "check",
     *,
-    allow_unused: bool | None = None,
     materialize_grads: bool = False,
 ) -> Any:
     r"""Return second derivatives of every output of each sample with respect to the inputs of the same sample.
@@ -134,10 +108,8 @@ def batched_hessian(
         outputs: tensor or MaskedTensor (B, \*O) in a graph, often (B,), or a nest of them.
         inputs: tensor or MaskedTensor (B, \*I) in that graph, or a nest of them.
         create_graph: the result can be differentiated again.
-        chunk_size: number of backward passes that run at once, as for :func:`maskgrad.batched_grad`.
         coupling: as for :func:`maskgrad.batched_grad`; first derivatives are checked as well.
-        allow_unused: give None where an output does not depend on an input, instead of an error.
-        materialize_grads: give zeros there.
+        materialize_grads: give zeros where an output does not depend on an input, instead of an error.
 
     Returns:
         (B, \*O, \*I, \*I), zeros where an output is linear. Nested as ``inputs`` within ``inputs`` within ``outputs``;
@@ -161,74 +133,59 @@ def batched_hessian(
 
     Source: ``torch.func.hessian``.
     """
-    first = batched_grad(
-        outputs, inputs, True, chunk_size, coupling,
-        allow_unused=allow_unused, materialize_grads=materialize_grads,
-    )  # fmt: skip
-    mode = _Mode(create_graph, chunk_size, coupling, materialize_grads=True)
+    first = batched_grad(outputs, inputs, True, coupling, materialize_grads=materialize_grads)
     afters, nest = input_nodes(inputs)
     if create_graph:
         for output in output_nodes(outputs)[0]:
             _require_second_derivatives_only(output, afters)
-    gradients, nest_of_gradients = pytree.tree_flatten(first, is_leaf=_is_leaf)
+    gradients, nest_of_gradients = pytree.tree_flatten(first, is_leaf=lambda x: isinstance(x, MaskedTensor))
 
     def second(gradient: Any) -> Any:
-        if gradient is None:
-            return pytree.tree_unflatten([None] * len(afters), nest)
         values = gradient._values if isinstance(gradient, MaskedTensor) else gradient
         if not values.requires_grad:  # a linear output has constant first derivatives
             mask = gradient.mask if isinstance(gradient, MaskedTensor) else None
             flat = Node("outputs", values, values.shape, mask)
             return pytree.tree_unflatten([_zeros(flat, after) for after in afters], nest)
         (node,), _ = output_nodes(gradient)
-        return pytree.tree_unflatten(_jacobians(node, afters, mode), nest)
+        found = _jacobians(node, afters, create_graph, coupling, True)
+        return pytree.tree_unflatten(found, nest)
 
+    return pytree.tree_unflatten([second(gradient) for gradient in gradients], nest_of_gradients)
+
+
+def _jacobians(
+    output: Node, inputs: Sequence[Node], create_graph: bool, coupling: str, materialize_grads: bool
+) -> list[Any]:
+    """Return derivatives (B, *O, *I) of one output by each input."""
+    plain, features = output.plain, output.shape[1:]
     with torch.set_grad_enabled(create_graph):
-        found = [second(gradient) for gradient in gradients]
-    return pytree.tree_unflatten(found, nest_of_gradients)
-
-
-def _jacobian_rows(passes: BackwardPasses, coupling: str) -> list[Tensor | None]:
-    """Return derivatives (prod(O), B, *I) of one output by each input; None: it does not depend on the input."""
-    output = passes.output
-    samples, features = output.shape[0], output.shape[1:]
-    number = features.numel()
-
-    def unit_vectors(start: int, stop: int) -> Tensor:
-        # Not all of them at once: their size is the square of the number of outputs.
-        unit = torch.zeros((stop - start, number), dtype=output.dtype, device=output.device)
-        unit.diagonal(start).fill_(1)
-        return unit.reshape(-1, 1, *features).expand(-1, samples, *features)
-
-    if coupling == "check":
-        require_independent(passes)
-    return passes.all(unit_vectors, number)
-
-
-def _require_used(found: Sequence[Any], output: Node, inputs: Sequence[Node], mode: _Mode) -> None:
-    """Raise ValueError if an input that must be used is not part of the graph."""
-    for derivative, node in zip(found, inputs, strict=True):
-        if derivative is None and not (mode.allow_unused or mode.materialize_grads):
-            raise ValueError(
-                f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. Slices, "
-                "views and copies of an input are new nodes: differentiate by the tensor that the outputs were "
-                "computed from, and slice the result. allow_unused=True gives None, materialize_grads=True zeros"
-            )
-
-
-def _jacobians(output: Node, inputs: Sequence[Node], mode: _Mode) -> list[Any]:
-    rows = _jacobian_rows(mode.passes(output, inputs), mode.coupling)
-    _require_used(rows, output, inputs, mode)
-    shape = output.shape
-    found: list[Any] = []
-    for row, node in zip(rows, inputs, strict=True):
-        if row is None:
-            found.append(_zeros(output, node) if mode.materialize_grads else None)
-            continue
-        # The gradient of a tensor with respect to itself is a cotangent, whose entries may share memory.
-        overlaps = any(n > 1 and not stride for n, stride in zip(row.shape, row.stride(), strict=True))
-        own = row.clone(memory_format=torch.contiguous_format) if overlaps else row
-        found.append(outer(own.movedim(0, 1).reshape(*shape, *node.shape[1:]), output, node))
+        if coupling == "check":
+            require_independent(plain, inputs)
+        rows = []
+        for place in range(features.numel()):
+            unit = plain.new_zeros(features.numel())
+            unit[place] = 1
+            cotangent = unit.view(features).expand(output.shape)
+            rows.append(backward_pass(plain, inputs, cotangent, create_graph))
+        number = len(rows)
+        rows = rows or [backward_pass(plain, inputs, torch.zeros_like(plain))]
+        found: list[Any] = []
+        for by_input, node in zip(zip(*rows, strict=True), inputs, strict=True):
+            known = next((row for row in by_input if row is not None), None)
+            if known is None and not materialize_grads:
+                raise ValueError(
+                    f"{node.name} is not part of the graph of {output.name}: no path leads from one to the other. "
+                    "Slices, views and copies of an input are new nodes: differentiate by the tensor that the outputs "
+                    "were computed from, and slice the result. materialize_grads=True gives zeros"
+                )
+            if known is None:
+                found.append(_zeros(output, node))
+                continue
+            # A custom function may omit a gradient that is zero.
+            stacked = torch.stack([torch.zeros_like(known) if row is None else row for row in by_input])[
+                :number
+            ]
+            found.append(outer(stacked.movedim(0, 1).reshape(*output.shape, *node.shape[1:]), output, node))
     return found
 
 
@@ -238,18 +195,16 @@ def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
     return outer(zeros, output, node)
 
 
-def _is_leaf(leaf: Any) -> bool:
-    return leaf is None or isinstance(leaf, (Tensor, MaskedTensor))
-
-
 def _require_second_derivatives_only(output: Node, inputs: Sequence[Node]) -> None:
-    """Raise a NotImplementedError for normalizations in between, whose third derivatives are wrong or missing.
-
-    The second derivatives of layer normalization, and of batch normalization in training mode, are right (torch 2.13).
-    They use the saved mean and variance of the forward pass, which their own derivatives treat as
-    constants. Since 2.15 batches raise an error.
-    """
-    for node in nodes_between(output.plain, [given.plain for given in inputs]):
+    """Raise a NotImplementedError for normalizations, whose second derivatives have wrong derivatives (torch 2.13)."""
+    seen = {given.plain.grad_fn for given in inputs}  # do not go beyond inputs; None ends at leaves
+    waiting = [output.plain.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        waiting.extend(following for following, _ in node.next_functions)
         name = node.name()
         # In evaluation mode batch normalization is a multiplication.
         batch = "BatchNorm" in name and getattr(node, "_saved_training", True)

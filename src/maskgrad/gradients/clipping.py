@@ -10,23 +10,28 @@ import math
 import types
 import warnings
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maskgrad.gradients.attached import current_gradient, replace_gradient
-from maskgrad.gradients.gradient import AnyGradient, Gradient, is_half, is_strided, read
-from maskgrad.gradients.parameter_arguments import listed_parameters
+from maskgrad.gradients.gradient import AnyGradient, Gradient, is_strided, read
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
+from maskgrad.semantics.entries import HALVES
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "grad_norm"]
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "grad_norm", "limit_of", "listed_parameters"]
 
 Parameters = Tensor | MaskedTensor | Iterable[Tensor | MaskedTensor]
-Owner = tuple[Tensor, AnyGradient]
-"""A parameter and its gradient."""
-Merged = tuple[Gradient, Tensor | None]
-"""A gradient, merged, in at least float32, and a mask of the values that count (None: all)."""
+
+
+class _Owner(NamedTuple):
+    """A parameter with its gradient, rows of which are merged, in at least float32."""
+
+    param: Tensor
+    gradient: AnyGradient
+    part: Gradient
 
 
 def grad_norm(
@@ -65,7 +70,7 @@ def grad_norm(
 
     Source: ``torch.nn.utils.get_total_norm``.
     """
-    return _norm(_merged(_listed(parameters)), norm_type, error_if_nonfinite, foreach)
+    return _norm(_listed(parameters), norm_type, error_if_nonfinite, foreach)
 
 
 @torch.no_grad()
@@ -115,19 +120,14 @@ def clip_grad_norm_(
                 "`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3
             )
     owners = _listed(parameters)
-    merged = _merged(owners)
-    total = _norm(merged, norm_type, error_if_nonfinite, foreach)
-    _scale_down(owners, merged, limit, total, foreach)
+    total = _norm(owners, norm_type, error_if_nonfinite, foreach)
+    dense = [one.param for one in owners if is_strided(one.gradient)]
+    torch.nn.utils.clip_grads_with_norm_(dense, limit, total, foreach=foreach)
+    factor = (limit / (total + 1e-6)).clamp(max=1.0)
+    for param, gradient, part in owners:
+        if not is_strided(gradient):
+            replace_gradient(param, _scaled(gradient, part, factor.to(gradient.device)))
     return total
-
-
-@torch.no_grad()
-def clip_grads_with_norm_(
-    parameters: Parameters, max_norm: float, total_norm: Tensor, foreach: bool | None = None
-) -> None:
-    """As :func:`clip_grad_norm_` with a known norm, possibly of more gradients."""
-    owners = _listed(parameters)
-    _scale_down(owners, _merged(owners), float(max_norm), total_norm, foreach)
 
 
 @torch.no_grad()
@@ -157,22 +157,35 @@ def clip_grad_value_(parameters: Parameters, clip_value: float, foreach: bool | 
     """
     limit = limit_of("clip_value", clip_value)
     owners = _listed(parameters)
-    for _, gradient in owners:
+    for _, gradient, _ in owners:
         if gradient.dtype.is_complex:
             raise TypeError(
                 f"a gradient has dtype {gradient.dtype}; complex numbers have no order, use mg.clip_grad_norm_"
             )
-    others = [(p, g, read(g, "a gradient").wide().merged()) for p, g in owners if not is_strided(g)]
-    dense = [p for p, g in owners if is_strided(g)]
+    dense = [one.param for one in owners if is_strided(one.gradient)]
     if dense:
         torch.nn.utils.clip_grad_value_(dense, limit, foreach=foreach)
-    for param, gradient, part in others:
+    for param, gradient, part in owners:
         # An unclipped sum may overflow half precision, but is never written.
-        if is_half(gradient) and not bool((part.values.abs() > limit).any()):
+        if is_strided(gradient) or (gradient.dtype in HALVES and not bool((part.values.abs() > limit).any())):
             continue
         bound = min(limit, torch.finfo(gradient.dtype).max)
         limited = part.values.clamp(-bound, bound).to(gradient.dtype)
         replace_gradient(param, part.with_values(limited).like(gradient))
+
+
+def listed_parameters(given: Any) -> list[Tensor | MaskedTensor]:
+    """Return parameters as a list; TypeError for what is none."""
+    if isinstance(given, (Tensor, MaskedTensor)):
+        return [given]
+    listed = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+    for one in listed:
+        if not isinstance(one, (Tensor, MaskedTensor)):
+            found = (
+                type(one).__name__ if one is given else f"{type(one).__name__} in a {type(given).__name__}"
+            )
+            raise TypeError(f"parameters must be tensors, found {found}; write model.parameters()")
+    return listed
 
 
 def limit_of(name: str, value: float) -> float:
@@ -183,79 +196,45 @@ def limit_of(name: str, value: float) -> float:
     return limit
 
 
-def _listed(parameters: Parameters) -> list[Owner]:
+def _listed(parameters: Parameters) -> list[_Owner]:
     """Return parameters with their gradients; for a leaf MaskedTensor its values, which are trained."""
-    owners: list[Owner] = []
+    owners = []
     for parameter in listed_parameters(parameters):
         param = parameter._values if isinstance(parameter, MaskedTensor) else parameter
         gradient = current_gradient(param)
         if gradient is not None:
-            owners.append((param, gradient))
+            part = read(gradient, "a gradient")
+            owners.append(_Owner(param, gradient, part if part.rows is None else part.wide().merged()))
     return owners
 
 
-def _merged(owners: list[Owner]) -> list[Merged | Tensor]:
-    """The gradients, merged; a dense one unchanged, if all of it is trained."""
-    found: list[Merged | Tensor] = []
-    for param, gradient in owners:
-        trained = trained_entries(param)
-        if is_strided(gradient) and trained is None:
-            found.append(gradient)
-        else:
-            merged = read(gradient, "a gradient").wide().merged()
-            found.append((merged, merged.counted(trained)))
-    return found
-
-
-def _norm(
-    merged: list[Merged | Tensor], norm_type: float, error_if_nonfinite: bool, foreach: bool | None
-) -> Tensor:
+def _norm(owners: list[_Owner], norm_type: float, error_if_nonfinite: bool, foreach: bool | None) -> Tensor:
     order = float(norm_type)
     if math.isnan(order):
         raise ValueError("norm_type must be a number or inf, found nan")
-    parts = [_what_counts(part, order) for part in merged]
+    parts = [_what_counts(one, order) for one in owners]
     present = [values for values in parts if values.numel()]  # an empty tensor has no largest entry
     if not present:
         return torch.zeros((), device=parts[0].device if parts else None)
     return torch.nn.utils.get_total_norm(present, order, error_if_nonfinite, foreach)
 
 
-def _what_counts(part: Merged | Tensor, order: float) -> Tensor:
+def _what_counts(one: _Owner, order: float) -> Tensor:
     """Return the entries for a norm, or their norm already, in at least float32."""
-    if not isinstance(part, Tensor):
-        values, counted = part[0].values, part[1]
-        if counted is None:
-            return values
+    values = one.part.values
+    counted = one.part.counted(trained_entries(one.param))
+    if counted is not None:
         # Replacing ignored entries by zero does not change a sum, but would change a minimum.
-        return torch.where(counted, values, 0) if order > 0 else values[counted]
-    values = part.detach()
-    if not is_half(values) or not values.numel():
+        values = torch.where(counted, values, 0) if order > 0 else values[counted]
+    if values.dtype not in HALVES or not values.numel():
         return values
     # A scalar instead of a wide copy, which would be twice as large as the gradient.
     norm: Tensor = torch.linalg.vector_norm(values, order, dtype=torch.float32)
     return norm
 
 
-def _scale_down(
-    owners: list[Owner],
-    merged: list[Merged | Tensor],
-    limit: float,
-    total: Tensor,
-    foreach: bool | None,
-) -> None:
-    torch.nn.utils.clip_grads_with_norm_(
-        [p for p, g in owners if is_strided(g)], limit, total, foreach=foreach
-    )
-    factor = (limit / (total + 1e-6)).clamp(max=1.0)
-    for (param, gradient), part in zip(owners, merged, strict=True):
-        if not is_strided(gradient):
-            assert not isinstance(part, Tensor)
-            replace_gradient(param, _scaled(gradient, part[0], factor))
-
-
 def _scaled(gradient: AnyGradient, part: Gradient, factor: Tensor) -> AnyGradient:
-    factor = factor.to(gradient.device)
-    if isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo and is_half(gradient):
+    if isinstance(gradient, Tensor) and gradient.layout is torch.sparse_coo and gradient.dtype in HALVES:
         contributions = (gradient._values().to(factor.dtype) * factor).to(gradient.dtype)
         return torch.sparse_coo_tensor(
             gradient._indices(),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -77,8 +76,11 @@ def coupled_backward(
     Source: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021.
     """
     parts = list(parts)
-    trained = model.named_parameters() if _is_module(model) else ()
-    named: dict[str, Tensor] = {name: param for name, param in trained if param.requires_grad}
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
+    named: dict[str, Tensor] = {
+        name: param for name, param in model.named_parameters() if param.requires_grad
+    }
     params = list(named.values())
     ranks = found_ranks(model, params, group)
     sums = None
@@ -87,9 +89,9 @@ def coupled_backward(
         whole = batch.loss_of_all(loss, named)
         sums = GradientSums(named)
         name = "loss" if ranks.rank else None  # used by the loss itself: all ranks have the same gradient
-        with _without_autocast(params):
+        with torch.autocast(whole.device.type, enabled=False):
             sums.backward(name, [whole], [torch.ones_like(whole)])
-        batch.propagate(sums, params)
+        batch.propagate(sums)
         ranks.reduce_shards()
         with torch.no_grad():
             sums.write(ranks.exchanged(params, sums.divided({None: 1.0, "loss": math.inf})))
@@ -105,11 +107,8 @@ def coupled_backward(
     return whole.detach()
 
 
-class _Structure(NamedTuple):
-    """Outputs or targets of one part: tensors, plain or masked, and their structure."""
-
-    leaves: list[Any]
-    spec: pytree.TreeSpec
+_Structure = tuple[list[Any], pytree.TreeSpec]
+"""Outputs or targets of one part: tensors, plain or masked, and their structure."""
 
 
 class _Parts:
@@ -146,45 +145,50 @@ class _Parts:
             )
         return whole
 
-    def propagate(self, sums: GradientSums, params: list[Tensor]) -> None:
+    def propagate(self, sums: GradientSums) -> None:
         """Recompute each part, and run backward with the gradients of its outputs."""
         with torch.no_grad():
             for name, buffer in self._model.named_buffers():
-                if isinstance(buffer, Tensor) and name in self._buffers:
-                    buffer.copy_(self._buffers[name])
+                buffer.copy_(self._buffers.get(name, buffer))
         with torch.random.fork_rng(self._devices):
-            for part, first, state in zip(self._parts, self._outputs, self._states, strict=True):
+            for part, (leaves, _), state in zip(self._parts, self._outputs, self._states, strict=True):
                 torch.set_rng_state(state[0])
                 for device, cuda_state in zip(self._devices, state[1], strict=True):
                     torch.cuda.set_rng_state(cuda_state, device)
                 outputs, gradients = [], []
-                again = _flat(_called(self._model, part), "outputs")
-                for before, now in zip(first.leaves, again.leaves, strict=True):
-                    if _is_tensor(before):
-                        _check_same(before, now)
-                    if _is_tensor(before) and before.requires_grad:
+                again, _ = self._called(part)
+                for before, now in zip(leaves, again, strict=True):
+                    if not _is_tensor(before):
+                        continue
+                    _check_same(before, now)
+                    if before.requires_grad:
                         leaf = _plain(before)
                         outputs.append(_plain(now))
                         gradients.append(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad)
-                with _without_autocast(params):
-                    if outputs:
+                if outputs:
+                    with torch.autocast(outputs[0].device.type, enabled=False):
                         sums.backward(None, outputs, gradients)
+
+    def _called(self, part: Any) -> _Structure:
+        args, kwargs = (part, {}) if isinstance(part, tuple) else ((part,), {})
+        if isinstance(part, dict):
+            args, kwargs = (), part
+        return _flat(self._model(*args, **kwargs), "outputs")
 
     def _first_pass(self) -> None:
         model = self._model
         self._devices = sorted({p.device.index for p in model.parameters() if p.device.type == "cuda"})
-        self._buffers = {
-            name: buffer.detach().clone()
-            for name, buffer in model.named_buffers()
-            if isinstance(buffer, Tensor)
-        }
+        self._buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()}
         for part in self._parts:
             cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
             self._states.append((torch.get_rng_state(), cuda))
             # With a graph, which is freed at once: without it, some modules compute something else.
-            leaves, spec = _flat(_called(model, part), "outputs")
-            self._outputs.append(_Structure([_leaf(one) for one in leaves], spec))
-        if not any(_is_tensor(one) and one.requires_grad for one in self._outputs[0].leaves):
+            leaves, spec = self._called(part)
+            detached = [
+                x.detach().requires_grad_(x.requires_grad) if _is_tensor(x) else x for x in leaves
+            ]  # leaves of the loss's graph
+            self._outputs.append((detached, spec))
+        if not any(_is_tensor(one) and one.requires_grad for one in self._outputs[0][0]):
             raise ValueError(
                 "the model's outputs require no gradient; return a tensor that depends on parameters"
             )
@@ -207,7 +211,7 @@ class _Parts:
                 pieces = [_received(leaf, tensors) for tensors in arrived]
                 pieces[self._ranks.rank] = leaf
                 joined.append(torch.cat(pieces) if len(pieces) > 1 and _is_tensor(leaf) else leaf)
-            given.append(pytree.tree_unflatten(joined, structures[0].spec))
+            given.append(pytree.tree_unflatten(joined, structures[0][1]))
         return given
 
     def _sent(self, leaf: Any) -> list[Tensor]:
@@ -218,12 +222,6 @@ class _Parts:
                 f"outputs of layout {leaf.layout} cannot be sent between ranks; return x.to_dense()"
             )
         return [] if stored_of(leaf) is not None else [leaf._values.detach(), leaf.mask]
-
-
-def _is_module(model: object) -> bool:
-    if isinstance(model, nn.Module):
-        return True
-    raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
 
 
 def _check(model: nn.Module, parts: list[Any], targets: list[Any] | None) -> None:
@@ -254,12 +252,6 @@ def _check_loss(loss: object) -> None:
         )
 
 
-def _called(model: nn.Module, part: Any) -> Any:
-    if isinstance(part, tuple):
-        return model(*part)
-    return model(**part) if isinstance(part, dict) else model(part)
-
-
 def _flat(structure: Any, what: str) -> _Structure:
     leaves, spec = pytree.tree_flatten(structure, is_leaf=lambda one: isinstance(one, MaskedTensor))
     if not any(map(_is_tensor, leaves)):
@@ -271,7 +263,7 @@ def _flat(structure: Any, what: str) -> _Structure:
             raise ValueError(
                 f"{what} of a part include a tensor of shape (), without a dimension of samples; omit it"
             )
-    return _Structure(leaves, spec)
+    return leaves, spec
 
 
 def _is_tensor(leaf: object) -> bool:
@@ -282,22 +274,15 @@ def _plain(leaf: Tensor | MaskedTensor) -> Tensor:
     return leaf._values if isinstance(leaf, MaskedTensor) else leaf
 
 
-def _leaf(output: Any) -> Any:
-    """The output without its graph, as a leaf of the loss's graph."""
-    if not _is_tensor(output):
-        return output
-    return output.detach().requires_grad_(output.requires_grad)
-
-
 def _joined(structures: list[_Structure]) -> list[Any]:
     """The leaves of all parts, concatenated."""
-    first = structures[0]
-    for number, other in enumerate(structures):
-        if other.spec != first.spec:
+    first = structures[0][1]
+    for number, (_, spec) in enumerate(structures):
+        if spec != first:
             raise ValueError(
-                f"part {number} has the structure {other.spec}, but part 0 {first.spec}; return the same structure"
+                f"part {number} has the structure {spec}, but part 0 {first}; return the same structure"
             )
-    columns = zip(*(one.leaves for one in structures), strict=True)
+    columns = zip(*(leaves for leaves, _ in structures), strict=True)
     return [torch.cat(column) if _is_tensor(column[0]) else column[0] for column in columns]
 
 
@@ -325,12 +310,3 @@ def _check_same(before: Any, now: Any) -> None:
 def _known(x: Any) -> Tensor:
     plain = (x.to_dense().filled(0) if isinstance(x, MaskedTensor) else x).detach()
     return torch.nan_to_num(plain.to(torch.promote_types(plain.dtype, torch.float32)))
-
-
-@contextlib.contextmanager
-def _without_autocast(params: list[Tensor]) -> Iterator[None]:
-    """Backward passes run outside of autocast, as PyTorch recommends."""
-    with contextlib.ExitStack() as stack:
-        for kind in {"cpu", *(param.device.type for param in params)}:
-            stack.enter_context(torch.autocast(kind, enabled=False))
-        yield

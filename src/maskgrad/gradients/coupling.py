@@ -7,13 +7,13 @@ differ in the factor of at least one pass.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.backward_passes import BackwardPasses, Gradients
+from maskgrad.gradients.batch_nodes import Node, backward_pass
 
 __all__ = ["require_independent"]
 
@@ -23,12 +23,11 @@ _ROUNDING = 64
 _POWERS, _POWERS_OF_HALF = 16, 4
 
 
-def require_independent(passes: BackwardPasses) -> None:
-    """Raise CoupledSamplesError if samples influence each other."""
-    output = passes.output
+def require_independent(output: Tensor, inputs: Sequence[Node]) -> None:
+    """Raise CoupledSamplesError if samples influence each other between ``inputs`` and ``output`` (B, *O)."""
     if output.shape[0] < 2 or not output.numel():
         return
-    found = _coupled_input(passes)
+    found = _coupled_input(output, inputs)
     if found is not None:
         raise CoupledSamplesError(
             f"the samples of the batch influence each other: a sample's part of {found} changes the outputs of "
@@ -38,60 +37,32 @@ def require_independent(passes: BackwardPasses) -> None:
         )
 
 
-def _coupled_input(passes: BackwardPasses) -> str | None:
-    """Return the name of the first input whose gradients mix samples."""
-    output = passes.output
+def _coupled_input(output: Tensor, inputs: Sequence[Node]) -> str | None:
+    """Return the name of the first input whose gradients, divided by the weights, are not the expected ones."""
     generator = torch.Generator().manual_seed(0)  # the global random state does not change
     mixture = torch.rand(output.shape[1:], generator=generator).add_(0.5)
     cotangent = mixture.to(output.device, output.dtype).expand(output.shape)
-    plain = passes.one(cotangent)
-    for weight in _powers_of_two(len(cotangent), cotangent):
-        found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight)
-        if found is not None:
-            # Some kernels of accelerators add in a different order each time: unweighted differences prove nothing.
-            again = passes.one(cotangent)
-            noise = [
-                None if a is None or b is None else _largest(a - b) for a, b in zip(plain, again, strict=True)
-            ]
-            found = _differing(passes, plain, passes.one(_times(cotangent, weight)), weight, noise)
-        if found is not None:
-            return found
-    return None
-
-
-def _differing(
-    passes: BackwardPasses,
-    expected: Gradients,
-    weighted: Gradients,
-    weight: Tensor,
-    noise: Gradients | None = None,
-) -> str | None:
-    """Return the first input whose gradients, divided by the weights, are not the expected ones."""
-    tensors = [passes.output, *(node.plain for node in passes.inputs)]
-    tolerance = max(torch.finfo(tensor.dtype).eps for tensor in tensors)
+    plain = backward_pass(output, inputs, cotangent)
+    tolerance = max(torch.finfo(tensor.dtype).eps for tensor in (output, *(node.plain for node in inputs)))
     tolerance *= _ROUNDING if tolerance < 1e-4 else 1
-    for number, (known, found, node) in enumerate(zip(expected, weighted, passes.inputs, strict=True)):
-        if known is None or found is None or not known.numel():
-            continue
-        difference = _times(found, (1 / weight).to(found.device, found.dtype.to_real())).sub_(known)
-        limits = torch.finfo(found.dtype)
-        least: float | Tensor = 256 * limits.smallest_normal * limits.eps
-        by_itself = None if noise is None else noise[number]
-        if by_itself is not None:
-            least = least + 64 * torch.nan_to_num(by_itself)
-        # Ignore infinite values and NaN, which remain visible in the result.
-        difference = torch.where(difference.isfinite(), difference, 0)
-        size = torch.where(known.isfinite(), known, 0)
-        if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
-            return node.name
+    for weight in _powers_of_two(len(cotangent), cotangent):
+        weighted = backward_pass(output, inputs, _times(cotangent, weight))
+        for known, found, node in zip(plain, weighted, inputs, strict=True):
+            if known is None or found is None or not known.numel():
+                continue
+            difference = _times(found, (1 / weight).to(found.device, found.dtype.to_real())) - known
+            limits = torch.finfo(found.dtype)
+            least = 256 * limits.smallest_normal * limits.eps
+            # Ignore infinite values and NaN, which remain visible in the result.
+            difference = torch.where(difference.isfinite(), difference, 0)
+            size = torch.where(known.isfinite(), known, 0)
+            if bool((_largest(difference) > _largest(size) * tolerance + least).any()):
+                return node.name
     return None
 
 
 def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
-    """Yield weights (B,) until any two samples differ in at least one of them.
-
-    Each weight is a digit of the sample's index, in a base of as many digits as there are values.
-    """
+    """Yield weights (B,), digits of the samples' indices, until any two samples differ in at least one of them."""
     powers = _POWERS_OF_HALF if like.dtype is torch.float16 else _POWERS
     number = torch.arange(samples)
     reach = 1
@@ -103,10 +74,8 @@ def _powers_of_two(samples: int, like: Tensor) -> Iterator[Tensor]:
 
 
 def _times(x: Tensor, weight: Tensor) -> Tensor:
-    """Return ``x`` (B, ...) with each sample multiplied by its weight (B,)."""
     return x * weight.reshape(-1, *(1,) * (x.ndim - 1))
 
 
 def _largest(x: Tensor) -> Tensor:
-    """Return the largest magnitude in each sample, (B,)."""
     return x.reshape(x.shape[0], -1).abs().amax(1)  # ten times as fast as the norm of order infinity

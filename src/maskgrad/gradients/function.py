@@ -20,7 +20,6 @@ from maskgrad.semantics.stored.entries import StoredEntries
 
 __all__ = ["Function"]
 
-DECLARED = ("intersection", "first")
 #: methods and attributes that torch.autograd.Function reads from a class
 PARTS = ("forward", "setup_context", "backward", "vjp", "jvp", "vmap", "generate_vmap_rule")
 
@@ -39,12 +38,11 @@ class Function:
     Attributes:
         pattern: the specified entries of the results, if an operand is masked. ``"intersection"``: the function works
             entry by entry, and a result is specified where all operands are (any layout; on sparse ones the cost
-            depends on stored entries only). ``"first"``: as in the first operand, whose shape the results have. A
-            static method ``pattern(*inputs)``, which gets a Boolean mask in place of every tensor and returns the mask
-            of the result, for several results a tuple; None means fully specified, and gives a plain tensor.
-            None, the default: MaskedTensors raise an error.
+            depends on stored entries only). A static method ``pattern(*inputs)``, which gets a Boolean mask in place
+            of every tensor and returns the mask of the result, for several results a tuple; None means fully
+            specified, and gives a plain tensor. None, the default: MaskedTensors raise an error.
         filler: value of unspecified entries in ``forward``: a number at which function and derivative are finite
-            (1 for a logarithm), or one for each input.
+            (1 for a logarithm).
         generate_vmap_rule: False if ``forward`` cannot be vectorised by ``torch.func.vmap``.
         plain: the ``torch.autograd.Function`` behind it.
 
@@ -87,7 +85,7 @@ class Function:
     """
 
     pattern: ClassVar[str | Callable[..., Any] | None] = None
-    filler: ClassVar[float | tuple[float, ...]] = 0
+    filler: ClassVar[float] = 0
     generate_vmap_rule: ClassVar[bool] = True
     plain: ClassVar[type[torch.autograd.Function]]
     _traced: ClassVar[type[torch.autograd.Function]]
@@ -109,10 +107,10 @@ class Function:
                 "static method setup_context(ctx, inputs, output)"
             )
         pattern = cls.pattern
-        if not (pattern is None or callable(pattern) or pattern in DECLARED):
+        if not (pattern is None or callable(pattern) or pattern == "intersection"):
             raise TypeError(
-                f"{name}.pattern must be one of {', '.join(map(repr, DECLARED))}, a static method or None, "
-                f"found {pattern!r}"
+                f"{name}.pattern must be 'intersection', a static method or None, found {pattern!r}; that of the first "
+                "operand is pattern = staticmethod(lambda mask, *others: mask)"
             )
         parts = {part: inspect.getattr_static(cls, part) for part in PARTS if hasattr(cls, part)}
         if "vmap" in parts:
@@ -158,49 +156,27 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
             "x.filled(value)"
         )
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
-    fillers = _fillers(cls, len(operands))
     entry_by_entry = cls.pattern == "intersection"
     for stored in operands:
-        if (
-            isinstance(stored, StoredEntries) and entry_by_entry
-        ):  # all stored values are specified; others are aligned
+        if isinstance(stored, StoredEntries) and entry_by_entry:
+            # All stored values are specified; others are aligned.
             return wrap(elementwise.apply(lambda values: _checked(cls, values, _run(cls, *values)), operands))
         if isinstance(stored, StoredEntries):
             raise UnsupportedLayoutError(
-                f"{cls.__name__} (pattern {_spelled(cls)})", stored.pattern.layout, tuple(stored.shape)
+                f"{cls.__name__} (pattern of its own)", stored.pattern.layout, tuple(stored.shape)
             )
-    common = intersection(operands) if entry_by_entry else None
-    safe = [
-        fill(o, common, filler)
-        if common is not None and isinstance(o, (Entries, Tensor))
-        else fill(o, o.mask, filler)
-        if isinstance(o, Entries)
-        else o
-        for o, filler in zip(operands, fillers, strict=True)
+    if entry_by_entry:
+        common = intersection(operands)
+        safe = [
+            fill(o, common, cls.filler) if isinstance(o, (Entries, Tensor)) and common is not None else o
+            for o in operands
+        ]
+        return _attached(cls, _checked(cls, safe, _run(cls, *safe)), common)
+    safe = [fill(o, o.mask, cls.filler) if isinstance(o, Entries) else o for o in operands]
+    masks = [
+        o.mask if isinstance(o, Entries) else mask_of(o) if isinstance(o, Tensor) else o for o in operands
     ]
-    declared: Any = common
-    if cls.pattern == "first":
-        declared = operands[0].mask if isinstance(operands[0], Entries) else None
-    elif not isinstance(cls.pattern, str):
-        declared = cls.pattern(
-            *[
-                mask_of(o) if isinstance(o, Tensor) else o.mask if isinstance(o, Entries) else o
-                for o in operands
-            ]
-        )
-    result = _run(cls, *safe)
-    return _attached(cls, _checked(cls, safe, result) if entry_by_entry else result, declared)
-
-
-def _fillers(cls: type[Function], number: int) -> tuple[float, ...]:
-    filler = cls.filler
-    if not isinstance(filler, tuple):
-        return (filler,) * number
-    if len(filler) != number:
-        raise TypeError(
-            f"{cls.__name__}.filler must be a number, or one for each of {number} inputs, found {filler}"
-        )
-    return filler
+    return _attached(cls, _run(cls, *safe), cls.pattern(*masks))  # type: ignore[operator,misc]
 
 
 def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:
@@ -240,12 +216,8 @@ def _with_mask(cls: type[Function], part: Any, mask: Any) -> Any:
             mask = mask.expand(part.shape)
         except RuntimeError:
             raise RuntimeError(
-                f"{cls.__name__} (pattern {_spelled(cls)}): a mask of shape {tuple(mask.shape)} does not fit the "
+                f"{cls.__name__}.pattern: a mask of shape {tuple(mask.shape)} does not fit the "
                 f"result, of shape {tuple(part.shape)}; declare a static method pattern(*masks) that "
                 "returns the mask of the result"
             ) from None
     return of_entries(part, mask)
-
-
-def _spelled(cls: type[Function]) -> str:
-    return repr(cls.pattern) if isinstance(cls.pattern, str) else "of its own"

@@ -1,13 +1,4 @@
-"""A gradient of any kind: its specified entries, and their values.
-
-=======================  ===========================================  ==============================================
-pattern                  entries that are specified                   read from
-=======================  ===========================================  ==============================================
-full                     every one                                    strided
-``mask``                 those under a Boolean mask                   MaskedTensor with a Boolean mask
-``rows``                 listed rows or entries, perhaps twice        COO, CSR, CSC, BSR, BSC, MaskedTensor on these
-=======================  ===========================================  ==============================================
-"""
+"""A gradient of any kind: its specified entries (all, those under a mask, or listed rows), and their values."""
 
 from __future__ import annotations
 
@@ -21,33 +12,28 @@ from maskgrad import kernels
 from maskgrad.masked_tensor import MaskedTensor, from_sparse
 from maskgrad.masked_tensor.tensor import listed_of, of_entries, stored_of
 from maskgrad.patterns.conversion import LAYOUTS
-from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import finer_rows, increasing, places, positions, prod, stored
 
-__all__ = ["AnyGradient", "Gradient", "check_fits", "is_half", "is_strided", "read", "widened_dtype"]
+__all__ = ["AnyGradient", "Gradient", "check_fits", "is_strided", "read", "widened_dtype"]
 
 AnyGradient = Tensor | MaskedTensor
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """The specified entries of a tensor of ``shape``, and their values.
-
-    Attributes:
-        values: of the full shape, 0 outside a mask; of rows (n, *row), 0 outside a mask.
-        shape: shape of the tensor.
-        mask: Boolean, of the whole shape: entries outside it are unspecified. None: all listed ones count.
-        rows: int64 (n,), in bounds: the listed rows.
-        leading: rows are those of the tensor viewed as (R, *row), R being the product of its first ``leading`` sizes.
-        each_once: whether rows are distinct.
-    """
+    """The specified entries of a tensor of ``shape``, and their values."""
 
     values: Tensor
+    """Of the full shape, 0 outside a mask; of rows (n, *row), 0 outside a mask."""
     shape: torch.Size
     mask: Tensor | None = None
+    """Boolean, of the whole shape: entries outside it are unspecified. None: all listed ones count."""
     rows: Tensor | None = None
+    """int64 (n,), in bounds: the listed rows."""
     leading: int = 0
+    """Rows are those of the tensor viewed as (R, *row), R being the product of its first ``leading`` sizes."""
     each_once: bool = False
+    """Whether rows are distinct."""
 
     @property
     def is_full(self) -> bool:
@@ -102,7 +88,9 @@ class Gradient:
         """Boolean, of the shape of the values: specified and, if given, ``trained`` (full shape). None: all."""
         if self.rows is None:
             return self.mask if trained is None else trained if self.mask is None else self.mask & trained
-        return None if trained is None else _rows_of(trained, self)
+        if trained is None or self.leading == 0:
+            return trained if trained is None else trained.expand_as(self.values)
+        return trained[self._places(self.rows)]
 
     def restricted(self, trained: Tensor | None) -> Gradient:
         """Only the entries under ``trained``, Boolean, of the whole shape; None: all. The cost follows the gradient."""
@@ -153,13 +141,7 @@ class Gradient:
 
 
 def read(gradient: AnyGradient, where: str) -> Gradient:
-    """Convert a gradient of any kind to one form, detached, with checked indices.
-
-    Raises:
-        TypeError: an unknown layout.
-        ValueError: compressed indices that contradict each other.
-        IndexError: an index outside the shape.
-    """
+    """Convert a gradient of any kind to one form, detached; raise for bad layouts and indices."""
     shape = gradient.shape
     if isinstance(gradient, Tensor):
         gradient = gradient.detach()
@@ -218,11 +200,6 @@ def is_strided(gradient: object) -> TypeGuard[Tensor]:
     return isinstance(gradient, Tensor) and gradient.layout is torch.strided
 
 
-def is_half(gradient: AnyGradient) -> bool:
-    """Return whether it is float16 or bfloat16."""
-    return gradient.dtype in HALVES
-
-
 def widened_dtype(dtype: torch.dtype) -> torch.dtype:
     """Float32 for half precision, complex64 for complex half precision; other dtypes unchanged."""
     return torch.promote_types(dtype, torch.float32)
@@ -231,11 +208,3 @@ def widened_dtype(dtype: torch.dtype) -> torch.dtype:
 def _of_places(indices: Tensor, values: Tensor, shape: torch.Size, where: str) -> Gradient:
     leading = len(indices)
     return Gradient(values, shape, rows=positions(indices, shape[:leading], where), leading=leading)
-
-
-def _rows_of(whole: Tensor, gradient: Gradient) -> Tensor:
-    """The rows of a dense tensor that ``gradient`` lists, (n, *row)."""
-    assert gradient.rows is not None
-    if gradient.leading == 0:
-        return whole.expand_as(gradient.values)
-    return whole[gradient._places(gradient.rows)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, overload
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,20 +11,14 @@ from torch import Tensor
 from maskgrad.gradients.function import Function
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.creation import plain_mask
-from maskgrad.masked_tensor.tensor import stored_of
-from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.mask_arguments import check_mask
-from maskgrad.patterns.stored import read_places
-from maskgrad.semantics.jagged.rows import at_rows
 
 __all__ = ["mask_gradient", "reverse_gradient"]
 
+_Operand = TypeVar("_Operand", Tensor, MaskedTensor)
 
-@overload
-def mask_gradient(x: MaskedTensor, mask: Tensor | MaskedTensor) -> MaskedTensor: ...
-@overload
-def mask_gradient(x: Tensor, mask: Tensor | MaskedTensor) -> Tensor: ...
-def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tensor | MaskedTensor:
+
+def mask_gradient(x: _Operand, mask: Tensor | MaskedTensor) -> _Operand:
     r"""Return ``x`` with a gradient that passes only where ``mask`` is True.
 
     :math:`y = x`, and :math:`\partial L/\partial x = \partial L/\partial y` where the mask is True, 0 elsewhere:
@@ -53,16 +47,9 @@ def mask_gradient(x: Tensor | MaskedTensor, mask: Tensor | MaskedTensor) -> Tens
         >>> x.grad
         tensor([0.0000, 0.2500])
     """
-    values = _values_of(x, "mask_gradient")
-    passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, values.device)
-    if not isinstance(x, MaskedTensor):
-        return torch.where(passes, x, x.detach())
-    stored = stored_of(x)
-    if isinstance(x._pattern, JaggedPattern):
-        passes = at_rows(passes, x._pattern)
-    elif stored is not None:
-        passes = stored.pattern.gathered(read_places(passes, stored.pattern.coordinates()))
-    return MaskedTensor(torch.where(passes, values, values.detach()), x._pattern)
+    _check_operand(x, "mask_gradient")
+    passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, x.device)
+    return torch.where(passes, x, x.detach())
 
 
 class _Reversed(Function):
@@ -95,11 +82,7 @@ def _scaled(ctx: Any, gradient: Tensor) -> Tensor:
     return reversed_.to(gradient.dtype)
 
 
-@overload
-def reverse_gradient(x: MaskedTensor, scale: float | Tensor = 1.0) -> MaskedTensor: ...
-@overload
-def reverse_gradient(x: Tensor, scale: float | Tensor = 1.0) -> Tensor: ...
-def reverse_gradient(x: Tensor | MaskedTensor, scale: float | Tensor = 1.0) -> Tensor | MaskedTensor:
+def reverse_gradient(x: _Operand, scale: float | Tensor = 1.0) -> _Operand:
     r"""Return ``x`` with a gradient that passes with the opposite sign.
 
     :math:`y = x`, and :math:`\partial L/\partial x = -s\,\partial L/\partial y`: later layers minimise the loss,
@@ -128,23 +111,20 @@ def reverse_gradient(x: Tensor | MaskedTensor, scale: float | Tensor = 1.0) -> T
     Source: Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation, 2015,
     https://arxiv.org/abs/1409.7495.
     """
-    _values_of(x, "reverse_gradient")
+    _check_operand(x, "reverse_gradient")
     _check_scale(scale, x.shape)
-    result: Tensor | MaskedTensor = _Reversed.apply(x, scale)
+    result: _Operand = _Reversed.apply(x, scale)
     return result
 
 
-def _values_of(x: object, function: str) -> Tensor:
-    if isinstance(x, MaskedTensor):
-        return x._values
-    if not isinstance(x, Tensor):
+def _check_operand(x: object, function: str) -> None:
+    if not isinstance(x, (Tensor, MaskedTensor)):
         raise TypeError(f"{function}: x must be a torch.Tensor or a MaskedTensor, found {type(x).__name__}")
-    if x.layout != torch.strided:
+    if isinstance(x, Tensor) and x.layout != torch.strided:
         raise TypeError(
             f"{function}: x must be a strided tensor or a MaskedTensor, found layout {x.layout}; "
             "use mg.from_sparse(x)"
         )
-    return x
 
 
 def _check_scale(scale: object, shape: torch.Size) -> None:

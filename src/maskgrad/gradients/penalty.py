@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.gradients.batched import batched_grad
+from maskgrad.gradients.clipping import listed_parameters
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 from maskgrad.masked_tensor.tensor import stored_of
@@ -85,13 +86,18 @@ def gradient_penalty(
     _check(loss, target, one_sided, power, reduction)
     wanted = _wanted(params)
     scaled: Any = loss if scaler is None else scaler.scale(loss)
-    unscale = None if scaler is None else _inverse_scale(scaler, loss.device)
+    unscale = None
+    if scaler is not None:  # without waiting for a GPU
+        unscale = scaler.scale(torch.ones((), device=loss.device)).detach().double().reciprocal().float()
     if per_sample:
         squares, specified = _of_samples(scaled, wanted, unscale, coupling)
     else:
         squares = _of_all(scaled, wanted, unscale)
         specified = loss.mask.reshape(()) if isinstance(loss, MaskedTensor) else None
-    penalty = _penalty(squares, target, one_sided, power)
+    penalty = squares if power == 2 and target is None else _norm_of_squares(squares)
+    if target is not None:
+        excess = (penalty - target).clamp(min=0) if one_sided else penalty - target
+        penalty = excess.square() if power == 2 else excess.abs()
     result = penalty if specified is None else masked(penalty, specified)
     if not per_sample or reduction == "none":
         return result
@@ -115,10 +121,7 @@ def _check(loss: Any, target: float | None, one_sided: bool, power: Any, reducti
 
 
 def _wanted(params: Any) -> list[Operand]:
-    given = [params] if isinstance(params, (Tensor, MaskedTensor)) else list(params)
-    for param in given:
-        if not isinstance(param, (Tensor, MaskedTensor)):
-            raise TypeError(f"params must be tensors, found {type(param).__name__}")
+    given = listed_parameters(params)
     wanted = [param for param in given if param.requires_grad]
     if not wanted:
         raise ValueError(
@@ -126,11 +129,6 @@ def _wanted(params: Any) -> list[Operand]:
             "requires_grad_() before the loss is computed"
         )
     return wanted
-
-
-def _inverse_scale(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
-    scale = scaler.scale(torch.ones((), device=device))  # without waiting for a GPU
-    return scale.detach().double().reciprocal().float()
 
 
 def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Tensor:
@@ -147,11 +145,12 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
             "loss must depend on one of params, found none of them in its graph; a view or copy made after the loss "
             "is another node: pass the tensors that the loss was computed from"
         )
-    parts = [
-        _squares(gradient if mask is None else torch.where(mask, gradient, 0), unscale).sum()
-        for gradient, mask in zip(found, map(_mask_of, wanted), strict=True)
-        if gradient is not None
-    ]
+    parts = []
+    for gradient, one in zip(found, wanted, strict=True):
+        if gradient is not None:
+            masked_out = isinstance(one, MaskedTensor) and stored_of(one) is None
+            counted = torch.where(one.mask, gradient, 0) if masked_out else gradient
+            parts.append(_squares(counted, unscale).sum())
     return _total(parts)
 
 
@@ -159,10 +158,8 @@ def _of_samples(
     outputs: Operand, wanted: list[Operand], unscale: Tensor | None, coupling: str
 ) -> tuple[Tensor, Tensor | None]:
     """Return the squared norm for each sample, (B,), and the samples that have one; None: all."""
-    jacobians = batched_grad(
-        outputs, wanted, create_graph=True, coupling=coupling,
-        allow_unused=len(wanted) > 1, materialize_grads=len(wanted) > 1,
-    )  # fmt: skip
+    several = len(wanted) > 1
+    jacobians = batched_grad(outputs, wanted, create_graph=True, coupling=coupling, materialize_grads=several)
     parts: list[Tensor] = []
     specified: Tensor | None = None
     for jacobian in jacobians:
@@ -174,11 +171,6 @@ def _of_samples(
     if specified is not None and not all(isinstance(jacobian, MaskedTensor) for jacobian in jacobians):
         specified = None  # every sample has a fully specified input
     return _total(parts), specified
-
-
-def _mask_of(operand: Operand) -> Tensor | None:
-    """Return the mask of the values that count; None: all (sparse layouts store no others)."""
-    return operand.mask if isinstance(operand, MaskedTensor) and stored_of(operand) is None else None
 
 
 def _squares(gradient: Tensor, unscale: Tensor | None) -> Tensor:
@@ -202,18 +194,7 @@ def _total(parts: list[Tensor]) -> Tensor:
     return functools.reduce(lambda total, part: total + part.to(total.device), parts)
 
 
-def _penalty(squares: Tensor, target: float | None, one_sided: bool, power: int) -> Tensor:
-    if target is None and power == 2:
-        return squares
-    norm = norm_of_squares(squares)
-    if target is None:
-        return norm
-    excess = norm - target
-    excess = excess.clamp(min=0) if one_sided else excess
-    return excess.square() if power == 2 else excess.abs()
-
-
-def norm_of_squares(squares: Tensor) -> Tensor:
+def _norm_of_squares(squares: Tensor) -> Tensor:
     """Return the square root, with gradient zero at zero."""
     positive = squares > 0
     # Both branches are finite, and so are their gradients.

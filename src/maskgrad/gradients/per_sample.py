@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad.gradients.clipping import limit_of
-from maskgrad.gradients.penalty import norm_of_squares
-from maskgrad.gradients.per_sample_batches import Chunk, Method, PerSample, Randomness
+from maskgrad.gradients.per_sample_batches import Chunk, Method, PerSample
 from maskgrad.gradients.per_sample_rows import squared_norms, weighted_sum
 
 __all__ = ["clipped_backward", "per_sample_grad", "per_sample_grad_norms"]
@@ -22,9 +21,7 @@ def per_sample_grad(
     inputs: Any,
     targets: Any = None,
     *,
-    create_graph: bool = False,
     chunk_size: int | None = None,
-    randomness: Randomness = "different",
     method: Method = "auto",
 ) -> dict[str, Tensor]:
     r"""Return the gradient of every sample's loss with respect to every parameter, without a loop.
@@ -42,9 +39,7 @@ def per_sample_grad(
             any kind. The first dimension of every tensor or MaskedTensor is that of samples; other values
             are passed on unchanged.
         targets: the same for ``loss_fn``, as one argument; None: ``loss_fn`` gets the output only.
-        create_graph: the result can be differentiated again, by parameters, inputs and targets.
         chunk_size: number of samples that are processed at once; None: all. Fewer need less memory for activations.
-        randomness: of dropout and similar: ``"different"`` for each sample, the ``"same"``, or an ``"error"``.
         method: ``"batched"``: all samples at once, under ``torch.vmap``; ``"loop"``: one by one; ``"auto"``: batched
             if the model allows it, otherwise the loop, with a warning.
 
@@ -53,14 +48,12 @@ def per_sample_grad(
         zeros for one that is not used. Tables looked up with ``sparse=True`` have COO tensors (B, V, D), with two
         sparse dimensions and only the rows that each sample looked up, merged.
 
-    Samples whose loss is unspecified have exact zeros, for any inputs. Gradient: with
-    ``create_graph``; otherwise the result is not part of a graph. For other nodes than parameters see
-    ``mg.batched_grad``.
+    Samples whose loss is unspecified have exact zeros, for any inputs. Gradient: none, the result is not part of a
+    graph. For other nodes than parameters see ``mg.batched_grad``.
 
     Raises:
         CoupledSamplesError: a BatchNorm in training mode: a sample has no gradient of its own.
-        TypeError: ``model`` is not a module, ``inputs`` contains no tensor, ``loss_fn`` returns no tensor, or with
-            ``create_graph`` a table is looked up with ``sparse=True``.
+        TypeError: ``model`` is not a module, ``inputs`` contains no tensor, or ``loss_fn`` returns no tensor.
         ValueError: tensors have different numbers of samples, ``loss_fn`` returns more than one value per sample, no
             parameter requires a gradient, or an option is unknown.
 
@@ -78,33 +71,25 @@ def per_sample_grad(
 
     Source: ``torch.func.vmap`` of ``torch.func.grad``.
     """
-    with torch.set_grad_enabled(create_graph):
-        return _gradients(
-            PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
-        )
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, method)
+    chunks = list(task.chunks())
+    with _without_autocast(task):
+        return {name: _gradient(task, name, chunks) for name in task.parameters}
 
 
-def _gradients(task: PerSample) -> dict[str, Tensor]:
-    found: dict[str, list[Tensor | int]] = {name: [] for name in task.parameters}
-    for chunk in task.chunks():
-        with _without_autocast(task):
-            for name, parts in found.items():
-                part = chunk.gradients.pop(name, None)
-                parts.append(len(chunk.specified) if part is None else part)
-    result = {}
-    for name in task.parameters:
-        parts = found.pop(name)
-        layouts = {part.layout for part in parts if isinstance(part, Tensor)}
-        sparse = None if not layouts else layouts == {torch.sparse_coo}
-        tensors = [task.zeros(name, part, sparse) if isinstance(part, int) else part for part in parts or [0]]
-        if (
-            sparse is False
-        ):  # a table that was looked up with sparse=True, and otherwise used by other samples
-            tensors = [part.to_dense() for part in tensors]
-        result[name] = tensors[0] if len(tensors) == 1 else torch.cat(tensors)
-        if result[name].layout is torch.sparse_coo:  # in order, as the parts are
-            result[name]._coalesced_(True)
-    return result
+def _gradient(task: PerSample, name: str, chunks: list[Chunk]) -> Tensor:
+    """Return the gradients of all chunks by one parameter: COO if they are wherever it is used."""
+    parts = [chunk.gradients.pop(name, None) for chunk in chunks]
+    used = [part for part in parts if part is not None]
+    sparse = all(part.layout is torch.sparse_coo for part in used) if used else task.is_sparse(name)
+    found = []
+    for chunk, part in zip(chunks, parts, strict=True):
+        if part is None:
+            found.append(task.zeros(name, len(chunk.specified), sparse))
+        else:
+            found.append(part if sparse else part.to_dense())
+    whole = found[0] if len(found) == 1 else torch.cat(found or [task.zeros(name, 0, sparse)])
+    return whole._coalesced_(True) if sparse else whole  # in order, as the parts are
 
 
 def per_sample_grad_norms(
@@ -113,9 +98,7 @@ def per_sample_grad_norms(
     inputs: Any,
     targets: Any = None,
     *,
-    create_graph: bool = False,
     chunk_size: int | None = None,
-    randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
     r"""Return the 2-norm of every sample's gradient over all parameters.
@@ -127,15 +110,13 @@ def per_sample_grad_norms(
         loss_fn: one scalar per sample.
         inputs: a batch of B samples.
         targets: the samples' targets.
-        create_graph: the norms can be differentiated.
         chunk_size: number of samples that are processed at once; None: all.
-        randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
     Returns:
         (B,), in at least float32; 0 for a sample whose loss is unspecified.
 
-    Gradient: with ``create_graph``; the gradient of a zero norm is zero.
+    Gradient: none.
 
     Raises:
         CoupledSamplesError, TypeError, ValueError: as :func:`maskgrad.per_sample_grad`.
@@ -150,10 +131,9 @@ def per_sample_grad_norms(
         >>> mg.per_sample_grad_norms(model, torch.nn.functional.mse_loss, x, t)
         tensor([70.,  0.])
     """
-    with torch.set_grad_enabled(create_graph):
-        task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method, create_graph)
-        norms = [_norms(task, chunk) for chunk in task.chunks()]
-        return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, method)
+    norms = [_norms(task, chunk) for chunk in task.chunks()]
+    return torch.cat(norms) if norms else torch.zeros(0, device=task.device)
 
 
 @torch.no_grad()
@@ -166,7 +146,6 @@ def clipped_backward(
     max_norm: float,
     reduction: Literal["sum", "mean"] = "mean",
     chunk_size: int | None = None,
-    randomness: Randomness = "different",
     method: Method = "auto",
 ) -> Tensor:
     r"""Run backward with every sample's gradient clipped: DP-SGD's gradient, before noise is added.
@@ -183,7 +162,6 @@ def clipped_backward(
         max_norm: the largest norm of one sample's gradient over all parameters.
         reduction: ``"sum"``, or ``"mean"``: divided by the number of samples whose loss is specified.
         chunk_size: number of samples that are processed at once; None: all.
-        randomness: ``"different"``, ``"same"`` or ``"error"``.
         method: ``"auto"``, ``"batched"`` or ``"loop"``.
 
     Returns:
@@ -213,7 +191,7 @@ def clipped_backward(
     limit = limit_of("max_norm", max_norm)
     if reduction not in ("sum", "mean"):
         raise ValueError(f"reduction must be 'sum' or 'mean', found {reduction!r}")
-    task = PerSample(model, loss_fn, inputs, targets, chunk_size, randomness, method)
+    task = PerSample(model, loss_fn, inputs, targets, chunk_size, method)
     sums: dict[str, Tensor] = {}
     norms, counted = [], 0
     for chunk in task.chunks():
@@ -244,10 +222,8 @@ def _norms(task: PerSample, chunk: Chunk) -> Tensor:
         return torch.zeros(len(chunk.specified), device=task.device)
     # A model may have parameters of several dtypes, and on several devices.
     dtype = max((x.dtype for x in squares), key=lambda d: d.itemsize)
-    total = torch.stack([x.to(squares[0].device, dtype) for x in squares]).sum(0)
-    return norm_of_squares(total) if total.requires_grad else total.sqrt()
+    return torch.stack([x.to(squares[0].device, dtype) for x in squares]).sum(0).sqrt()
 
 
 def _sum(a: Tensor, b: Tensor) -> Tensor:
-    """Add gradients as autograd does: dense if one of them is."""
-    return a + b if a.layout is torch.strided else b + a
+    return a + b if a.layout is torch.strided else b + a  # dense if one of them is

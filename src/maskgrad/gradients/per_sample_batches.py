@@ -13,24 +13,17 @@ from torch._C import _functorch as functorch
 from torch.utils import _pytree as pytree
 
 from maskgrad.errors import CoupledSamplesError
-from maskgrad.gradients.backward_passes import nodes_between
 from maskgrad.gradients.per_sample_inputs import Batch, padded
 from maskgrad.gradients.per_sample_mode import Looked, NotBatchedError, OneSample, at_level, call_with
-from maskgrad.gradients.per_sample_rows import restricted, sparse_rows, without
+from maskgrad.gradients.per_sample_rows import finite, restricted, sparse_rows, squared_norms
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.other_packages import level_of_user
 from maskgrad.semantics.numbers import noting
 
-__all__ = ["Chunk", "Method", "PerSample", "Randomness"]
+__all__ = ["Chunk", "Method", "PerSample"]
 
 Method = Literal["auto", "batched", "loop"]
-Randomness = Literal["different", "same", "error"]
-
-_NOT_TWICE = (
-    "gives sparse gradients, which PyTorch cannot differentiate a second time; look up with sparse=False, or leave out "
-    "create_graph"
-)
 
 
 class Chunk(NamedTuple):
@@ -52,9 +45,7 @@ class PerSample:
         inputs: Any,
         targets: Any,
         chunk_size: int | None,
-        randomness: Randomness,
         method: Method,
-        create_graph: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
@@ -62,21 +53,15 @@ class PerSample:
             raise TypeError(f"loss_fn must be callable, found {type(loss_fn).__name__}")
         if chunk_size is not None and (not isinstance(chunk_size, int) or chunk_size < 1):
             raise ValueError(f"chunk_size must be a positive number or None, found {chunk_size!r}")
-        for argument, value, known in (
-            ("randomness", randomness, ("different", "same", "error")),
-            ("method", method, ("auto", "batched", "loop")),
-        ):
-            if value not in known:
-                raise ValueError(f"{argument} must be one of {', '.join(map(repr, known))}, found {value!r}")
+        if method not in ("auto", "batched", "loop"):
+            raise ValueError(f"method must be 'auto', 'batched' or 'loop', found {method!r}")
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
             raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
         self.device = next(iter(self.parameters.values())).device
-        self.create_graph = create_graph
-        self._batch = Batch.of(inputs, targets)
-        if not create_graph:
-            self._batch = Batch(self._batch.map(lambda x: x.detach()), self._batch.size)
-        self._model, self._loss_fn, self._randomness, self._method = model, loss_fn, randomness, method
+        batch = Batch.of(inputs, targets)
+        self._batch = Batch(batch.map(lambda x: x.detach()), batch.size)
+        self._model, self._loss_fn, self._method = model, loss_fn, method
         self._chunk_size = chunk_size or max(self._batch.size, 1)
         self._masks = {name: trained_entries(p) for name, p in self.parameters.items()}
         #: names of tables with sparse gradients, by the id of the parameter
@@ -95,11 +80,12 @@ class PerSample:
                     "that a sample has no gradient of its own. Use GroupNorm, LayerNorm or InstanceNorm, or put this "
                     "module into evaluation mode with .eval()"
                 )
-        elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
-            if self.create_graph:
-                raise TypeError(f"model: {name} ({type(module).__name__}) {_NOT_TWICE}")
-            if id(module.weight) in names:
-                self._sparse[id(module.weight)] = names[id(module.weight)]
+        elif (
+            isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+            and module.sparse
+            and id(module.weight) in names
+        ):
+            self._sparse[id(module.weight)] = names[id(module.weight)]
         if module._backward_hooks or module._backward_pre_hooks:
             self._hooked = f"{name} ({type(module).__name__})"
 
@@ -108,7 +94,6 @@ class PerSample:
         for module in self._model.modules():
             if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
                 getattr(module, "flush", lambda: None)()  # applies pending updates of rows
-        random = _random_state(self.device) if self._randomness == "same" else []
         reason = ""
         connected = not self._batch.size
         for start in range(0, self._batch.size, self._chunk_size):
@@ -123,7 +108,7 @@ class PerSample:
                     if self._method == "batched":
                         raise
                     reason = str(error).split(". ")[0].rstrip(".") or type(error).__name__
-            alone = (self._alone(batch.part(i, i + 1), random) for i in range(batch.size))
+            alone = (self._alone(batch.part(i, i + 1)) for i in range(batch.size))
             for chunk in alone if found is None else (found,):
                 connected |= bool(chunk.gradients) or not bool(chunk.specified.all())
                 yield chunk
@@ -138,14 +123,18 @@ class PerSample:
                 f"({type(self._model).__name__}). method='loop' silences this warning"
             )
 
-    def zeros(self, name: str, samples: int, sparse: bool | None = None) -> Tensor:
-        """Return the gradients of an unused parameter; COO if ``sparse`` (None: if looked up so)."""
+    def is_sparse(self, name: str) -> bool:
+        """Return whether a module of the model looks this table up with ``sparse=True``."""
+        return id(self.parameters[name]) in self._sparse
+
+    def zeros(self, name: str, samples: int, sparse: bool) -> Tensor:
+        """Return the gradients of an unused parameter."""
         p = self.parameters[name].detach()
-        if sparse or (sparse is None and id(self.parameters[name]) in self._sparse):
-            at = torch.empty(2, 0, dtype=torch.long, device=p.device)
-            size, none = (samples, *p.shape), p.new_empty(0, *p.shape[1:])
-            return torch.sparse_coo_tensor(at, none, size, is_coalesced=True, check_invariants=False)
-        return p.new_zeros(samples, *p.shape)
+        size = (samples, *p.shape)
+        if sparse:
+            rows = torch.empty(0, dtype=torch.long, device=p.device)
+            return sparse_rows(rows, rows, p.new_empty(0, *p.shape[1:]), size)
+        return p.new_zeros(size)
 
     @torch.enable_grad()
     def _at_once(self, batch: Batch) -> Chunk:
@@ -155,15 +144,13 @@ class PerSample:
         leaves, spec = pytree.tree_flatten(batch.map(padded))
         # Tables with sparse gradients stay in the model: only rows that were looked up have a gradient.
         dense = {name: p for name, p in self.parameters.items() if id(p) not in self._sparse}
-        copies = {name: p.view_as(p) if self.create_graph else p.detach() for name, p in dense.items()}
+        copies = {name: p.detach() for name, p in dense.items()}
         anchor = {"": torch.zeros((), device=self.device)} if self._sparse else {}
         used: list[str] = []
-        objects: list[bool] = []
 
         def one_sample(*samples: Tensor) -> Any:
             level = functorch.maybe_current_level() or 0
             modes: list[OneSample] = []
-            cotangents: list[Tensor] = []
 
             def loss_of(given: dict[str, Tensor]) -> Any:
                 each = iter(samples)
@@ -173,33 +160,28 @@ class PerSample:
                 with modes[0]:
                     output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
                     loss, some = self._loss(output, targets)
-                if some:
-                    outputs = pytree.tree_leaves(output)
-                    objects.append(_has_objects(outputs))
-                    for x in _in_graph(outputs):
-                        x.register_hook(cotangents.append)
                 return loss, (loss, some)
 
             found, of_loss = torch.func.grad(loss_of, has_aux=True)({**copies, **anchor})
             used[:] = [name for name, g in found.items() if functorch.is_batchedtensor(g) or bool(g.any())]
-            kept = pytree.tree_map(lambda x: at_level(x, level), (modes[0].looked, cotangents))
-            return {name: found[name] for name in used if name}, of_loss, kept
+            looked = {
+                name: [tuple(at_level(x, level) for x in one) for one in parts]
+                for name, parts in modes[0].looked.items()
+            }
+            return {name: found[name] for name in used if name}, of_loss, looked
 
         with warnings.catch_warnings():
             # Operations without a rule for vmap run sample by sample, as in a loop.
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            kept, (losses, specified), (looked, cotangents) = torch.func.vmap(
-                one_sample, randomness=self._randomness
-            )(*(x for x in leaves if isinstance(x, Tensor)))
-        legitimate = {copy.grad_fn for copy in copies.values()}
-        if losses.requires_grad and _reaches(losses, [*self.parameters.values()], legitimate):
+            kept, (losses, specified), looked = torch.func.vmap(one_sample, randomness="different")(
+                *(x for x in leaves if isinstance(x, Tensor))
+            )
+        if losses.requires_grad:
             raise NotBatchedError(
                 "a parameter is used through a reference outside of the module, which vmap cannot see"
             )
         kept |= {name: self._rows(name, parts, batch.size) for name, parts in looked.items() if parts}
-        if not self.create_graph:
-            kept = {name: gradient.detach() for name, gradient in kept.items()}
-        return self._chunk(kept, specified, cotangents, any(objects), batch.size)
+        return self._chunk(kept, specified, batch.size)
 
     def _rows(self, name: str, looked: Sequence[Looked], samples: int) -> Tensor:
         """Return the gradients of a sparse table, COO (samples, V, D)."""
@@ -213,60 +195,34 @@ class PerSample:
         return sparse_rows(at, rows, values, (samples, *table.shape))
 
     @torch.enable_grad()
-    def _alone(self, sample: Batch, random: list[Tensor]) -> Chunk:
+    def _alone(self, sample: Batch) -> Chunk:
         """Run model and loss on one sample, without vmap."""
-        if random:
-            _set_random_state(self.device, random)
-        before = _random_state(self.device)
         inputs, targets = sample.tree
-        output = call_with({}, self._model, inputs)
-        loss, some = self._loss(output, targets)
-        if self._randomness == "error" and not all(map(torch.equal, before, _random_state(self.device))):
-            raise RuntimeError(
-                "the model draws random numbers, and randomness='error'; use 'different' or 'same', or model.eval()"
-            )
-        if not loss.requires_grad:
-            return self._chunk({}, some, (), False, 1)
-        outputs = pytree.tree_leaves(output) if some else []
-        by = [*self.parameters.values(), *_in_graph(outputs)]
-        found = [
-            None if g is None else g.unsqueeze(0)
-            for g in torch.autograd.grad(loss, by, create_graph=self.create_graph, allow_unused=True)
-        ]
+        loss, some = self._loss(call_with({}, self._model, inputs), targets)
         kept: dict[str, Tensor] = {}
-        for name, g in zip(self.parameters, found, strict=False):
-            if g is None:
-                continue
-            if self.create_graph and g.layout is not torch.strided:
-                raise TypeError(f"model: a look-up {_NOT_TWICE}")
-            if g.layout is torch.sparse_coo and g.sparse_dim() == 2 and g.dim() == 3:
-                kept[name] = sparse_rows(g._indices()[0], g._indices()[1], g._values(), g.shape)
-            else:
-                kept[name] = g.to_dense()
-        return self._chunk(kept, some, found[len(self.parameters) :], _has_objects(outputs), 1)
+        if loss.requires_grad:
+            by = [*self.parameters.values()]
+            found = torch.autograd.grad(loss, by, allow_unused=True)
+            for name, gradient in zip(self.parameters, found, strict=True):
+                if gradient is None:
+                    continue
+                g = gradient.unsqueeze(0)
+                if g.layout is torch.sparse_coo and g.sparse_dim() == 2 and g.dim() == 3:
+                    kept[name] = sparse_rows(g._indices()[0], g._indices()[1], g._values(), g.shape)
+                else:
+                    kept[name] = g.to_dense()
+        return self._chunk(kept, some, 1)
 
-    def _chunk(
-        self,
-        kept: dict[str, Tensor],
-        flags: Sequence[Tensor],
-        cotangents: Sequence[Tensor | None],
-        objects: bool,
-        size: int,
-    ) -> Chunk:
-        """Return the gradients with zeros for samples and entries that have none.
-
-        A nonzero gradient by the outputs (NaN included) distinguishes an empty loss from one with additional
-        terms; it is not known of outputs in ``objects``.
-        """
-        specified = torch.full((size,), objects or not flags, device=self.device)
+    def _chunk(self, kept: dict[str, Tensor], flags: Sequence[Tensor], size: int) -> Chunk:
+        """Return the gradients with zeros for samples and entries that have none."""
+        specified = torch.full((size,), not flags, device=self.device)
         for flag in flags:
             specified = specified | flag.reshape(size).to(self.device)
-        for g in cotangents:
-            if g is not None:
-                nonzero = (g.detach() != 0).unsqueeze(-1).flatten(1).any(1)
-                specified = specified | nonzero.to(self.device)
-        if flags and not bool(specified.all()):  # zero times a masked value may be NaN
-            kept = {name: without(part, ~specified) for name, part in kept.items()}
+        if not bool(specified.all()):
+            # Zero times a masked value may be NaN; other gradients are those of additional terms of the loss.
+            kept = {name: finite(part, ~specified) for name, part in kept.items()}
+            for part in kept.values():
+                specified = specified | (squared_norms(part) > 0)
         for name, mask in self._masks.items():
             if mask is not None and name in kept:
                 kept[name] = restricted(kept[name], mask)
@@ -290,34 +246,7 @@ class PerSample:
         return loss.reshape(()), [at_level(mask, level).any() for mask in noted]
 
 
-def _in_graph(outputs: Sequence[Any]) -> list[Tensor]:
-    return [x for x in outputs if isinstance(x, Tensor) and x.requires_grad]
-
-
-def _has_objects(outputs: Sequence[Any]) -> bool:
-    """Return whether outputs may contain tensors that are not visible."""
-    return any(not isinstance(x, (Tensor, int, float, str, type(None))) for x in outputs)
-
-
-def _reaches(loss: Tensor, leaves: Sequence[Tensor], without: set[Any]) -> bool:
-    """Return whether the graph of ``loss`` leads to one of ``leaves`` other than through the nodes ``without``."""
-    wanted = {id(leaf) for leaf in leaves}
-    ways = nodes_between(loss, leaves) - without
-    return any(id(getattr(n, "variable", None)) in wanted for way in ways for n, _ in way.next_functions)
-
-
 @functools.cache
 def _warn_once(message: str) -> None:
     """Warn of a model that needs the loop, once: not at every step."""
     warnings.warn(message, stacklevel=level_of_user())
-
-
-def _random_state(device: torch.device) -> list[Tensor]:
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(device)] if device.type == "cuda" else states
-
-
-def _set_random_state(device: torch.device, states: list[Tensor]) -> None:
-    torch.set_rng_state(states[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(states[1], device)

@@ -7,7 +7,7 @@ table with ``sparse=True`` get a hook that keeps their gradient: a transformatio
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,23 +26,14 @@ class NotBatchedError(RuntimeError):
     """The model can only be run sample by sample."""
 
 
-class Looked(NamedTuple):
-    """Rows that one sample looked up in a sparse table, as tensors of all samples once ``vmap`` has ended."""
-
-    rows: Tensor
-    """Any shape."""
-    counted: Tensor
-    """Boolean, of the same shape: False at padding and under a mask."""
-    gradient: Tensor
-    """(*shape, D)."""
+Looked = tuple[Tensor, Tensor, Tensor]
+"""Rows that one sample looked up in a sparse table; which count (neither padding nor masked); gradient (*rows, D)."""
 
 
 class OneSample(TorchFunctionMode):
     """Intercepts functions in one sample's forward pass: refuses some, and looks rows of ``tables`` up.
 
-    Args:
-        tables: name of each sparse table, by the parameter's ``id``.
-        anchor: 0-dim zero that is differentiated, and added to rows; None: there are no tables.
+    ``tables`` has their names by the parameter's ``id``; ``anchor`` is a zero that is differentiated and added to rows.
     """
 
     def __init__(self, tables: Mapping[int, str], anchor: Tensor | None) -> None:
@@ -100,7 +91,7 @@ class OneSample(TorchFunctionMode):
         assert self._anchor is not None
         rows = F.embedding(at, weight.detach()) + self._anchor
         kept = self.looked.setdefault(name, [])
-        rows.register_hook(lambda gradient: kept.append(Looked(at, counted, gradient)))
+        rows.register_hook(lambda gradient: kept.append((at, counted, gradient)))
         return rows if known is None else masked(rows, known.unsqueeze(-1))
 
 

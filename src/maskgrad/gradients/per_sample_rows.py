@@ -10,7 +10,7 @@ from torch import Tensor
 from maskgrad import sparse
 from maskgrad.gradients.gradient import widened_dtype
 
-__all__ = ["restricted", "sparse_rows", "squared_norms", "weighted_sum", "without"]
+__all__ = ["finite", "restricted", "sparse_rows", "squared_norms", "weighted_sum"]
 
 
 def sparse_rows(samples: Tensor, rows: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
@@ -25,9 +25,6 @@ def squared_norms(gradients: Tensor) -> Tensor:
         squares = squared_norms(gradients._values())
         return squares.new_zeros(len(gradients)).index_add_(0, gradients._indices()[0], squares)
     rows = gradients.unsqueeze(-1).flatten(1)
-    if rows.requires_grad:  # the norm has no second derivative at zero
-        parts = torch.view_as_real(rows).flatten(1) if rows.is_complex() else rows
-        return parts.to(widened_dtype(parts.dtype)).square().sum(1)
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=widened_dtype(rows.dtype))
     return norms.square()
 
@@ -43,13 +40,14 @@ def weighted_sum(gradients: Tensor, weights: Tensor) -> Tensor:
     return (weights.to(dtype) @ gradients.unsqueeze(-1).flatten(1).to(dtype)).view(gradients.shape[1:])
 
 
-def without(gradients: Tensor, samples: Tensor) -> Tensor:
-    """Return the same with zeros for ``samples``, Boolean (B,); selected, as their values may be NaN."""
+def finite(gradients: Tensor, samples: Tensor) -> Tensor:
+    """Return the same with zeros for what is not finite in ``samples``, Boolean (B,)."""
     if gradients.layout is torch.sparse_coo:
         (of_sample, rows), values = gradients._indices(), gradients._values()
-        kept = ~samples[of_sample]
+        values = values.masked_fill(samples[of_sample, None] & ~values.isfinite(), 0)
+        kept = ~samples[of_sample] | (values != 0).any(1)
         return sparse_rows(of_sample[kept], rows[kept], values[kept], gradients.shape)
-    return gradients.masked_fill(samples.view(-1, *[1] * (gradients.dim() - 1)), 0)
+    return gradients.masked_fill(samples.view(-1, *[1] * (gradients.dim() - 1)) & ~gradients.isfinite(), 0)
 
 
 def restricted(gradients: Tensor, mask: Tensor) -> Tensor:

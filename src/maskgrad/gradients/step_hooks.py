@@ -28,9 +28,6 @@ class StepObserver:
     def before_step(self, optimizer: Optimizer) -> None:
         """Called when a step begins, before any change."""
 
-    def before_closure(self, optimizer: Optimizer) -> None:
-        """Called before the closure computes gradients, possibly several times per step."""
-
     def gradients_ready(self, optimizer: Optimizer) -> None:
         """Called when the parameters have the gradients that the optimizer will use."""
         raise NotImplementedError
@@ -97,9 +94,6 @@ def _observed(
 ) -> Callable[[], Any]:
     @functools.wraps(closure)
     def evaluate() -> Any:
-        with torch.no_grad():
-            for observer in present:
-                observer.before_closure(optimizer)
         loss = closure()
         with torch.no_grad():
             for observer in present:

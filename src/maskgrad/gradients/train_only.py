@@ -17,7 +17,7 @@ from maskgrad.masked_tensor.torch_patches.pytrees import let_load
 from maskgrad.patterns.mask_arguments import check_mask
 from maskgrad.sparse import places, positions, stored
 
-__all__ = ["has_trained_entries", "keep_trained_entries", "trained_entries"]
+__all__ = ["keep_trained_entries", "trained_entries"]
 
 _ATTRIBUTE = "_maskgrad_trained"
 
@@ -55,11 +55,6 @@ def trained_entries(param: Tensor) -> Tensor | None:
     return None if held is None else held.for_param(param)
 
 
-def has_trained_entries(param: Tensor) -> bool:
-    """Return whether ``param`` has such a mask."""
-    return _ATTRIBUTE in param.__dict__
-
-
 class TrainedEntries:
     """The mask as an attribute of a parameter. Loading one from a file registers the hooks."""
 
@@ -95,7 +90,7 @@ def _handed_over(param: Tensor) -> Callable[[Tensor], None] | None:
         return None
 
     def give(new: Tensor) -> None:
-        if not has_trained_entries(new):
+        if _ATTRIBUTE not in new.__dict__:
             keep_trained_entries(new, held.mask.to(new.device))
 
     return give
@@ -104,82 +99,44 @@ def _handed_over(param: Tensor) -> Callable[[Tensor], None] | None:
 after_replacing(_handed_over)
 
 
-class _Frozen:
-    """State restored after a step: values of parameters, and temporarily replaced gradients."""
-
-    __slots__ = ("entries", "stand_ins")
-
-    def __init__(self, masks: list[tuple[Tensor, Tensor]]) -> None:
-        self.entries = [(param, mask, param.detach().clone()) for param, mask in masks]
-        self.stand_ins: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def hide_gradients(self) -> None:
-        for param, mask, _ in self.entries:
-            gradient = param.grad
-            if gradient is not None and gradient.layout in (torch.strided, torch.sparse_coo):
-                stand_in = _zero_outside(gradient, mask)
-                param.grad = stand_in
-                self.stand_ins.append((param, stand_in, gradient))
-
-    def show_gradients(self) -> None:
-        for param, stand_in, gradient in self.stand_ins:
-            if param.grad is stand_in:
-                param.grad = gradient
-        self.stand_ins.clear()
-
-    def put_back(self) -> None:
-        for param, mask, before in self.entries:
-            values = param.detach()
-            torch.where(mask, values, before, out=values)
-
-
 class _Guard(StepObserver):
-    """Restores frozen entries after the steps of optimizers that do not support masks."""
+    """Hides frozen entries from optimizers that do not support masks, and restores them after the step."""
 
     def __init__(self) -> None:
-        self._steps: WeakKeyDictionary[Optimizer, _Frozen] = WeakKeyDictionary()
+        self._before: WeakKeyDictionary[Optimizer, list[tuple[Tensor, Tensor, Tensor]]] = WeakKeyDictionary()
 
     def before_step(self, optimizer: Optimizer) -> None:
-        interrupted = self._steps.pop(optimizer, None)
-        if interrupted is not None:  # the last step raised
-            interrupted.show_gradients()
+        self._before.pop(optimizer, None)  # the last step raised
         if getattr(optimizer, "knows_trained_entries", False):
             return
         masks = [(p, m) for p in parameters_of(optimizer) if (m := trained_entries(p)) is not None]
         if masks:
-            self._steps[optimizer] = _Frozen(masks)
-
-    def before_closure(self, optimizer: Optimizer) -> None:
-        frozen = self._steps.get(optimizer)
-        if frozen is not None:
-            frozen.show_gradients()
+            self._before[optimizer] = [(param, mask, param.detach().clone()) for param, mask in masks]
 
     def gradients_ready(self, optimizer: Optimizer) -> None:
-        frozen = self._steps.get(optimizer)
-        if frozen is not None:
-            frozen.hide_gradients()
+        for param, mask, _ in self._before.get(optimizer, ()):
+            gradient = param.grad
+            if gradient is not None and gradient.layout in (torch.strided, torch.sparse_coo):
+                _zero_outside(gradient.detach(), mask)
 
     def after_step(self, optimizer: Optimizer) -> None:
-        frozen = self._steps.pop(optimizer, None)
-        if frozen is not None:
-            frozen.show_gradients()
-            frozen.put_back()
+        for param, mask, before in self._before.pop(optimizer, ()):
+            values = param.detach()
+            torch.where(mask, values, before, out=values)
 
 
 _GUARD = _Guard()
 
 
-def _zero_outside(gradient: Tensor, mask: Tensor) -> Tensor:
-    """A copy of a strided or COO gradient with 0 at frozen entries; selected, because they may be NaN."""
+def _zero_outside(gradient: Tensor, mask: Tensor) -> None:
+    """Set frozen entries of a strided or COO gradient to 0; filled, because they may be NaN."""
     if gradient.layout is torch.strided:
-        return torch.where(mask, gradient.detach(), 0)
+        gradient.masked_fill_(~mask, 0)
+        return
     indices, values = stored(gradient)
     sizes = gradient.shape[: gradient.sparse_dim()]
     at = places(positions(indices, sizes, "a gradient"), sizes)
-    kept = torch.where(mask[tuple(at)] if sizes else mask, values, 0)
-    return torch.sparse_coo_tensor(
-        indices, kept, gradient.shape, is_coalesced=gradient.is_coalesced(), check_invariants=False
-    )
+    values.masked_fill_(~mask[tuple(at)] if sizes else ~mask, 0)
 
 
 # For torch.load(weights_only=True) of a parameter that has a mask.

@@ -60,7 +60,7 @@ class Mean:
         if isinstance(value, (Tensor, MaskedTensor)) and not value.dtype.is_floating_point:
             value = value.to(torch.float32)
         part = summed(value, count, None, "entry", "value is")
-        if part.is_empty:
+        if not part.number:
             return
         device = part.total.device
         self._total = self._total.to(device) + part.total.double() * part.times

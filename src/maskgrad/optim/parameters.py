@@ -116,8 +116,8 @@ def train_only(param: Tensor, mask: Tensor | None) -> None:
     or after, is kept.
 
     The gradient outside the mask is unspecified. Optimizers of ``mg.optim`` skip these entries, states included, at
-    a cost proportional to the gradient. Every other optimizer gets gradients with 0 there during its step, and the
-    entries are restored afterwards: two passes over this parameter. ``.grad`` itself is not changed.
+    a cost proportional to the gradient. For every other optimizer a step sets ``.grad`` to 0 there, and the entries are
+    restored afterwards: two passes over this parameter.
     :func:`maskgrad.grad_norm`, :func:`maskgrad.clip_grad_norm_` and :class:`maskgrad.amp.GradScaler` ignore these
     entries.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch._compile import _disable_dynamo  # imports the compiler only when it is called
 
 from maskgrad.gradients.attached import attached_gradient
-from maskgrad.gradients.train_only import has_trained_entries
+from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters
 from maskgrad.semantics.entries import HALVES
@@ -211,4 +211,4 @@ def are_usual(
 
 def is_simple(param: Tensor) -> bool:
     """Return whether all entries are trained and up to date, and the only gradient is ``.grad``."""
-    return not has_trained_entries(param) and lazy_rows_of(param) is None and attached_gradient(param) is None
+    return trained_entries(param) is None and lazy_rows_of(param) is None and attached_gradient(param) is None

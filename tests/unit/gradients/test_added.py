@@ -32,10 +32,10 @@ def test_any_two_kinds(one: str) -> None:
 @pytest.mark.parametrize(
     ("kinds", "result"),
     [
-        (("csr", "csr"), "sparse_csr"),
-        (("bsr", "bsr"), "sparse_bsr"),
+        (("csr", "csr"), "sparse_coo"),
+        (("bsr", "bsr"), "sparse_coo"),
         (("csr", "rows"), "sparse_coo"),
-        (("masked csr", "csr"), "masked sparse_csr"),
+        (("masked csr", "csr"), "masked sparse_coo"),
         (("mask", "rows"), "masked strided"),
         (("mask", "dense"), "strided"),
         (("rows", "rows"), "sparse_coo"),

@@ -301,7 +301,7 @@ W = leaf(1.0, 2.0)
         (lambda: mg.gradient_penalty(3.0, [W]), TypeError, "loss must be a tensor"),  # type: ignore[arg-type]
         (lambda: mg.gradient_penalty((W.detach() ** 2).sum(), [W]), ValueError, "must be in a graph"),
         (lambda: mg.gradient_penalty((W**2).sum(), []), ValueError, "params"),
-        (lambda: mg.gradient_penalty((W**2).sum(), [3.0]), TypeError, "params must be tensors"),  # type: ignore[list-item]
+        (lambda: mg.gradient_penalty((W**2).sum(), [3.0]), TypeError, "parameters must be tensors"),  # type: ignore[list-item]
         (lambda: mg.gradient_penalty((W**2).sum(), [W.detach()]), ValueError, "requires a gradient"),
         (lambda: mg.gradient_penalty((W**2).sum(), [leaf(1.0)]), ValueError, "must depend on one of params"),
         (lambda: mg.gradient_penalty(W**2, [W]), ValueError, "scalar"),

@@ -185,16 +185,11 @@ def test_a_batch_without_samples(method: Any) -> None:
 
 
 @METHODS
-def test_randomness(method: Any) -> None:
+def test_dropout_differs_for_each_sample(method: Any) -> None:
     model = nn.Sequential(nn.Linear(40, 40), nn.Dropout(0.5))
     x = torch.ones(3, 40)
     different = mg.per_sample_grad(model, lambda y: y.sum(), x, method=method)["0.bias"]
     assert not torch.equal(different[0], different[1])
-    same = mg.per_sample_grad(model, lambda y: y.sum(), x, randomness="same", method=method)["0.bias"]
-    assert torch.equal(same[0], same[1])
-    assert same.any()
-    with pytest.raises(RuntimeError, match="random"):
-        mg.per_sample_grad(model, lambda y: y.sum(), x, randomness="error", method=method)
 
 
 def test_forward_hooks_run_and_activations_in_place_work() -> None:
@@ -249,7 +244,6 @@ X = torch.randn(4, 3, dtype=D)
         (lambda: mg.per_sample_grad(network(), smooth, X, X[:2]), ValueError, "targets must have 4 samples"),
         (lambda: mg.per_sample_grad(network(), smooth, X, chunk_size=0), ValueError, "chunk_size"),
         (lambda: mg.per_sample_grad(network(), smooth, X, method="fast"), ValueError, "'batched'"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), smooth, X, randomness=1), ValueError, "randomness"),  # type: ignore[arg-type]
         (lambda: mg.per_sample_grad(network(), lambda y: y, X), ValueError, "a scalar for one sample"),
         (lambda: mg.per_sample_grad(network(), lambda y: 3.0, X), TypeError, "must return a tensor"),
         (lambda: mg.per_sample_grad(network(), lambda y: y.detach().sum(), X), ValueError, "depends on no parameter"),

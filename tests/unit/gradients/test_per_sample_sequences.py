@@ -163,24 +163,6 @@ def test_only_rows_that_were_looked_up_are_listed(layout: torch.layout, sparse: 
     assert set(map(tuple, found.indices().T.tolist())) == looked_up
 
 
-@pytest.mark.parametrize("name", ["gru", "state of an lstm", "rnn", "linear"])
-@LAYOUTS
-def test_second_derivatives(name: str, layout: torch.layout) -> None:
-    model, x, batch = given(name, layout, float("nan"))
-    norms = mg.per_sample_grad_norms(
-        model, F.mse_loss, batch, TARGETS, create_graph=True, method=method_of(name)
-    )
-    found = torch.autograd.grad(norms.square().sum(), list(model.parameters()))
-    total = torch.zeros((), dtype=D)
-    for i, length in enumerate(LENGTHS):
-        loss = F.mse_loss(model(x[i : i + 1, :length]), TARGETS[i : i + 1])
-        gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
-        total = total + sum(g.square().sum() for g in gradients)
-    expected = torch.autograd.grad(total, list(model.parameters()))
-    for ours, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(ours, theirs)
-
-
 def test_bags_with_weights_and_bags_of_nothing() -> None:
     ids, weights = torch.tensor([[5, 1, 1], [2, 0, 6]]), torch.randn(2, 3, dtype=D)
     mask = torch.tensor([[True, False, True], [False, False, False]])

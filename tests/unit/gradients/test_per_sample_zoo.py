@@ -1,4 +1,4 @@
-"""Gradients per sample of all of torch.nn that has parameters, against a loop: norms, clipped sums, second order."""
+"""Gradients per sample of all of torch.nn that has parameters, against a loop: norms and clipped sums."""
 
 from __future__ import annotations
 
@@ -94,112 +94,6 @@ def compare(model: nn.Module, inputs: Any) -> None:
                 wanted = torch.einsum("b,b...->...", factors, expected[name])
                 got = torch.zeros_like(p) if p.grad is None else p.grad.to_dense()
                 torch.testing.assert_close(got, wanted, rtol=1e-7, atol=1e-7, equal_nan=True)
-    model.zero_grad()
-    compare_second_order(model, inputs, expected)
-
-
-def compare_second_order(model: nn.Module, inputs: Any, expected: dict[str, Tensor]) -> None:
-    """The gradient of a function of all gradients per sample, by the parameters."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if any(getattr(module, "sparse", False) for module in model.modules()):
-        with pytest.raises(TypeError, match="sparse=False"):
-            mg.per_sample_grad(model, smooth, inputs, create_graph=True)
-        return
-    try:
-        by_loop = mg.per_sample_grad(model, smooth, inputs, create_graph=True, method="loop")
-    except RuntimeError:  # a gradient without a graph in PyTorch
-        return
-    found = mg.per_sample_grad(model, smooth, inputs, create_graph=True)
-    norms = mg.per_sample_grad_norms(model, smooth, inputs, create_graph=True)
-    torch.testing.assert_close(norms, mg.per_sample_grad_norms(model, smooth, inputs), equal_nan=True)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-9, equal_nan=True)
-    wanted = slopes(sum_of_squares(by_loop), parameters)
-    if wanted is None:  # PyTorch has no second derivative
-        return
-    torch.testing.assert_close(slopes(sum_of_squares(found), parameters), wanted, equal_nan=True)
-    torch.testing.assert_close(slopes(norms.square().sum(), parameters), wanted, equal_nan=True)
-
-
-def sum_of_squares(gradients: dict[str, Tensor]) -> Tensor:
-    return torch.stack([g.square().sum() for g in gradients.values()]).sum()
-
-
-def slopes(number: Tensor, by: list[nn.Parameter]) -> tuple[Tensor, ...] | None:
-    if not number.requires_grad:
-        return tuple(torch.zeros_like(p) for p in by)
-    try:
-        return torch.autograd.grad(number, by, retain_graph=True, materialize_grads=True)
-    except RuntimeError:
-        return None
-
-
-def test_the_oracle_of_second_order_is_a_plain_loop() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    parameters = list(model.parameters())
-    rows = [torch.autograd.grad(smooth(model(x[i : i + 1])), parameters, create_graph=True) for i in range(4)]
-    by_hand = torch.stack([part.square().sum() for row in rows for part in row]).sum()
-    for method in ("batched", "loop"):
-        for chunk_size in (None, 3):
-            found = mg.per_sample_grad(
-                model,
-                smooth,
-                x,
-                create_graph=True,
-                method=method,
-                chunk_size=chunk_size,  # type: ignore[arg-type]
-            )
-            torch.testing.assert_close(
-                torch.autograd.grad(sum_of_squares(found), [x, *parameters]),
-                torch.autograd.grad(by_hand, [x, *parameters], retain_graph=True),
-            )
-
-
-@pytest.mark.parametrize("method", ["batched", "loop"])
-def test_samples_without_a_loss_send_nothing_in_second_order(method: Any) -> None:
-    nan, inf = float("nan"), float("inf")
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
-    known = torch.tensor([[1, 1], [0, 0], [0, 1], [0, 0]]).bool()
-    targets = torch.where(known, 0.5, torch.tensor([nan, inf]).double())
-
-    def penalty(x: Tensor, t: Any) -> Tensor:
-        norms = mg.per_sample_grad_norms(
-            model, nn.functional.mse_loss, x, t, create_graph=True, method=method
-        )
-        return norms.sum()
-
-    both = [x, *model.parameters()]
-    found = torch.autograd.grad(penalty(x, mg.masked(targets, known)), both)
-    kept = mg.masked(torch.full((2, 2), 0.5).double(), known[[0, 2]])
-    expected = torch.autograd.grad(penalty(x[[0, 2]], kept), both)
-    torch.testing.assert_close(found, expected)
-    assert torch.equal(found[0][[1, 3]], torch.zeros(2, 3, dtype=torch.float64))
-
-
-def test_a_parameter_used_behind_our_back_is_noticed_in_second_order() -> None:
-    class Aside(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.tensor([1.0, 2.0], dtype=torch.float64))
-            self.kept = [self.weight * 3]  # a tensor that depends on it, made before
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x * self.weight * self.kept[0]
-
-    model, x = Aside(), torch.randn(3, 2, dtype=torch.float64)
-    with pytest.raises(RuntimeError, match="reference outside of the module"):
-        mg.per_sample_grad(model, smooth, x, create_graph=True, method="batched")
-    with pytest.warns(UserWarning, match="by a slow loop over the samples"):
-        found = mg.per_sample_grad(model, smooth, x, create_graph=True)["weight"]
-    torch.testing.assert_close(found.detach(), loop_twice(model, x))
-
-
-def loop_twice(model: nn.Module, x: Tensor) -> Tensor:
-    weight = dict(model.named_parameters())["weight"]
-    rows = [torch.autograd.grad(smooth(model(x[i : i + 1])), weight, retain_graph=True)[0] for i in range(3)]
-    return torch.stack(rows)
 
 
 def test_zoo_is_no_empty_shell() -> None:

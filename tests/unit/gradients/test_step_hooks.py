@@ -31,9 +31,6 @@ class Notes(StepObserver):
     def before_step(self, optimizer: Optimizer) -> None:
         self._note("before step", optimizer)
 
-    def before_closure(self, optimizer: Optimizer) -> None:
-        self._note("before closure", optimizer)
-
     def gradients_ready(self, optimizer: Optimizer) -> None:
         self._note("ready", optimizer)
 
@@ -63,7 +60,6 @@ def test_the_order_of_events(library: Any, keyword: bool) -> None:
     assert (optimizer.step(closure=closure) if keyword else optimizer.step(closure)) == "loss"
     assert notes.events == [
         ("before step", 2.5, None),
-        ("before closure", 2.5, None),
         ("ready", 2.5, 2.0),
         ("after step", 1.5, 2.0),
     ]
@@ -83,7 +79,7 @@ def test_a_closure_that_is_called_often_is_told_of_each_time() -> None:
 
     optimizer.step(closure)
     names = [name for name, *_ in notes.events]
-    assert names == ["before step", *["before closure", "ready"] * 3, "after step"]
+    assert names == ["before step", *["ready"] * 3, "after step"]
 
 
 def test_nobody_is_kept_alive_and_pytorch_is_hooked_once() -> None:
