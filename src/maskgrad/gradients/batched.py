@@ -182,9 +182,8 @@ def _jacobians(
                 found.append(_zeros(output, node))
                 continue
             # A custom function may omit a gradient that is zero.
-            stacked = torch.stack([torch.zeros_like(known) if row is None else row for row in by_input])[
-                :number
-            ]
+            filled = [torch.zeros_like(known) if row is None else row for row in by_input]
+            stacked = torch.stack(filled)[:number]
             found.append(outer(stacked.movedim(0, 1).reshape(*output.shape, *node.shape[1:]), output, node))
     return found
 

@@ -10,6 +10,12 @@ from torch import Tensor
 
 __all__ = ["ascending", "betas", "check_options", "correction", "finite", "flag", "non_negative", "pair"]
 
+#: options of every optimizer
+OPTIONS = {
+    "unspecified": {"skip": "entries without a gradient are skipped", "zero": "their gradient is zero"},
+    "state": {"full": "one state value for each entry of a parameter", "row": "one for each row"},
+}
+
 
 def finite(name: str, value: float | Tensor) -> float:
     """Return ``value`` as a finite Python number; raise a TypeError or ValueError otherwise."""
@@ -73,24 +79,11 @@ def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]
 
 
 def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool, is_torchs: bool) -> None:
-    """Raise a ValueError if a common option is unknown or not available.
-
-    Args:
-        group: a parameter group.
-        kind: the optimizer's name.
-        has_statistics: whether it has a state that can have one value per row.
-        is_torchs: whether dense gradients use PyTorch's step.
-    """
-    if group["unspecified"] not in ("skip", "zero"):
-        raise ValueError(
-            f"unspecified={group['unspecified']!r} is not available; use unspecified='skip' (entries without a "
-            "gradient are skipped) or unspecified='zero' (their gradient is zero)"
-        )
-    if group["state"] not in ("full", "row"):
-        raise ValueError(
-            f"state={group['state']!r} is not available; use state='full' (one state value for each entry of a "
-            "parameter) or state='row' (one for each row)"
-        )
+    """Raise a ValueError if a common option of an optimizer ``kind`` is unknown or not available."""
+    for name, known in OPTIONS.items():
+        if group[name] not in known:
+            choices = " or ".join(f"{name}={value!r} ({about})" for value, about in known.items())
+            raise ValueError(f"{name}={group[name]!r} is not available; use {choices}")
     if group["state"] == "row" and not has_statistics:
         raise ValueError(
             f"state='row' is not available: {kind} has no second moment to be kept per row; use state='full'"

@@ -35,24 +35,14 @@ def check_group(group: Mapping[str, Any], live: Mapping[str, Any], own: Mapping[
             f"the loaded state is not from {kind}: its parameter group {' and '.join(found)}; load a state of "
             f"mg.optim.{kind}, or of the optimizer of that name in torch.optim"
         )
-    if group["state"] != live["state"]:
-        raise ValueError(
-            f"the loaded state was made with state={group['state']!r}, but this optimizer has "
-            f"state={live['state']!r}; build the optimizer with state={group['state']!r} to load it"
-        )
-    if group.get("bias_correction") != live.get("bias_correction"):
-        raise ValueError(
-            f"the loaded state was made with bias_correction={group['bias_correction']!r}, but this optimizer has "
-            f"bias_correction={live['bias_correction']!r}; build the optimizer with "
-            f"bias_correction={group['bias_correction']!r} to load it"
-        )
-    if group["unspecified"] != live["unspecified"]:
-        raise ValueError(
-            f"the loaded state was made with unspecified={group['unspecified']!r}, but this optimizer has "
-            f"unspecified={live['unspecified']!r}; build the optimizer with unspecified={group['unspecified']!r}, or "
-            f'set group["unspecified"] = {live["unspecified"]!r} for each group of '
-            'state["param_groups"] before loading it'
-        )
+    for option in ("state", "bias_correction", "unspecified"):
+        made, here = group.get(option), live.get(option)
+        if made != here:
+            change = ", or set group['unspecified'] for each group of state['param_groups'] before loading it"
+            raise ValueError(
+                f"the loaded state was made with {option}={made!r}, but this optimizer has {option}={here!r}; build "
+                f"the optimizer with {option}={made!r} to load it{change if option == 'unspecified' else ''}"
+            )
 
 
 def check_names(

@@ -9,7 +9,6 @@ PyTorch's other loops round after each operation, and all special cases are left
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -26,11 +25,8 @@ from maskgrad.semantics.entries import HALVES
 __all__ = ["FUSED", "SINGLE", "TorchGroup", "TorchSteps", "are_usual"]
 
 STRIDED = torch.strided
-GRAD, DTYPE = map(operator.attrgetter, ("grad", "dtype"))
 SINGLE = (torch.float32, torch.float64)
 REAL = {*SINGLE, *HALVES}
-#: Above this number of parameters, one check of all of them is faster.
-SOME = 4
 #: The optimizers of PyTorch with loops that read and write each entry once, also on a CPU.
 FUSED = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW)
 
@@ -95,21 +91,12 @@ class TorchGroup:
     def sort(self, states: Mapping[Tensor, Any]) -> tuple[list[dict[str, Any]], list[tuple[int, Tensor]]]:
         """Return the groups for PyTorch's step, and the other parameters, with their indices in the group."""
         params = self.group["params"]
-        grads = [*map(GRAD, params)]
         found: list[Any] = [*map(states.get, params)] if self.known else []
-        if self.can_fuse and len(params) > SOME and not {*map(len, filter(None, found))} - {len(self.known)}:
-            try:
-                states_by_name: dict[str, Any] = {
-                    name: [*map(operator.itemgetter(name), found)] for name in self.known
-                }
-                if self._fit_as_a_whole(params, grads, states_by_name):
-                    return [self._fused(params, grads, states_by_name)], []
-            except (KeyError, TypeError, AttributeError, RuntimeError):
-                pass  # a state is missing, a Python number, or sparse
         others = list[tuple[int, Tensor]]()
         usual: tuple[list[Any], ...] = [], [], []
         fresh, single = list[Tensor](), list[Tensor]()
-        for number, (param, grad, state) in enumerate(zip(params, grads, found or params, strict=True)):
+        for number, (param, state) in enumerate(zip(params, found or params, strict=True)):
+            grad = param.grad
             if grad is None and not param.__dict__:
                 continue
             in_order: bool | None = None
@@ -153,30 +140,6 @@ class TorchGroup:
             if self.has_tensors and not group.get("capturable"):
                 group["foreach"] = False  # PyTorch's default, which refuses both together
         return groups, others
-
-    def _fit_as_a_whole(self, params: list[Any], grads: list[Any], states: dict[str, list[Any]]) -> bool:
-        """Return whether the fused loops support all of them: four times as fast as one check for each."""
-        dtypes = {*map(DTYPE, params)}
-        # sizes as ints: a thousand torch.Size objects per step trigger the garbage collector
-        sizes = [*map(Tensor.numel, params)]
-        return (
-            len(dtypes) == 1
-            and dtypes <= REAL
-            and not any(map(vars, params))
-            and (self.asked or params[0].is_cpu)
-            and all(map(Tensor.is_contiguous, params))
-            and all(
-                {*map(type, tensors)} == {Tensor}
-                and all(map(Tensor.is_contiguous, tensors))
-                and {*map(DTYPE, tensors)} == dtypes
-                and [*map(Tensor.numel, tensors)] == sizes
-                for tensors in (grads, *(states[name] for name in self.names))
-            )
-            and all(
-                {*map(DTYPE, states[name])} <= {*SINGLE} and {*map(Tensor.numel, states[name])} == {1}
-                for name in self.counts
-            )
-        )
 
     def _fused(self, params: list[Any], grads: list[Any], states: dict[str, list[Any]]) -> dict[str, Any]:
         own = {"params": params, "grads": grads, "states": states, "names": self.order}
