@@ -189,9 +189,7 @@ def _jacobians(
 
 
 def _zeros(output: Node, node: Node) -> Tensor | MaskedTensor:
-    like = node.plain
-    zeros = torch.zeros((*output.shape, *node.shape[1:]), dtype=like.dtype, device=like.device)
-    return outer(zeros, output, node)
+    return outer(node.plain.new_zeros((*output.shape, *node.shape[1:])), output, node)
 
 
 def _require_second_derivatives_only(output: Node, inputs: Sequence[Node]) -> None:

@@ -184,10 +184,9 @@ class _Parts:
             self._states.append((torch.get_rng_state(), cuda))
             # With a graph, which is freed at once: without it, some modules compute something else.
             leaves, spec = self._called(part)
-            detached = [
-                x.detach().requires_grad_(x.requires_grad) if _is_tensor(x) else x for x in leaves
-            ]  # leaves of the loss's graph
-            self._outputs.append((detached, spec))
+            # Leaves of the loss's graph.
+            own = [x.detach().requires_grad_(x.requires_grad) if _is_tensor(x) else x for x in leaves]
+            self._outputs.append((own, spec))
         if not any(_is_tensor(one) and one.requires_grad for one in self._outputs[0][0]):
             raise ValueError(
                 "the model's outputs require no gradient; return a tensor that depends on parameters"

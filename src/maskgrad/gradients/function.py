@@ -149,14 +149,15 @@ def _run(cls: type[Function], *args: Any) -> Any:
 
 
 def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
-    if cls.pattern is None:
+    pattern: Any = cls.pattern
+    if pattern is None:
         raise TypeError(
             f"{cls.__name__} got a MaskedTensor, but declares no pattern; set the class attribute "
             "pattern = 'intersection' if it is elementwise, a static method pattern(*masks) otherwise, or pass "
             "x.filled(value)"
         )
     operands: list[Any] = [unwrap(a) if isinstance(a, MaskedTensor) else a for a in args]
-    entry_by_entry = cls.pattern == "intersection"
+    entry_by_entry = pattern == "intersection"
     for stored in operands:
         if isinstance(stored, StoredEntries) and entry_by_entry:
             # All stored values are specified; others are aligned.
@@ -176,7 +177,7 @@ def _applied_to_masked(cls: type[Function], args: tuple[Any, ...]) -> Any:
     masks = [
         o.mask if isinstance(o, Entries) else mask_of(o) if isinstance(o, Tensor) else o for o in operands
     ]
-    return _attached(cls, _run(cls, *safe), cls.pattern(*masks))  # type: ignore[operator,misc]
+    return _attached(cls, _run(cls, *safe), pattern(*masks))
 
 
 def _checked(cls: type[Function], values: list[Any], result: Any) -> Any:

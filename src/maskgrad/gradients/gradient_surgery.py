@@ -49,7 +49,9 @@ def mask_gradient(x: _Operand, mask: Tensor | MaskedTensor) -> _Operand:
     """
     _check_operand(x, "mask_gradient")
     passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, x.device)
-    return torch.where(passes, x, x.detach())
+    select: Any = torch.where
+    result: _Operand = select(passes, x, x.detach())
+    return result
 
 
 class _Reversed(Function):
