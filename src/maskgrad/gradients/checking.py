@@ -181,11 +181,13 @@ def _entries_of_outputs(outputs: Any) -> list[Tensor]:
 
 
 def _entries(output: Any) -> Tensor:
-    if not isinstance(output, MaskedTensor):
-        return output.to_dense().reshape(-1)
-    stored = stored_of(output)
-    specified: Tensor = output._values[output.mask] if stored is None else stored.values.reshape(-1)
-    return specified
+    entries: Tensor
+    if isinstance(output, MaskedTensor):
+        stored = stored_of(output)
+        entries = output._values[output.mask] if stored is None else stored.values
+    else:
+        entries = output.to_dense()
+    return entries.reshape(-1)
 
 
 def _on_entries(

@@ -148,8 +148,8 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
     parts = []
     for gradient, one in zip(found, wanted, strict=True):
         if gradient is not None:
-            masked_out = isinstance(one, MaskedTensor) and stored_of(one) is None
-            counted = torch.where(one.mask, gradient, 0) if masked_out else gradient
+            mask = one.mask if isinstance(one, MaskedTensor) and stored_of(one) is None else None
+            counted = gradient if mask is None else torch.where(mask, gradient, 0)
             parts.append(_squares(counted, unscale).sum())
     return _total(parts)
 
