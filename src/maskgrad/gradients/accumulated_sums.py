@@ -141,8 +141,7 @@ def _plus(before: AnyGradient | None, gradient: AnyGradient | None) -> AnyGradie
 def _by(gradient: AnyGradient, divisor: float) -> AnyGradient:
     """A gradient in at least float32, divided by ``divisor`` (inf: zeros); a strided one in place."""
     if is_strided(gradient):
-        local: Any = gradient
-        local = local.to_local() if hasattr(gradient, "device_mesh") else gradient
+        local: Any = getattr(gradient, "to_local", lambda: gradient)()
         if divisor != 1:
             local.zero_() if divisor == math.inf else local.div_(divisor)
         return gradient

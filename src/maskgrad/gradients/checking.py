@@ -180,14 +180,12 @@ def _entries_of_outputs(outputs: Any) -> list[Tensor]:
     return found
 
 
-def _entries(output: Any) -> Tensor:
-    entries: Tensor
-    if isinstance(output, MaskedTensor):
-        stored = stored_of(output)
-        entries = output._values[output.mask] if stored is None else stored.values
-    else:
-        entries = output.to_dense()
-    return entries.reshape(-1)
+def _entries(output: Tensor | MaskedTensor) -> Tensor:
+    if not isinstance(output, MaskedTensor):
+        return output.to_dense().reshape(-1)
+    stored = stored_of(output)
+    specified: Tensor = output._values[output.mask] if stored is None else stored.values.reshape(-1)
+    return specified
 
 
 def _on_entries(
