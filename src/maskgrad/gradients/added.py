@@ -23,7 +23,7 @@ def added(gradients: Sequence[AnyGradient]) -> AnyGradient:
     parts = [read(g, "a gradient").wide() for g in gradients]
     if any(part.rows is None for part in parts):
         values = reduce(torch.add, [part.whole() for part in parts])
-        if any(part.is_full for part in parts):
+        if any(part.rows is None and part.mask is None for part in parts):
             return values
         entries = [part.finer(len(part.shape)).specified().view(part.shape) for part in parts]
         return of_entries(values, reduce(torch.logical_or, entries))

@@ -51,8 +51,7 @@ def _coupled_input(output: Tensor, inputs: Sequence[Node]) -> str | None:
             if known is None or found is None or not known.numel():
                 continue
             difference = _times(found, (1 / weight).to(found.device, found.dtype.to_real())) - known
-            limits = torch.finfo(found.dtype)
-            least = 256 * limits.smallest_normal * limits.eps
+            least = 256 * torch.finfo(found.dtype).tiny * torch.finfo(found.dtype).eps
             # Ignore infinite values and NaN, which remain visible in the result.
             difference = torch.where(difference.isfinite(), difference, 0)
             size = torch.where(known.isfinite(), known, 0)

@@ -36,11 +36,6 @@ class Gradient:
     """Whether rows are distinct."""
 
     @property
-    def is_full(self) -> bool:
-        """Return whether every entry is specified."""
-        return self.rows is None and self.mask is None
-
-    @property
     def number_of_rows(self) -> int:
         """Number of rows of the tensor."""
         return prod(self.shape[: self.leading])

@@ -11,7 +11,11 @@ from torch import Tensor
 from maskgrad.gradients.function import Function
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.creation import plain_mask
+from maskgrad.masked_tensor.tensor import stored_of
+from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.mask_arguments import check_mask
+from maskgrad.patterns.stored import read_places
+from maskgrad.semantics.jagged.rows import at_rows
 
 __all__ = ["mask_gradient", "reverse_gradient"]
 
@@ -47,11 +51,16 @@ def mask_gradient(x: _Operand, mask: Tensor | MaskedTensor) -> _Operand:
         >>> x.grad
         tensor([0.0000, 0.2500])
     """
-    _check_operand(x, "mask_gradient")
-    passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, x.device)
-    select: Any = torch.where
-    result: _Operand = select(passes, x, x.detach())
-    return result
+    values = _values_of(x, "mask_gradient")
+    passes = check_mask(plain_mask(mask, x, "the gradient passes"), x.shape, values.device)
+    if not isinstance(x, MaskedTensor):
+        return torch.where(passes, x, x.detach())
+    stored = stored_of(x)
+    if isinstance(x._pattern, JaggedPattern):
+        passes = at_rows(passes, x._pattern)
+    elif stored is not None:
+        passes = stored.pattern.gathered(read_places(passes, stored.pattern.coordinates()))
+    return MaskedTensor(torch.where(passes, values, values.detach()), x._pattern)
 
 
 class _Reversed(Function):
@@ -113,20 +122,23 @@ def reverse_gradient(x: _Operand, scale: float | Tensor = 1.0) -> _Operand:
     Source: Ganin and Lempitsky, Unsupervised Domain Adaptation by Backpropagation, 2015,
     https://arxiv.org/abs/1409.7495.
     """
-    _check_operand(x, "reverse_gradient")
+    _values_of(x, "reverse_gradient")
     _check_scale(scale, x.shape)
     result: _Operand = _Reversed.apply(x, scale)
     return result
 
 
-def _check_operand(x: object, function: str) -> None:
-    if not isinstance(x, (Tensor, MaskedTensor)):
+def _values_of(x: object, function: str) -> Tensor:
+    if isinstance(x, MaskedTensor):
+        return x._values
+    if not isinstance(x, Tensor):
         raise TypeError(f"{function}: x must be a torch.Tensor or a MaskedTensor, found {type(x).__name__}")
-    if isinstance(x, Tensor) and x.layout != torch.strided:
+    if x.layout != torch.strided:
         raise TypeError(
             f"{function}: x must be a strided tensor or a MaskedTensor, found layout {x.layout}; "
             "use mg.from_sparse(x)"
         )
+    return x
 
 
 def _check_scale(scale: object, shape: torch.Size) -> None:

@@ -81,13 +81,11 @@ def _gradient(task: PerSample, name: str, chunks: list[Chunk]) -> Tensor:
     """Return the gradients of all chunks by one parameter: COO if they are wherever it is used."""
     parts = [chunk.gradients.pop(name, None) for chunk in chunks]
     used = [part for part in parts if part is not None]
-    sparse = all(part.layout is torch.sparse_coo for part in used) if used else task.is_sparse(name)
+    sparse = all(part.layout is torch.sparse_coo for part in used) if used else name in task.sparse.values()
     found = []
     for chunk, part in zip(chunks, parts, strict=True):
-        if part is None:
-            found.append(task.zeros(name, len(chunk.specified), sparse))
-        else:
-            found.append(part if sparse else part.to_dense())
+        some = task.zeros(name, len(chunk.specified), sparse) if part is None else part
+        found.append(some if sparse else some.to_dense())
     whole = found[0] if len(found) == 1 else torch.cat(found or [task.zeros(name, 0, sparse)])
     return whole._coalesced_(True) if sparse else whole  # in order, as the parts are
 

@@ -65,7 +65,7 @@ class PerSample:
         self._chunk_size = chunk_size or max(self._batch.size, 1)
         self._masks = {name: trained_entries(p) for name, p in self.parameters.items()}
         #: names of tables with sparse gradients, by the id of the parameter
-        self._sparse: dict[int, str] = {}
+        self.sparse: dict[int, str] = {}
         names = {id(p): name for name, p in self.parameters.items()}
         hooked = (f"the parameter {name}" for name, p in self.parameters.items() if p._backward_hooks)
         self._hooked = next(hooked, "")
@@ -85,7 +85,7 @@ class PerSample:
             and module.sparse
             and id(module.weight) in names
         ):
-            self._sparse[id(module.weight)] = names[id(module.weight)]
+            self.sparse[id(module.weight)] = names[id(module.weight)]
         if module._backward_hooks or module._backward_pre_hooks:
             self._hooked = f"{name} ({type(module).__name__})"
 
@@ -123,10 +123,6 @@ class PerSample:
                 f"({type(self._model).__name__}). method='loop' silences this warning"
             )
 
-    def is_sparse(self, name: str) -> bool:
-        """Return whether a module of the model looks this table up with ``sparse=True``."""
-        return id(self.parameters[name]) in self._sparse
-
     def zeros(self, name: str, samples: int, sparse: bool) -> Tensor:
         """Return the gradients of an unused parameter."""
         p = self.parameters[name].detach()
@@ -143,9 +139,9 @@ class PerSample:
             raise NotBatchedError(f"{self._hooked} has a backward hook")
         leaves, spec = pytree.tree_flatten(batch.map(padded))
         # Tables with sparse gradients stay in the model: only rows that were looked up have a gradient.
-        dense = {name: p for name, p in self.parameters.items() if id(p) not in self._sparse}
+        dense = {name: p for name, p in self.parameters.items() if id(p) not in self.sparse}
         copies = {name: p.detach() for name, p in dense.items()}
-        anchor = {"": torch.zeros((), device=self.device)} if self._sparse else {}
+        anchor = {"": torch.zeros((), device=self.device)} if self.sparse else {}
         used: list[str] = []
 
         def one_sample(*samples: Tensor) -> Any:
@@ -156,7 +152,7 @@ class PerSample:
                 each = iter(samples)
                 rows = [next(each).unsqueeze(0) if isinstance(x, Tensor) else x for x in leaves]
                 inputs, targets = pytree.tree_unflatten(rows, spec)
-                modes.append(OneSample(self._sparse, given.get("")))
+                modes.append(OneSample(self.sparse, given.get("")))
                 with modes[0]:
                     output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
                     loss, some = self._loss(output, targets)

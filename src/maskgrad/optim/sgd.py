@@ -107,7 +107,7 @@ class SGD(MaskedOptimizer, torch.optim.SGD):
         super().__init__(params, locals())
 
     def _finish(self, param: Tensor, gradient: Gradient) -> None:
-        if gradient.is_full and param in self.state:
+        if gradient.rows is None and gradient.mask is None and param in self.state:
             self.state[param].pop("momentum_started", None)
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
