@@ -223,11 +223,14 @@ def test_the_mask_is_copied_replaced_and_removed() -> None:
     w.grad = torch.ones(3)
     optimizer.step()
     assert w.tolist() == [0.0, 1.0, 1.0]
+    assert w.grad.tolist() == [1.0, 0.0, 0.0]  # the step hides frozen entries from the optimizer
     mg.train_only(w, torch.tensor([False, True, False]))
+    w.grad = torch.ones(3)
     optimizer.step()
     assert w.tolist() == [0.0, 0.0, 1.0]
     mg.train_only(w, None)
     mg.train_only(w, None)
+    w.grad = torch.ones(3)
     optimizer.step()
     assert w.tolist() == [-1.0, -1.0, 0.0]
 
