@@ -75,17 +75,12 @@ def coupled_backward(
 
     Source: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021.
     """
-    parts = list(parts)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
-    named: dict[str, Tensor] = {
-        name: param for name, param in model.named_parameters() if param.requires_grad
-    }
+    named = _trained(model)
     params = list(named.values())
     ranks = found_ranks(model, params, group)
     sums = None
     try:
-        batch = _Parts(model, parts, None if targets is None else list(targets), ranks)
+        batch = _Parts(model, list(parts), None if targets is None else list(targets), ranks)
         whole = batch.loss_of_all(loss, named)
         sums = GradientSums(named)
         name = "loss" if ranks.rank else None  # used by the loss itself: all ranks have the same gradient
@@ -105,6 +100,12 @@ def coupled_backward(
             sums.close()
         ranks.close()
     return whole.detach()
+
+
+def _trained(model: object) -> dict[str, Tensor]:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, found {type(model).__name__}")
+    return {name: param for name, param in model.named_parameters() if param.requires_grad}
 
 
 _Structure = tuple[list[Any], pytree.TreeSpec]

@@ -86,14 +86,11 @@ def gradient_penalty(
     _check(loss, target, one_sided, power, reduction)
     wanted = _wanted(params)
     scaled: Any = loss if scaler is None else scaler.scale(loss)
-    unscale = None
-    if scaler is not None:  # without waiting for a GPU
-        unscale = scaler.scale(torch.ones((), device=loss.device)).detach().double().reciprocal().float()
-    if per_sample:
-        squares, specified = _of_samples(scaled, wanted, unscale, coupling)
-    else:
-        squares = _of_all(scaled, wanted, unscale)
-        specified = loss.mask.reshape(()) if isinstance(loss, MaskedTensor) else None
+    one = torch.ones((), device=loss.device)  # scaled, without waiting for a GPU
+    unscale = None if scaler is None else scaler.scale(one).detach().double().reciprocal().float()
+    squares, specified = (
+        _of_samples(scaled, wanted, unscale, coupling) if per_sample else _of_all(scaled, wanted, unscale)
+    )
     penalty = squares if power == 2 and target is None else _norm_of_squares(squares)
     if target is not None:
         excess = (penalty - target).clamp(min=0) if one_sided else penalty - target
@@ -131,8 +128,8 @@ def _wanted(params: Any) -> list[Operand]:
     return wanted
 
 
-def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Tensor:
-    """Return the squared norm of the gradient by all tensors together."""
+def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Return the squared norm of the gradient by all tensors together, and whether there is one; None: there is."""
     if loss.shape.numel() != 1:
         raise ValueError(
             f"loss must be a scalar, found shape {tuple(loss.shape)}; use loss.sum(), or pass per_sample=True"
@@ -151,7 +148,7 @@ def _of_all(loss: Operand, wanted: list[Operand], unscale: Tensor | None) -> Ten
             mask = one.mask if isinstance(one, MaskedTensor) and stored_of(one) is None else None
             counted = gradient if mask is None else torch.where(mask, gradient, 0)
             parts.append(_squares(counted, unscale).sum())
-    return _total(parts)
+    return _total(parts), loss.mask.reshape(()) if isinstance(loss, MaskedTensor) else None
 
 
 def _of_samples(
