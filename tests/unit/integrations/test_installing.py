@@ -82,7 +82,7 @@ def test_names_of_the_original_are_those_of_its_module(package: ModuleType) -> N
 def test_a_method_is_exchanged_in_its_class(package: ModuleType) -> None:
     exchange("made_up.inner.Box.put", lambda original, self, x: original(self, x) * 2)
     assert package.inner.Box().put(2) == 4
-    with pytest.raises(ModuleNotFoundError, match=r"nowhere\.function"):
+    with pytest.raises(ModuleNotFoundError, match="nowhere"):
         exchange("nowhere.function", lambda original: original)
 
 
