@@ -1,15 +1,12 @@
-r"""Covariance and correlation of incomplete observations.
+"""Covariance and correlation of incomplete observations.
 
 Each coefficient is torch's for its two variables over the observations in which both are specified ("pairwise
-complete", as in pandas). With the mask :math:`m`, weights :math:`w` and variables :math:`x` that are centred by any
-constant, matrix products give all of them at once:
-
-.. math:: P_{ij} = \sum_o w_o x_{io} \bar x_{jo} - S_{ij} \bar S_{ji} / N_{ij}, \quad
-          S_{ij} = \sum_o w_o x_{io} m_{jo}, \quad N_{ij} = \sum_o w_o m_{io} m_{jo}.
+complete", as in pandas).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +16,6 @@ from maskgrad import kernels
 from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, values_of
 from maskgrad.semantics.facts import of_rule
-from maskgrad.semantics.products import sum_of_products
 
 PATTERN = (
     "specified where more observations (fweights: counted so often) than the correction have both variables"
@@ -27,44 +23,46 @@ PATTERN = (
 GRADIENT = "torch's, over the observations that have both variables"
 
 
-class PairMoments(NamedTuple):
-    """Of each pair of variables, over the observations that have both: (variables, variables)."""
+class Pairs(NamedTuple):
+    """Sums over the observations that both variables of a pair have: (variables, variables)."""
 
-    #: P, the centred sum of products.
+    #: Centred sums of products, and of the squares of either variable.
     products: Tensor
-    #: The centred and the plain sum of the squares of the first variable.
-    squares: Tensor
-    plain_squares: Tensor
-    #: The number of observations, and the sum of their weights.
+    first: Tensor
+    second: Tensor
+    #: The number of observations, the sum of their weights, and of their weights times their ``aweights``.
     number: Tensor
     weight: Tensor
+    twice: Tensor
 
 
-def moments(x: Tensor, mask: Tensor, weights: Tensor | None) -> PairMoments:
-    """The sums from which all coefficients are computed, from (variables, observations), weights (observations,)."""
-    # Any constant may be subtracted from a variable; its own mean keeps the differences of squares accurate. No
-    # gradient flows through it, and one infinite entry must not reach pairs in which it takes no part.
-    center, _ = kernels.masked_mean(x.detach(), mask & torch.isfinite(x.detach()), (1,), True)
-    x = torch.where(mask, x - center, 0)
-    weighted = x if weights is None else x * weights
-    here = Entries(torch.ones((), dtype=x.real.dtype, device=x.device).expand(mask.T.shape), mask.T)
+def of_pairs(x: Tensor, mask: Tensor, weights: Tensor, aweights: Tensor) -> Pairs:
+    """The sums from which all coefficients are computed: of one variable (observations,) with all others at a time."""
+    # Any constant may be subtracted from a variable; an infinite entry must not reach pairs in which it takes no part.
+    finite = mask & torch.isfinite(x.detach())
+    x = x - kernels.masked_mean(x.detach(), finite, (1,), True)[0]
+    found = []
+    for one, known in zip(x, mask, strict=True):
+        both = mask & known
+        number, weight = both.sum(1, keepdim=True), torch.where(both, weights, 0)
+        total = weight.sum(1, keepdim=True)
+        left, right = (
+            _centred(torch.where(both, part, 0), weight / torch.where(total > 0, total, 1), number)
+            for part in (one, x)
+        )
+        squares = ((part * part.conj()).real * weight for part in (left, right))
+        sums = (left * right.conj() * weight, *squares, both, weight, weight * aweights)
+        found.append([part.sum(1) for part in sums])
+    return Pairs(*(torch.stack(parts) for parts in zip(*found, strict=True)))
 
-    def over_pairs(first: Tensor, second: Entries) -> Tensor:
-        return sum_of_products(torch.matmul, (Entries(first, mask), second))
 
-    present = mask.to(x.real.dtype)
-    count = present @ present.T
-    weight = count if weights is None else (present * weights) @ present.T
-    divisor = torch.where(weight > 0, weight, 1)
-    totals = over_pairs(weighted, Entries(here.values.to(x.dtype), here.mask))
-    products = over_pairs(weighted, Entries(x.mH, here.mask)) - totals * totals.mH / divisor
-    plain_squares = over_pairs((weighted * x.conj()).real, here)
-    squares = plain_squares - (totals * totals.conj()).real / divisor
-    # a single observation is its own mean, exactly
-    alone = count <= 1
-    return PairMoments(
-        torch.where(alone, 0, products), torch.where(alone, 0, squares), plain_squares, count, weight
-    )
+def _centred(x: Tensor, share: Tensor, number: Tensor) -> Tensor:
+    """``x`` less its mean, exactly 0 where they differ by rounding: equal values have no correlation."""
+    mean = (x * share).sum(1, keepdim=True)
+    off = x - mean
+    known = off.detach()
+    rounding = number * torch.finfo(known.dtype).eps * mean.detach().abs()
+    return off - torch.where(known.abs() <= rounding, known, 0)
 
 
 def cov(
@@ -78,25 +76,20 @@ def cov(
     if can_read(values_of(input)):
         _let_torch_object(input, correction, fweights, aweights)
     x, mask = _variables(input)
-    weights = None
+    ones = torch.ones_like(x[0].real)
+    given = [
+        ones if factor is None else filled(factor, 1).reshape(-1).to(ones) for factor in (fweights, aweights)
+    ]
     for factor in (fweights, aweights):
-        if factor is not None:
-            if isinstance(factor, Entries):
-                mask = mask & factor.mask.reshape(1, -1)
-            part = filled(factor, 1).reshape(-1).to(x.real.dtype)
-            weights = part if weights is None else weights * part
-    result = _result_type(values_of(input), aweights)
-    found = moments(x, mask, weights)
-    freedom = found.weight - correction
-    if aweights is not None and correction != 0:
-        assert weights is not None  # aweights is one of its factors
-        present = mask.to(x.real.dtype)
-        squared = (present * (weights * filled(aweights, 1).reshape(-1))) @ present.T
-        freedom = found.weight - correction * squared / torch.where(found.weight > 0, found.weight, 1)
+        if isinstance(factor, Entries):
+            mask = mask & factor.mask.reshape(1, -1)
+    found = of_pairs(x, mask, given[0] * given[1], given[1])
+    freedom = found.weight - correction * found.twice / torch.where(found.weight > 0, found.weight, 1)
     # no estimate without degrees of freedom; a difference of equal values is 0 up to rounding
     specified = (found.number > 0) & (freedom > 8 * torch.finfo(freedom.dtype).eps * found.weight)
     values = torch.where(specified, found.products, 0) / torch.where(specified, freedom, 1)
     # one variable has one coefficient, without dimensions
+    result = _result_type(values_of(input), aweights)
     return Entries(values.squeeze().to(result), specified.squeeze())
 
 
@@ -106,18 +99,17 @@ def corrcoef(input: Entries) -> Entries:
         safe = filled(input).detach()
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch raises the error
     x, mask = _variables(input)
-    found = moments(x, mask, None)
+    ones = torch.ones_like(x[0].real)
+    found = of_pairs(x, mask, ones, ones)
     specified = found.number > 1  # as for the covariances
-    # the variance of a constant is a difference of equal numbers: 0 up to rounding
-    rounding = found.plain_squares * found.number * torch.finfo(found.squares.dtype).eps
-    usable = (found.squares > rounding) & (found.squares > rounding).T
-    deviation = torch.where(usable, found.squares, 1).sqrt()
-    quotient = found.products / deviation / deviation.T
+    varies = (found.first != 0) & (found.second != 0)
+    deviations = (torch.where(varies, squares, 1).sqrt() for squares in (found.first, found.second))
+    quotient = functools.reduce(torch.div, deviations, found.products)
     if quotient.is_complex():
         quotient = torch.complex(quotient.real.clip(-1, 1), quotient.imag.clip(-1, 1))
     else:
         quotient = quotient.clip(-1, 1)
-    values = torch.where(usable | ~specified, quotient, torch.nan)
+    values = torch.where(varies | ~specified, quotient, torch.nan)
     return Entries(values.squeeze().to(_result_type(input.values, None)), specified.squeeze())
 
 

@@ -1,7 +1,6 @@
 """Interpolation, by sizes or at given points: specified where the point and all neighbours of non-zero weight are.
 
-An interpolation works along one dimension after the other. The weights along a dimension come from PyTorch's own
-function, applied to unit vectors; the mask of a result is the conjunction over the few neighbours with a weight.
+PyTorch's own function, applied to what is missing, says which results give it a weight.
 
 ``mode="area"`` is adaptive average pooling in PyTorch, and here: over the specified entries.
 
@@ -12,8 +11,6 @@ exist, and is 0.
 
 from __future__ import annotations
 
-import functools
-import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,21 +19,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.semantics.autocasting import as_autocast
-from maskgrad.semantics.entries import Entries, safe
+from maskgrad.semantics.entries import HALVES, Entries, safe
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.pooling import adaptive_average, as_tuple, shared
+from maskgrad.semantics.pooling import adaptive_average, precise, shared
 from maskgrad.semantics.signatures import bound, paired
-
-#: Modes that copy.
-MOVING = ("nearest", "nearest-exact")
-
-#: Size of the other dimensions while the weights along one are computed. Images of width 1
-#: have the first result everywhere in torch 2.13 with antialias=True.
-OTHERS = 2
 
 #: Units in the last place of a coordinate up to which a difference is rounding.
 ROUNDINGS = 8
+GOLDEN = (5**0.5 - 1) / 2
+
+
+def _unequal(missing: Tensor, dtype: torch.dtype) -> Tensor:
+    """Numbers between 1 and 2 where entries are missing: bicubic weights have both signs, and would cancel for ones."""
+    numbers = torch.arange(missing.shape[2:].numel(), device=missing.device).to(dtype) * GOLDEN
+    return torch.where(missing, 1 + numbers.frac().reshape(missing.shape[2:]), 0)
+
+
+def _tolerance(missing: Tensor) -> float:
+    """What a weight of 0 may become by rounding."""
+    return ROUNDINGS * torch.finfo(missing.dtype).eps * max(missing.shape[2:])
 
 
 def interpolate(
@@ -48,7 +49,7 @@ def interpolate(
     **kwargs: Any,
 ) -> Entries:
     """``F.interpolate`` in all its modes."""
-    (values, mask), rank = input, input.values.ndim - 2
+    mask, rank = input.mask, input.values.ndim - 2
     names = ("align_corners", "recompute_scale_factor", "antialias")
     given = {"size": size, "scale_factor": scale_factor, "mode": mode, **paired(names, args), **kwargs}
     if mode == "area":
@@ -58,44 +59,9 @@ def interpolate(
 
         return as_autocast(f"adaptive_avg_pool{rank}d", area, (input,), False)(None, (input,), {})  # type: ignore[no-any-return]
     result = F.interpolate(safe(input), **given)
-    mask = shared(mask, rank)
-    if mode in MOVING:
-        known = F.interpolate(mask.float(), **given) > NONE_AT_ALL
-        return Entries(result, known.expand(result.shape))
-    for i in range(rank):
-        weights = _weights(given, values.shape[2 + i], result.shape[2 + i], i, rank)
-        mask = _all_neighbours(mask, 2 + i, weights)
-    return Entries(result, mask.expand(result.shape))
-
-
-def _weights(given: dict[str, Any], length: int, results: int, i: int, rank: int) -> Tensor:
-    """The weight of each entry in each result along spatial dimension ``i``: (length, results).
-
-    In double precision, whatever the data: a small weight must not become 0.
-    """
-    options = dict(given)
-    if given.get("scale_factor") is not None and not given.get("recompute_scale_factor"):
-        factor = as_tuple(given["scale_factor"], rank)[i]
-        options["scale_factor"] = tuple(factor if d == i else 1.0 for d in range(rank))
-    else:
-        options["scale_factor"] = options["recompute_scale_factor"] = None
-        options["size"] = [results if d == i else OTHERS for d in range(rank)]
-    units = torch.eye(length, dtype=torch.float64)
-    for d in range(rank):
-        units = units.unsqueeze(1 if d < i else -1) if d != i else units
-    sizes = [length if d == i else OTHERS for d in range(rank)]
-    weights = F.interpolate(units.expand(length, *sizes).unsqueeze(0).contiguous(), **options)[0]
-    for d in reversed(range(rank)):
-        weights = weights.select(1 + d, 0) if d != i else weights
-    return weights
-
-
-def _all_neighbours(mask: Tensor, dim: int, weights: Tensor) -> Tensor:
-    """True where all entries along ``dim`` that have a weight are specified."""
-    tolerance = ROUNDINGS * torch.finfo(torch.float64).eps * weights.shape[0]
-    has_weight = (weights.abs() > tolerance).float().to(mask.device)
-    missing = (~mask).float().movedim(dim, -1) @ has_weight
-    return (missing == 0).movedim(-1, dim)
+    missing = _unequal(~shared(mask, rank), precise(mask))
+    known = F.interpolate(missing, **given).abs() <= _tolerance(missing)
+    return Entries(result, known.expand(result.shape))
 
 
 def affine_grid(function: Callable[..., Any], theta: Entries, *args: Any, **kwargs: Any) -> Entries:
@@ -106,33 +72,16 @@ def affine_grid(function: Callable[..., Any], theta: Entries, *args: Any, **kwar
     return Entries(result, rows.reshape(rows.shape[0], *between, rows.shape[1]).expand(result.shape))
 
 
-#: torch's integers for its names.
-MODES = {"bilinear": 0, "nearest": 1, "bicubic": 2}
-PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
-#: Offsets of the neighbours along a dimension, from the one at or below the point.
-TAPS_AT = {0: (0, 1), 1: (0,), 2: (-1, 0, 1, 2)}
-
-#: A point this near to a pixel, in units in the last place of a coordinate, is on it.
-PLACE_ROUNDINGS = 2
-
-#: Dtypes with coordinates so coarse that PyTorch's own arithmetic decides the pixel.
-ROUNDED = (torch.float16, torch.bfloat16)
-
-
 def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
     """``F.grid_sample`` (modes by name) and ``grid_sampler`` (by number) in two and three dimensions."""
-    names = ("mode", "padding_mode") if function is F.grid_sample else ("interpolation_mode", "padding_mode")
-    given = bound(f"input grid {' '.join(names)} align_corners", args, kwargs)
+    mode = "mode" if function is F.grid_sample else "interpolation_mode"
+    given = bound(f"input grid {mode} padding_mode align_corners", args, kwargs)
     input, grid = given.pop("input"), given.pop("grid")
     places, seen = safe(grid), torch.ones((), dtype=torch.bool)
     if isinstance(input, Entries):
-        mode, padding = (given.get(name, 0) for name in names)
-        mode, padding = MODES.get(mode, mode), PADDINGS.get(padding, padding)
-        seen, torn = _neighbours(input.mask, places.detach(), mode, padding, bool(given.get("align_corners")))
-        if places.dtype in ROUNDED:
-            seen = _weightless(
-                lambda x: function(x, places.detach(), **given), input.mask, mode, places.dtype
-            )
+        holes = ~input.mask
+        holes = holes[:, :1] if holes.shape[1] > 1 and input.mask.stride(1) == 0 else holes
+        seen, torn = _neighbours(lambda x, at: function(x, at, **given), holes, places.detach())
         places = torch.where(torn, places.detach(), places)
     result = function(safe(input), places, **given)
     known = seen.to(result.device).expand(result.shape)
@@ -141,88 +90,22 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     return Entries(result, known)
 
 
-def _weightless(function: Callable[[Tensor], Tensor], mask: Tensor, mode: int, dtype: torch.dtype) -> Tensor:
-    """Mask of results whose unspecified neighbours have weight 0, (N, C, *results), by sampling the mask itself.
-
-    Bicubic weights have both signs and could cancel: there the pixels are sampled in 16 classes, of which no two in one
-    neighbourhood share one.
-    """
-    missing = [~mask]
-    if mode == MODES["bicubic"]:
-        rows, columns = (torch.arange(length, device=mask.device) % 4 for length in mask.shape[2:])
-        kind = rows.unsqueeze(1) * 4 + columns
-        missing = [~mask & (kind == k) for k in range(16)]
-    weights: Tensor = function(torch.cat(missing, 1).to(dtype)).unflatten(1, (len(missing), -1))
-    return (weights == 0).all(1)
-
-
 def _neighbours(
-    mask: Tensor, grid: Tensor, mode: int, padding: int, align_corners: bool
+    sample: Callable[[Tensor, Tensor], Tensor], holes: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Masks of results whose weighted neighbours are specified, (N, C, *results), and of missing derivatives.
 
     The derivative by a coordinate uses both sides along its dimension, with any weights: (N, *results, rank).
     """
-    lengths, rank = mask.shape[2:], mask.ndim - 2
-    if mask.shape[1] > 1 and mask.stride(1) == 0:  # one mask for all channels
-        mask = mask.narrow(1, 0, 1)
-    grid = grid.float() if grid.dtype in ROUNDED else grid
-    taps = [
-        _taps(grid[..., rank - 1 - d], length, mode, padding, align_corners)
-        for d, length in enumerate(lengths)
-    ]
-    data = mask.flatten(2)
-    results = (*mask.shape[:2], *grid.shape[1:-1])
-    every = torch.ones(results, dtype=torch.bool, device=mask.device)
-    seen, sides = every, [every] * rank
-    for choice in itertools.product(*taps):
-        index, inside = choice[0][0], choice[0][1]
-        for length, (position, within, _) in zip(lengths[1:], choice[1:], strict=True):
-            index, inside = index * length + position, inside & within
-        there = data.gather(2, index.flatten(1).unsqueeze(1).expand(-1, data.shape[1], -1)).reshape(results)
-        there = there | ~inside.unsqueeze(1)
-        weighty = [weight.unsqueeze(1) for _, _, weight in choice]
-        idle = [~weight for weight in weighty]
-        seen = seen & (there | functools.reduce(torch.logical_or, idle))
-        for d in range(rank):
-            others = [*idle[:d], *idle[d + 1 :]]
-            sides[d] = sides[d] & functools.reduce(torch.logical_or, others, there)
-    torn = [(seen & ~side).any(1) for side in reversed(sides)]  # coordinates come in the opposite order
-    return seen, torch.stack(torn, -1)
-
-
-def _taps(
-    place: Tensor, length: int, mode: int, padding: int, align_corners: bool
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """The neighbours along one dimension: position, whether it is in the data, whether its weight is not 0."""
-    x = (place + 1) / 2 * (length - 1) if align_corners else ((place + 1) * length - 1) / 2
-    if mode != MODES["bicubic"]:  # which pads its neighbours, not the point
-        x = _padded(x, length, padding, align_corners)
-    tolerance = PLACE_ROUNDINGS * torch.finfo(x.dtype).eps * length
-    nearest = x.round()  # to even, as torch does
-    on_pixel = (x - nearest).abs() <= tolerance
-    start = nearest if mode == MODES["nearest"] else torch.where(on_pixel, nearest, x.floor())
-    taps = []
-    for offset in TAPS_AT[mode]:
-        position = start + offset
-        if mode == MODES["bicubic"]:
-            position = _padded(position, length, padding, align_corners).round()
-        inside = (position >= 0) & (position <= length - 1)
-        safe_position = torch.where(inside, position, 0).long()
-        taps.append((safe_position, inside, torch.full_like(on_pixel, offset == 0) | ~on_pixel))
-    return taps
-
-
-def _padded(x: Tensor, length: int, padding: int, align_corners: bool) -> Tensor:
-    """Move coordinates outside the data inside, depending on the padding mode."""
-    if padding == PADDINGS["reflection"]:
-        low, span = (0.0, length - 1.0) if align_corners else (-0.5, float(length))
-        if span == 0:
-            return torch.zeros_like(x)
-        distance = (x - low).abs()
-        turns, rest = (distance / span).floor(), distance.fmod(span)
-        x = torch.where(turns % 2 == 0, rest + low, span - rest + low)
-    return x.clamp(0, length - 1) if padding != PADDINGS["zeros"] else x
+    missing = _unequal(holes, places.dtype)
+    # the coordinates of halves are so coarse that PyTorch's own arithmetic decides the pixel
+    tolerance = 0 if places.dtype in HALVES else _tolerance(missing)
+    seen = sample(missing, places).abs() <= tolerance
+    steps = torch.eye(places.shape[-1], dtype=places.dtype, device=places.device)
+    steps = steps * (4 * _tolerance(missing) / max(min(missing.shape[2:]), 1))
+    torn = [(seen & (sample(missing, places + step).abs() > tolerance)).any(1) for step in (*steps, *-steps)]
+    one_side, other = torch.stack(torn, -1).chunk(2, -1)
+    return seen, one_side | other
 
 
 PATTERN = "specified where all neighbours of non-zero weight are"

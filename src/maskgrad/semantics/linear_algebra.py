@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,60 +26,25 @@ def times(left: Operand, right: Operand) -> Operand:
     return torch.matmul(left, right)
 
 
-def cheapest_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """Torch's split of each part ``(i, j)`` of a chain, whose matrix ``i`` is ``(sizes[i], sizes[i + 1])``."""
-    count = len(sizes) - 1
-    cost = {(i, i): 0 for i in range(count)}
-    split = {}
-    for length in range(1, count):
-        for i in range(count - length):
-            j = i + length
-            options = {
-                k: cost[i, k] + cost[k + 1, j] + sizes[i] * sizes[k + 1] * sizes[j + 1] for k in range(i, j)
-            }
-            best = i
-            for k in range(i + 1, j):
-                # among ties torch takes the last split of three matrices, the first of more
-                if options[k] < options[best] or (count == 3 and options[k] == options[best]):
-                    best = k
-            split[i, j] = best
-            cost[i, j] = options[split[i, j]]
-    return split
-
-
 def multi_dot(tensors: Sequence[Operand]) -> Entries:
-    """``linalg.multi_dot``: in the cheapest order of multiplications."""
+    """``linalg.multi_dot``, from the left; a vector is a row at the start, and a column at the end."""
     if len(tensors) < 2:
         raise RuntimeError(f"multi_dot(): expected at least 2 tensors but got {len(tensors)}")
-    return _chain(tensors, "multi_dot", vectors_at_the_ends=True)
+    return _chain(tensors, "multi_dot", (1, 2))
 
 
 def chain_matmul(*matrices: Operand) -> Entries:
     """``chain_matmul``: matrices as separate arguments, at least one."""
-    return _chain(matrices, "chain_matmul", vectors_at_the_ends=False)
+    return _chain(matrices, "chain_matmul", (2,))
 
 
-def _chain(matrices: Sequence[Operand], name: str, vectors_at_the_ends: bool) -> Entries:
-    ranks = [values_of(matrix).ndim for matrix in matrices]
-    for i, rank in enumerate(ranks):
-        at_an_end = vectors_at_the_ends and i in (0, len(ranks) - 1)
-        if rank != 2 and not (at_an_end and rank == 1):
-            allowed = "1D or 2D" if at_an_end else "2D"
-            raise RuntimeError(f"{name}(): tensor {i} must be {allowed} but got {rank}D")
-    shapes = [values_of(matrix).shape for matrix in matrices]
-    sizes = [shapes[0][0] if ranks[0] == 2 else 1, *(shape[0] for shape in shapes[1:])]
-    sizes.append(shapes[-1][-1] if ranks[-1] == 2 else 1)
-    splits = cheapest_splits(sizes)
-
-    def product(i: int, j: int) -> Operand:
-        if i == j:
-            return matrices[i]
-        k = splits[i, j]
-        return times(product(i, k), product(k + 1, j))
-
-    result = product(0, len(matrices) - 1)
-    assert isinstance(result, Entries)  # dispatch calls a rule only with masked arguments
-    return result
+def _chain(matrices: Sequence[Operand], name: str, ends: tuple[int, ...]) -> Entries:
+    for i, matrix in enumerate(matrices):
+        allowed = ends if i in (0, len(matrices) - 1) else (2,)
+        if values_of(matrix).ndim not in allowed:
+            ranks = " or ".join(f"{rank}D" for rank in allowed)
+            raise RuntimeError(f"{name}(): tensor {i} must be {ranks} but got {values_of(matrix).ndim}D")
+    return functools.reduce(times, matrices)  # type: ignore[return-value]  # at least one is masked
 
 
 def matrix_power(input: Entries, n: int) -> Entries:

@@ -36,6 +36,11 @@ def shared(mask: Tensor, rank: int) -> Tensor:
     return mask
 
 
+def precise(x: Tensor) -> torch.dtype:
+    """Double precision, where there is any: ONNX Runtime neither pools nor interpolates it."""
+    return torch.float32 if x.device.type == "mps" or mode() == "export" else torch.float64
+
+
 def average(rank: int) -> Callable[..., Any]:
     """The rule of ``avg_pool``: the sum of the specified entries over their number, or over ``divisor_override``."""
 
@@ -55,13 +60,13 @@ def average(rank: int) -> Callable[..., Any]:
         safe, few = fill(input, mask, 0), shared(mask, rank)
         found = AVERAGES[rank - 1](few.float(), *geometry, **options) > 0
         # shares of the divisor: 1 less the missing entries counts the padding, if it is to be counted
-        # (ONNX Runtime has no pooling of float64)
-        precise = torch.float32 if values.device.type == "mps" or mode() == "export" else torch.float64
-        share = 1 - AVERAGES[rank - 1]((~few).to(precise), *geometry, **options)
+        share = 1 - AVERAGES[rank - 1]((~few).to(precise(few)), *geometry, **options)
         if not values.is_floating_point():
             sums = _sums(safe, rank, geometry, options)
             inside = _sums(torch.ones_like(safe), rank, geometry, options)
-            divisor = inside / AVERAGES[rank - 1](torch.ones_like(safe, dtype=precise), *geometry, **options)
+            divisor = inside / AVERAGES[rank - 1](
+                torch.ones_like(safe, dtype=precise(safe)), *geometry, **options
+            )
             by = (
                 (divisor * share).round().clamp(min=1).long()
                 if divisor_override is None

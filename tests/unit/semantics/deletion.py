@@ -49,8 +49,10 @@ def data(
         yield Data(x, mask, mg.masked(hidden, mask))
 
 
-def assert_parts(found: object, expected: list[tuple[Tensor, Tensor]], what: Callable[[], str]) -> None:
-    """The masks first, then the specified values, to the bit (NaN equals NaN)."""
+def assert_parts(
+    found: object, expected: list[tuple[Tensor, Tensor]], what: Callable[[], str], rounding: float = 0
+) -> None:
+    """The masks first, then the specified values, to the bit or up to rounding (NaN equals NaN)."""
     parts = list(found) if isinstance(found, tuple) else [found]
     assert len(parts) == len(expected)
     for part, (values, mask) in zip(parts, expected, strict=True):
@@ -61,8 +63,8 @@ def assert_parts(found: object, expected: list[tuple[Tensor, Tensor]], what: Cal
         torch.testing.assert_close(
             part.compressed().detach(),
             values[mask].detach(),
-            rtol=0,
-            atol=0,
+            rtol=rounding,
+            atol=rounding,
             equal_nan=True,
             msg=lambda m: f"{what()}: {m}",
         )

@@ -6,39 +6,9 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.semantics.linear_algebra import cheapest_splits
 from tests.poison import assert_entries, gradient, leaf, nan, poisoned
 
 STEP = [[None, 2.0, None], [None, None, 3.0], [None, None, None]]
-
-
-def test_the_order_is_the_cheapest() -> None:
-    assert cheapest_splits([10, 1, 10, 1])[0, 2] == 0  # A (B C): 20 products instead of 200
-    assert cheapest_splits([1, 10, 1, 10])[0, 2] == 1
-    assert cheapest_splits([2, 2, 2, 2])[0, 2] == 1
-    assert cheapest_splits([2, 2, 2, 2, 2])[0, 3] == 0
-
-
-@pytest.mark.parametrize(
-    ("shapes", "sizes"),
-    [
-        ([(10, 1), (1, 10), (10, 2)], [10, 1, 10, 2]),
-        ([(10,), (10, 4), (4, 3)], [1, 10, 4, 3]),
-        ([(3, 4), (4, 5), (5,)], [3, 4, 5, 1]),
-    ],
-)
-def test_a_vector_is_one_row_or_one_column(
-    shapes: list[tuple[int, ...]], sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[list[int]] = []
-
-    def noted(sizes: list[int]) -> object:
-        seen.append(sizes)
-        return cheapest_splits(sizes)
-
-    monkeypatch.setattr("maskgrad.semantics.linear_algebra.cheapest_splits", noted)
-    torch.linalg.multi_dot([mg.masked(torch.ones(shape)) for shape in shapes])
-    assert seen == [sizes]
 
 
 def test_a_path_of_specified_entries_is_a_product() -> None:

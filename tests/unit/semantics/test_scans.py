@@ -44,7 +44,9 @@ def test_scans_are_those_of_what_is_left(name: str, dtype: torch.dtype) -> None:
     for case in data(dtype):
         for dim in (0, 1, -1):
             result = getattr(torch, name)(case.masked, dim)
-            assert_parts(result, scanned(name, case.x, case.mask, dim), lambda: f"{name}, {case}")  # noqa: B023
+            rounding = torch.finfo(dtype).eps if name == "logcumsumexp" else 0.0
+            expected = scanned(name, case.x, case.mask, dim)
+            assert_parts(result, expected, lambda: f"{name}, {case}", 4 * rounding)  # noqa: B023
 
 
 @pytest.mark.parametrize("name", SCANS)
@@ -85,10 +87,14 @@ def test_running_products_that_overflow() -> None:
 
 def test_logarithms_of_sums_between_infinities() -> None:
     x = poisoned([None, 0.0, None, inf, 1.0], requires_grad=True)
-    clean = leaf(0.0, inf, 1.0)
     assert_entries(x.logcumsumexp(0), [None, 0.0, None, inf, inf])
-    (right,) = torch.autograd.grad(clean.logcumsumexp(0).sum(), clean)
-    torch.testing.assert_close(gradient(x.logcumsumexp(0), x)[on(0, 1, 0, 1, 1)], right, equal_nan=True)
+    assert gradient(x.logcumsumexp(0), x).tolist() == [
+        0.0,
+        1.0,
+        0.0,
+        2.0,
+        0.0,
+    ]  # torch has NaN for the infinite one
     far = poisoned([-1000.0, None, 900.0], requires_grad=True)
     assert gradient(far.logcumsumexp(0)[2], far).tolist() == [0.0, 0.0, 1.0]
 
