@@ -22,8 +22,7 @@ from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
-from maskgrad.semantics.products import sum_of_products
+from maskgrad.semantics.products import NONE_AT_ALL, sum_of_products
 
 
 class Bias(NamedTuple):
@@ -68,10 +67,7 @@ def _whole_rows(operand: Operand) -> bool:
 
 
 def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
-    """Masks whose intersection says which scores exist: by query (…, L, 1), and (…, L or 1, S).
-
-    Unless both are partially specified, the rows decide, and no L x S tensor is made.
-    """
+    """Which scores exist: by query (…, L, 1), and (…, L or 1, S); no L x S tensor for whole rows."""
     if _whole_rows(query) or _whole_rows(key):
         return rows_of(query), rows_of(key).transpose(-2, -1)
     assert isinstance(query, Entries)
@@ -138,15 +134,11 @@ def softmax_of_scores(
 ) -> Tensor:
     """The weights (…, L, S), step by step: NaN in a key disturbs only those who use it, and weights of 0 are exact."""
     factor = values_of(query).shape[-1] ** -0.5 if scale is None else scale
-    scores = sum_of_products(_times_transposed, (query, key)) * factor
+    scores = sum_of_products(lambda q, k: q @ k.transpose(-2, -1), (query, key)) * factor
     if added is not None:
         scores = scores + added
     keep = taking_part & served
     return torch.softmax(torch.where(keep, scores, torch.where(served, -torch.inf, 0.0).to(scores.dtype)), -1)
-
-
-def _times_transposed(query: Tensor, key: Tensor) -> Tensor:
-    return torch.matmul(query, key.transpose(-2, -1))
 
 
 def weighted_sum(weights: Tensor, present: Tensor, value: Operand) -> Tensor:
@@ -160,8 +152,6 @@ def sums_of(served: Tensor, taking_part: Tensor, value: Operand) -> Tensor:
         return served
     if _whole_rows(value):
         return served & any_of(taking_part & rows_of(value).transpose(-2, -1), (-1,), keepdim=True)
-    if taking_part.shape[-2] == 1:  # the same keys for every query
-        return served & any_of(taking_part.transpose(-2, -1) & value.mask, (-2,), keepdim=True)
     return served & (torch.matmul(taking_part.float(), value.mask.float()) > NONE_AT_ALL)
 
 

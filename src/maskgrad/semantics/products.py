@@ -1,12 +1,16 @@
 """Sums of products: values without the products with a masked factor, and the mask of the sums.
 
+IEEE arithmetic makes NaN of 0 * inf, so replacing masked factors by 0 does not cancel an infinite partner. The
+products with a non-finite factor are counted instead, by the contraction itself: it is linear in each factor, so fed
+with indicators and signs it counts. The result is NaN if one of them is, or is 0 * inf, or has infinities of both
+signs; else infinite, or finite (docs/decisions/0004-nonfinite-factors-without-a-partner.md).
+
 A contraction is described by its equation in Einstein's notation (``"ij,jk->ik"``), one letter per dimension:
 the mask follows from the equation alone, the values come from torch's own function.
 """
 
 from __future__ import annotations
 
-import functools
 import string
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -15,46 +19,23 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.smallest import intersected, reduced, smallest
-from maskgrad.mode import TRACED, can_read, mode
+from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, safe, values_of
-from maskgrad.semantics.nonfinite_products import NONE_AT_ALL, fix_nonfinite
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
-class Equation(NamedTuple):
-    """The dimensions that the factors of a sum of products share.
+#: Counts of products are floating-point sums. Algorithms that transform (FFT, Winograd) return them with rounding
+#: errors, so that "at least one" is a number above this.
+NONE_AT_ALL = 0.5
 
-    Attributes:
-        terms: the letters of each factor.
-        result: the letters of the sum.
-        summed: for each term the positions of the letters missing in the result; None if a letter occurs twice.
-        is_straight: whether one term, without its summed letters, has its letters in the positions of the result.
-    """
+
+class Equation(NamedTuple):
+    """The letters of each factor of a sum of products, and those of the sum."""
 
     terms: tuple[str, ...]
     result: str
-    summed: tuple[tuple[int, ...] | None, ...]
-    is_straight: tuple[bool, ...]
-
-
-def equation(terms: tuple[str, ...], result: str) -> Equation:
-    """Parse an equation."""
-    summed = tuple(
-        [
-            None if len(set(term)) < len(term) else tuple([i for i, c in enumerate(term) if c not in result])
-            for term in terms
-        ]
-    )
-    straight = tuple([_is_straight(term, result) for term in terms])
-    return Equation(terms, result, summed, straight)
-
-
-def _is_straight(term: str, result: str) -> bool:
-    if len(term) != len(result):
-        return False
-    return all(c == r or c not in result for c, r in zip(term, result, strict=True))
 
 
 def letters(count: int) -> str:
@@ -65,16 +46,7 @@ def letters(count: int) -> str:
 
 
 def written_out(text: str, ranks: Sequence[int]) -> Equation:
-    """Give every dimension of an ellipsis its own letter, and add the result if the equation omits it.
-
-    Args:
-        text: valid, as ``torch.einsum`` has accepted it.
-        ranks: the number of dimensions of each factor.
-    """
-    return (_written_out if mode() in TRACED else _remembered)(text, tuple(ranks))
-
-
-def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
+    """Give each dimension of an ellipsis a letter, and add an omitted result; ``torch.einsum`` accepts the text."""
     left, arrow, right = text.replace(" ", "").partition("->")
     terms = left.split(",")
     hidden = [rank - len(term) + 3 if "..." in term else 0 for term, rank in zip(terms, ranks, strict=True)]
@@ -85,12 +57,8 @@ def _written_out(text: str, ranks: tuple[int, ...]) -> Equation:
         [term.replace("...", batch[len(batch) - size :]) for term, size in zip(terms, hidden, strict=True)]
     )
     if arrow:
-        return equation(full, right.replace("...", batch))
-    return equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
-
-
-#: traced graphs do not read caches
-_remembered = functools.lru_cache(maxsize=1024)(_written_out)
+        return Equation(full, right.replace("...", batch))
+    return Equation(full, batch + "".join([letter for letter in LETTERS if left.count(letter) == 1]))
 
 
 def einsum_call(args: Sequence[Any]) -> tuple[str, list[Any]]:
@@ -133,14 +101,7 @@ def contracted(
     equation: Equation,
     pure: Callable[..., Tensor] | None = None,
 ) -> Entries:
-    """A contraction: the sums of the products that have only specified factors, specified where there is one.
-
-    Args:
-        function: sums the products of ``equation``, and may add a bias to them.
-        factors: the factors, at least one masked.
-        equation: the dimensions that the factors share.
-        pure: the same without a bias, if ``function`` adds one.
-    """
+    """The sums of the products that have only specified factors; ``pure``: ``function`` without its bias."""
     values = sum_of_products(function, factors, pure)
     return Entries(values, any_product(equation, factors, values.shape))
 
@@ -170,30 +131,19 @@ def sum_of_products(
 def any_product(equation: Equation, factors: Sequence[Operand], shape: torch.Size) -> Tensor:
     """The mask of a contraction: True where at least one product has only specified factors.
 
-    Plain factors are ignored, so that one masked factor costs a reduction of its mask and no
-    product; the masks of several are multiplied in pairs.
-
-    Args:
-        equation: the dimensions that the factors share.
-        factors: at most all of them masked.
-        shape: shape of the result.
+    Plain factors are ignored, so that one masked factor costs a reduction of its mask and no product.
     """
-    parts, at = [], -1
+    parts = []
     for i, factor in enumerate(factors):
         masked = isinstance(factor, Entries)
         if not (factor.mask if masked else factor).numel():  # type: ignore[union-attr]  # no product, or no result
             return torch.zeros(shape, dtype=torch.bool, device=values_of(factors[0]).device)
         if masked:
             # a letter that occurs twice is a diagonal, which needs the full size
-            few = factor.mask if equation.summed[i] is None else smallest(factor.mask)  # type: ignore[union-attr]
-            parts.append((few, equation.terms[i]))
-            at = i
+            twice = len(set(equation.terms[i])) < len(equation.terms[i])
+            parts.append((factor.mask if twice else smallest(factor.mask), equation.terms[i]))  # type: ignore[union-attr]
     if not parts:
         return torch.ones((), dtype=torch.bool, device=values_of(factors[0]).device).expand(shape)
-    if len(parts) == 1 and equation.is_straight[at]:
-        summed = equation.summed[at]
-        if summed is not None:
-            return reduced(parts[0][0], summed).expand(shape)
     while len(parts) > 1:
         (left, its), (right, others), *rest = parts
         needed = equation.result + "".join(term for _, term in rest)
@@ -227,3 +177,80 @@ def _laid_out(mask: Tensor, term: str, result: str, shape: torch.Size) -> Tensor
 def bias_mask(mask: Tensor, bias: Operand | None) -> Tensor:
     """Intersect with the mask of a bias: an unspecified bias leaves its results unspecified."""
     return intersected(mask, bias.mask) if isinstance(bias, Entries) else mask
+
+
+def fix_nonfinite(
+    function: Callable[..., Tensor],
+    factors: Sequence[Tensor],
+    present: Sequence[Tensor],
+    result: Tensor,
+    pure: Callable[..., Tensor],
+) -> Tensor:
+    """IEEE's ``result`` without the effect of non-finite factors on partners that are not ``present``, and 0."""
+    detached = [factor.detach() for factor in factors]
+    nonfinite = [~torch.isfinite(factor) for factor in detached]
+    if not any(bool(part.any()) for part in nonfinite):
+        return result
+    finite = function(
+        *[torch.where(part, 0, factor) for part, factor in zip(nonfinite, factors, strict=True)]
+    )
+    if (
+        result.is_complex()
+    ):  # which has no sign if it is infinite: IEEE's result wherever a non-finite factor counts
+        counts = [pure(*present[:i], part.float(), *present[i + 1 :]) for i, part in enumerate(nonfinite)]
+        met = torch.stack(counts).amax(0) > NONE_AT_ALL
+        return torch.where(met, result, finite) if bool(met.any()) else finite
+    right = finite.detach() + _nonfinite_part(pure, detached, present)
+    whole = torch.isfinite(right)
+    values = torch.where(whole, finite, right.to(result.dtype))
+    if bool(whole.all()):
+        return values
+    if len(factors) == 2:
+        return _with_gradient_of(result, values)
+    same = (result == right) | (result.isnan() & right.isnan())
+    return torch.where(~whole & same, result, values)
+
+
+def _nonfinite_part(
+    product: Callable[..., Tensor], factors: Sequence[Tensor], present: Sequence[Tensor]
+) -> Tensor:
+    """The sum of products with a non-finite factor: 0 if there are none, else inf, -inf or NaN."""
+    here = [p.double() for p in present]
+    whole = [f.isfinite() for f in factors]
+    known = [~f.isnan() for f in factors]
+    signs = [torch.where(k, f, 0).double().sign() for f, k in zip(factors, known, strict=True)]
+
+    def count(of: Sequence[Tensor], where: Sequence[Tensor] | None = None) -> Tensor:
+        """Sums of products of ``of`` whose factors are all in ``where``; integers, also after an FFT."""
+        kept = of if where is None else [torch.where(w, t, 0) for t, w in zip(of, where, strict=True)]
+        return product(*kept).round()
+
+    total = count(here, known)
+    nans = count(here) - total
+    sizes = [s.abs() for s in signs]
+    nonzero = count(sizes, known) - count(sizes, whole)
+    zeros = total - count(here, whole) - nonzero
+    balance = count(signs, known) - count(signs, whole)
+    positive, negative = (nonzero + balance) > 1, (nonzero - balance) > 1  # twice their numbers
+    result = torch.where(positive, torch.inf, 0.0) + torch.where(negative, -torch.inf, 0.0)  # both: NaN
+    return torch.where((nans > 0) | (zeros > 0), torch.nan, result)
+
+
+class _Replaced(torch.autograd.Function):
+    """The second argument's values, the first one's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, values: Tensor) -> Tensor:  # noqa: ARG004
+        return values.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return grad, None
+
+
+def _with_gradient_of(result: Tensor, values: Tensor) -> Tensor:
+    """``values``, differentiated as ``result``: IEEE's gradients are right even where its values are not.
+
+    For two factors 0 * inf occurs at unspecified entries only. Of three, two partners would meet in one product.
+    """
+    return _Replaced.apply(result, values.detach())  # type: ignore[no-any-return,no-untyped-call]
