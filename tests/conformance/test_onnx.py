@@ -55,7 +55,6 @@ UNWRITTEN: dict[str, str] = {
     **dict.fromkeys(
         (
             *(
-                "nn.functional.conv_tbc",
                 "frexp",
                 "copysign",
                 "gcd",

@@ -92,7 +92,6 @@ WRITTEN: dict[str, WrittenCall] = {
     ),
     "chain_matmul": call(torch.chain_matmul, (2, 3), (3, 4), (4, 2)),
     "vander": call(lambda x: torch.linalg.vander(x, N=3), (4,)),
-    "nn.functional.conv_tbc": call(lambda x, w, b: torch.conv_tbc(x, w, b, 1), (4, 2, 2), (3, 2, 2), (2,)),
     "nn.functional.fold": call(lambda x: F.fold(x, (3, 3), (2, 2)), (1, 4, 4)),
     "nn.functional.lp_pool1d": call(lambda x: F.lp_pool1d(x, 2.0, 2), (1, 2, 6)),
     "nn.functional.lp_pool2d": call(lambda x: F.lp_pool2d(x, 2.0, 2), (1, 2, 4, 4)),

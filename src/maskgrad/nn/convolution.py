@@ -60,15 +60,16 @@ class _Choosing(nn.Module):
     def __init__(self, *args: Any, specified: Rule = "center", **kwargs: Any) -> None:
         check_rule(specified)
         super().__init__(*args, **kwargs)
+        if specified == "sequence" and self.padding_mode != "zeros":
+            raise ValueError(
+                f'specified="sequence" needs padding_mode="zeros", found {self.padding_mode!r}; '
+                'write specified="center", or convolve each sequence alone with torch.nn\'s module'
+            )
         self.specified = specified
 
     def _conv_forward(self, input: Any, weight: Any, bias: Any) -> Any:
         mode, widths = self.padding_mode, self._reversed_padding_repeated_twice
         options = (self.stride, self.padding, self.dilation, self.groups)
-        if mode != "zeros" and self.specified == "sequence" and isinstance(input, MaskedTensor):
-            options = (self.stride, tuple(widths), self.dilation, self.groups)
-            of_each = {"specified": "sequence", "padding_mode": mode}
-            return dispatch(type(self)._plain, (input, weight, bias, *options), of_each)
         if mode != "zeros":
             input = F.pad(input, widths, mode=mode)
             options = (self.stride, 0, self.dilation, self.groups)

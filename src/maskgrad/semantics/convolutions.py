@@ -12,7 +12,7 @@ Patches (``F.unfold``, ``F.fold``) are the linear parts of a convolution.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,15 +22,14 @@ from torch import Tensor
 from maskgrad.kernels.smallest import any_of, smallest
 from maskgrad.semantics.entries import Entries, Operand, is_complete, mask_of, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
-from maskgrad.semantics.nonfinite_products import NONE_AT_ALL
 from maskgrad.semantics.own_sizes import blocks, own_sizes
-from maskgrad.semantics.products import bias_mask, indicator, sum_of_products
+from maskgrad.semantics.products import NONE_AT_ALL, bias_mask, indicator, sum_of_products
 from maskgrad.semantics.signatures import bound
 
 PATTERN = "specified where at least one product of data and weight is, and where there is no data"
 GRADIENT = "the other factor, where both are specified"
 
-FORWARD = "input weight bias stride padding dilation groups specified padding_mode"
+FORWARD = "input weight bias stride padding dilation groups specified"
 TRANSPOSED = "input weight bias stride padding output_padding groups dilation specified"
 
 KEEP_HOLES = 'Use specified="any" or "center", which support holes, or close the gaps first.'
@@ -43,9 +42,6 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         geometry = bound(names, args, kwargs)
         input, weight, bias = geometry.pop("input"), geometry.pop("weight"), geometry.pop("bias", None)
         groups, rule = geometry.pop("groups", 1), geometry.pop("specified", "any")
-        mode = geometry.pop("padding_mode", "zeros")
-        if mode != "zeros":
-            input, geometry["padding"] = wrapped(input, geometry["padding"], mode), 0
 
         def convolve(
             data: Tensor, kernel: Tensor, groups: int = groups, bias: Tensor | None = None
@@ -70,7 +66,7 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
         if rule == "center" and isinstance(data, Entries):
             mask = mask & _middles(data.mask, groups, values_of(weight).shape, mask.shape[2:], geometry)
         elif rule == "all":
-            mask = mask & _all_products(data, weight, groups, convolve)
+            mask = mask & _all_products(data, weight, convolve)
         return Entries(values, bias_mask(_whole(mask, values), _per_channel(bias, spatial)))
 
     return body
@@ -79,27 +75,12 @@ def convolution(names: str, transposed: bool = False) -> Callable[..., Any]:
 def _any_product(
     data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool
 ) -> Tensor:
-    """Return which windows have a product with two specified factors: (N or 1, out or 1, *positions).
-
-    With one masked operand this is a convolution with one channel per group, or with one in all.
-    """
-    if isinstance(data, Entries) and isinstance(weight, Entries):
-        return convolve(data.mask.float(), weight.mask.float()) > NONE_AT_ALL
-    if isinstance(data, Entries):
-        return _in_any_window(_in_groups(data.mask, groups), weight, groups, convolve, transposed)
-    if isinstance(weight, Entries):
-        taps = _transposed_taps(weight.mask, groups) if transposed else weight.mask.any(1, keepdim=True)
-        return convolve(_ones(data), taps.float(), 1) > NONE_AT_ALL
-    return torch.ones((), dtype=torch.bool, device=data.device)
-
-
-def _in_any_window(
-    found: Tensor, weight: Operand, groups: int, convolve: Callable[..., Tensor], transposed: bool = False
-) -> Tensor:
-    """Return which windows contain a True of ``found``: (N or 1, groups or 1, *positions)."""
-    met = convolve(found.float(), _ones(weight, found.shape[1]), found.shape[1]) > NONE_AT_ALL
-    kernel = values_of(weight)
-    return _per_output(met, kernel.shape[1] * groups if transposed else kernel.shape[0])
+    """Return which windows have a product with two specified factors: (N or 1, out or 1, *positions)."""
+    if isinstance(data, Entries) and not isinstance(weight, Entries):
+        found = _in_groups(data.mask, groups)
+        met = convolve(found.float(), _ones(weight, found.shape[1]), found.shape[1]) > NONE_AT_ALL
+        return _per_output(met, weight.shape[1] * groups if transposed else weight.shape[0])
+    return convolve(indicator(data), indicator(weight)) > NONE_AT_ALL
 
 
 def _in_groups(mask: Tensor, groups: int) -> Tensor:
@@ -116,18 +97,10 @@ def _per_output(found: Tensor, outputs: int) -> Tensor:
     return found if found.shape[1] == 1 else found.repeat_interleave(outputs // found.shape[1], 1)
 
 
-def _all_products(data: Operand, weight: Operand, groups: int, convolve: Callable[..., Tensor]) -> Tensor:
+def _all_products(data: Operand, weight: Operand, convolve: Callable[..., Tensor]) -> Tensor:
     """Return which windows have no product with an unspecified factor."""
-    if isinstance(data, Entries) and isinstance(weight, Entries):
-        ones = (torch.ones_like(x.mask, dtype=torch.float32) for x in (data, weight))
-        return convolve(*ones) - convolve(data.mask.float(), weight.mask.float()) < NONE_AT_ALL
-    if isinstance(data, Entries):
-        holes = _in_groups((~smallest(data.mask)).expand(data.mask.shape), groups)
-        return ~_in_any_window(holes, weight, groups, convolve)
-    if isinstance(weight, Entries):
-        taps = (~weight.mask).any(1, keepdim=True).float()
-        return convolve(_ones(data), taps, 1) < NONE_AT_ALL
-    return torch.ones((), dtype=torch.bool, device=data.device)
+    every = convolve(*(indicator(values_of(x)) for x in (data, weight)))
+    return every - convolve(indicator(data), indicator(weight)) < NONE_AT_ALL
 
 
 def _middles(
@@ -179,10 +152,7 @@ def _own_results(
 
 
 def _own_result(size: Tensor, taps: int, d: int, geometry: dict[str, Any], transposed: bool) -> Tensor:
-    """Number of results of sequences of ``size`` along spatial dimension ``d``.
-
-    0 where PyTorch refuses a sequence alone because it is empty or shorter than the window.
-    """
+    """Number of results of sequences of ``size``; 0 where PyTorch refuses it alone: empty, or shorter than a window."""
     stride, span = of_dim(geometry.get("stride", 1), d), _span(taps, d, geometry)
     if transposed:
         more = of_dim(geometry.get("output_padding", 0), d) - 2 * of_dim(geometry.get("padding", 0), d)
@@ -205,55 +175,11 @@ def paddings(taps: int, d: int, geometry: dict[str, Any]) -> tuple[int, int]:
     return (of_dim(padding, d),) * 2
 
 
-def wrapped(input: Operand, widths: Sequence[int], mode: str) -> Operand:
-    """``F.pad`` with one of the modes that repeat entries, for each padded sample alone.
-
-    A sample that PyTorch would refuse, because it is shorter than its padding, is unspecified.
-    """
-    if not isinstance(input, Entries):
-        return F.pad(input, list(widths), mode=mode)
-    values, mask = input
-    rank = values.ndim
-    dims = range(rank - len(widths) // 2, rank)
-    sizes = own_sizes("a convolution of sequences", KEEP_HOLES, mask, dims, alike=(dims[0] - 1,))
-    own = []
-    for dim, size in zip(dims, sizes, strict=True):
-        before, after = (widths[2 * (rank - 1 - dim) + side] for side in (0, 1))
-        places = torch.arange(-before, values.shape[dim] + after, device=values.device)
-        from_place = _source(places.reshape(-1, *(1,) * (rank - 1 - dim)), size, mode)
-        shape = (*values.shape[:dim], places.shape[0], *values.shape[dim + 1 :])
-        last = max(values.shape[dim] - 1, 0)
-        values = values.gather(dim, from_place.clamp(0, last).expand(shape))
-        own.append(torch.where(_can_wrap(size, max(before, after), mode), size + (before + after), 0))
-    return Entries(values, blocks(own, dims, values.shape).expand(values.shape))
-
-
-def _source(places: Tensor, size: Tensor, mode: str) -> Tensor:
-    """Index of the entry repeated at ``places`` around a sequence of ``size``; arbitrary if that is too short."""
-    if mode == "reflect":
-        return torch.where(places < size, places.abs(), 2 * (size - 1) - places)
-    if mode == "replicate":
-        return torch.minimum(places.clamp(min=0), size - 1)
-    return places.remainder(size.clamp(min=1))  # circular
-
-
-def _can_wrap(size: Tensor, width: int, mode: str) -> Tensor:
-    """Return whether PyTorch pads a sequence of ``size`` by ``width``."""
-    least = {"reflect": width + 1, "circular": width}.get(mode, 1)
-    return size >= max(least, 1)
-
-
 def of_dim(option: Any, d: int) -> int:
     """The option of one dimension; PyTorch also takes one int for all."""
     if not isinstance(option, (tuple, list)):
         return int(option)
     return int(option[d] if len(option) > 1 else option[0])
-
-
-def _transposed_taps(mask: Tensor, groups: int) -> Tensor:
-    """Specified taps of each output channel, from (in, out / groups, *taps): a kernel (1, out, *taps) for one."""
-    per_group: Tensor = mask.unflatten(0, (groups, -1)).any(1)
-    return per_group.flatten(0, 1).unsqueeze(0)
 
 
 def _ones(operand: Operand, count: int = 1) -> Tensor:
@@ -267,24 +193,6 @@ def _per_channel(bias: Operand | None, spatial: int) -> Operand | None:
     if isinstance(bias, Entries):
         return Entries(bias.values, bias.mask.reshape(-1, *(1,) * spatial))
     return bias
-
-
-def conv_tbc(
-    function: Callable[..., Tensor], input: Operand, weight: Operand, bias: Operand, pad: int = 0
-) -> Entries:
-    """``conv_tbc``: a convolution over time of (time, batch, channel), with a kernel (taps, in, out)."""
-
-    def convolve(data: Tensor, kernel: Tensor) -> Tensor:
-        result: Tensor = function(data, kernel, kernel.new_zeros(kernel.shape[2]), pad)
-        return result
-
-    values = sum_of_products(lambda x, w: function(x, w, safe(bias), pad), (input, weight), convolve)
-    mask = convolve(indicator(input), indicator(weight)) > NONE_AT_ALL
-    if pad:
-        lengths = values_of(input).shape[0], values_of(weight).shape[0]
-        ones = [torch.ones(length, 1, 1, device=values.device) for length in lengths]
-        mask = mask | (convolve(*ones) < NONE_AT_ALL)
-    return Entries(values, bias_mask(mask, bias))
 
 
 def unfold(input: Entries, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1) -> Entries:
@@ -311,7 +219,6 @@ ADDS = (
     "the incoming gradient at each specified entry",
 )
 RULES = {
-    "conv_tbc": (conv_tbc, ""),
     **{f"conv{n}d": (convolution(FORWARD), "mask") for n in (1, 2, 3)},
     "conv_transpose1d": (convolution(TRANSPOSED, transposed=True), "mask"),
     **{f"conv_transpose{n}d": (convolution(TRANSPOSED, transposed=True), "") for n in (2, 3)},

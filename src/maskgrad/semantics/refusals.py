@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -88,6 +89,13 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str, bool], ...] = (
         (torch, Tensor),
         "it resizes the storage without autograd: entries lose their positions, and new ones hold no data",
         "Use x.reshape(…) if the number of entries stays, else x[…] to take fewer, or torch.nn.functional.pad to add.",
+        False,
+    ),
+    (
+        "conv_tbc",
+        (torch, F),
+        "conv1d is the same convolution, with a rule for masks",
+        "Write F.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad).permute(2, 0, 1).",
         False,
     ),
     ("_pack_padded_sequence", (torch, torch._C._VariableFunctions), PACKED, PADDED, False),

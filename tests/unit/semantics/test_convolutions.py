@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, poisoned
+from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 from tests.unit.semantics.windows import FORWARD, by_windows, forward_table, transposed_table
 
 TRANSPOSED = [
@@ -142,12 +142,19 @@ def test_modules_unmodified() -> None:
     )
 
 
-def test_conv_tbc() -> None:
-    x = poisoned([[[1.0]], [[None]], [[None]], [[2.0]]])
-    w, b = torch.ones(2, 1, 1).double(), torch.zeros(1).double()
-    assert_entries(F.conv_tbc(x, w, b, 0), [[[1.0]], [[None]], [[2.0]]])
-    assert_entries(F.conv_tbc(x, w, b, 1), [[[1.0]], [[1.0]], [[None]], [[2.0]], [[2.0]]])
-    assert_entries(F.conv_tbc(x, w, b, 2)[:2], [[[0.0]], [[1.0]]])
+def test_time_first_is_refused_with_the_line_to_write() -> None:
+    x, w, b = (
+        mg.masked(torch.randn(4, 1, 2), on(1, 0, 1, 1)[:, None, None]),
+        torch.randn(3, 2, 2),
+        torch.zeros(2),
+    )
+    with pytest.raises(mg.UndefinedOnMaskedError, match=r"F.conv1d\(x.permute"):
+        torch.conv_tbc(x, w, b, 1)
+    plain = torch.randn(4, 1, 2)
+    torch.testing.assert_close(
+        torch.conv_tbc(plain, w, b, 1),
+        F.conv1d(plain.permute(1, 2, 0), w.permute(2, 1, 0), b, padding=1).permute(2, 0, 1),
+    )
 
 
 def test_compiled_and_vectorised() -> None:

@@ -30,8 +30,7 @@ def convolution(names: str, transposed: bool) -> Callable[[Call], Any]:
             return found
         if x.pattern.at != (0, 2) or x.values.ndim != 2:
             return found
-        wraps = given.get("padding_mode", "zeros") != "zeros"
-        if not wraps and not transposed and _keeps_lengths(weight.shape[-1], given):
+        if not transposed and _keeps_lengths(weight.shape[-1], given):
             return from_padded(found.values, x.pattern)
         if not can_read(x.values, *x.pattern.tensors()):  # the number of rows depends on the lengths
             return found
