@@ -3,7 +3,7 @@
 Without any position the mean is NaN, the sum 0, and the gradient zero.
 """
 
-from maskgrad.semantics.losses import cross_entropy, ctc, linear_cross_entropy, margins, regression
+from maskgrad.semantics.losses import cross_entropy, ctc, margins, regression
 
-FAMILIES = (regression, cross_entropy, linear_cross_entropy, margins, ctc)
+FAMILIES = (regression, cross_entropy, margins, ctc)
 OPERATIONS = tuple(operation for family in FAMILIES for operation in family.OPERATIONS)

@@ -9,19 +9,27 @@ smoothing are sums over the fully specified classes.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, Operand, filled, mask_of, values_of
-from maskgrad.semantics.losses.reduction import (
-    loss_record,
-    reduce_loss,
-    weighted_mean,
+from maskgrad.mode import mode
+from maskgrad.semantics.autocasting import cast
+from maskgrad.semantics.contractions import linear
+from maskgrad.semantics.entries import (
+    HALVES,
+    Entries,
+    Operand,
+    converted,
+    filled,
+    mask_of,
+    rearranged,
+    values_of,
 )
+from maskgrad.semantics.losses.reduction import loss_record, reduce_loss, weighted_mean
 from maskgrad.semantics.losses.regression import pointwise
 from maskgrad.semantics.reductions import sum
 from maskgrad.semantics.softmax import log_softmax
@@ -60,25 +68,12 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
     known = mask_of(target)
     if not classes:
         return Labels(labels, known, None)
-    if _all_name_classes(labels, classes, ignore_index):  # the ordinary case, without a check of each label
-        hit = _points_at(scores, weight, labels, known)
-        if isinstance(target, Entries):
-            hit = known & hit
-        shares = _shares(weight, labels)
-        return Labels(torch.where(hit, labels, ignore_index), hit, shares)
     nearest = labels.clamp(0, classes - 1)
     hit = _points_at(scores, weight, nearest, known)
     # PyTorch must see labels outside the classes to refuse them.
     hit = hit | (labels != nearest)
     counted = known & hit & (labels != ignore_index)
     return Labels(torch.where(counted, labels, ignore_index), counted, _shares(weight, nearest))
-
-
-def _all_name_classes(labels: Tensor, classes: int, ignore_index: int) -> bool:
-    if not labels.numel() or not can_read(labels):
-        return False
-    low, high = (int(limit) for limit in labels.aminmax())
-    return low >= 0 and high < classes and not low <= ignore_index <= high
 
 
 def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: Tensor) -> Tensor:
@@ -227,6 +222,47 @@ def binary_cross_entropy_with_logits(
     return OF_LOGITS(reduction, input=input, target=target, **weights)
 
 
+def linear_cross_entropy(
+    input: Operand,
+    linear_weight: Operand,
+    target: Operand,
+    *,
+    reduction: str,
+    linear_bias: Operand | None = None,
+    weight: Operand | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+    options: Any = None,
+) -> Operand:
+    """``cross_entropy(linear(input, linear_weight, linear_bias), target)``, whatever the ``options``."""
+    shape = (*values_of(input).shape[:-1], *values_of(linear_weight).shape[:-1])
+    if mode() == "eager":  # torch raises the errors
+        named = {"linear_bias": linear_bias, "weight": weight}
+        shown = {k: None if x is None else values_of(x).to("meta") for k, x in named.items()}
+        operands = (values_of(x).to("meta") for x in (input, linear_weight, target))
+        F.linear_cross_entropy(*operands, **shown, reduction="none")
+    labelled = values_of(target).shape != shape
+    if not labelled and ignore_index is not None:
+        raise RuntimeError("ignore_index cannot be specified when target contains probabilities")
+    ignored = -100 if ignore_index is None else ignore_index
+    outputs = math.prod(shape[-1:] if values_of(input).ndim == 1 else shape[1:])
+    rows = reshaped(linear_weight, (outputs, values_of(input).shape[-1]))
+    bias = None if linear_bias is None else reshaped(linear_bias, (outputs,))
+    masked = any(isinstance(operand, Entries) for operand in (input, rows, bias))
+    outer: Any = linear if masked else F.linear
+    logits = outer(input, rows, bias)
+    logits, dtype = reshaped(logits, shape), values_of(logits).dtype
+    if dtype in HALVES:
+        logits, target, weight = cast((logits, target, weight), torch.float32)
+    loss = cross_entropy(logits, target, reduction, weight, ignored, label_smoothing)
+    return converted(loss, dtype)  # type: ignore[no-any-return]
+
+
+def reshaped(operand: Any, shape: tuple[int, ...]) -> Any:
+    """Reshape an operand, masked or plain."""
+    return rearranged(operand, lambda part: part.reshape(shape))
+
+
 PATTERN = (
     "per position: the label, not ignored, and the class it points at are specified (probabilities: one class is); "
     "reduced: a plain scalar"
@@ -234,6 +270,7 @@ PATTERN = (
 SOFTMAX = "(softmax - target) / count over the specified classes"
 LABELS = "-weight / sum of weights at the entry of each label"
 BINARY = "torch's, divided by the count, where all operands are specified"
+LAYER = "that of cross_entropy, through the layer"
 ORDER = "input target weight pos_weight reduction"
 
 OPERATIONS = (
@@ -245,5 +282,10 @@ OPERATIONS = (
         binary_cross_entropy_with_logits,
         BINARY,
         order=ORDER,
+    ),
+    *(  # since PyTorch 2.13
+        loss_record(getattr(F, name), linear_cross_entropy, LAYER, PATTERN, widens=False)
+        for name in ("linear_cross_entropy",)
+        if hasattr(F, name)
     ),
 )

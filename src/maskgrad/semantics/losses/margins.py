@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.callbacks import call_back
 from maskgrad.semantics.dimensions import specified_first
 from maskgrad.semantics.distances import pairwise_distance
@@ -43,10 +42,7 @@ def multi_margin_loss(
     margin: float = 1.0,
     weight: Operand | None = None,
 ) -> Operand:
-    """``weight[y] max(0, margin - x[y] + x[i])^p`` summed over the other classes, divided by the number of all.
-
-    Classes are the specified ones; a label of another class leaves its sample unspecified.
-    """
+    """``weight[y] max(0, margin - x[y] + x[i])^p`` summed over the other classes, divided by the number of all."""
     if p not in (1, 2):
         raise ValueError("only p == 1 and p == 2 supported")
     if weight is not None and values_of(weight).ndim != 1:
@@ -95,15 +91,13 @@ def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> O
     x = torch.where(classes, values, float("-inf"))  # no margin is violated by -inf
     x = torch.where(specified.unsqueeze(-1), x, 0)
     remaining = _remaining(labels, listed, classes)
-    if mode() in TRACED:
-        total = _violations(x, remaining)
-    else:
-        total = F.multilabel_margin_loss(x, remaining, reduction="none") * values.shape[-1]
-    return reduce_loss(Entries(total / classes.sum(-1).clamp(min=1), specified), reduction)
+    return reduce_loss(
+        Entries(_violations(x, remaining) / classes.sum(-1).clamp(min=1), specified), reduction
+    )
 
 
 def _violations(x: Tensor, labels: Tensor) -> Tensor:
-    """The sum over pairs, as in PyTorch's eager kernel; compiled, torch 2.13 counts pairs after the last label."""
+    """The sum over pairs of a label and another class."""
     listed = labels >= 0
     label = labels.clamp(min=0)
     is_label = torch.zeros_like(labels).scatter_add(-1, label, listed.to(labels.dtype)) > 0

@@ -74,10 +74,7 @@ def quotient(total: Entries, divisor: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
-    """The sum of losses, already weighted, divided by the sum of the weights of the same positions.
-
-    ``repeated`` is how often broadcasting repeats each weight, which PyTorch counts once.
-    """
+    """Weighted losses over the sum of their weights; PyTorch counts each once, broadcasting ``repeated`` times."""
     wide = torch.float32 if loss.values.dtype in HALVES else None
     share = sum(Entries(weight, loss.mask), dtype=wide).values
     return quotient(sum(loss, dtype=wide), share / repeated if repeated > 1 else share, loss.values.dtype)
@@ -86,18 +83,6 @@ def weighted_mean(loss: Entries, weight: Tensor, repeated: int = 1) -> Tensor:
 #: The scalars of a distance: see ``maskgrad/kernels/losses/__init__.py``.
 SQUARED = (1.0, inf, 1.0, 0.0)
 ABSOLUTE = (0.0, 0.0, 1.0, 0.0)
-
-
-def huber(delta: float = 1.0) -> tuple[float, ...] | None:
-    """Half the square up to ``delta``, then a line; None if torch must raise an error."""
-    return (0.5, delta, delta, delta * delta / 2) if 0 < delta < inf else None
-
-
-def smooth(beta: float = 1.0) -> tuple[float, ...] | None:
-    """Huber's divided by ``beta``; the absolute distance if that is 0."""
-    if not 0 < beta < inf:
-        return ABSOLUTE if beta == 0 else None
-    return (0.5 / beta, beta, 1.0, beta / 2)
 
 
 def distance(
@@ -128,18 +113,9 @@ def loss_record(
 ) -> Operation:
     """The record of one loss, with its names in ``torch.nn.functional`` and, if any, in ``torch``.
 
-    Args:
-        plain: the function of ``torch.nn.functional``.
-        rule: takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the
-            two legacy ones.
-        gradient: gradient of the operands, in words.
-        pattern: which entries are specified, in words; by default that of a pointwise loss.
-        prepare: checks the arguments of ``plain``, and may add defaults.
-        reductions: the reductions that ``rule`` supports.
-        order: the arguments of the function in ``torch``, which takes the reduction as an int, if in another
-            order than those of ``plain``.
-        widens: compute half precision in float32.
-        padded: see :class:`~maskgrad.semantics.facts.Operation`.
+    ``rule`` takes the arguments of ``plain`` by name, the reduction as one of ``reductions``, and neither of the two
+    legacy ones. ``prepare`` checks the arguments, and may add defaults; ``order`` is that of the function in ``torch``,
+    which takes the reduction as an int; ``widens``: half precision is computed in float32.
     """
     names = tuple(inspect.signature(plain).parameters)
     twin = getattr(torch, plain.__name__, None)

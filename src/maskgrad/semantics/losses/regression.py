@@ -29,15 +29,12 @@ from maskgrad.semantics.entries import (
 )
 from maskgrad.semantics.losses.reduction import (
     ABSOLUTE,
-    LEGACY,
     REDUCTIONS,
     SQUARED,
     distance,
-    huber,
     loss_record,
     quotient,
     reduce_loss,
-    smooth,
     summed,
     weighted_mean,
 )
@@ -84,15 +81,9 @@ def _broadcast(*operands: Operand) -> tuple[Operand, ...]:
 
 
 def of_difference(
-    function: Callable[..., Tensor], numbers: Callable[..., tuple[float, ...] | None], by_weight: bool = False
+    function: Callable[..., Tensor], numbers: tuple[float, ...] | None = None, by_weight: bool = False
 ) -> Callable[..., Operand]:
-    """The rule of a loss that is a function of the difference, times a ``weight`` of each entry.
-
-    Args:
-        function: PyTorch's.
-        numbers: the scalar options of the compiled kernel for the loss without weights, or None.
-        by_weight: the weighted mean divides by the sum of the weights, and not by the number of entries.
-    """
+    """The rule of a loss of the difference; ``numbers`` of its loop; ``by_weight``: a mean over the weights."""
 
     def rule(
         input: Operand, target: Operand, reduction: str, weight: Operand | None = None, **options: Any
@@ -100,7 +91,7 @@ def of_difference(
         if weight is not None:
             return _weighted(function, input, target, weight, reduction, by_weight, **options)
         input, target = _broadcast(input, target)
-        found = distance(input, target, reduction, numbers(**options))
+        found = distance(input, target, reduction, numbers)
         if found is not None:
             return found
         if values_of(input).dtype is values_of(target).dtype:
@@ -221,31 +212,20 @@ def kl_div(input: Operand, target: Operand, reduction: str, log_target: bool = F
     return quotient(total, rows, loss.values.dtype)
 
 
-def _warn_of_mean(arguments: dict[str, Any]) -> None:
-    legacy = any(arguments.get(name) is not None for name in LEGACY)
-    if not legacy and arguments.get("reduction", "mean") == "mean":
-        warnings.warn(
-            "reduction: 'mean' divides the total loss by both the batch size and the support size."
-            "'batchmean' divides only by the batch size, and aligns with the KL div math definition."
-            "'mean' will be changed to behave the same as 'batchmean' in the next major release.",
-            stacklevel=2,
-        )
-
-
 SQUARE = "2 (input - target) / count where both are specified"
 SIGN = "sign(input - target) / count where both are specified"
 DIFFERENCE = "torch's, divided by the count, where both are specified"
 ALL = "torch's, divided by the count, where all are specified"
 
-mse_loss = of_difference(F.mse_loss, lambda: SQUARED, by_weight=True)
-l1_loss = of_difference(F.l1_loss, lambda: ABSOLUTE, by_weight=True)
+mse_loss = of_difference(F.mse_loss, SQUARED, by_weight=True)
+l1_loss = of_difference(F.l1_loss, ABSOLUTE, by_weight=True)
 
 OPERATIONS = (
     loss_record(F.mse_loss, mse_loss, SQUARE),
     loss_record(F.l1_loss, l1_loss, SIGN, prepare=_remember_weight),
-    loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss, smooth), DIFFERENCE),
-    loss_record(F.huber_loss, of_difference(F.huber_loss, huber), DIFFERENCE),
+    loss_record(F.smooth_l1_loss, of_difference(F.smooth_l1_loss), DIFFERENCE),
+    loss_record(F.huber_loss, of_difference(F.huber_loss), DIFFERENCE),
     loss_record(F.poisson_nll_loss, pointwise(F.poisson_nll_loss, "input target"), DIFFERENCE),
     loss_record(F.gaussian_nll_loss, gaussian_nll_loss, ALL),
-    loss_record(F.kl_div, kl_div, DIFFERENCE, prepare=_warn_of_mean, reductions=(*REDUCTIONS, "batchmean")),
+    loss_record(F.kl_div, kl_div, DIFFERENCE, reductions=(*REDUCTIONS, "batchmean")),
 )
