@@ -6,7 +6,6 @@ be masked, too; then an entry of a bag combines the specified entries of its row
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,9 +16,10 @@ from torch._C._functorch import is_batchedtensor
 
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.semantics.dimensions import specified_first
-from maskgrad.semantics.entries import Entries, Operand, filled, intersection, mask_of
+from maskgrad.semantics.entries import Entries, Operand, filled, intersection, mask_of, widened
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.norms import vector_norm
+from maskgrad.semantics.scattering import combine
 from maskgrad.semantics.signatures import bound, plain_argument
 
 
@@ -213,32 +213,15 @@ def pooled(
     owner = begins.cumsum(0)[:-1] - 1
     # Padding indices are ignored, but a bag of only padding has the result 0 in torch.
     taking_part = listed if padding_idx is None else listed & (bags.indices != padding_idx).unsqueeze(-1)
-    empty = rows.new_zeros(
-        len(bags.starts), rows.shape[1], dtype=torch.promote_types(rows.dtype, torch.float32)
-    )
-    mask = (empty.detach().index_add(0, owner, listed.to(empty.dtype)) > 0)[:-1]
-    safe = torch.where(taking_part, rows, 0).to(empty.dtype)
-    if mode == "max":
-        return Entries(_maximum(safe, taking_part, owner, empty)[:-1].to(rows.dtype), mask)
+    blank = rows.detach().new_zeros(len(bags.starts), rows.shape[1])
+    empty, owners = Entries(blank, blank.bool()), owner.unsqueeze(-1).expand(rows.shape)
+    found = combine(empty, 0, owners, Entries(torch.zeros_like(rows), listed), "sum", True)
+    rows = widened(torch.where(taking_part, rows, 0))
     if bags.factors is not None:
-        safe = safe * torch.where(taking_part, bags.factors.unsqueeze(-1), 0)
-    total = empty.index_add(0, owner, safe)[:-1]
-    if mode == "mean":
-        count = empty.index_add(0, owner, taking_part.to(empty.dtype))[:-1]
-        total = total / count.clamp(min=1)
-    return Entries(total.to(rows.dtype), mask)
-
-
-def _maximum(rows: Tensor, taking_part: Tensor, owner: Tensor, empty: Tensor) -> Tensor:
-    """The largest entries, 0 if there are none; the gradient goes to the first of ties, as in torch."""
-    owners = owner.unsqueeze(-1).expand(rows.shape)
-    found = torch.where(taking_part, rows.detach(), -torch.inf)
-    largest = torch.full_like(empty, -torch.inf).scatter_reduce(0, owners, found, "amax")
-    wins = taking_part & ((found == largest.gather(0, owners)) | found.isnan())
-    position = torch.arange(len(rows), device=rows.device).unsqueeze(-1).expand(rows.shape)
-    none = torch.full(empty.shape, len(rows), device=rows.device)
-    winner = none.scatter_reduce(0, owners, torch.where(wins, position, len(rows)), "amin")
-    return torch.cat([rows, rows.new_zeros(1, rows.shape[1])]).gather(0, winner)
+        rows = rows * torch.where(taking_part, bags.factors.unsqueeze(-1), 0)
+    kinds = {"sum": "sum", "mean": "mean", "max": "amax"}
+    values = combine(empty, 0, owners, Entries(rows, taking_part), kinds[mode], True)
+    return Entries(filled(values)[:-1], found.mask[:-1])
 
 
 def embedding_bag(
@@ -255,14 +238,6 @@ def embedding_bag(
     padding_idx: int | None = None,
 ) -> Entries:
     """Sum, mean or maximum of the rows of the specified indices of each bag; a bag without any is unspecified."""
-    if _parts(weight)[0].dtype == torch.long and _parts(input)[0].is_floating_point():
-        warnings.warn(
-            "Argument order of nn.functional.embedding_bag was changed. "
-            "Usage `embedding_bag(weight, input, ...)` is deprecated, "
-            "and should now be `embedding_bag(input, weight, ...)`.",
-            stacklevel=2,
-        )
-        weight, input = input, weight
     (indices, _), (table, present) = _parts(input), _parts(weight)
     factors = None if per_sample_weights is None else _parts(per_sample_weights)[0]
     check_bags(indices, table, factors, mode)
@@ -314,11 +289,9 @@ def check_bags(indices: Tensor, table: Tensor, factors: Tensor | None, mode: str
 def one_hot(input: Operand, num_classes: Any = -1) -> Operand:
     """A vector with a single 1 for each index; fully unspecified where the index is."""
     values = F.one_hot(filled(input), plain_argument(num_classes))
-    return (
-        Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
-        if isinstance(input, Entries)
-        else values
-    )
+    if not isinstance(input, Entries):
+        return values
+    return Entries(values, input.mask.unsqueeze(-1).expand(values.shape))
 
 
 def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entries:
@@ -335,18 +308,12 @@ def _embedding(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 ADDED = "added up in the rows of the specified indices; a sparse one lists no others"
 ENTRY = "specified where the index is and the entry of its row is", ADDED
 BAG = "specified where the bag has a specified index and its row a specified entry", ADDED
-NN = "nn.functional."
-AS_MASK: dict[str, Any] = {"padded": "mask"}
-
-OPERATIONS = (
-    record(
-        f"{NN}embedding",
-        "embeddings",
-        _embedding,
-        *ENTRY,
-        **AS_MASK,
-        functions=(F.embedding, torch.embedding),
-    ),
-    record(f"{NN}embedding_bag", "embeddings", embedding_bag, *BAG, **AS_MASK, functions=(F.embedding_bag,)),
-    record(f"{NN}one_hot", "embeddings", one_hot, "specified where the index is", padded="mask"),
+INDEX = "specified where the index is", "none"
+OPERATIONS = tuple(
+    record(f"nn.functional.{name}", "embeddings", rule, *words, functions=functions, padded="mask")
+    for name, rule, words, functions in (
+        ("embedding", _embedding, ENTRY, (F.embedding, torch.embedding)),
+        ("embedding_bag", embedding_bag, BAG, (F.embedding_bag,)),
+        ("one_hot", one_hot, INDEX, (F.one_hot,)),
+    )
 )

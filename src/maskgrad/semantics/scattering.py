@@ -155,10 +155,7 @@ def _combine(x: Any, dim: int, index: Any, source: Any, reduce: str, include_sel
 
 
 def add_up(old: Entries, new: Entries, add: Callable[..., Tensor], **scale: Any) -> Entries:
-    """Add the specified contributions to the specified entries with ``add``, a function of torch.
-
-    It gets both, and ``scale`` (``alpha`` of ``index_add``) if it adds values.
-    """
+    """Add the specified contributions to the specified entries with ``add``, which gets ``scale`` only for values."""
     values = add(*(widened(safe(x)) for x in (old, new)), **scale)
     counts = add(old.mask.int(), new.mask.int())
     return Entries(values.to(old.values.dtype), counts > 0)
@@ -199,27 +196,6 @@ class _Extremum(torch.autograd.Function):
         return to_old, None, None, None, to_new, None, None
 
 
-def _products(start: Tensor, dim: int, index: Tensor, brought: Tensor) -> Tensor:
-    """``scatter_reduce`` with "prod", whose tangents PyTorch loses: by doubling, in log(n) steps."""
-    size = index.shape[dim] if index.ndim else 0
-    if not size:
-        return start
-    index, order = torch.sort(index, dim=dim, stable=True)
-    brought = brought.gather(dim, order)
-    step = 1
-    while step < size:  # each entry becomes the product of the last 2 * step entries at its position
-        same = index.narrow(dim, step, size - step) == index.narrow(dim, 0, size - step)
-        before = torch.where(same, brought.narrow(dim, 0, size - step), 1)
-        ones = torch.ones_like(brought.narrow(dim, 0, step))
-        brought = brought * torch.cat([ones, before], dim)
-        step *= 2
-    differs = index.narrow(dim, 1, size - 1) != index.narrow(dim, 0, size - 1)
-    last = torch.cat([differs, torch.ones_like(index.narrow(dim, 0, 1), dtype=torch.bool)], dim)
-    met = torch.zeros_like(start, dtype=torch.int32).scatter_add(dim, index, last.int()) > 0
-    product = torch.zeros_like(start).scatter_add(dim, index, torch.where(last, brought, 0))
-    return start * torch.where(met, product, 1)
-
-
 def combine(x: Entries, dim: int, index: Tensor, source: Entries, reduce: str, include_self: bool) -> Entries:
     """``scatter_reduce``: ``reduce`` is "sum", "prod", "mean", "amax" or "amin"."""
     if source.values.shape != index.shape and source.values.ndim == index.ndim:
@@ -236,9 +212,11 @@ def combine(x: Entries, dim: int, index: Tensor, source: Entries, reduce: str, i
     else:
         neutral = filler_as(old.dtype, 1 if reduce == "prod" else 0)
         start, brought = torch.where(known, old, neutral), torch.where(source.mask, new, neutral)
-        if reduce == "prod" and forward_mode_is_active():
-            values = _products(start, dim, index, brought)
-        elif reduce == "prod":
+        if reduce == "prod":
+            if forward_mode_is_active():  # PyTorch would lose the tangents
+                raise NotImplementedError(
+                    'reduce="prod" has no forward-mode derivative; use the backward pass, torch.func.vjp or grad'
+                )
             values = torch.scatter_reduce(start, dim, index, brought, reduce)
         else:  # the mean that torch would take counts fillers
             values = torch.scatter_add(start, dim, index, brought)

@@ -187,8 +187,7 @@ def test_second_derivatives(reduce: str) -> None:
 
 
 @pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("reduce", ["prod", "mean"])
-def test_forward_mode(reduce: str, include_self: bool) -> None:
+def test_forward_mode(include_self: bool) -> None:
     x_mask, mask, index = on(1, 0, 1, 1), on(1, 1, 1, 1, 0, 1), torch.tensor([0, 0, 2, 2, 2, 3])
     x = torch.randn(4, 2, dtype=torch.float64)
     source = torch.randn(6, 2, dtype=torch.float64)
@@ -197,9 +196,18 @@ def test_forward_mode(reduce: str, include_self: bool) -> None:
     def function(x: Tensor, source: Tensor) -> Tensor:
         start = mg.masked(torch.where(x_mask[:, None], x, nan), x_mask[:, None])
         brought = mg.masked(torch.where(mask[:, None], source, nan), mask[:, None])
-        return start.index_reduce(0, index, brought, reduce, include_self=include_self).filled(0.0)
+        return start.index_reduce(0, index, brought, "mean", include_self=include_self).filled(0.0)
 
     operands = (x.requires_grad_(), source.requires_grad_())
     assert torch.autograd.gradcheck(function, operands, check_forward_ad=True)
-    operands[1].data[2:4, 1] += 0.5  # PyTorch refuses second derivatives by two zeros of one product
     assert torch.autograd.gradgradcheck(function, operands, check_fwd_over_rev=True)
+
+
+def test_products_have_no_forward_mode() -> None:
+    x = torch.ones(2)
+
+    def function(x: Tensor) -> Tensor:
+        return mg.masked(x, on(1, 0)).scatter_reduce(0, torch.tensor([0, 0]), x, "prod").filled(0.0)
+
+    with pytest.raises(NotImplementedError, match="vjp"):
+        torch.func.jvp(function, (x,), (x,))
