@@ -18,20 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.dimensions import as_dim, as_dims, positions_along, previous_specified
-from maskgrad.semantics.entries import (
-    HALVES,
-    Entries,
-    Operand,
-    as_entries,
-    filled,
-    filler_as,
-    mask_of,
-    values_of,
-    widened,
-)
+from maskgrad.semantics.dimensions import as_dim, as_dims, previous_specified
+from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, filler_as, mask_of, values_of
 from maskgrad.semantics.facts import Operation, of_rule, record
 
 
@@ -135,36 +124,19 @@ def _checked(
     return Entries(ys, mask), Entries(xs, mask), aligned % mask.ndim
 
 
-def _sums_of_ends(y: Entries, dim: int) -> tuple[Tensor, Tensor, Tensor]:
-    """For the interval that ends at each point: y at its two ends added up, 0 if there is none; whence; whether."""
+def _areas(y: Entries, x: Entries | None, dx: Any, dim: int) -> tuple[Tensor, Tensor]:
+    """Twice the area of the interval that ends at each point, 0 if there is none, and whether there is one."""
     previous = previous_specified(y.mask, dim)
     exists = y.mask & (previous >= 0)
-    previous = previous.clamp(min=0)
-    zero = filler_as(y.values.dtype, 0)
-    safe = filled(y)
-    return torch.where(exists, safe + safe.gather(dim, previous), zero), previous, exists
-
-
-def _areas(y: Entries, x: Entries, dim: int) -> tuple[Tensor, Tensor]:
-    """Twice the area of the interval that ends at each point, 0 if there is none, and whether there is one."""
-    ends, previous, exists = _sums_of_ends(y, dim)
-    zero = filler_as(x.values.dtype, 0)
-    safe = filled(x)
-    return ends * torch.where(exists, safe - safe.gather(dim, previous), zero), exists
-
-
-def _unit_trapezoid(y: Entries, dx: float, dim: int) -> Tensor:
-    """Torch's formula for equal steps: the sum, less half of the two outermost points."""
-    values, mask = y
-    wide = widened(values)
-    total, _ = kernels.masked_sum(wide, mask, (dim,), False, None)
-    positions = positions_along(mask, dim)
-    first = torch.where(mask, positions, mask.shape[dim] - 1).amin(dim, keepdim=True)
-    last = torch.where(mask, positions, 0).amax(dim, keepdim=True)
-    safe = torch.where(mask, wide, filler_as(wide.dtype, 0))
-    ends = (safe.gather(dim, first) + safe.gather(dim, last)).squeeze(dim)
-    result = (total - ends * 0.5) * dx
-    return result.to(values.dtype) if values.dtype in HALVES else result
+    previous, safe = previous.clamp(min=0), filled(y)
+    if x is None and not (safe.is_floating_point() or safe.is_complex()):
+        safe = safe.to(torch.get_default_dtype())
+    ends = torch.where(exists, safe + safe.gather(dim, previous), filler_as(safe.dtype, 0))
+    if x is None:
+        return ends * (1 if dx is None else dx), exists
+    places = filled(x)
+    steps = torch.where(exists, places - places.gather(dim, previous), filler_as(places.dtype, 0))
+    return ends * steps, exists
 
 
 def trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int = -1) -> Entries:
@@ -172,10 +144,8 @@ def trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None, dim: int 
     points, coordinates, along = _checked(y, x, dim, "trapezoid")
     if points.values.shape[along] == 0:
         values = torch.trapezoid(points.values, dim=along)
-    elif coordinates is None:
-        values = _unit_trapezoid(points, 1 if dx is None else dx, along)
     else:
-        values = _areas(points, coordinates, along)[0].sum(along) / 2.0
+        values = _areas(points, coordinates, dx, along)[0].sum(along) / 2.0
     return Entries(values, any_of(points.mask, (along,)))
 
 
@@ -185,12 +155,8 @@ def cumulative_trapezoid(y: Operand, x: Operand | None = None, *, dx: Any = None
     if points.values.shape[along] == 0:
         return Entries(torch.cumulative_trapezoid(points.values, dim=along), points.mask)
     count = points.values.shape[along] - 1
-    if coordinates is None:
-        ends, _, exists = _sums_of_ends(points, along)
-        values = ((1 if dx is None else dx) / 2.0) * ends.narrow(along, 1, count).cumsum(along)
-    else:
-        areas, exists = _areas(points, coordinates, along)
-        values = areas.narrow(along, 1, count).cumsum(along) / 2.0
+    areas, exists = _areas(points, coordinates, dx, along)
+    values = areas.narrow(along, 1, count).cumsum(along) / 2.0
     return Entries(values, exists.narrow(along, 1, count))
 
 

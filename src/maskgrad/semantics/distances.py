@@ -6,31 +6,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from maskgrad.kernels.smallest import any_of
-from maskgrad.semantics.entries import (
-    Entries,
-    Operand,
-    all_specified,
-    as_entries,
-    filled,
-    rearranged,
-    safe,
-    values_of,
-)
+from maskgrad.semantics.entries import Entries, Operand, all_specified, filled, rearranged, safe, values_of
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import of_an_extreme, vector_norm
 from maskgrad.semantics.numbers import Number
-from maskgrad.semantics.products import sum_of_products
 from maskgrad.semantics.signatures import bound
 
 PATTERN = "specified where the two vectors have a coordinate in common"
 GRADIENT = "torch's, over the common coordinates"
-
-
-#: From this many rows on torch computes Euclidean distances with matrix products.
-MANY = 25
 
 
 def difference(x: Operand, y: Operand) -> Entries:
@@ -50,41 +35,12 @@ def minkowski(difference: Entries, p: float) -> Entries:
 def cdist(
     x1: Operand, x2: Operand, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Entries:
-    """``cdist``: every row of ``x1`` with every row of ``x2``.
-
-    Euclidean distances of many rows come from matrix products, as in torch.
-    """
-    mode, (rows, others) = compute_mode, (values_of(x).shape[-2] for x in (x1, x2))
-    torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, mode)  # torch raises the errors
-    many = mode.endswith("if_necessary") and max(rows, others) > MANY
-    if p == 2 and (mode == "use_mm_for_euclid_dist" or many):
-        return euclidean_by_products(x1, x2)
-
-    return minkowski(difference(_each(x1, -2), _each(x2, -3)), p)
-
-
-def _each(x: Operand, dim: int) -> Operand:
-    return rearranged(x, lambda part: part.unsqueeze(dim))  # type: ignore[no-any-return]
-
-
-def euclidean_by_products(x: Operand, y: Operand) -> Entries:
-    """``|x|² - 2 x·y + |y|²`` over the common coordinates, each of the three a matrix product."""
-    left, right = (as_entries(operand) for operand in (x, y))
-    one = torch.ones((), dtype=left.values.dtype, device=left.values.device)
-
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        factors = (
-            Entries(a.expand(left.mask.shape), left.mask),
-            Entries(b.expand(right.mask.shape), right.mask),
-        )
-        return sum_of_products(lambda u, v: u @ v.mT, factors)
-
-    u, v = safe(left), safe(right)
-    square = product(u * u, one) - 2 * product(u, v) + product(one, v * v)
-    common = left.mask.float() @ right.mask.float().mT > 0
-    # the root's derivative at 0 is infinite, torch's is 0; rounding may leave a negative square
-    flat = square <= 0
-    return Entries(torch.where(flat, 0, torch.where(flat, 1, square).sqrt()), common)
+    """``cdist``: every row of ``x1`` with every row of ``x2``, by their differences in every mode."""
+    torch.cdist(
+        values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, compute_mode
+    )  # torch raises the errors
+    rows, others = (rearranged(x, lambda part: part.unsqueeze(d)) for x, d in ((x1, -2), (x2, -3)))  # noqa: B023
+    return minkowski(difference(rows, others), p)
 
 
 def pdist(input: Entries, p: float = 2.0) -> Entries:

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from maskgrad import kernels
-from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, all_specified, filler_as, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -61,19 +60,6 @@ def argmin(input: Entries, dim: int | None = None, keepdim: bool = False) -> Ent
     return _position(input, dim, keepdim, False)
 
 
-def _of_everything(input: Entries, largest: bool) -> Entries:
-    """``x.max()``: unlike ``amax`` it shares the gradient among NaN, too."""
-    best = _extremum(input, None, False, largest)
-    values, mask = input
-    if not values.is_floating_point() or (can_read(best.values) and not bool(best.values.isnan())):
-        return best
-    is_nan = mask & values.isnan()
-    number = is_nan.sum()
-    shared = torch.where(is_nan, values, 0).sum() / number.clamp(min=1)
-    rest = _extremum(Entries(values, mask & ~is_nan), None, False, largest)
-    return Entries(torch.where(number > 0, shared.to(values.dtype), rest.values), best.mask)
-
-
 def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
@@ -87,7 +73,7 @@ def _extremum_or_pair(
     arguments = paired(("input", "dim", "keepdim"), args) | kwargs
     input, dim = arguments["input"], arguments.get("dim")
     if dim is None:
-        return _of_everything(input, largest)
+        return _extremum(input, None, False, largest)
     keepdim = arguments.get("keepdim", False)
     kind: Any = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:

@@ -12,15 +12,6 @@ from maskgrad.semantics.entries import Entries, Operand, as_entries, mask_of, va
 from maskgrad.semantics.facts import of_rule
 
 
-def _bounds(points: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The smallest and largest specified value of each column; 0 and 1, torch's empty range, if there are none."""
-    if not len(points):
-        return points.new_zeros(1, points.shape[1]), points.new_ones(1, points.shape[1])
-    low = torch.where(mask, points, float("inf")).amin(0, keepdim=True)
-    high = torch.where(mask, points, float("-inf")).amax(0, keepdim=True)
-    return torch.where(mask.any(), low, 0), torch.where(mask.any(), high, 1)
-
-
 def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> Entries:
     """Number of specified entries in each of ``bins`` equal parts of the range."""
     values, mask = input[0].detach().reshape(-1), input[1].reshape(-1)
@@ -31,8 +22,8 @@ def histc(input: Entries, bins: int = 100, min: float = 0, max: float = 0) -> En
     # The range is that of the data: unspecified entries are replaced by the smallest one, and subtracted there.
     # Half precision could not count them.
     wide = widened(values)
-    (low,), (high,) = _bounds(wide, mask)
-    low = torch.where(mask.any(), low, 0)
+    low = torch.where(mask.any(), torch.where(mask, wide, torch.inf).amin(), 0)
+    high = torch.where(mask, wide, -torch.inf).amax()
     counts = torch.histc(torch.where(mask, wide, low), bins)
     # an empty range is widened to both sides
     single = ~mask.any() | (low == high)
@@ -50,40 +41,29 @@ def _check_edges(bins: Any, name: str) -> None:
         )
 
 
-def _points(input: Operand, weight: Operand | None, coordinates: bool = False) -> tuple[Tensor, Tensor]:
-    """Points (n + 2, D) and weights (n + 2): weight 0 if unspecified, and for two points that span the range."""
+def _left(input: Operand, weight: Operand | None, several: bool) -> tuple[Tensor, Tensor | None]:
+    """The specified points and their weights, without those that lack one of ``several`` coordinates or a weight."""
     values, mask = as_entries(input)
-    if coordinates:
-        if values.ndim < 2:
-            raise RuntimeError(
-                f"torch.histogramdd: input tensor should have at least 2 dimensions, but got {values.ndim}"
-            )
-        mask = mask.all(-1)
-    if values.dtype not in (torch.float32, torch.float64):
-        raise NotImplementedError(f"histograms are implemented for float32 and float64, got {values.dtype}")
-    weights = torch.ones_like(mask, dtype=values.dtype) if weight is None else values_of(weight).detach()
-    if weights.shape != mask.shape:
+    if several and values.ndim < 2:
+        torch.histogramdd(values.detach(), 1)  # raises the error
+    mask = mask.all(-1) if several else mask
+    if weight is None:
+        return values[mask].detach(), None
+    if values_of(weight).shape != mask.shape:
         raise RuntimeError(
             f"weight must have one entry for each of the input's, shape {tuple(mask.shape)}; "
-            f"found {tuple(weights.shape)}"
+            f"found {tuple(values_of(weight).shape)}"
         )
-    if weights.dtype != values.dtype:
-        raise RuntimeError(f"weight must have the dtype of input, {values.dtype}; got {weights.dtype}")
-    known = mask if weight is None else mask & mask_of(weight)
-    weights, columns = torch.where(known, weights, 0).reshape(-1), known.reshape(-1, 1)
-    points = values.detach().flatten(0, -2) if coordinates else values.detach().reshape(-1, 1)
-    low, high = _bounds(points, columns)
-    return torch.cat([torch.where(columns, points, low), low, high]), torch.cat(
-        [weights, weights.new_zeros(2)]
-    )
+    mask = mask & mask_of(weight)
+    return values[mask].detach(), values_of(weight)[mask].detach()
 
 
 def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
     """Counts, or sums of weights, of the specified entries between edges; an unspecified weight does not count."""
     _check_edges(bins, "histogram()")
-    points, total = _points(input, weight)
+    points, total = _left(input, weight, False)
     options = {} if range is None else {"range": range}
-    found = torch.histogram(points.squeeze(1), bins, weight=total, density=density, **options)
+    found = torch.histogram(points, bins, weight=total, density=density, **options)
     kind: Any = torch.return_types.histogram
     return kind([as_entries(part) for part in found])
 
@@ -91,7 +71,7 @@ def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, d
 def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> Any:
     """The same in several dimensions; a point counts if all its coordinates are specified."""
     _check_edges(bins, "histogramdd()")
-    points, total = _points(input, weight, coordinates=True)
+    points, total = _left(input, weight, True)
     options = {} if range is None else {"range": range}
     hist, edges = torch.histogramdd(points, bins, weight=total, density=density, **options)
     kind: Any = torch.return_types.histogramdd

@@ -11,6 +11,7 @@ from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dim, positions_along
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged
+from maskgrad.semantics.extrema import amax
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
 from maskgrad.semantics.sorting import read, same, sorted_positions
@@ -36,16 +37,6 @@ def _median_position(input: Entries, dim: int, ignore_nan: bool) -> Tensor:
     return _at_rank(input, dim, rank)
 
 
-def _shared_by_equals(input: Entries, index: Tensor) -> Tensor:
-    """Entry ``index`` of a vector; ties share its gradient, as in torch's full medians."""
-    values = filled(input)
-    found = values.detach().gather(0, index)
-    equals = (input.mask & same(values.detach(), found)).to(values.dtype)
-    picked = (torch.where(equals != 0, values, 0) * (equals / equals.sum().clamp(min=1))).sum(0, keepdim=True)
-    # the exact value with the gradient of the mean of the ties; infinite ones have no rounding to correct
-    return torch.where(found.isfinite(), found + (picked - picked.detach()), picked)
-
-
 def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) -> Any:
     values, mask = input
     torch.median(torch.zeros(1, dtype=values.dtype, device=values.device))  # torch's own check of the dtype
@@ -60,9 +51,12 @@ def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) ->
         return Entries(torch.median(values), mask.any())
     flat = rearranged(input, lambda part: part.reshape(-1))
     index = _median_position(flat, 0, ignore_nan)
+    found = read(flat, 0, index)
     if not values.is_floating_point():
-        return Entries(read(flat, 0, index).squeeze(0), mask.any())
-    return Entries(_shared_by_equals(flat, index).squeeze(0), mask.any())
+        return Entries(found.squeeze(0), mask.any())
+    # ties share the gradient, as in torch's full medians
+    equal = Entries(flat.values, flat.mask & same(flat.values.detach(), found.detach()))
+    return Entries(amax(equal).values, mask.any())
 
 
 def _pair(

@@ -36,12 +36,6 @@ def read(input: Entries, dim: int, index: Tensor) -> Tensor:
 def sorted_positions(input: Entries, dim: int, descending: bool = False) -> Tensor:
     """The permutation that sorts, stably: specified entries by value, then the others."""
     values, mask = input
-    # one sort, unless a specified entry equals the filler, as one of few Booleans or bytes probably does
-    if values.dtype not in (torch.bool, torch.uint8, torch.int8) and can_read(values, mask):
-        last = torch.where(mask, values.detach(), extreme(values.dtype, not descending))
-        order = torch.sort(last, dim=dim, descending=descending, stable=True).indices
-        if torch.equal(mask.gather(dim, order), leading(mask, dim)):
-            return order
     safe = torch.where(mask, values.detach(), filler_as(values.dtype, 0))
     by_value = torch.sort(safe, dim=dim, descending=descending, stable=True).indices
     # stable too: among the specified entries the order of the values is kept

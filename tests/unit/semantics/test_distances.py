@@ -61,13 +61,9 @@ def test_cdist(p: float, mode: str | None, garbage: float) -> None:
     assert_agrees(found, rows, (p_x.double() @ p_y.double().T) > 0, [x, y], [p_x, p_y])
 
 
-def test_cdist_of_many_rows_uses_products() -> None:
-    (x, p_x), (y, p_y) = random(30, 3), random(4, 3)
-    products = torch.cdist(mg.masked(x, p_x), mg.masked(y, p_y))
-    direct = torch.cdist(mg.masked(x, p_x), mg.masked(y, p_y), 2.0, "donot_use_mm_for_euclid_dist")
-    assert torch.equal(products.mask, direct.mask)
-    torch.testing.assert_close(products.filled(0), direct.filled(0), atol=1e-7, rtol=1e-7)
-    same = torch.cdist(mg.masked(x, p_x), mg.masked(x, p_x))
+def test_rows_with_themselves_have_finite_gradients() -> None:
+    x, known = random(30, 3)
+    same = torch.cdist(mg.masked(x, known), mg.masked(x, known))
     assert torch.autograd.grad(same.filled(0).sum(), x)[0].isfinite().all()
 
 
