@@ -21,9 +21,11 @@ _ELSEWHERE = {
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
     ),
     "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
-    "semantics/linear_algebra.py": "tests/unit/semantics/test_linear_algebra.py tests/unit/semantics/test_chains.py",
+    "semantics/contractions.py": (
+        "tests/unit/semantics/test_contractions.py tests/unit/semantics/test_linear_algebra.py "
+        "tests/unit/semantics/test_chains.py"
+    ),
     "semantics/losses/": "tests/unit/semantics/losses",
-    "semantics/max_pooling.py": "tests/unit/semantics/test_pooling.py",
     "semantics/own_sizes.py": "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py",
     "semantics/scattering.py": "tests/unit/semantics/test_accumulation.py tests/unit/semantics/test_indexing.py",
     "semantics/stored/": _STORED,
