@@ -38,14 +38,7 @@ NARROWED = {
 
 
 def as_autocast(name: str, body: Callable[..., Any], operands: Any, stored: bool) -> Callable[..., Any]:
-    """Wrap the rule of the operation ``name`` to run in the precision that PyTorch's autocast uses for these operands.
-
-    Args:
-        name: name of the operation.
-        body: its rule for these operands.
-        operands: all operands.
-        stored: whether the rule is for stored entries.
-    """
+    """Wrap the rule of ``name`` (``stored``: on stored entries) to run in the precision of PyTorch's autocast."""
     device, name = _device(operands), name.removeprefix("nn.functional.")
     if name in FLOAT32.get(device, ()):
         dtype = torch.float32

@@ -7,7 +7,7 @@ has no variance, and updates the running mean only. In evaluation the operation 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -163,32 +163,22 @@ def _with_reserve(given: Arguments) -> tuple[Entries, ...]:
     return *result, Entries(nothing.to(torch.uint8), nothing)
 
 
-PYTHON = Arguments._fields
-NATIVE = [
-    "input",
-    "weight",
-    "bias",
-    "running_mean",
-    "running_var",
-    "training",
-    "momentum",
-    "eps",
-    "cudnn_enabled",
-]
-UPDATING = [name for name in NATIVE if name != "training"]
+PYTHON = " ".join(Arguments._fields)
+NATIVE = "input weight bias running_mean running_var training momentum eps cudnn_enabled"
+UPDATING = NATIVE.replace(" training", "")
 
 
 def _record(
     name: str,
     rule: Callable[[Arguments], Any],
-    orders: dict[Any, Sequence[str]],
+    orders: dict[Any, str],
     training: bool = False,
     padded: str = "",
 ) -> Operation:
     """The record of functions, each with the order in which it takes its arguments."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        found = {"training": training, **paired(orders[function], args), **kwargs}
+        found = {"training": training, **paired(orders[function].split(), args), **kwargs}
         found.pop("cudnn_enabled", None)
         if "use_input_stats" in found:  # its name in instance norms
             found["training"] = found.pop("use_input_stats")

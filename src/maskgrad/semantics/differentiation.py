@@ -90,21 +90,9 @@ def backward(
     torch.autograd.backward(sent, seeds, retain_graph, create_graph, inputs=leaves, **options)
 
 
-OPERATIONS = (
-    record(
-        "autograd.grad",
-        "differentiation",
-        grad,
-        "that of each input",
-        "of second order, if asked",
-        functions=(torch.autograd.grad,),
-    ),
-    record(
-        "autograd.backward",
-        "differentiation",
-        backward,
-        "none",
-        "accumulated",
-        functions=(torch.autograd.backward,),
-    ),
+RULES = ((grad, "that of each input", "of second order, if asked"), (backward, "none", "accumulated"))
+OPERATIONS = tuple(
+    record(f"autograd.{rule.__name__}", "differentiation", rule, *words, functions=(function,))
+    for rule, *words in RULES
+    if (function := getattr(torch.autograd, rule.__name__))
 )

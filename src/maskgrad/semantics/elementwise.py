@@ -38,12 +38,7 @@ GRADIENT = "zero at unspecified entries"
 
 
 def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]:
-    """The rule of the family: make the operands safe, apply the called function.
-
-    Args:
-        filler: the scalar that replaces masked values; None if nothing needs to be replaced.
-        looks: the function refuses some values, so it must never see masked values.
-    """
+    """The rule of the family; ``filler`` None: nothing is replaced; ``looks``: the function refuses some values."""
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mask = intersection(args)
@@ -163,30 +158,11 @@ NEEDS_NO_FILLING = """
 """
 
 #: Python's operator for each operation; their reflected and in-place forms follow from the name.
-OPERATORS = {
-    "add": "add",
-    "sub": "sub",
-    "mul": "mul",
-    "div": "truediv",
-    "floor_divide": "floordiv",
-    "remainder": "mod",
-    "pow": "pow",
-    "bitwise_and": "and",
-    "bitwise_or": "or",
-    "bitwise_xor": "xor",
-    "bitwise_left_shift": "lshift",
+OPERATORS = {name: name for name in ("add", "sub", "mul", "pow", "eq", "ne", "lt", "le", "gt", "ge", "neg", "abs")} | {
+    "div": "truediv", "floor_divide": "floordiv", "remainder": "mod", "positive": "pos", "bitwise_and": "and",
+    "bitwise_or": "or", "bitwise_xor": "xor", "bitwise_not": "invert", "bitwise_left_shift": "lshift",
     "bitwise_right_shift": "rshift",
-    "bitwise_not": "invert",
-    "eq": "eq",
-    "ne": "ne",
-    "lt": "lt",
-    "le": "le",
-    "gt": "gt",
-    "ge": "ge",
-    "neg": "neg",
-    "positive": "pos",
-    "abs": "abs",
-}
+}  # fmt: skip
 
 
 def _row(spellings: str, filler: float | None) -> Operation:

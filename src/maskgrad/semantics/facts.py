@@ -66,10 +66,7 @@ class Operation:
 def functions_named(
     names: str, extra: tuple[Any, ...] = (), namespaces: tuple[Any, ...] = NAMESPACES
 ) -> tuple[tuple[Callable[..., Any], ...], tuple[Callable[..., Any], ...]]:
-    """Every spelling of an operation: ``"acos arccos"`` gives its functions and in-place forms.
-
-    Operators (``operator.add``) count as spellings: export traces them as such.
-    """
+    """Every spelling of ``"acos arccos"`` as functions, operators included, and in-place forms."""
     found: dict[Any, None] = {}
     in_place: dict[Any, None] = {}
     for name in names.split():
@@ -92,17 +89,10 @@ def record(
     namespaces: tuple[Any, ...] = NAMESPACES,
     **facts: Any,
 ) -> Operation:
-    """A record, with all names in torch: functions, methods, and in-place forms.
+    """A record, with all names in torch: functions (and ``extra`` ones), methods, and in-place forms.
 
-    Args:
-        names: torch's names; the first is that of the record, and may begin with ``nn.functional.``.
-        family: see :class:`Operation`, as for pattern and gradient.
-        rule: has torch's signature, see :func:`~maskgrad.semantics.signatures.named`; or is a body itself.
-        pattern: which entries of the result are specified.
-        gradient: the gradient of the operands.
-        extra: functions with other names.
-        namespaces: where to look for functions.
-        facts: other fields; also functions, in_place and methods if they are not derived from the names.
+    The first of ``names`` is that of the record, and may begin with ``nn.functional.``; a ``rule`` has torch's
+    signature or is a body; ``facts`` are other fields of :class:`Operation`, or replace what follows from the names.
     """
     functions, in_place = functions_named(names.replace("nn.functional.", ""), extra, namespaces)
     methods = tuple([n for n in names.split() if not n.endswith("_") and callable(getattr(Tensor, n, None))])

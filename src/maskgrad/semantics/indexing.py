@@ -40,16 +40,8 @@ class _Unspecified:
 UNSPECIFIED = _Unspecified()
 #: Types of what is no value to write, and the operations that could be given one.
 NO_VALUES = (type(None), _Unspecified)
-WRITING = {
-    "where",
-    "masked_fill",
-    "fill",
-    "index_fill",
-    "index_put",
-    "index_copy",
-    "put",
-    "masked_scatter",
-    "scatter",
+WRITING = {"where", "masked_fill", "fill", "put", "scatter", "masked_scatter"} | {
+    f"index_{name}" for name in ("fill", "put", "copy")
 }
 #: The names of their arguments with values.
 VALUES = {"input", "other", "self", "source", "src", "value", "values"}
@@ -120,10 +112,7 @@ def getitem(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 def _known_positions(
     shape: torch.Size, parts: tuple[Any, ...], index: tuple[Any, ...], device: torch.device
 ) -> Tensor:
-    """Mask of the positions in ``index`` that are specified; size 1 in dimensions that are read completely.
-
-    Masked positions point to an extra slice of False, appended to Booleans.
-    """
+    """Which positions in ``index`` are specified, of size 1 in dimensions that are read completely."""
     taken = [_dims_taken(part) for part in index]
     passed, dim = len(shape) - sum(taken), 0
     sizes, at, read = [1] * len(shape), [], []

@@ -93,10 +93,7 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 def _neighbours(
     sample: Callable[[Tensor, Tensor], Tensor], holes: Tensor, places: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Masks of results whose weighted neighbours are specified, (N, C, *results), and of missing derivatives.
-
-    The derivative by a coordinate uses both sides along its dimension, with any weights: (N, *results, rank).
-    """
+    """Masks of results whose weighted neighbours are specified, and of derivatives that lack one on either side."""
     missing = _unequal(holes, places.dtype)
     # the coordinates of halves are so coarse that PyTorch's own arithmetic decides the pixel
     tolerance = 0 if places.dtype in HALVES else _tolerance(missing)
@@ -110,20 +107,15 @@ def _neighbours(
 
 PATTERN = "specified where all neighbours of non-zero weight are"
 AT_PLACES = "specified where the point and all neighbours of non-zero weight are"
-OF_ROWS = "specified where the row of the transformation is"
 GRADIENT = "torch's, at the specified entries"
+ROWS = "specified where the row of the transformation is", GRADIENT
 # The old names call the new one, which is dispatched.
 INTERPOLATE = "nn.functional.interpolate upsample upsample_nearest upsample_bilinear"
 
 OPERATIONS = (
     record(INTERPOLATE, "interpolation", interpolate, PATTERN, GRADIENT, padded="mask"),
     record(
-        "nn.functional.affine_grid",
-        "interpolation",
-        affine_grid,
-        OF_ROWS,
-        GRADIENT,
-        extra=(torch.affine_grid_generator,),
+        "nn.functional.affine_grid", "interpolation", affine_grid, *ROWS, extra=(torch.affine_grid_generator,)
     ),
     *(
         record(name, "interpolation", grid_sample, AT_PLACES, GRADIENT)

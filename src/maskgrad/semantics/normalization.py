@@ -6,7 +6,6 @@ of one entry gives what PyTorch gives on a group of one entry. Half precision is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +15,6 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.smallest import is_one, smallest
-from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widened
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.norms import vector_norm
@@ -64,10 +62,7 @@ def affine(
     shape: Sequence[int],
     dtype: torch.dtype,
 ) -> Entries:
-    """``values * weight + bias`` with parameters broadcast to ``shape``, rounded once, to ``dtype``.
-
-    ``values`` were 0 where unspecified, and have been multiplied by ``scale``.
-    """
+    """``values * weight + bias``, rounded once, to ``dtype``; ``values`` were 0 where unspecified, times ``scale``."""
     mask = parameters_mask(mask, shape, weight, bias)
     if weight is not None:
         weight = filled(weight, 1).to(values.dtype).reshape(shape)
@@ -83,16 +78,10 @@ def without_rows(values: Tensor) -> Tensor:
     return values.new_empty((0, *values.shape[1:])) if values.ndim else values
 
 
-def complete_or_empty(mask: Tensor, dims: Sequence[int]) -> bool:
-    """Whether no group has a gap, as in padded sentences, so PyTorch's own kernels suffice; False if a check costs."""
+def repeats(mask: Tensor, dims: Sequence[int]) -> bool:
+    """Whether groups are known to be complete or empty, as rows of padded sentences: PyTorch's own kernels suffice."""
     few = smallest(mask)
-    if all(is_one(few.shape[d]) for d in dims):
-        return True
-    if not can_read(mask):
-        return False
-    count = kernels.masked_count(mask, tuple(dims), False)
-    size = math.prod(mask.shape[d] for d in dims)
-    return size == 0 or not (count % size).any()
+    return all(is_one(few.shape[d]) for d in dims)
 
 
 def _last(input: Entries, normalized_shape: Sequence[int]) -> tuple[int, ...]:
@@ -112,7 +101,7 @@ def layer_norm(
     plain = filled(weight, 1), filled(bias, 1)
     dtype = F.layer_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, *plain, eps).dtype
     dims = _last(x, normalized_shape)
-    if eps > 0 and complete_or_empty(x.mask, dims):
+    if eps > 0 and repeats(x.mask, dims):
         values = F.layer_norm(fill(x, x.mask, 0), normalized_shape, *plain, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     parts = standardize(x, dims, eps)
@@ -144,7 +133,7 @@ def rms_norm(
     safe_weight = filled(weight, 1)
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
-    if complete_or_empty(x.mask, dims):  # a vector of ones has a finite derivative for every eps
+    if repeats(x.mask, dims):  # a vector of ones has a finite derivative for every eps
         values = F.rms_norm(fill(x, x.mask, 1), normalized_shape, safe_weight, eps)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
@@ -181,10 +170,6 @@ def group_norm(
     F._verify_batch_size(  # type: ignore[attr-defined]
         [shape[0] * shape[1] // num_groups, num_groups, *shape[2:]]
     )
-    split = x.mask.unflatten(1, (num_groups, -1))
-    if eps > 0 and complete_or_empty(split, range(2, split.ndim)):
-        values = F.group_norm(fill(x, x.mask, 0), num_groups, *plain, eps)
-        return Entries(values, parameters_mask(x.mask, channels(values), weight, bias))
     return _grouped(x, num_groups, weight, bias, eps, dtype)[0]
 
 
@@ -215,19 +200,10 @@ def local_response_norm(
     input: Entries, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Entries:
     """Divide by the energy of the neighbouring channels; unspecified neighbours are like those beyond the border."""
-    values, mask = input
-    if values.ndim < 3 or values.numel() == 0:
-        return Entries(F.local_response_norm(values, size, alpha, beta, k), mask)
-    safe = torch.where(mask, values, 0)
-    rows = F.pad(
-        (safe * safe).reshape(values.shape[0], 1, values.shape[1], -1), (0, 0, size // 2, (size - 1) // 2)
-    )
-    if values.ndim == 3:
-        energy = F.avg_pool2d(rows, (size, 1), stride=1)
-    else:  # as PyTorch does: autocast computes this one in float32
-        energy = F.avg_pool3d(rows.unsqueeze(-1), (size, 1, 1), stride=1)
-    energy = energy.reshape(values.shape)
-    return Entries(safe / torch.where(mask, energy * alpha + k, 1).pow(beta), mask)
+    values = input.values
+    if values.ndim >= 3 and values.numel():
+        values = fill(input, input.mask, 0)
+    return Entries(F.local_response_norm(values, size, alpha, beta, k), input.mask)
 
 
 def normalize(input: Entries, p: float = 2.0, dim: Any = 1, eps: float = 1e-12) -> Entries:

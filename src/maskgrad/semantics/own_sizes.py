@@ -19,17 +19,7 @@ PADDED = "sequences must be padded at the end only, and this mask has holes"
 def own_sizes(
     name: str, remedy: str, mask: Tensor, dims: Sequence[int], alike: Sequence[int] = ()
 ) -> list[Tensor]:
-    """Return the sizes of the samples along ``dims``, which are kept with size 1; all other dimensions are the batch.
-
-    If values may be read, a mask with holes is refused. Otherwise a sample ends at its first hole.
-
-    Args:
-        name: name of the operation.
-        remedy: ends the message of the error.
-        mask: a mask of any shape.
-        dims: the dimensions along which samples are padded.
-        alike: dimensions along which the mask does not vary, kept with size 1.
-    """
+    """Sizes of the samples along ``dims``, kept with size 1, as ``alike``; a mask with visible holes is refused."""
     few = smallest(mask)
     whole = few.all(tuple(alike), keepdim=True) if alike else few
     whole = whole.expand([mask.shape[d] if d in dims else size for d, size in enumerate(whole.shape)])

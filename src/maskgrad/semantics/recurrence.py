@@ -54,10 +54,7 @@ class Steps(NamedTuple):
 
 
 def steps_of(name: str, mask: Tensor) -> Steps:
-    """Read a mask (T, N, features); if values may be read, only padding at the end is allowed.
-
-    Otherwise a sequence with a gap ends at it, and its final state is unspecified.
-    """
+    """Read a mask (T, N, features) with padding at the end; a gap that cannot be seen ends its sequence."""
     few = smallest(mask)
     if few.shape[-1] == 1:  # steps are fully specified or fully masked
         whole = some = few.squeeze(-1).expand(mask.shape[:-1])

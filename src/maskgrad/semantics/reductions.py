@@ -18,15 +18,7 @@ from maskgrad import kernels
 from maskgrad.kernels.reductions import some
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dims
-from maskgrad.semantics.entries import (
-    Entries,
-    Operand,
-    filled,
-    filler_as,
-    mask_of,
-    rearranged,
-    values_of,
-)
+from maskgrad.semantics.entries import Entries, Operand, filled, filler_as, mask_of, rearranged, values_of
 from maskgrad.semantics.facts import Operation, functions_named, of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
 

@@ -38,10 +38,7 @@ def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> En
 
 
 def _running_extremum(input: Entries, dim: int, largest: bool) -> Any:
-    """Values and positions; entries under the mask never win, except at their own position.
-
-    A specified entry equal to the filler wins at its own position: torch reports the last of ties.
-    """
+    """Values and positions; a filler wins at its own position only, as torch reports the last of ties."""
     filled = fill(input, input.mask, lowest(input.values.dtype, largest))
     found = torch.cummax(filled, dim) if largest else torch.cummin(filled, dim)
     kind: Any = type(found)
@@ -75,7 +72,7 @@ def logcumsumexp(input: Entries, dim: int) -> Entries:
         (left, begun), (right, here) = (
             [part.narrow(dim, start, rest) for part in (total, present)] for start in (0, step)
         )
-        added = torch.logaddexp(*(torch.where(begun & here, part, 0) for part in (left, right)))
+        added = torch.stack([torch.where(begun & here, part, 0) for part in (left, right)]).logsumexp(0)
         added = torch.where(begun & here, added, torch.where(here, right, left))
         total = torch.cat([total.narrow(dim, 0, step), added], dim)
         present = torch.cat([present.narrow(dim, 0, step), begun | here], dim)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from maskgrad.mode import TRACED, mode
 from maskgrad.semantics.stored.entries import is_masked, shape_of
 
 
@@ -20,19 +18,9 @@ def order_after(function: Callable[..., Any], rank: int, /, *args: Any, **kwargs
 
 def shape_after(function: Callable[..., Any], shape: torch.Size, /, *args: Any, **kwargs: Any) -> torch.Size:
     """The shape of a function's result for an operand of ``shape``; reads only the shape of other operands."""
-    plain = not kwargs and all(type(a) is int for a in args)
-    if plain and mode() not in TRACED:  # traced graphs do not read caches
-        return _remembered(function, shape, *args)
-    return _asked(function, shape, *args, **kwargs)
-
-
-def _asked(function: Callable[..., Any], shape: torch.Size, /, *args: Any, **kwargs: Any) -> torch.Size:
     model = torch.empty(shape, dtype=torch.bool, device="meta")
     if function is torch.Tensor.unflatten:  # written in Python, and not traceable by torch.compile
         function = torch.unflatten
     args = tuple([torch.empty(shape_of(a), device="meta") if is_masked(a) else a for a in args])
     found: torch.Size = function(model, *args, **kwargs).shape
     return found
-
-
-_remembered = functools.lru_cache(maxsize=1024)(_asked)

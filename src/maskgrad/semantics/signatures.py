@@ -18,10 +18,7 @@ BODY = ("function", "args", "kwargs")
 
 
 def named(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a body from a rule with torch's signature, for all names of the function.
-
-    If its first parameter is ``function``, it gets the called function, too. A body is returned unchanged.
-    """
+    """Make a body from a rule with torch's signature, perhaps after ``function``; a body is returned unchanged."""
     code = rule.__code__
     if code.co_varnames[: code.co_argcount] == BODY:
         return rule

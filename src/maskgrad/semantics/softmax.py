@@ -14,7 +14,7 @@ from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, converted
 from maskgrad.semantics.facts import of_rule, record
 from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.signatures import SYNONYMS, paired
+from maskgrad.semantics.signatures import bound
 
 PATTERN = "that of the input"
 GRADIENT = "torch's, over the specified entries"
@@ -60,14 +60,9 @@ def _with_dim(rule: Callable[..., Entries]) -> Callable[..., Entries]:
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) == 2 and not kwargs and args[1] is not None:
             return rule(*args)
-        named = {SYNONYMS.get(key, key): value for key, value in kwargs.items()}
+        names = "input dim _stacklevel dtype" if function is implicit else "input dim dtype"
+        named = bound(names, args, kwargs)
         level = named.pop("_stacklevel", 3)
-        named |= paired(("input", "dim"), args)
-        for extra in args[2:]:
-            if isinstance(extra, int):
-                level = extra
-            elif extra is not None:
-                named["dtype"] = extra
         if named.get("dim") is None and function is implicit:
             ndim = named["input"].mask.ndim
             named["dim"] = F._get_softmax_dim(name, ndim, level)  # type: ignore[attr-defined]
