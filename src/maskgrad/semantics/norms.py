@@ -33,7 +33,10 @@ def vector_norm(
     dims = as_dims(dim, values.ndim)
     if ord == -math.inf:  # the least magnitude: an inf under the mask could be taken for a specified one
         sizes = torch.where(mask, values if dtype is None else values.to(dtype), 1).abs()
-        return amin(Entries(sizes, mask), dims, keepdim)
+        # a NaN is returned without a gradient, as in torch
+        is_nan = sizes.isnan().any(dims, keepdim) if dims else sizes.isnan()
+        least = amin(Entries(torch.where(sizes.isnan(), 1, sizes), mask), dims, keepdim)
+        return Entries(torch.where(is_nan, torch.nan, least.values), least.mask)
     if dtype is not None:
         torch.linalg.vector_norm(values.new_empty(1), dtype=dtype)  # torch raises errors about the dtype
         values = values.to(dtype)
