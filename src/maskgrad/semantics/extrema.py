@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.mode import can_read
 from maskgrad.semantics.dimensions import as_dim, as_dims
 from maskgrad.semantics.entries import Entries, all_specified, filler_as, specified
 from maskgrad.semantics.entries import fill as fill_operand
@@ -60,6 +62,20 @@ def argmin(input: Entries, dim: int | None = None, keepdim: bool = False) -> Ent
     return _position(input, dim, keepdim, False)
 
 
+def shared_by_equals(input: Entries, found: Tensor) -> Tensor:
+    """``found``, whose gradient the entries equal to it share, NaN too."""
+    values, mask = input
+    equal = mask & same(values.detach(), found)
+    mean, _ = kernels.masked_mean(values, equal, tuple(range(values.ndim)), False)
+    # the exact value with the gradient of the mean; infinite ones have no rounding to correct
+    return torch.where(found.isfinite(), found + (mean - mean.detach()), mean)
+
+
+def same(a: Tensor, b: Tensor) -> Tensor:
+    """Equality in which NaN equals NaN."""
+    return (a == b) | ((a != a) & (b != b))
+
+
 def _extremum_or_pair(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], largest: bool
 ) -> Any:
@@ -73,7 +89,10 @@ def _extremum_or_pair(
     arguments = paired(("input", "dim", "keepdim"), args) | kwargs
     input, dim = arguments["input"], arguments.get("dim")
     if dim is None:
-        return _extremum(input, None, False, largest)
+        best = _extremum(input, None, False, largest)
+        if not best.values.is_floating_point() or (can_read(best.values) and not best.values.isnan()):
+            return best
+        return Entries(shared_by_equals(input, best.values.detach()), best.mask)  # unlike amax, by NaN too
     keepdim = arguments.get("keepdim", False)
     kind: Any = torch.return_types.max if largest else torch.return_types.min
     if input.values.ndim == 0:

@@ -11,10 +11,10 @@ from maskgrad import kernels
 from maskgrad.kernels.smallest import any_of
 from maskgrad.semantics.dimensions import as_dim, positions_along
 from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged
-from maskgrad.semantics.extrema import amax
+from maskgrad.semantics.extrema import shared_by_equals
 from maskgrad.semantics.facts import of_rule
 from maskgrad.semantics.numbers import REDUCED, Number
-from maskgrad.semantics.sorting import read, same, sorted_positions
+from maskgrad.semantics.sorting import read, sorted_positions
 from maskgrad.versions import is_before, release
 
 PATTERN = "specified where at least one entry was"
@@ -55,8 +55,7 @@ def _median(input: Entries, dim: int | None, keepdim: bool, ignore_nan: bool) ->
     if not values.is_floating_point():
         return Entries(found.squeeze(0), mask.any())
     # ties share the gradient, as in torch's full medians
-    equal = Entries(flat.values, flat.mask & same(flat.values.detach(), found.detach()))
-    return Entries(amax(equal).values, mask.any())
+    return Entries(shared_by_equals(flat, found.squeeze(0).detach()), mask.any())
 
 
 def _pair(

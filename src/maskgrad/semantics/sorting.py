@@ -73,11 +73,6 @@ def extreme(dtype: torch.dtype, largest: bool) -> float | int | bool:
     return lowest(dtype, not largest)
 
 
-def same(a: Tensor, b: Tensor) -> Tensor:
-    """Equality in which NaN equals NaN."""
-    return (a == b) | ((a != a) & (b != b))
-
-
 def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k largest or smallest specified entries; the last are unspecified where there are fewer than k."""
     values, mask = input

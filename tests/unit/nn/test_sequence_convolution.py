@@ -24,7 +24,6 @@ TRANSPOSED: list[dict[str, Any]] = [
     {}, {"stride": 2}, {"stride": 3, "padding": 1, "output_padding": 2}, {"dilation": 2, "padding": 2},
     {"groups": 2, "stride": 4, "output_padding": 3}, {"padding": 3}, {"padding": 3, "stride": 2},
 ]  # fmt: skip
-MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 def batch(
