@@ -22,7 +22,6 @@ from maskgrad.semantics.normalization import (
     Parameter,
     affine,
     channels,
-    is_masked,
     parameters_mask,
     standardize,
     without_rows,
@@ -115,7 +114,8 @@ def batch_norm(given: Arguments) -> Entries:
     x = as_entries(given.input)
     if given.training:
         F._verify_batch_size(list(x.values.shape))  # type: ignore[attr-defined]
-        if isinstance(given.input, Entries) and not is_masked(*given.parameters) and is_complete(x.mask):
+        plain = not any(isinstance(parameter, Entries) for parameter in given.parameters)
+        if isinstance(given.input, Entries) and plain and is_complete(x.mask):
             return Entries(F.batch_norm(x.values, *given.safe(True)), x.mask)
     return normalize_batch(given)[0]
 

@@ -48,11 +48,6 @@ def parameters_mask(mask: Tensor, shape: Sequence[int], *parameters: Parameter) 
     return mask
 
 
-def is_masked(*parameters: Parameter) -> bool:
-    """Return whether a parameter has masked entries, where not even an infinite scale may reach other gradients."""
-    return any(isinstance(parameter, Entries) for parameter in parameters)
-
-
 def affine(
     values: Tensor,
     scale: Tensor,

@@ -22,10 +22,9 @@ from maskgrad.semantics.entries import (
     filled,
     intersection,
     mask_of,
-    rearranged,
     values_of,
 )
-from maskgrad.semantics.losses.cross_entropy import BINARY, class_dim, read_labels
+from maskgrad.semantics.losses.cross_entropy import BINARY, class_dim, read_labels, reshaped
 from maskgrad.semantics.losses.reduction import loss_record, reduce_loss
 from maskgrad.semantics.losses.regression import each_position, pointwise
 from maskgrad.semantics.reductions import mean
@@ -51,7 +50,7 @@ def multi_margin_loss(
     values, labels = values_of(input), values_of(target)
     if values.ndim not in (1, 2) or not values.shape[-1] or labels.numel() != values.shape[:-1].numel():
         F.multi_margin_loss(values.detach(), torch.zeros_like(labels))  # PyTorch raises the errors
-    labelled = read_labels(input, _like(target, values.shape[:-1]), weight, NONE_IGNORED)
+    labelled = read_labels(input, reshaped(target, values.shape[:-1]), weight, NONE_IGNORED)
     dim = class_dim(values.ndim)
     mask = mask_of(input) & labelled.counted.unsqueeze(dim)
     x = torch.where(mask, values, 0)
@@ -68,12 +67,7 @@ def multi_margin_loss(
 
 def _at_least_one_class(input: Operand) -> Operand:
     """PyTorch accepts a scalar as a sample of one class."""
-    return _like(input, torch.Size([1])) if values_of(input).ndim == 0 else input
-
-
-def _like(target: Operand, shape: torch.Size) -> Operand:
-    """The operand in another shape: PyTorch takes a single label with or without its dimension."""
-    return rearranged(target, lambda part: part.reshape(shape))  # type: ignore[no-any-return]
+    return reshaped(input, torch.Size([1])) if values_of(input).ndim == 0 else input
 
 
 def multilabel_margin_loss(input: Operand, target: Operand, reduction: str) -> Operand:
