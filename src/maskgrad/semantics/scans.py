@@ -72,8 +72,11 @@ def logcumsumexp(input: Entries, dim: int) -> Entries:
         (left, begun), (right, here) = (
             [part.narrow(dim, start, rest) for part in (total, present)] for start in (0, step)
         )
-        added = torch.stack([torch.where(begun & here, part, 0) for part in (left, right)]).logsumexp(0)
-        added = torch.where(begun & here, added, torch.where(here, right, left))
+        # beside an infinite total the other counts for nothing, and its gradient is 0
+        infinite = begun & (left == torch.inf) & ~right.isnan()
+        both = begun & here & ~infinite & ~((right == torch.inf) & ~left.isnan())
+        added = torch.stack([torch.where(both, part, 0) for part in (left, right)]).logsumexp(0)
+        added = torch.where(both, added, torch.where(here & ~infinite, right, left))
         total = torch.cat([total.narrow(dim, 0, step), added], dim)
         present = torch.cat([present.narrow(dim, 0, step), begun | here], dim)
         step *= 2
