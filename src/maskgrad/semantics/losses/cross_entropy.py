@@ -238,7 +238,7 @@ def linear_cross_entropy(
     shape = (*values_of(input).shape[:-1], *values_of(linear_weight).shape[:-1])
     if mode() == "eager":  # torch raises the errors
         named = {"linear_bias": linear_bias, "weight": weight}
-        shown = {k: None if x is None else values_of(x).to("meta") for k, x in named.items()}
+        shown: dict[str, Any] = {k: None if x is None else values_of(x).to("meta") for k, x in named.items()}
         operands = (values_of(x).to("meta") for x in (input, linear_weight, target))
         F.linear_cross_entropy(*operands, **shown, reduction="none")
     labelled = values_of(target).shape != shape
