@@ -71,8 +71,7 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
 
     Raises:
         TypeError: a sequence is not a tensor, or their dtypes differ.
-        ValueError: there are no sequences.
-        RuntimeError: their features or devices differ.
+        ValueError: there are no sequences, or their features or devices differ.
 
     Dense equivalent: ``torch.nn.utils.rnn.pad_sequence(sequences, batch_first=True)``.
 
@@ -105,6 +104,11 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
         if part.dtype != parts[0].dtype:
             raise TypeError(
                 f"sequences must have one dtype, found {parts[0].dtype} and, at {i}, {part.dtype}; use .to(dtype)"
+            )
+        if part.shape[1:] != parts[0].shape[1:] or part.device != parts[0].device:
+            raise ValueError(
+                f"sequences must have the same features and device, found {tuple(parts[0].shape[1:])} on "
+                f"{parts[0].device} and, at {i}, {tuple(part.shape[1:])} on {part.device}"
             )
     lengths = [part.shape[0] for part in parts]
     offsets = torch.tensor([0, *lengths], device=parts[0].device).cumsum(0)

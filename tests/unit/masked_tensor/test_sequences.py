@@ -78,8 +78,10 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
                                   "0-d tensor at 1"),
     "sequences of two dtypes": (lambda: mg.from_sequences([torch.ones(1), torch.ones(1).long()]), TypeError,
                                 r"one dtype.*at 1.*\.to\(dtype\)"),
-    "sequences of other features": (lambda: mg.from_sequences([torch.ones(1, 2), torch.ones(1, 3)]), RuntimeError,
-                                    "Sizes of tensors must match"),
+    "sequences of other features": (lambda: mg.from_sequences([torch.ones(1, 2), torch.ones(1, 3)]), ValueError,
+                                    r"same features.*\(2,\).*\(3,\)"),
+    "sequences of two devices": (lambda: mg.from_sequences([torch.ones(1), torch.ones(1, device="meta")]), ValueError,
+                                 "same features and device"),
     "sequences in another layout": (lambda: mg.from_sequences([torch.ones(1)], layout=torch.sparse_coo), ValueError,
                                     "torch.strided or torch.jagged"),
     "values in a list": (lambda: mg.from_offsets([1.0], torch.tensor([0, 1])), TypeError, "values must be"),  # type: ignore[arg-type]
