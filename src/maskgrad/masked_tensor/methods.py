@@ -90,10 +90,7 @@ def _is_foreign(other: Any) -> bool:
 
 
 def _converted(other: Any) -> Any:
-    """Convert a NumPy array to a tensor that shares its memory, with its mask if any; keep scalars.
-
-    For anything else NotImplemented: Python then calls its own operator with the MaskedTensor.
-    """
+    """Convert a NumPy array, which shares its memory; for what is no operand NotImplemented, as Python asks."""
     package = type(other).__module__.partition(".")[0]
     if package == "numpy":
         if hasattr(other, "mask"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,12 +84,13 @@ def from_sequences(sequences: Iterable[Tensor], *, layout: torch.layout = torch.
     """
     notice_packages()
     check_layout(layout)
-    if _ndim(sequences) == 1:
+    if not isinstance(sequences, Iterable) or isinstance(sequences, (str, Mapping)) or _ndim(sequences) == 1:
+        remedy = "[sequence]" if _ndim(sequences) == 1 else "[torch.tensor([1., 2.]), torch.tensor([3.])]"
         raise TypeError(
-            "sequences must be a list of tensors, found a 1-d tensor; write mg.from_sequences([sequence])"
+            f"sequences must be a list of tensors (length, *features), found {_found(sequences)}; write "
+            f"mg.from_sequences({remedy})"
         )
-    is_list = isinstance(sequences, Iterable) and not isinstance(sequences, (str, Mapping))
-    parts: list[Any] = list(sequences) if is_list and _ndim(sequences) != 0 else [sequences]
+    parts = list(sequences)
     if not parts:
         raise ValueError(
             "sequences must not be empty, as features and dtype would be unknown; use mg.from_offsets"

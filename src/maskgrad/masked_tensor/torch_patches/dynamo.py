@@ -78,13 +78,9 @@ def _find_in_tuples(flatten: Any, variables: Any) -> list[Any]:
 
 
 def _check_file(check: Any, filename: Any, is_inlined_call: bool = False) -> Any:
-    """Begin no graph in a frame of this package; graphs of callers may still include them.
-
-    After a graph break in a caller, our functions are called from plain Python. Dynamo would compile each frame
-    separately, and reuse the graph of ``Tensor.sub`` for ``Tensor.add``: it has no guards on methods of Tensor
-    (https://github.com/pytorch/pytorch/issues/197811). A function of ours that is compiled explicitly is traced into a
-    frame of Dynamo's own, as those of torch.
-    """
+    """Begin no graph in a frame of this package; graphs of callers may still include them."""
+    # Behind a broken graph Dynamo would compile each of our frames, and reuse that of Tensor.sub for Tensor.add:
+    # it has no guards on methods of Tensor (https://github.com/pytorch/pytorch/issues/197811).
     if not is_inlined_call and str(filename).replace("\\", "/").startswith(_OURS):
         return _dynamo("trace_rules").SkipResult(True, "frames of maskgrad are not compiled separately")
     return check(filename, is_inlined_call)
