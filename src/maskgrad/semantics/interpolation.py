@@ -26,6 +26,8 @@ from maskgrad.semantics.signatures import bound, paired
 
 #: Units in the last place of a coordinate up to which a difference is rounding.
 ROUNDINGS = 8
+#: In double precision: what a weight of 0 may become, and a part of a pixel, whose square still weighs more (bicubic).
+WEIGHTLESS, STEP = 1e-12, 2e-6
 GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -81,7 +83,8 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
     if isinstance(input, Entries):
         holes = ~input.mask
         holes = holes[:, :1] if holes.shape[1] > 1 and input.mask.stride(1) == 0 else holes
-        seen, torn = _neighbours(lambda x, at: function(x, at, **given), holes, places.detach())
+        corners = bool(given.get("align_corners"))
+        seen, torn = _neighbours(lambda x, at: function(x, at, **given), holes, places.detach(), corners)
         places = torch.where(torn, places.detach(), places)
     result = function(safe(input), places, **given)
     known = seen.to(result.device).expand(result.shape)
@@ -91,16 +94,27 @@ def grid_sample(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def _neighbours(
-    sample: Callable[[Tensor, Tensor], Tensor], holes: Tensor, places: Tensor
+    sample: Callable[[Tensor, Tensor], Tensor], holes: Tensor, places: Tensor, align_corners: bool
 ) -> tuple[Tensor, Tensor]:
     """Masks of results whose weighted neighbours are specified, and of derivatives that lack one on either side."""
-    missing = _unequal(holes, places.dtype)
-    # the coordinates of halves are so coarse that PyTorch's own arithmetic decides the pixel
-    tolerance = 0 if places.dtype in HALVES else _tolerance(missing)
-    seen = sample(missing, places).abs() <= tolerance
-    steps = torch.eye(places.shape[-1], dtype=places.dtype, device=places.device)
-    steps = steps * (4 * _tolerance(missing) / max(min(missing.shape[2:]), 1))
-    torn = [(seen & (sample(missing, places + step).abs() > tolerance)).any(1) for step in (*steps, *-steps)]
+    lengths = places.new_tensor(
+        holes.shape[:1:-1], dtype=torch.float64
+    )  # coordinates come in the opposite order
+    span = (lengths - 1).clamp(min=1) if align_corners else lengths
+    zero = 0.0 if align_corners else 0.5
+    if (
+        places.dtype in HALVES
+    ):  # whose coordinates are so coarse that PyTorch's own arithmetic decides the pixel
+        at, missing, tolerance = places, _unequal(holes, places.dtype), 0.0
+        part = _tolerance(missing)
+    else:
+        pixels = (places.double() + 1) * span / 2 - zero
+        on_pixel = (pixels - pixels.round()).abs() <= ROUNDINGS * torch.finfo(places.dtype).eps * lengths
+        at = (torch.where(on_pixel, pixels.round(), pixels) + zero) * 2 / span - 1
+        missing, tolerance, part = _unequal(holes, torch.float64), WEIGHTLESS, STEP
+    seen = sample(missing, at).abs() <= tolerance
+    steps = torch.diag(part * 2 / span).to(at.dtype)
+    torn = [(seen & (sample(missing, at + step).abs() > tolerance)).any(1) for step in (*steps, *-steps)]
     one_side, other = torch.stack(torn, -1).chunk(2, -1)
     return seen, one_side | other
 

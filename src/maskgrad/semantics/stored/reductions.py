@@ -250,7 +250,8 @@ def _normalize(input: StoredEntries, p: float = 2.0, dim: Any = 1, eps: float = 
     """Divide by the p-norm of the entries, or by ``eps`` if that is larger."""
 
     def run(entries: Tensor, groups: Groups) -> Tensor:
-        norms = kernels.segment_norm(entries, groups, float(p)).to(entries.dtype).clamp_min(eps)
+        real = entries.dtype.to_real() if entries.is_complex() else entries.dtype
+        norms = kernels.segment_norm(entries, groups, float(p)).to(real).clamp_min(eps)
         return (entries / kernels.segment_expand(norms, groups)).to(entries.dtype)
 
     return _within(input, dim, run)
