@@ -35,7 +35,7 @@ def _get_grad(self: MaskedTensor) -> MaskedTensor | None:
 
 
 def borrowed(pattern: Pattern) -> Pattern:
-    return pattern.for_other_values() if isinstance(pattern, BooleanPattern) else pattern
+    return BooleanPattern(pattern.shared_mask()) if isinstance(pattern, BooleanPattern) else pattern
 
 
 def _set_grad(self: MaskedTensor, grad: MaskedTensor | Tensor | None) -> None:

@@ -283,7 +283,8 @@ class MaskedTensor(Base):
         import copy
 
         tensors = tuple([copy.deepcopy(t, memo) for t in self._pattern.tensors()])
-        return MaskedTensor(copy.deepcopy(self._values, memo), self._pattern.rebuilt(tensors))
+        pattern = pattern_of_facts(self._pattern.facts(), tensors)
+        return MaskedTensor(copy.deepcopy(self._values, memo), pattern)
 
 
 def of_entries(values: Tensor, mask: Tensor) -> MaskedTensor:
@@ -329,11 +330,9 @@ def rebuild_stored(values: Tensor, facts: Any, tensors: Any) -> MaskedTensor:
         )
     pattern = pattern_of_facts(facts_of(facts), tuple(tensors))
     check_pattern(pattern, values)
-    if name == "sparse_coo":
-        pattern = pattern.rebuilt((tensors[0].to(torch.int64),))
-    elif name == "jagged":
-        pattern = pattern.rebuilt((*(t.to(torch.int64) for t in tensors[:2]), tensors[2]))
-    return MaskedTensor(values, pattern)
+    if name in ("sparse_coo", "jagged"):
+        tensors = [t if t.dtype is torch.bool else t.to(torch.int64) for t in tensors]
+    return MaskedTensor(values, pattern_of_facts(pattern.facts(), tuple(tensors)))
 
 
 def rebuild(values: Tensor, mask: Tensor) -> MaskedTensor:

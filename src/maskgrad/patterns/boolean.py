@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-from typing import Any
+import weakref
 
 import torch
 from torch import Tensor
-from torch.utils.weak import WeakIdRef
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from maskgrad.kernels.smallest import smallest
 from maskgrad.mode import TRACED, mode
@@ -39,39 +38,27 @@ class MaskStorage:
         copy_before_write: others read the same memory, and must not see writes.
         viewed: a view or an alias shares it.
         separate: a mask that was copied although the values were not: writes to it cannot be visible to all.
-        moves: number of copies so far.
         memory: the last copy, as one dimension.
     """
 
-    __slots__ = ("__weakref__", "copy_before_write", "memory", "moves", "separate", "viewed", "whole")
+    __slots__ = ("__weakref__", "copy_before_write", "memory", "separate", "viewed", "whole")
 
     def __init__(self, whole: Tensor, copy_before_write: bool = True, separate: bool = False) -> None:
         self.whole = whole
         self.copy_before_write = copy_before_write
         self.separate = separate
         self.viewed = False
-        self.moves = 0
         self.memory: Tensor | None = None
 
     def move(self, mask: Tensor) -> None:
         """Copy the memory of which ``mask`` is a part; views find it when they are read next."""
         whole = torch.empty(0, dtype=torch.bool, device=mask.device).set_(mask.untyped_storage())
         self.memory = whole.clone()
-        self.moves += 1
         self.copy_before_write = False
 
 
-#: The memory of user masks, while these exist, by id: half the time of a
-#: WeakTensorKeyDictionary, which makes a reference for each lookup.
-_OWNED: dict[int, tuple[WeakIdRef, MaskStorage]] = {}
-
-
-def _forget(
-    key: int, gone: WeakIdRef, owned: Any = _OWNED
-) -> None:  # a default, as the name ends before the process
-    entry = owned.get(key)
-    if entry is not None and entry[0] is gone:
-        del owned[key]
+#: The memory of user masks, while these exist. Weak, because it holds the mask, its key.
+_OWNED: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def own_storage(mask: Tensor, whole: Tensor) -> MaskStorage | None:
@@ -82,13 +69,14 @@ def own_storage(mask: Tensor, whole: Tensor) -> MaskStorage | None:
     if mode() in TRACED:
         return None
     base = mask._base if mask._is_view() else mask
-    key = id(base)
-    entry = _OWNED.get(key)
-    if entry is not None and entry[0]() is base and not entry[1].moves:
-        entry[1].copy_before_write = True
+    known = _OWNED.get(base)
+    first = None if known is None else known()
+    if known is not None and (first is None or first.memory is None):
+        if first is not None:
+            first.copy_before_write = True
         return MaskStorage(whole)
     found = MaskStorage(whole, copy_before_write=False)
-    _OWNED[key] = WeakIdRef(base, functools.partial(_forget, key)), found
+    _OWNED[base] = weakref.ref(found)
     return found
 
 
@@ -99,12 +87,14 @@ class BooleanPattern(Pattern):
     viewed, and have no storage of their own: the first write copies them, as other readers are unknown.
     """
 
-    __slots__ = ("_mask", "_moves", "_storage")
+    __slots__ = ("_mask", "_memory", "_storage")
+
+    layout = torch.strided
 
     def __init__(self, mask: Tensor, storage: MaskStorage | None = None) -> None:
         self._mask = mask
         self._storage = storage
-        self._moves = 0 if storage is None else storage.moves
+        self._memory = None if storage is None else storage.memory
 
     def of_view(self, mask: Tensor) -> BooleanPattern:
         """The pattern of a view of the values; ``mask`` is usually the same view of this mask."""
@@ -128,12 +118,10 @@ class BooleanPattern(Pattern):
     @property
     def current(self) -> Tensor:
         """The current mask, which later writes may change."""
-        storage = self._storage
-        if storage is not None and storage.moves != self._moves:
-            assert storage.memory is not None
-            m = self._mask
-            self._mask = storage.memory.as_strided(m.shape, m.stride(), m.storage_offset())
-            self._moves = storage.moves
+        memory = None if self._storage is None else self._storage.memory
+        if memory is not None and memory is not self._memory:
+            m, self._memory = self._mask, memory
+            self._mask = memory.as_strided(m.shape, m.stride(), m.storage_offset())
         return self._mask
 
     @property
@@ -159,15 +147,6 @@ class BooleanPattern(Pattern):
             self._storage.copy_before_write = True
         return self.current
 
-    def for_other_values(self) -> BooleanPattern:
-        """The same entries for other values: neither sees writes to the other."""
-        return BooleanPattern(self.shared_mask())
-
-    @property
-    def layout(self) -> torch.layout:
-        """The storage layout of the values that this pattern describes."""
-        return torch.strided
-
     def tensors(self) -> tuple[Tensor, ...]:
         """The mask."""
         return (self.shared_mask(),)
@@ -175,10 +154,6 @@ class BooleanPattern(Pattern):
     def facts(self) -> PatternFacts:
         """The layout only, as the mask has its own shape."""
         return PatternFacts("strided")
-
-    def rebuilt(self, tensors: tuple[Any, ...]) -> BooleanPattern:
-        """The pattern with another mask."""
-        return BooleanPattern(tensors[0])
 
     def __repr__(self) -> str:
         return f"BooleanPattern({self.current})"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -38,7 +36,7 @@ class CompressedPattern(StoredPattern):
     With a block size, lines and positions count blocks (height, width), of which every entry is specified.
     """
 
-    __slots__ = ("_layout", "blocksize", "pointers", "positions")
+    __slots__ = ("blocksize", "layout", "pointers", "positions")
 
     def __init__(
         self,
@@ -48,13 +46,8 @@ class CompressedPattern(StoredPattern):
         sizes: tuple[int, ...],
         blocksize: tuple[int, int] | None = None,
     ) -> None:
-        self._layout, self.pointers, self.positions = layout, pointers, positions
+        self.layout, self.pointers, self.positions = layout, pointers, positions
         self.sizes, self.blocksize = sizes, blocksize
-
-    @property
-    def layout(self) -> torch.layout:
-        """By rows or by columns, with or without blocks."""
-        return self._layout
 
     def tensors(self) -> tuple[Tensor, ...]:
         """Pointers and positions."""
@@ -62,24 +55,20 @@ class CompressedPattern(StoredPattern):
 
     def facts(self) -> PatternFacts:
         """Layout, sizes and block size."""
-        return PatternFacts(str(self._layout).removeprefix("torch."), self.sizes, self.blocksize)
-
-    def rebuilt(self, tensors: tuple[Any, ...]) -> CompressedPattern:
-        """The same facts with other index tensors."""
-        return CompressedPattern(self._layout, tensors[0], tensors[1], self.sizes, self.blocksize)
+        return PatternFacts(str(self.layout).removeprefix("torch."), self.sizes, self.blocksize)
 
     def transposed(self) -> CompressedPattern:
         """Rows and columns exchanged: the same memory, read the other way."""
         sizes = (*self.sizes[:-2], self.sizes[-1], self.sizes[-2])
         blocksize = None if self.blocksize is None else self.blocksize[::-1]
-        return CompressedPattern(TRANSPOSED[self._layout], self.pointers, self.positions, sizes, blocksize)
+        return CompressedPattern(TRANSPOSED[self.layout], self.pointers, self.positions, sizes, blocksize)
 
     def coordinates(self) -> Tensor:
         """Batch, row and column of each entry; block after block."""
         number = self.positions.shape[-1]
         lines = lines_of(self.pointers, number).reshape(-1)
         positions = self.positions.reshape(-1)
-        pair = (lines, positions) if self._layout in BY_ROW else (positions, lines)
+        pair = (lines, positions) if self.layout in BY_ROW else (positions, lines)
         batch: list[Tensor] = []
         if len(self.sizes) > 2:
             ranges = [torch.arange(size, device=positions.device) for size in self.sizes[:-2]]

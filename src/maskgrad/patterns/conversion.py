@@ -16,7 +16,7 @@ from maskgrad.patterns.boolean import BooleanPattern
 from maskgrad.patterns.compressed import BLOCKED, BY_ROW, TRANSPOSED, CompressedPattern
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern
 from maskgrad.patterns.pattern import Pattern, PatternFacts
-from maskgrad.patterns.stored import CoordinatePattern, StoredPattern, ravel_multi_index, unravel_index
+from maskgrad.patterns.stored import CoordinatePattern, StoredPattern, ravel_multi_index
 
 __all__ = ["BLOCKED", "LAYOUTS", "STORAGES", "Storage", "pattern_of_facts", "pattern_of_places"]
 
@@ -91,14 +91,44 @@ def _listed(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[Store
 def _compressed(
     coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout, blocksize: tuple[int, int] | None
 ) -> tuple[StoredPattern, Tensor]:
+    """Sort indices by batch, line, position and place in the block; count the blocks of each line."""
     if len(sizes) < 2:
         raise ValueError(
             f"layout {layout} needs at least 2 sparse dimensions, found shape {sizes}; use torch.sparse_coo"
         )
-    if blocksize is not None:
-        return _blocks(coordinates, sizes, layout, blocksize)
-    order, pointers, positions = _lines(coordinates, sizes, layout)
-    return CompressedPattern(layout, pointers, positions, sizes), order
+    height, width = blocksize or (1, 1)
+    if height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
+        raise ValueError(
+            f"blocksize must divide the last two sizes {sizes[-2:]}, found {blocksize}; "
+            "choose divisors, such as (1, 1)"
+        )
+    (*batch, row, column), shape = coordinates, sizes[:-2]
+    block, grid = (row // height, column // width), (sizes[-2] // height, sizes[-1] // width)
+    (line, position), (lines, most) = (block, grid) if layout in BY_ROW else (block[::-1], grid[::-1])
+    places = torch.stack([*batch, line, position, row % height, column % width])
+    keys, order = torch.sort(ravel_multi_index(places, (*shape, lines, most, height, width)))
+    counts = torch.unique_consecutive(keys // (height * width), return_counts=True)[1]
+    partial = counts != height * width
+    if bool(partial.any()):
+        first = order[counts.cumsum(0)[partial][0] - 1]
+        raise ValueError(
+            f"layout {layout} stores whole blocks, but {int(partial.sum())} blocks of size {blocksize} are specified "
+            f"only in part, the first at {tuple([int(index[first]) for index in (*batch, *block)])}; use smaller "
+            "blocks, or another layout"
+        )
+    stored, number = places[:, order[:: height * width]], math.prod(shape)
+    which = ravel_multi_index(stored[:-3], (*shape, lines))
+    pointers = torch.nn.functional.pad(
+        torch.bincount(which, minlength=number * lines).reshape(number, lines).cumsum(1), (1, 0)
+    )
+    totals = pointers[:, -1]
+    if number > 1 and bool((totals != totals[0]).any()):
+        raise ValueError(
+            f"layout {layout} stores the same number of entries for every matrix of a batch, found between "
+            f"{int(totals.min())} and {int(totals.max())}; use torch.sparse_coo"
+        )
+    positions = stored[-3].reshape(*shape, -1 if number else 0)
+    return CompressedPattern(layout, pointers.reshape(*shape, lines + 1), positions, sizes, blocksize), order
 
 
 def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[StoredPattern, Tensor]:
@@ -121,58 +151,6 @@ def _sequences(coordinates: Tensor, sizes: tuple[int, ...], *_: Any) -> tuple[St
             "use a Boolean mask"
         )
     return pattern, order
-
-
-def _lines(
-    coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort indices by batch, line and position; count them per line."""
-    *batch, row, column = coordinates
-    line, position = (row, column) if layout in BY_ROW else (column, row)
-    lines, width = (sizes[-2], sizes[-1]) if layout in BY_ROW else (sizes[-1], sizes[-2])
-    turned = (*sizes[:-2], lines, width)
-    order = torch.argsort(ravel_multi_index(torch.stack([*batch, line, position]), turned))
-    number = math.prod(sizes[:-2])
-    which = ravel_multi_index(torch.stack([*batch, line]), turned[:-1])
-    counts = torch.bincount(which, minlength=number * lines).reshape(number, lines)
-    pointers = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
-    totals = pointers[:, -1]
-    if number > 1 and bool((totals != totals[0]).any()):
-        raise ValueError(
-            f"layout {layout} stores the same number of entries for every matrix of a batch, found between "
-            f"{int(totals.min())} and {int(totals.max())}; use torch.sparse_coo"
-        )
-    shape = sizes[:-2]
-    return order, pointers.reshape(*shape, lines + 1), position[order].reshape(*shape, -1 if number else 0)
-
-
-def _blocks(
-    coordinates: Tensor, sizes: tuple[int, ...], layout: torch.layout, blocksize: tuple[int, int]
-) -> tuple[StoredPattern, Tensor]:
-    """Group indices by block; each block must be complete."""
-    height, width = blocksize
-    if height < 1 or width < 1 or sizes[-2] % height or sizes[-1] % width:
-        raise ValueError(
-            f"blocksize must divide the last two sizes {sizes[-2:]}, found {tuple(blocksize)}; "
-            "choose divisors, such as (1, 1)"
-        )
-    *batch, row, column = coordinates
-    grid = (*sizes[:-2], sizes[-2] // height, sizes[-1] // width)
-    block = ravel_multi_index(torch.stack([*batch, row // height, column // width]), grid)
-    distinct, counts = torch.unique(block, return_counts=True)
-    partial = counts != height * width
-    if bool(partial.any()):
-        first = unravel_index(distinct[partial][:1], grid)[:, 0].tolist()
-        raise ValueError(
-            f"layout {layout} stores whole blocks, but {int(partial.sum())} blocks of size {tuple(blocksize)} are "
-            f"specified only in part, the first at {tuple(first)}; use smaller blocks, or another layout"
-        )
-    order, pointers, positions = _lines(unravel_index(distinct, grid), grid, layout)
-    rank = torch.empty_like(order)
-    rank[order] = torch.arange(order.shape[0], device=order.device)
-    inside = (row % height) * width + column % width
-    stored = torch.argsort(rank[torch.searchsorted(distinct, block)] * (height * width) + inside)
-    return CompressedPattern(layout, pointers, positions, sizes, blocksize), stored
 
 
 BLOCKED_NAMES = frozenset(map(_name, BLOCKED))

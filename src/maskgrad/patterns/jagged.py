@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,8 +12,6 @@ from maskgrad.patterns.pattern import PatternFacts
 from maskgrad.patterns.stored import StoredPattern, unravel_index
 
 __all__ = ["JaggedPattern", "jagged_pattern", "same_lengths"]
-
-T = TypeVar("T")
 
 
 class JaggedPattern(StoredPattern):
@@ -31,6 +27,8 @@ class JaggedPattern(StoredPattern):
     """
 
     __slots__ = ("_at", "_memory", "_places", "frame", "index", "offsets")
+
+    layout = torch.jagged
 
     def __init__(self, offsets: Tensor, index: Tensor, frame: Tensor, at: tuple[int, ...]) -> None:
         self.offsets, self.index, self.frame = offsets, index, frame
@@ -66,11 +64,6 @@ class JaggedPattern(StoredPattern):
         """Return whether batch and ragged dimension come first, in this order."""
         return self.at == tuple(range(len(self.at)))
 
-    @property
-    def layout(self) -> torch.layout:
-        """``torch.jagged``."""
-        return torch.jagged
-
     def tensors(self) -> tuple[Tensor, ...]:
         """Offsets, indices and frame."""
         return self.offsets, self.index, self.frame
@@ -78,11 +71,6 @@ class JaggedPattern(StoredPattern):
     def facts(self) -> PatternFacts:
         """Positions of the batch dimensions and the ragged one; the frame has the sizes."""
         return PatternFacts("jagged", self.at)
-
-    def rebuilt(self, tensors: tuple[Any, ...]) -> JaggedPattern:
-        """The same positions with other tensors."""
-        offsets, index, frame = tensors
-        return JaggedPattern(offsets, index, frame, self.at)
 
     def moved(self, at: tuple[int, ...]) -> JaggedPattern:
         """The same sequences at other positions of the shape; always the same object."""
@@ -93,14 +81,6 @@ class JaggedPattern(StoredPattern):
     def canonical(self) -> JaggedPattern:
         """The same sequences with batch and ragged dimension first."""
         return self.moved(tuple(range(len(self.at))))
-
-    def remembered_beside(self, key: str, other: JaggedPattern, compute: Callable[[], T]) -> T:
-        """Result of ``compute`` for this pattern and ``other``, cached for the last ``other`` only."""
-        offsets, found = self.remembered(key, lambda: (other.offsets, compute()))
-        if offsets is not other.offsets:
-            self.forget(key)
-            offsets, found = self.remembered(key, lambda: (other.offsets, compute()))
-        return found
 
     def lengths(self) -> Tensor:
         """The length of each sequence, (B,)."""
@@ -152,15 +132,7 @@ def jagged_pattern(
 
 
 def same_lengths(a: JaggedPattern, b: JaggedPattern) -> bool:
-    """Return whether both have sequences of the same lengths, at any positions of the shape.
-
-    Raises:
-        ValueError: their frames differ.
-    """
+    """Return whether both are known to have sequences of the same lengths, at any positions of the shape."""
     if a is b or (a.offsets is b.offsets and a.index is b.index):
         return True
-    if mode() in TRACED:
-        return False
-    return a.frame.shape == b.frame.shape and a.remembered_beside(
-        "same", b, lambda: torch.equal(a.offsets, b.offsets)
-    )
+    return mode() not in TRACED and a.frame.shape == b.frame.shape and torch.equal(a.offsets, b.offsets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,10 +25,8 @@ class Pattern(abc.ABC):
 
     __slots__ = ()
 
-    @property
-    @abc.abstractmethod
-    def layout(self) -> torch.layout:
-        """The storage layout of the values that this pattern describes."""
+    #: the storage layout of the values
+    layout: torch.layout
 
     @property
     @abc.abstractmethod
@@ -42,7 +40,3 @@ class Pattern(abc.ABC):
     @abc.abstractmethod
     def facts(self) -> PatternFacts:
         """The properties known without reading tensors."""
-
-    @abc.abstractmethod
-    def rebuilt(self, tensors: tuple[Any, ...]) -> Pattern:
-        """The same kind of pattern with the same facts with other tensors (moved, detached, traced)."""

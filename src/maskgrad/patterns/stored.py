@@ -54,10 +54,8 @@ class StoredPattern(Pattern):
 
     def is_same(self, other: StoredPattern) -> bool:
         """Return whether both are the same object, or have the same tensor objects; reads no values."""
-        if self is other:
-            return True
-        if type(self) is not type(other) or self.tensors()[0] is not other.tensors()[0]:
-            return False
+        if self is other or type(self) is not type(other):
+            return self is other
         same = all(a is b for a, b in zip(self.tensors(), other.tensors(), strict=True))
         return same and self.facts() == other.facts()
 
@@ -76,10 +74,6 @@ class StoredPattern(Pattern):
         if key not in memory:
             memory[key] = compute()
         return cast("T", memory[key])
-
-    def forget(self, key: Hashable) -> None:
-        """Drop the cached result of ``key``."""
-        getattr(self, "_memory", {}).pop(key, None)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         names = [name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -103,13 +97,10 @@ class CoordinatePattern(StoredPattern):
 
     __slots__ = ("indices",)
 
+    layout = torch.sparse_coo
+
     def __init__(self, indices: Tensor, sizes: tuple[int, ...]) -> None:
         self.indices, self.sizes = indices, sizes
-
-    @property
-    def layout(self) -> torch.layout:
-        """``torch.sparse_coo``."""
-        return torch.sparse_coo
 
     def tensors(self) -> tuple[Tensor, ...]:
         """The coordinates."""
@@ -118,10 +109,6 @@ class CoordinatePattern(StoredPattern):
     def facts(self) -> PatternFacts:
         """The sizes of the sparse dimensions."""
         return PatternFacts("sparse_coo", self.sizes)
-
-    def rebuilt(self, tensors: tuple[Any, ...]) -> CoordinatePattern:
-        """The same sizes with other coordinates."""
-        return CoordinatePattern(tensors[0], self.sizes)
 
     def coordinates(self) -> Tensor:
         """As stored."""

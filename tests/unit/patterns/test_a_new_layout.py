@@ -24,21 +24,16 @@ class DiagonalPattern(StoredPattern):
 
     __slots__ = ("places",)
 
+    layout = LAYOUT
+
     def __init__(self, places: Tensor, sizes: tuple[int, ...]) -> None:
         self.places, self.sizes = places, sizes
-
-    @property
-    def layout(self) -> torch.layout:
-        return LAYOUT
 
     def tensors(self) -> tuple[Tensor, ...]:
         return (self.places,)
 
     def facts(self) -> PatternFacts:
         return PatternFacts("_mkldnn", self.sizes)
-
-    def rebuilt(self, tensors: tuple[Any, ...]) -> DiagonalPattern:
-        return DiagonalPattern(tensors[0], self.sizes)
 
     def coordinates(self) -> Tensor:
         return torch.stack([self.places, self.places])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
+import pytest
 import torch
 
+import maskgrad as mg
 from maskgrad.mode import can_read
 from maskgrad.patterns import BooleanPattern
 from tests.poison import on
@@ -25,3 +30,20 @@ def test_numbers_are_looked_at_only_where_it_is_harmless() -> None:
 
     torch.vmap(note)(torch.zeros(2, 2))
     assert seen == [False]
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 1), (1, 4)])
+def test_masks_are_freed(shape: tuple[int, ...]) -> None:
+    mask = torch.ones(shape).bool()
+    x = mg.masked(torch.ones(3, 4), mask)
+    gone = [weakref.ref(mask), weakref.ref(x.mask), weakref.ref(x.clone().mask)]
+    del x, mask
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3
+
+
+def test_a_mask_that_was_read_is_copied_by_writes_to_what_is_made_of_it() -> None:
+    x = mg.masked(torch.ones(3), on(1, 0, 1))
+    y = mg.masked(torch.ones(3), x.mask)
+    y[1] = 2.0
+    assert x.mask.tolist() == [True, False, True]

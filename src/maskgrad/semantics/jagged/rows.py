@@ -159,10 +159,8 @@ def of_lengths(
 
 
 def _shared(a: JaggedPattern, b: JaggedPattern) -> JaggedPattern:
-    """The sequences up to the shorter of each pair, cached: the same object for the same pair."""
-    return a.remembered_beside(
-        "shared", b, lambda: of_lengths(torch.minimum(a.lengths(), b.lengths()), a.sizes, a.at)
-    )
+    """The sequences up to the shorter of each pair."""
+    return of_lengths(torch.minimum(a.lengths(), b.lengths()), a.sizes, a.at)
 
 
 def rows_at(offsets: Tensor, pattern: JaggedPattern) -> Tensor:

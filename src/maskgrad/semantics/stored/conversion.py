@@ -10,6 +10,7 @@ from torch import Tensor
 
 from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.algebra import equal
+from maskgrad.patterns.conversion import pattern_of_facts
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.patterns.stored import read_places
 from maskgrad.semantics.entries import Entries
@@ -48,7 +49,8 @@ def _bare(argument: Any) -> Any:
 
 def _at_device(values: Tensor, pattern: StoredPattern) -> StoredEntries:
     if values.device != pattern.tensors()[0].device:
-        pattern = pattern.rebuilt(tuple([t.to(values.device) for t in pattern.tensors()]))  # type: ignore[assignment]
+        moved = tuple([t.to(values.device) for t in pattern.tensors()])
+        pattern = pattern_of_facts(pattern.facts(), moved)  # type: ignore[assignment]
     return StoredEntries(values, pattern)
 
 
