@@ -264,15 +264,16 @@ def test_a_leaf_is_not_replaced_by_other_rows() -> None:
             x.add_(mg.from_lengths(torch.rand(2, 3), torch.tensor([1, 2]), layout=torch.jagged))
 
 
-def test_beside_other_layouts_a_jagged_operand_is_a_list_of_coordinates() -> None:
+def test_beside_a_mask_a_jagged_operand_is_a_list_of_coordinates() -> None:
     storage = BY_NAME["jagged-behind"]
     x, plain = (build(storage, entries_of(storage).detach()) for build in (stored, boolean))
     other = in_part(plain)
-    for layout in (other.to_sparse(), other):
-        found, expected = x * layout, plain * other
-        assert found.layout == layout.layout
-        assert torch.equal(found.mask, expected.mask)
-        assert torch.equal(found.filled(0), expected.filled(0))
+    found, expected = x * other, plain * other
+    assert found.layout == torch.strided
+    assert torch.equal(found.mask, expected.mask)
+    assert torch.equal(found.filled(0), expected.filled(0))
+    with pytest.raises(UnsupportedLayoutError, match=r"x\.to_dense\(\)"):
+        x.mul(other.to_sparse())
 
 
 @pytest.mark.every
