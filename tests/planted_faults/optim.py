@@ -59,10 +59,10 @@ FAULTS: tuple[Fault, ...] = (
         "            self.states = list(states)",
     ),
     Fault(
-        "a new table of closed forms is read from the first step",
+        "a step of another kind drops what is pending",
         "optim/lazy/rows.py",
-        "            self._table.apply_(tensors, had - self._valid_from)\n            return",
-        "            self._table.apply_(tensors, had)\n            return",
+        "            self.flush(param)  # a table or",
+        "            self.forget()  # a table or",
         "tests/unit/optim/lazy",
     ),
 )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
 
 from maskgrad.kernels.updates.formulas import penalized
 from maskgrad.kernels.updates.specified import EVERY, Specified
-from maskgrad.optim.hyperparameters import non_negative
+from maskgrad.optim.hyperparameters import limited
 from maskgrad.optim.lazy.linear import LinearStep
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Numbers, Rule, State
@@ -37,14 +35,6 @@ def adadelta_rule_(
     delta = acc_delta.add(eps).sqrt_().div_(square_avg.add(eps).sqrt_()).mul(grad)
     specified.add_square_(acc_delta.mul_(rho), delta, 1 - rho)
     param.add_(delta, alpha=-lr)
-
-
-def _up_to_one(name: str, value: Any) -> float:
-    """Check for a number from 0 to 1."""
-    number = non_negative(name, value)
-    if number > 1:
-        raise ValueError(f"{name} must be at least 0 and at most 1, got {number}")
-    return number
 
 
 def _closed_form(n: Numbers, states: int) -> LinearStep | None:
@@ -80,7 +70,7 @@ class Adadelta(MaskedOptimizer, torch.optim.Adadelta):
             State("square_avg", "mean square of gradients", statistic=True),
             State("acc_delta", "mean square of updates", statistic=True),
         ),
-        limits={"rho": _up_to_one},
+        limits={"rho": limited("at least 0 and at most 1", lambda rho: 0 <= rho <= 1)},
         closed_form=_closed_form,
     )
     _torch = torch.optim.Adadelta

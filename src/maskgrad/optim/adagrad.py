@@ -89,9 +89,3 @@ class Adagrad(MaskedOptimizer, torch.optim.Adagrad):
         for param in group["params"] if "grads" not in group else ():
             self._states(param, self._read_group(group))
         return super()._init_group(group, *lists)
-
-    def share_memory(self) -> None:
-        """Move the state sums to shared memory, as ``torch.optim.Adagrad.share_memory`` does."""
-        for group in self.param_groups:
-            for param in group["params"]:
-                self.state[param]["sum"].share_memory_()

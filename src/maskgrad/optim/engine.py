@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,7 +17,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.gradients.gradient import Gradient, widened_dtype
 from maskgrad.kernels.updates.specified import EVERY, Listed, Specified
-from maskgrad.optim.rule import Fused, Update
+from maskgrad.optim.rule import Update
 from maskgrad.semantics.entries import HALVES
 from maskgrad.sparse import increasing, places
 
@@ -121,12 +120,11 @@ def _some_per_row(tensors: Sequence[Tensor]) -> bool:
 
 def _update_dense(update: Update, tensors: list[Tensor], values: Tensor) -> None:
     dtype = computing_dtype(tensors[0])
-    wide = tensors if tensors[0].dtype is dtype else [_widen(t, dtype) for t in tensors]
-    _run(update, wide, values if values.dtype is dtype else values.to(dtype), EVERY)
-    if wide is not tensors:
-        for narrow, computed in zip(tensors, wide, strict=True):
-            if narrow is not computed:
-                narrow.copy_(computed)
+    wide = [_widen(t, dtype) for t in tensors]
+    _run(update, wide, values.to(dtype), EVERY)
+    for narrow, computed in zip(tensors, wide, strict=True):
+        if narrow is not computed:
+            narrow.copy_(computed)
 
 
 def _update_masked(update: Update, tensors: list[Tensor], values: Tensor, mask: Tensor) -> None:
@@ -157,40 +155,27 @@ def _touched(mask: Tensor, state: Tensor) -> Tensor:
     return mask.any(summed, keepdim=True)
 
 
-def _row_tables(
-    update: Update, tensors: Sequence[Tensor], gradient: Gradient
-) -> tuple[Fused, list[Any], Tensor] | None:
-    """The kernel of ``update``, the tables that it takes, viewed as (R, *row), and the values; None: none fits."""
-    if update.fused is None or gradient.mask is not None or gradient.leading == 0:
-        return None
-    # Kernels support no gaps, no markers, and one value per row only for whole rows of real numbers.
-    if not all(t.is_contiguous() and t.dtype is not torch.bool for t in tensors):
-        return None
-    if _some_per_row(tensors) and (gradient.leading > 1 or tensors[0].is_complex()):
-        return None
-    leading = gradient.leading
-    tables = [t.view(prod(t.shape[:leading]), *t.shape[leading:]) for t in map(_real, tensors)]
-    return (
-        update.fused,
-        [tables[0], *update.fused.arranged(tables[1:])],
-        _real_values(gradient.values, tensors[0]),
-    )
-
-
 def _update_rows(update: Update, tensors: list[Tensor], gradient: Gradient) -> None:
     assert gradient.rows is not None
-    read = _row_tables(update, tensors, gradient)
-    if read is not None:
-        fused, tables, values = read
-        if kernels.update_rows_(fused.kernel, tables, gradient.rows, values, **fused.numbers):
-            return
-    access = RowAccess(tensors, gradient.leading)
+    fused, leading = update.fused, gradient.leading
     rows, values = gradient.rows, _real_values(gradient.values, tensors[0])
+    # Kernels support no gaps, no markers, and one value per row only for whole rows of real numbers.
+    if (
+        fused is not None
+        and gradient.mask is None
+        and all(t.is_contiguous() and t.dtype is not torch.bool for t in tensors)
+        and not (_some_per_row(tensors) and (leading > 1 or tensors[0].is_complex()))
+    ):
+        tables = [t.view(prod(t.shape[:leading]), *t.shape[leading:]) for t in map(_real, tensors)]
+        arranged = [tables[0], *fused.arranged(tables[1:])]
+        if kernels.update_rows_(fused.kernel, arranged, rows, values, **fused.numbers):
+            return
+    access = RowAccess(tensors, leading)
     if not increasing(rows):
         rows, values = kernels.merge_rows(rows, values, access.number, "sum")
     updated = access.gather(rows)
     if gradient.mask is None:
-        pieces = gradient.leading > 1 and access.some_per_row
+        pieces = leading > 1 and access.some_per_row
         _run(update, updated, values, Listed(access.first(rows)) if pieces else EVERY)
     else:
         mask = _of_pairs(gradient.mask[rows], tensors[0])

@@ -84,14 +84,7 @@ STARTED = (
 def functional_form(
     kind: type[MaskedOptimizer], example: str, result: str, first_step: Any = Parameter.empty
 ) -> Callable[..., Tensor]:
-    """Make the update of ``kind`` a function of parameter, gradient, states and hyperparameters.
-
-    Args:
-        kind: the optimizer.
-        example: arguments of its example after a parameter of ones and a gradient of one for the first entry.
-        result: the result of the example.
-        first_step: the default of ``step``, if there is one.
-    """
+    """Make the update of ``kind`` a function, with an example on its page; ``first_step``: the default of ``step``."""
     rule, constructor = kind._rule, inspect.signature(kind).parameters
     by_states = {state.needs for state in rule.states if state.needs and rule.limits[state.needs] is flag}
     starts = {state.initial for state in rule.states} - set(rule.names)

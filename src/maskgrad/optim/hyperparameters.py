@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["ascending", "betas", "check_options", "correction", "finite", "flag", "non_negative", "pair"]
+__all__ = ["betas", "check_options", "finite", "flag", "limited", "non_negative", "pair"]
 
-#: options of every optimizer
+Check: TypeAlias = Callable[[str, Any], Any]
+"""Given a name and its value, returns the value to compute with, or raises an error."""
+#: options that are one of several words
 OPTIONS = {
     "unspecified": {"skip": "entries without a gradient are skipped", "zero": "their gradient is zero"},
     "state": {"full": "one state value for each entry of a parameter", "row": "one for each row"},
+    "bias_correction": {"steps": "those of the parameter", "row": "those of each row"},
 }
 
 
@@ -30,14 +33,6 @@ def finite(name: str, value: float | Tensor) -> float:
     return float(value)
 
 
-def non_negative(name: str, value: float | Tensor) -> float:
-    """Return ``value`` as a finite Python number of at least 0."""
-    number = finite(name, value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0, got {number}")
-    return number
-
-
 def flag(name: str, value: Any) -> bool:
     """Return whether an option is on (truth value)."""
     return bool(value)
@@ -52,36 +47,28 @@ def pair(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
     return finite(f"{name}[0]", value[0]), finite(f"{name}[1]", value[1])
 
 
-def betas(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """Check two decay rates, each at least 0 and less than 1."""
-    first, second = pair(name, value)
-    if not (0 <= first < 1 and 0 <= second < 1):
-        raise ValueError(f"{name} must be two numbers of at least 0 and less than 1, got {(first, second)}")
-    return first, second
+def limited(words: str, holds: Callable[..., bool], read: Check = finite) -> Check:
+    """A check: the value, as ``read``, for which ``holds`` is true; a ValueError says it in ``words`` otherwise."""
+
+    def check(name: str, value: Any) -> Any:
+        found = read(name, value)
+        if not holds(found):
+            raise ValueError(f"{name} must be {words}, got {found}")
+        return found
+
+    return check
 
 
-def correction(name: str, value: Any) -> str:
-    """Check the option ``bias_correction``."""
-    if value not in ("steps", "row"):
-        raise ValueError(
-            f"{name} must be 'steps' (those of the parameter) or 'row' (those of each row), got {value!r}; write "
-            f"{name}='steps'"
-        )
-    return str(value)
-
-
-def ascending(name: str, value: Sequence[float | Tensor]) -> tuple[float, float]:
-    """Check a lower and an upper bound, both at least 0."""
-    least, most = pair(name, value)
-    if not 0 <= least <= most:
-        raise ValueError(f"{name} must be two numbers of at least 0 in ascending order, got {(least, most)}")
-    return least, most
+non_negative = limited("at least 0", lambda number: number >= 0)
+betas = limited(
+    "two numbers of at least 0 and less than 1", lambda two: min(two) >= 0 and max(two) < 1, read=pair
+)
 
 
 def check_options(group: Mapping[str, Any], kind: str, has_statistics: bool, is_torchs: bool) -> None:
     """Raise a ValueError if a common option of an optimizer ``kind`` is unknown or not available."""
     for name, known in OPTIONS.items():
-        if group[name] not in known:
+        if name in group and group[name] not in known:
             choices = " or ".join(f"{name}={value!r} ({about})" for value, about in known.items())
             raise ValueError(f"{name}={group[name]!r} is not available; use {choices}")
     if group["state"] == "row" and not has_statistics:

@@ -26,17 +26,13 @@ def with_values(params: Any) -> Any:
     """Return parameters, with MaskedTensors (possibly named) replaced by their trained values."""
     if isinstance(params, Tensor | set):  # PyTorch refuses a set: its order is not defined
         return params
-    if isinstance(params, MaskedTensor):
-        return [params._values]
 
     def values(param: Any) -> Any:
-        if isinstance(param, MaskedTensor):
-            return param._values
-        if isinstance(param, tuple) and len(param) == 2 and isinstance(param[1], MaskedTensor):
-            return param[0], param[1]._values
-        return param
+        if isinstance(param, tuple) and len(param) == 2:
+            return param[0], values(param[1])
+        return param._values if isinstance(param, MaskedTensor) else param
 
-    return [values(param) for param in params]
+    return [values(param) for param in ([params] if isinstance(params, MaskedTensor) else params)]
 
 
 def check_parameter(param: Tensor, name: str) -> None:

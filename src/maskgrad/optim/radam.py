@@ -36,17 +36,12 @@ def radam_rule_(
     """One RAdam step: Adam's, rectified, after enough steps, and plain momentum until then."""
     grad = decayed(param, grad, lr, weight_decay, decoupled_weight_decay, maximize)
     specified.update_moments_(grad, exp_avg, exp_avg_sq, betas)
-    param.sub_(exp_avg.mul(_size(exp_avg_sq, step, lr, betas, eps)))
-
-
-def _size(exp_avg_sq: Tensor, step: Any, lr: float, betas: tuple[float, float], eps: float) -> Any:
-    """Factor of the first moment."""
-    plain = lr / remaining(betas[0], step)
+    size = plain = lr / remaining(betas[0], step)
     factor = _rectification(step, betas[1])
-    if factor is None:
-        return plain
-    rectified = remaining(betas[1], step) ** 0.5 / exp_avg_sq.sqrt().add_(eps) * (factor * plain)
-    return rectified if isinstance(factor, float) else where(factor > 0, rectified, plain)
+    if factor is not None:
+        rectified = remaining(betas[1], step) ** 0.5 / exp_avg_sq.sqrt().add_(eps) * (factor * plain)
+        size = rectified if isinstance(factor, float) else where(factor > 0, rectified, plain)
+    param.sub_(exp_avg.mul(size))
 
 
 def _rectification(step: Any, beta2: float) -> Any:

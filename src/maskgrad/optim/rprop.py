@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, where
 from torch.optim.optimizer import ParamsT
 
-from maskgrad.optim.hyperparameters import ascending, pair
+from maskgrad.optim.hyperparameters import limited, pair
 from maskgrad.optim.optimizer import MaskedOptimizer, StateOption, UnspecifiedOption
 from maskgrad.optim.rule import Rule, State
 
@@ -38,11 +36,10 @@ def rprop_rule_(
     prev.copy_(grad)
 
 
-def _etas(name: str, value: Any) -> tuple[float, float]:
-    smaller, larger = pair(name, value)
-    if not 0 < smaller < 1 < larger:
-        raise ValueError(f"{name} must be a number between 0 and 1 and one above 1, got {(smaller, larger)}")
-    return smaller, larger
+_etas = limited("a number between 0 and 1 and one above 1", lambda etas: 0 < etas[0] < 1 < etas[1], read=pair)
+_step_sizes = limited(
+    "two numbers of at least 0 in ascending order", lambda sizes: 0 <= sizes[0] <= sizes[1], read=pair
+)
 
 
 class Rprop(MaskedOptimizer, torch.optim.Rprop):
@@ -78,7 +75,7 @@ class Rprop(MaskedOptimizer, torch.optim.Rprop):
             State("prev", "last gradient, 0 at first"),
             State("step_size", "step size of each entry, the learning rate at first", initial="lr"),
         ),
-        limits={"etas": _etas, "step_sizes": ascending},
+        limits={"etas": _etas, "step_sizes": _step_sizes},
         is_idempotent=True,
     )
     _torch = torch.optim.Rprop

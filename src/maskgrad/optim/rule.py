@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from maskgrad.optim.hyperparameters import betas, correction, flag, non_negative
+from maskgrad.optim.hyperparameters import betas, flag, non_negative
 from maskgrad.optim.lazy import ClosedForm
 
 __all__ = [
@@ -153,7 +153,7 @@ class Rule:
         self.__dict__["_home"] = owner, name
         parameters = inspect.signature(owner).parameters.values()
         defaults = {p.name: p.default for p in parameters if p.name not in OPTIONS}
-        usual: Mapping[type, Any] = {bool: flag, tuple: betas, str: correction}
+        usual: Mapping[type, Any] = {bool: flag, tuple: betas, str: lambda _, word: word}
         limits = {
             key: self.limits.get(key, usual.get(type(default), non_negative))
             for key, default in defaults.items()

@@ -129,7 +129,8 @@ class TorchGroup:
         groups = []
         if usual[0]:
             own = {name: [state[name] for state in usual[2]] for name in self.known}
-            groups.append(self._fused(usual[0], usual[1], own))
+            known = {"params": usual[0], "grads": usual[1], "states": own, "names": self.order}
+            groups.append({**self.group, **known, "fused": True, "foreach": False})
         if fresh:
             groups.append({**self.group, "params": fresh, "fused": True, "foreach": False})
         if single:
@@ -141,22 +142,11 @@ class TorchGroup:
                 group["foreach"] = False  # PyTorch's default, which refuses both together
         return groups, others
 
-    def _fused(self, params: list[Any], grads: list[Any], states: dict[str, list[Any]]) -> dict[str, Any]:
-        own = {"params": params, "grads": grads, "states": states, "names": self.order}
-        return {**self.group, **own, "fused": True, "foreach": False}
-
 
 def are_usual(
     param: Tensor, state: Mapping[str, Any], names: Sequence[str], counts: Sequence[str]
 ) -> bool | None:
-    """Return whether the states are contiguous; None: PyTorch's step does not accept them.
-
-    Args:
-        param: the parameter.
-        state: its state.
-        names: names of the states shaped like the parameter.
-        counts: names of the scalar states.
-    """
+    """Return whether the states ``names`` are contiguous; None: PyTorch's step does not take them and ``counts``."""
     if len(state) != len(names) + len(counts):
         return None
     dtype, shape, in_order = param.dtype, param.shape, True

@@ -14,7 +14,7 @@ all steps after the first s. Recording a step takes time proportional to the col
 at most, see ``rows.py``), not to the parameter; updating a row takes one lookup, for any number of missed steps.
 
 Everything else is *replayed*, step by step, by the rule itself (``history.py``): a coupled weight decay under a square,
-mostly.
+mostly. Before a step of another kind all rows are updated.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["ClosedForm", "ClosedFormTable", "grown", "per_row"]
 class ClosedForm(abc.ABC):
     """One step with gradient zero, as a map of parameter and states."""
 
-    @abc.abstractmethod
     def changes_nothing(self) -> bool:
         """Return whether it is the identity and need not be recorded."""
+        return False
 
     @abc.abstractmethod
     def new_table(self, number_of_states: int, precision: float) -> ClosedFormTable:
@@ -49,7 +49,7 @@ class ClosedFormTable(abc.ABC):
         self.steps = 0
 
     @abc.abstractmethod
-    def fits(self, step: ClosedForm) -> bool:
+    def fits(self, step: ClosedForm | None) -> bool:
         """Return whether ``step`` can be composed with the recorded ones."""
 
     @abc.abstractmethod
@@ -58,12 +58,7 @@ class ClosedFormTable(abc.ABC):
 
     @abc.abstractmethod
     def apply_(self, tensors: Sequence[Tensor], since: Tensor) -> None:
-        """Update rows.
-
-        Args:
-            tensors: parameter and states (n, *row), of the computing dtype; changed in place.
-            since: column of each row (n,), int64, on the device of ``tensors``.
-        """
+        """Update rows of parameter and states (n, *row), in place, each from its column in ``since`` (n,), int64."""
 
 
 def grown(columns: Any, needed: int) -> Any:

@@ -86,13 +86,7 @@ def _stride(numbers: Hyperparameters) -> int:
 
 
 def replay_(tensors: Sequence[Tensor], since: Tensor, history: History) -> None:
-    """Apply missed updates to rows, in place.
-
-    Args:
-        tensors: parameter and states (n, *row), of the computing dtype.
-        since: index of the first update that a row missed (n,), int64.
-        history: all updates.
-    """
+    """Apply the updates since ``since`` (n,) to rows of parameter and states (n, *row), in place."""
     if len(since) == 0:
         return
     ordered, order = since.sort()

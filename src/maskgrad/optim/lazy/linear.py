@@ -55,7 +55,7 @@ class LinearTable(ClosedFormTable):
         self._factors = np.ones((number_of_states, 64))
         self._begin_column()
 
-    def fits(self, step: ClosedForm) -> bool:
+    def fits(self, step: ClosedForm | None) -> bool:
         """Return whether it is linear in the same buffer."""
         return (
             isinstance(step, LinearStep)

@@ -68,10 +68,6 @@ class MomentStep(ClosedForm):
     eps: float
     maximum: bool = False
 
-    def changes_nothing(self) -> bool:
-        """Return False: the moments decay."""
-        return False
-
     def new_table(self, number_of_states: int, precision: float) -> MomentTable:
         """Return an empty table."""
         return MomentTable(self.eps, self.maximum, max(precision / 8, _FINEST))
@@ -108,7 +104,7 @@ class MomentTable(ClosedFormTable):
         self._mean = np.zeros(64)
         self._order = np.zeros(64, np.int64)  # J, or 0: term by term
 
-    def fits(self, step: ClosedForm) -> bool:
+    def fits(self, step: ClosedForm | None) -> bool:
         """Return whether it is of this family and has the same eps."""
         return isinstance(step, MomentStep) and (step.eps, step.maximum) == (self.eps, self.maximum)
 
@@ -211,8 +207,6 @@ class MomentTable(ClosedFormTable):
         terms = self._terms[: order + 1, column] * late
         scaled = root * per_row(self._mean[column], root)
         bottom = scaled + self.eps
-        if order == 1:
-            return per_row(terms[0], root) / bottom
         z = scaled.div_(bottom)
         series = z * per_row(terms[order], root)
         for j in range(order - 1, 1, -1):

@@ -5,7 +5,7 @@ A dense optimizer updates every row at every step. Here a row is updated when it
 
 - memory: an int32 per row of the parameter, allocated in the first step with pending rows, and a history of
   bounded length: after ``_MOST_STEPS`` steps (or as many changes of hyperparameters) all rows are updated,
-  which costs one pass over the parameter in that many steps;
+  which costs one pass over the parameter in that many steps; so does a change from one closed form to another;
 - in each step: the rows of the gradient, looked up in a table of closed forms (``linear.py``, ``moments.py``) or
   replayed (``history.py``), and the composition of the table with this step;
 - steps that would change nothing (SGD and Adagrad without decay and momentum) are not counted.
@@ -33,7 +33,6 @@ from maskgrad.sparse import finer_rows, places
 
 __all__ = [
     "LazyRows",
-    "begin_lazy_rows",
     "bring_up_to_date",
     "flush",
     "forget_lazy_rows",
@@ -41,7 +40,7 @@ __all__ = [
     "prepare_loading",
 ]
 
-_ATTRIBUTE = "_maskgrad_lazy_rows"
+ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14
 _PIECE = 1 << 18  # entries that are updated at a time: their copies stay in the cache
 
@@ -59,7 +58,6 @@ class LazyRows:
         self._had: Tensor | None = None  # (R,) int32: number of recorded steps applied to a row
         self._history = History()
         self._table: ClosedFormTable | None = None
-        self._valid_from = 0  # rows with fewer steps cannot use the table
         self._steps = 0
 
     def __len__(self) -> int:
@@ -86,21 +84,26 @@ class LazyRows:
         return rows[:0] if self._had is None else rows[self._had[rows] != self._steps]
 
     def record(
-        self, numbers: Hyperparameters, step: float, before: Mapping[str, Tensor], update: Update
+        self,
+        param: Tensor,
+        numbers: Hyperparameters,
+        step: float,
+        before: Mapping[str, Tensor],
+        update: Update,
     ) -> bool:
         """Count one step, whose scalar states were ``before``; return False if it changes no other row, uncounted."""
         closed_form = update.closed_form(len(self.states))
         if closed_form is not None and closed_form.changes_nothing():
             return False
+        if closed_form is not None if self._table is None else not self._table.fits(closed_form):
+            self.flush(param)  # a table or a history is of one kind of steps
         if closed_form is None:
-            self._table = None
+            self._history.append(numbers, step, before)
         else:
-            if self._table is None or not self._table.fits(closed_form):
+            if self._table is None:
                 precision = torch.finfo(computing_dtype(self.states[0]) if self.states else torch.float64).eps
                 self._table = closed_form.new_table(len(self.states), precision)
-                self._valid_from = self._steps
             self._table.append(closed_form)
-        self._history.append(numbers, step, before)
         self._steps += 1
         return True
 
@@ -124,7 +127,7 @@ class LazyRows:
     def forget(self) -> None:
         """Drop all pending updates."""
         self._history.clear()
-        self._table, self._valid_from, self._steps = None, 0, 0
+        self._table, self._steps = None, 0
         if self._had is not None:
             self._had.zero_()
 
@@ -150,7 +153,10 @@ class LazyRows:
             had = self._had[piece].long()
             tensors = access.gather(piece)
             before = [] if mask is None else [t.clone() for t in tensors]
-            self._advance(tensors, had)
+            if self._table is None:
+                replay_(tensors, had, self._history)
+            else:
+                self._table.apply_(tensors, had)
             if mask is not None:  # entries outside mg.train_only do not change
                 trained = mask[tuple(places(piece, access.sizes))]
                 for t, old in zip(tensors, before, strict=True):
@@ -160,41 +166,15 @@ class LazyRows:
         self.mark(param, rows)
         return True
 
-    def _advance(self, tensors: Sequence[Tensor], had: Tensor) -> None:
-        if self._table is None:
-            replay_(tensors, had, self._history)
-            return
-        old = had < self._valid_from
-        if self._valid_from == 0 or not bool(old.any()):
-            self._table.apply_(tensors, had - self._valid_from)
-            return
-        for which, in_table in ((old, False), (~old, True)):
-            if not bool(which.any()):
-                continue
-            part = [t[which] for t in tensors]
-            if in_table:
-                self._table.apply_(part, had[which] - self._valid_from)
-            else:
-                replay_(part, had[which], self._history)
-            for t, computed in zip(tensors, part, strict=True):
-                t[which] = computed
-
 
 def lazy_rows_of(param: Tensor) -> LazyRows | None:
     """The pending rows of ``param``, or None if it never had any."""
-    return getattr(param, _ATTRIBUTE, None)
-
-
-def begin_lazy_rows(param: Tensor, leading: int) -> LazyRows:
-    """Start counting the steps of the rows of ``param``, those of its first ``leading`` dimensions."""
-    lazy = LazyRows(leading)
-    setattr(param, _ATTRIBUTE, lazy)
-    return lazy
+    return getattr(param, ATTRIBUTE, None)
 
 
 def forget_lazy_rows(param: Tensor) -> None:
     """Mark its rows as up to date, dropping pending steps."""
-    param.__dict__.pop(_ATTRIBUTE, None)
+    param.__dict__.pop(ATTRIBUTE, None)
 
 
 def _settle(param: Tensor) -> None:

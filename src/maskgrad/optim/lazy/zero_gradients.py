@@ -11,7 +11,7 @@ from torch import Tensor
 from maskgrad.gradients.gradient import Gradient
 from maskgrad.gradients.train_only import trained_entries
 from maskgrad.optim.engine import apply_update, computing_dtype
-from maskgrad.optim.lazy.rows import LazyRows, begin_lazy_rows, lazy_rows_of
+from maskgrad.optim.lazy.rows import ATTRIBUTE, LazyRows, lazy_rows_of
 from maskgrad.optim.rule import Hyperparameters, Update
 from maskgrad.sparse import finer_rows
 
@@ -50,7 +50,12 @@ def update_with_zeros(
     lazy = lazy_rows_of(param)
     mask = trained_entries(param)
     per_row = any(state.shape != param.shape for state in states)
-    if gradient.rows is None or gradient.leading == 0 or (mask is not None and per_row):
+    # A state per row needs whole rows, and all of their entries.
+    if (
+        gradient.rows is None
+        or gradient.leading == 0
+        or (per_row and (mask is not None or gradient.leading > 1))
+    ):
         if lazy is not None:
             if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
                 got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)
@@ -60,18 +65,17 @@ def update_with_zeros(
         apply_update(update, param, _everywhere(gradient, param, mask), states)
         return
     if lazy is None:
-        lazy = begin_lazy_rows(param, gradient.leading)
+        lazy = LazyRows(gradient.leading)
+        setattr(param, ATTRIBUTE, lazy)
     lazy.adopt(param, states)
     gradient = _merged(gradient, param)
-    if per_row and gradient.leading > 1:
-        gradient = _whole_rows(gradient, param)
     lazy.fit_rows(param, gradient.leading)
     assert gradient.rows is not None
     rows = finer_rows(gradient.rows, param.shape, gradient.leading, lazy.leading)
     if lazy.catch_up(param, rows) and not lazy.is_read_in_time:
         _warn_of_late_read(lazy, param, name)
     apply_update(update, param, gradient, states)
-    if lazy.record(numbers, step, before, update):
+    if lazy.record(param, numbers, step, before, update):
         lazy.mark(param, rows)
     lazy.version = param._version
     if lazy.is_long:
@@ -87,17 +91,6 @@ def _merged(gradient: Gradient, param: Tensor) -> Gradient:
     """Each row once, ascending; half precision is added in float32."""
     dtype = param.dtype if param.is_complex() else computing_dtype(param)
     return gradient.with_values(gradient.values.to(dtype)).merged()
-
-
-def _whole_rows(gradient: Gradient, param: Tensor) -> Gradient:
-    """Complete pieces of rows with zeros: states per row need whole rows."""
-    assert gradient.rows is not None
-    parts = prod(param.shape[1 : gradient.leading])
-    first = gradient.rows.div(parts, rounding_mode="floor")
-    rows, position = first.unique(return_inverse=True)
-    values = gradient.values.new_zeros(len(rows), parts, *gradient.values.shape[1:])
-    values[position, gradient.rows % parts] = gradient.values
-    return Gradient(values.view(len(rows), *param.shape[1:]), param.shape, rows=rows, leading=1)
 
 
 def _everywhere(gradient: Gradient, param: Tensor, mask: Tensor | None) -> Gradient:
