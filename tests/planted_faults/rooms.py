@@ -20,6 +20,7 @@ _ELSEWHERE = {
     "semantics/convolutions.py": (
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
     ),
+    "semantics/facts.py": "tests/laws/test_coverage.py",
     "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
     "semantics/contractions.py": (
         "tests/unit/semantics/test_contractions.py tests/unit/semantics/test_linear_algebra.py "
