@@ -81,8 +81,8 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.masked_fill(feature, 0.0)", BEHIND),
         Program("x.masked_fill(x > 1, 0.0)"),
         Program("x.masked_select(feature)", PREFIX, meets=True),
-        Program("x[x > 0]", meets=True),
-        Program("x.masked_select(x > 0)", meets=True),
+        Program("x[(x > 0).filled(False)]", PREFIX, meets=True),
+        Program("x.masked_select((x > 0).filled(False))", PREFIX, meets=True),
     ),
     "Products": (
         Program("x @ weight"),
