@@ -142,8 +142,7 @@ def _reductions() -> list[Operation]:
             Operation(f"{name} last", lambda w, f=f: f(w.x, dim=-1), lambda w: w.x.any(-1), _remaining(1),
                       order=order, fits=fits),
             Operation(f"{name} first", lambda w, f=f: f(w.x, 0, True), lambda w: w.x.any(0, keepdim=True),
-                      (lambda s, r: torch.sparse_coo if r > 1 else torch.strided) if order == 0 else _remaining(0),
-                      order=order, fits=fits),
+                      _remaining(0), order=order, fits=fits),
             Operation(f"{name} all", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided, order=order, fits=fits,
                       nothing=1 if name == "prod" else None),
         ]  # fmt: skip

@@ -253,7 +253,7 @@ ALONG: dict[str, Along] = {
     "select": Along("input dim", reduces=True),
     "index_select": Along("input dim index"),
     "repeat_interleave": Along("input repeats dim"),
-    "diff": Along("input n dim", -1),
+    "diff": Along("input n dim prepend append", -1),
 }  # fmt: skip
 
 RULES: dict[str, Callable[[Call], Any]] = {
