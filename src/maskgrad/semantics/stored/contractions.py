@@ -127,7 +127,8 @@ def _inner(input: Any, other: Any) -> Any:
     """Over the last dimension of both, each vector of one with each of the other."""
     if not input.ndim or not other.ndim:
         return input * other
-    found = input.reshape(-1, input.shape[-1]) @ other.reshape(-1, other.shape[-1]).mT
+    left, right = [x.reshape(x.shape[:-1].numel(), x.shape[-1]) for x in (input, other)]
+    found = left @ right.mT
     return found.reshape((*input.shape[:-1], *other.shape[:-1]))
 
 
