@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad.errors import UndefinedOnMaskedError
@@ -41,29 +42,32 @@ def _check_edges(bins: Any, name: str) -> None:
         )
 
 
-def _left(input: Operand, weight: Operand | None, several: bool) -> tuple[Tensor, Tensor | None]:
-    """The specified points and their weights, without those that lack one of ``several`` coordinates or a weight."""
-    values, mask = as_entries(input)
-    if several and values.ndim < 2:
-        torch.histogramdd(values.detach(), 1)  # raises the error
-    mask = mask.all(-1) if several else mask
-    if weight is None:
-        return values[mask].detach(), None
-    if values_of(weight).shape != mask.shape:
+def _points(input: Operand, weight: Operand | None, several: bool) -> tuple[Tensor, Tensor]:
+    """Points (n + 2, D) and weights (n + 2): weight 0 where one is unspecified, and for two that span the range."""
+    values, mask = as_entries(input)[0].detach(), as_entries(input)[1]
+    mask = mask.all(-1) if several and values.ndim else mask
+    points = values.flatten(0, -2) if several and values.ndim > 1 else values.reshape(-1, 1)
+    if values.dtype not in (torch.float32, torch.float64) or (several and values.ndim < 2):
+        torch.histogramdd(values if several else points, [1] * points.shape[1])  # raises the error
+    weights = values.new_ones(mask.shape) if weight is None else values_of(weight).detach()
+    if weights.shape != mask.shape:
         raise RuntimeError(
-            f"weight must have one entry for each of the input's, shape {tuple(mask.shape)}; "
-            f"found {tuple(values_of(weight).shape)}"
+            f"weight must have the input's shape {tuple(mask.shape)}, found {tuple(weights.shape)}"
         )
-    mask = mask & mask_of(weight)
-    return values[mask].detach(), values_of(weight)[mask].detach()
+    known = mask.reshape(-1, 1) if weight is None else (mask & mask_of(weight)).reshape(-1, 1)
+    points, known = torch.cat([points, points.new_zeros(2, points.shape[1])]), F.pad(known, (0, 0, 0, 2))
+    low = torch.where(known.any(), torch.where(known, points, torch.inf).amin(0, keepdim=True), 0)
+    high = torch.where(known.any(), torch.where(known, points, -torch.inf).amax(0, keepdim=True), 1)
+    weights = torch.where(known.squeeze(1), F.pad(weights.reshape(-1), (0, 2)), 0)
+    return torch.cat([torch.where(known, points, low)[:-1], high]), weights
 
 
 def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, density: bool = False) -> Any:
     """Counts, or sums of weights, of the specified entries between edges; an unspecified weight does not count."""
     _check_edges(bins, "histogram()")
-    points, total = _left(input, weight, False)
+    points, total = _points(input, weight, False)
     options = {} if range is None else {"range": range}
-    found = torch.histogram(points, bins, weight=total, density=density, **options)
+    found = torch.histogram(points.squeeze(1), bins, weight=total, density=density, **options)
     kind: Any = torch.return_types.histogram
     return kind([as_entries(part) for part in found])
 
@@ -71,7 +75,7 @@ def histogram(input: Any, bins: Any, *, range: Any = None, weight: Any = None, d
 def histogramdd(input: Any, bins: Any, range: Any = None, weight: Any = None, density: bool = False) -> Any:
     """The same in several dimensions; a point counts if all its coordinates are specified."""
     _check_edges(bins, "histogramdd()")
-    points, total = _left(input, weight, True)
+    points, total = _points(input, weight, True)
     options = {} if range is None else {"range": range}
     hist, edges = torch.histogramdd(points, bins, weight=total, density=density, **options)
     kind: Any = torch.return_types.histogramdd
