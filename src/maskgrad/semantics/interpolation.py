@@ -4,9 +4,8 @@ PyTorch's own function, applied to what is missing, says which results give it a
 
 ``mode="area"`` is adaptive average pooling in PyTorch, and here: over the specified entries.
 
-Padding outside the data of ``grid_sample`` (zeros) is specified. The derivative by a point depends on all
-neighbours, also on those of weight 0 next to a point exactly on a pixel; if one of them is unspecified it does not
-exist, and is 0.
+Padding outside the data of ``grid_sample`` (zeros) is specified. The derivative by a point depends on all neighbours,
+also on those of weight 0 next to a point exactly on a pixel; if one of them is unspecified, it is 0.
 """
 
 from __future__ import annotations
