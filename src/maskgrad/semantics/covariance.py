@@ -1,8 +1,4 @@
-"""Covariance and correlation of incomplete observations.
-
-Each coefficient is torch's for its two variables over the observations in which both are specified ("pairwise
-complete", as in pandas).
-"""
+"""Covariance and correlation of incomplete observations: of two variables, over those that have both, as in pandas."""
 
 from __future__ import annotations
 
@@ -39,6 +35,8 @@ class Pairs(NamedTuple):
 def of_pairs(x: Tensor, mask: Tensor, weights: Tensor, aweights: Tensor) -> Pairs:
     """The sums from which all coefficients are computed: of one variable (observations,) with all others at a time."""
     # Any constant may be subtracted from a variable; an infinite entry must not reach pairs in which it takes no part.
+    if not len(x):
+        return Pairs(x @ x.mH, *[(x @ x.mH).real] * 5)
     finite = mask & torch.isfinite(x.detach())
     x = x - kernels.masked_mean(x.detach(), finite, (1,), True)[0]
     found = []
@@ -76,7 +74,7 @@ def cov(
     if can_read(values_of(input)):
         _let_torch_object(input, correction, fweights, aweights)
     x, mask = _variables(input)
-    ones = torch.ones_like(x[0].real)
+    ones = torch.ones_like(x.real.sum(0))
     given = [
         ones if factor is None else filled(factor, 1).reshape(-1).to(ones) for factor in (fweights, aweights)
     ]
@@ -99,7 +97,7 @@ def corrcoef(input: Entries) -> Entries:
         safe = filled(input).detach()
         torch.corrcoef(safe[:1] if safe.ndim else safe)  # torch raises the error
     x, mask = _variables(input)
-    ones = torch.ones_like(x[0].real)
+    ones = torch.ones_like(x.real.sum(0))
     found = of_pairs(x, mask, ones, ones)
     specified = found.number > 1  # as for the covariances
     varies = (found.first != 0) & (found.second != 0)
