@@ -105,7 +105,7 @@ class Watch:
 
     @property
     def is_off(self) -> bool:
-        """Return whether code runs that is not the program's: ours, or a step that ``examine`` has called in the block."""
+        """Return whether code of maskgrad runs, or a step that ``examine`` has called in the block."""
         return self._busy or (self._run is None and is_examining())
 
     def read_by_loss(self, losses: Any) -> None:
