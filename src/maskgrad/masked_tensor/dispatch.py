@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -170,7 +170,7 @@ def call(
     if in_place:
         args = recorded(args, kwargs)
     plain, body = tuple([unwrap(argument) for argument in args]), operation.body
-    stored = _stored_in((*plain, *kwargs.values()))
+    stored = masked_in((*plain, *kwargs.values()), StoredEntries)
     if stored:
         body = _rule_for_stored(operation, function, stored)
     if torch._C._is_any_autocast_enabled():
@@ -189,18 +189,6 @@ def call(
         return masked_tensor.MaskedTensor(values, pattern_of_result(operation, args, sources, values, mask))
 
     return make(*result) if type(result) is Entries else wrap(result, make)
-
-
-def _stored_in(arguments: Iterable[Any]) -> list[StoredEntries]:
-    """Return the arguments, and parts of sequences, that are masked on a sparse layout."""
-    found: list[StoredEntries] = []
-    for argument in arguments:
-        kind = type(argument)
-        if kind is StoredEntries:
-            found.append(argument)
-        elif kind is list or kind is tuple:
-            found += _stored_in(argument)
-    return found
 
 
 def _rule_for_stored(

@@ -79,15 +79,15 @@ def pattern_of_result(
     return BooleanPattern(mask)
 
 
-def masked_in(arguments: Any) -> list[MaskedTensor]:
-    """Return the MaskedTensors among arguments, and in lists and tuples."""
-    found: list[MaskedTensor] = []
+def masked_in(arguments: Any, wanted: Any = MaskedTensor) -> list[Any]:
+    """Return the MaskedTensors, or what is of another type, among arguments, and in lists and tuples."""
+    found: list[Any] = []
     for argument in arguments:
         kind = type(argument)
-        if kind is MaskedTensor:
+        if kind is wanted:
             found.append(argument)
         elif kind is list or kind is tuple:
-            found += masked_in(argument)
+            found += masked_in(argument, wanted)
     return found
 
 

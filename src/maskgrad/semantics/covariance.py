@@ -34,9 +34,9 @@ class Pairs(NamedTuple):
 
 def of_pairs(x: Tensor, mask: Tensor, weights: Tensor, aweights: Tensor) -> Pairs:
     """The sums from which all coefficients are computed: of one variable (observations,) with all others at a time."""
-    # Any constant may be subtracted from a variable; an infinite entry must not reach pairs in which it takes no part.
     if not len(x):
         return Pairs(x @ x.mH, *[(x @ x.mH).real] * 5)
+    # Any constant may be subtracted from a variable; an infinite entry must not reach pairs in which it takes no part.
     finite = mask & torch.isfinite(x.detach())
     x = x - kernels.masked_mean(x.detach(), finite, (1,), True)[0]
     found = []
