@@ -59,6 +59,8 @@ def masked_distance_gradient(
     factor = _wide(grad).to(d.dtype)
     if limit == math.inf:
         slope = d * (factor * (2 * q))
+    elif not q:
+        slope = factor * (p * d.sign())  # of NaN 0, as in torch
     else:
         slope = factor * torch.where(d.abs() > limit, p * d.sign(), 2 * q * d)
     return filled(slope, mask, 0).to(input.dtype)

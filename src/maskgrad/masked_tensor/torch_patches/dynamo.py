@@ -41,6 +41,11 @@ def _invert(self: Any, tx: Any, operand: Any) -> Any:
     return operand.call_method(tx, "__invert__", [], {}) if is_object else None
 
 
+def _power(tx: Any, number: Any, operand: Any) -> Any:
+    """Let ``number **= masked`` be a new object; None leaves other cases to Dynamo."""
+    return operand.call_method(tx, "__rpow__", [number], {}) if _is_masked(operand) else None
+
+
 def _keep_in_place(insert: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     """Let ``masked += tensor`` and ``tensor += masked`` do the same as in Python: the first one writes."""
     if self.fn in _dynamo("variables.builtin").IN_PLACE_DESUGARING_MAP and len(args) == 2 and not kwargs:
@@ -130,6 +135,7 @@ _ALSO = {
     f"{_BUILTIN}.call_function_handler_cache": None,
     "variables.user_defined.UserDefinedObjectVariable": None,
     "variables.tensor.TensorVariable": None,
+    "variables.constant.ConstantVariable": None,
     "variables.lists.TupleVariable": None,
     "variables.torch.get_overridable_functions": "",
     "exc.unimplemented": None,
@@ -156,6 +162,9 @@ def install() -> None:
     if operator.matmul not in binary:
         binary[operator.matmul] = (["__matmul__", "__rmatmul__", "__imatmul__"], operator.imatmul)
         kind._binop_handlers.cache_clear()
+        numbers = _dynamo("variables.constant").ConstantVariable
+        kinds = (numbers, _dynamo("variables.user_defined").UserDefinedObjectVariable)
+        kind._binop_handlers()[operator.ipow].insert(0, (kinds, _power))
     if not hasattr(kind, "call_invert"):  # before 2.14
         kind.call_invert = _invert
     # functions that call __torch_function__ and are missing there: torch.fill, torch.normal, F.hardswish
