@@ -239,62 +239,6 @@ DRAWN = [
         "pass",
         batch={"x": numbers(4, 4), "y": numbers(4), "rank": torch.tensor([30, 10, 40, 20])},
     ),
-    Drawn(
-        "densified-gradient",
-        0,
-        "rows = table(batch['users'])\nLINE\nreturn F.mse_loss(rows.sum(1), batch['y']) + penalty",
-        "penalty = table.weight.square().sum()",
-        layers="table = nn.Embedding(9, 4, sparse=True)",
-        batch={"users": torch.tensor([0, 3, 5, 8]), "y": numbers(4)},
-    ),
-    Drawn(
-        "densified-gradient",
-        1,
-        "return F.cross_entropy(head(table(batch['ids'])), batch['next'])",
-        "head = lambda x: F.linear(x, table.weight)",
-        layers="table, width, entries = nn.Embedding(9, 4, sparse=True), 4, 9\nLINE",
-        batch={"ids": torch.tensor([0, 3, 5, 8]), "next": torch.tensor([3, 5, 8, 1])},
-    ),
-    Drawn(
-        "silent-hook",
-        0,
-        "x = batch['x']\nLINE\nreturn F.mse_loss(y.sum(1), batch['y'])",
-        "y = module.forward(x)",
-        layers="module, model = net, nn.ModuleList([net])\n"
-        "handle = module.register_forward_hook(lambda module, given, result: result / 2)",
-        batch={"x": numbers(4, 4), "y": numbers(4)},
-    ),
-    Drawn(
-        "unused-parameter",
-        0,
-        "return F.mse_loss(model[0](batch['x']).sum(1), batch['y'])",
-        "pass",
-        "for parameter in model[1].parameters():\n    REMEDY",
-        layers="model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(2, 2)])\nLINE",
-        batch={"x": numbers(4, 4), "y": numbers(4)},
-    ),
-    Drawn(
-        "zero-gradient",
-        0,
-        "mask = batch['tags'] == 0\nLINE\nx = net(batch['x'])\n"
-        "y = x.masked_fill(mask[..., None] == 0, 0.0)\n"
-        "return (y.sum((1, 2)) - 1).square().sum() + other(batch['x']).square().sum()",
-        "pass",
-        layers="other = nn.Linear(4, 1)\nmodel = nn.ModuleList([net, other])",
-        batch={"x": numbers(3, 5, 4), "tags": torch.tensor([2, 1, 1, 2, 1]).expand(3, 5)},
-    ),
-    Drawn(
-        "stale-rows",
-        0,
-        "LINE\nrows = table.weight[batch['users']]\nloss = F.mse_loss(rows.sum(1), batch['y'])\nloss.backward()\n"
-        "optimizer.step()\nreturn loss.detach()",
-        "pass",
-        layers="table = nn.Embedding(9, 4, sparse=True)\n"
-        "optimizer = mg.optim.SGD([table.weight], lr=0.1, momentum=0.9, unspecified='zero')\n"
-        "for row in (0, 1):\n    table(torch.tensor([row, 7])).sum().backward()\n"
-        "    optimizer.step(); optimizer.zero_grad()",
-        batch={"users": torch.tensor([0, 3, 5, 8]), "y": numbers(4)},
-    ),
 ]
 
 HEAD = """

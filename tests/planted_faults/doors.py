@@ -79,9 +79,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "rounding is a leak",
-        "doctor/confirmation.py",
-        "rounds = wide.relative <= SHRINKS * difference.relative",
-        "rounds = False",
+        "doctor/comparison.py",
+        "return self.is_single and low < self.relative <= high",
+        "return False",
         "tests/unit/doctor/test_rounding.py",
     ),
 )

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import Progress
 
-from maskgrad.cli.ranks import Ranks
 from maskgrad.cli.script import check_program, ending, exits_reported, run
 from maskgrad.doctor import Report, Watch, watch
 from maskgrad.errors import ExaminationError
@@ -71,8 +70,11 @@ def doctor(
     html: Annotated[Path | None, typer.Option(**_FILE, help="Write it to this file as a page.")] = None,
 ) -> None:
     """Run a script until its first steps are examined; exit status 1 if padding affects results, 2 if unknown."""
-    given, ranks = _given(padding), Ranks()
+    given = _given(padding)
     check_program(script, module=module)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        typer.echo("Error: several ranks cannot be watched; run one, torchrun --nproc-per-node=1", err=True)
+        raise typer.Exit(UNABLE)
     watched: Watch | None = None
     threads, steps = set(threading.enumerate()), 1 if quick else steps
 
@@ -80,11 +82,7 @@ def doctor(
         """Write the report; the exit status."""
         assert watched is not None
         watched.close(how)
-        if ranks.rank:
-            ranks.hand_over(watched.report)
-            return UNABLE if how else 0
-        report = ranks.collected(watched.report, failed=bool(how)) if ranks.size > 1 else watched.report
-        return _write(report, json, html)
+        return _write(watched.report, json, html)
 
     ended = ""
     options: dict[str, Any] = {
@@ -97,8 +95,7 @@ def doctor(
         with (
             Progress(disable=keep_going or not sys.stderr.isatty(), **_BAR) as bar,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
-            ranks.running(),
-            watch(given, **options, progress=None if ranks.rank else _shown(bar)) as watched,
+            watch(given, **options, progress=_shown(bar)) as watched,
         ):
             run(script, context.args, module=module)
     except ExaminationError as error:  # an option that does not fit

@@ -16,12 +16,18 @@ from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 
-__all__ = ["Difference", "compare", "compare_twins", "ends_of", "not_close"]
+__all__ = ["IN_DOUBLE", "SMALL", "Difference", "compare", "compare_twins", "ends_of", "not_close"]
 
 #: relative to the largest entry: when shapes differ, sums are taken in another order
 _RELATIVE = {torch.float64: 1e-7, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 4e-2}
 #: entries of a gradient that are this much smaller than the largest gradient of the step may be rounding
 _SMALL = 1e-1
+#: a finding that is smaller says how small
+SMALL = 1e-3
+#: relative differences that may be rounding in float32, and may be a leak: of the same sums, and of others
+_DOUBTFUL = {True: (0.0, 5e-6), False: (2e-5, SMALL)}
+#: how such a difference is decided
+IN_DOUBLE = "model.double() and float64 to the batch: rounding vanishes there, and a leak stays"
 
 
 @dataclass
@@ -34,15 +40,26 @@ class Difference:
     finite: bool = False
     #: the largest difference, relative to the loss or to the gradient, also where it is within rounding
     relative: float = 0.0
+    #: whether twins were compared, and some entries are not float64
+    exact: bool = False
+    is_single: bool = False
 
     def __bool__(self) -> bool:
         return self.loss is not None or bool(self.gradients)
 
-    def add(self, a: Tensor, b: Tensor, scale: float = 0.0, *, exact: bool) -> float | None:
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it may be rounding."""
+        low, high = _DOUBTFUL[self.exact]
+        return self.is_single and low < self.relative <= high
+
+    def add(self, a: Tensor, b: Tensor, scale: float = 0.0) -> float | None:
         """The largest difference of two tensors if it counts: relative to ``scale`` if the entries are smaller."""
         worst, relative, finite = _apart(a, b, scale)
         self.relative = max(self.relative, relative)
-        if not worst or (not exact and relative <= _RELATIVE.get(a.dtype, 1e-4)):
+        self.is_single |= bool(worst) and a.dtype != torch.float64
+        rounding = _RELATIVE.get(a.dtype, 1e-4) if not self.exact else 1e-12 * (a.dtype == torch.float64)
+        if not worst or relative <= rounding:
             return None
         self.finite |= finite
         return worst
@@ -76,10 +93,10 @@ def compare(
 
     If ``count`` rows change places, gradients that have them along a dimension move with them.
     """
-    difference = Difference()
+    difference = Difference(exact=exact)
     if before.loss is not None and after.loss is not None and before.loss.numel() == 1:
         first, second = before.loss.reshape(()), after.loss.reshape(())
-        if difference.add(first, second, exact=exact):
+        if difference.add(first, second):
             difference.loss = (float(first), float(second))
     pairs = {}
     for name in dict.fromkeys((*before.gradients, *after.gradients)):
@@ -96,7 +113,7 @@ def compare(
     # what cancels in a small gradient is as large as elsewhere
     scale = _SMALL * max(filter(math.isfinite, sizes), default=0.0)
     for name, (ours, other) in apart.items():
-        worst = difference.add(dense(ours), dense(other), scale, exact=exact)
+        worst = difference.add(dense(ours), dense(other), scale)
         if worst is not None:
             difference.gradients[name] = worst
     return difference

@@ -1,4 +1,4 @@
-"""Whether a difference that twins saw, or could not see, is one: the step as a whole, and float64."""
+"""Whether a difference that twins saw, or could not see, is one: the step as a whole."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from maskgrad.doctor.comparison import Difference, compare
 from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.precision import DOUBTFUL, FLOAT32, SHRINKS, batch_in_double
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents
 
-__all__ = ["Whole", "as_a_whole", "is_rounding"]
+__all__ = ["Whole", "as_a_whole"]
 
 
 @dataclass
@@ -102,25 +101,3 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
         for module in tables:
             hooks.enter_context(module.register_forward_pre_hook(look_up, with_kwargs=True))
         yield served
-
-
-def is_rounding(
-    case: Examination, hidden: PerturbedInput, kind: str, seed: int, difference: Difference
-) -> bool:
-    """Whether little differs, and next to nothing in float64."""
-    if difference.relative >= DOUBTFUL:
-        return False
-    try:
-        with case.runner.in_double():
-            batch = batch_in_double(case.runner.batch if hidden.batch is None else hidden.batch)
-            wide, _, _ = run_perturbed(case, hidden.paddings, kind, seed, batch)
-    except Exception as error:
-        rounds = difference.relative <= FLOAT32
-        verdict = "within float32 rounding" if rounds else "more than rounding"
-        why = f"{verdict} (float64 cannot be tried: {_raised(error)})"
-    else:
-        rounds = wide.relative <= SHRINKS * difference.relative
-        why = "rounding: it nearly vanishes in float64" if rounds else ""
-    if why:
-        case.note(hidden.kind, f"a relative difference of {difference.relative:.0e} is {why}")
-    return rounds

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from maskgrad.doctor.aligned import first_difference, log, where_real
@@ -20,32 +21,68 @@ from maskgrad.doctor.modes import module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
-from maskgrad.doctor.ranks import gathered_report
-from maskgrad.doctor.recorded import recorded_step
 from maskgrad.doctor.recorder import Dependence
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.reshaped import empty_row, order, padding_length
+from maskgrad.doctor.reshaped import order, padding_length
 from maskgrad.doctor.roles import Roles
-from maskgrad.doctor.runner import Outcome, StepRunner
+from maskgrad.doctor.runner import Outcome, StepRunner, parameters_of
 from maskgrad.doctor.variants import rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
 
+
+def _gradients(case: Examination) -> None:
+    """Parameters without a gradient, or with one that is zero, or dense where it could be sparse: meant, or not."""
+    found: dict[tuple[str, str], list[str]] = {}
+    first: Outcome = case.base["first"]
+    modules = [module for root in case.runner.roots for module in root.modules()]
+    sparse = {id(module.weight) for module in modules if getattr(module, "sparse", False)}
+    for name, parameter in parameters_of(case.runner.roots):
+        gradient = first.gradients.get(name)
+        if not parameter.requires_grad or not parameter.numel():
+            continue
+        if gradient is None:
+            said = "got no gradient", "them to the loss, or .requires_grad_(False)"
+        elif gradient.layout is torch.strided and id(parameter) in sparse:
+            said = "got a dense gradient, though sparse=True", "sparse=False, or no use of the whole table"
+        elif gradient.layout is torch.strided and not bool(gradient.any()):
+            said = (
+                "got a gradient of zeros",
+                "a mask that leaves something, if one hides all that it computes",
+            )
+        else:
+            continue
+        found.setdefault(said, []).append(name)
+    for (why, option), names in found.items():
+        case.skipped("gradients", f"{', '.join(names)} {why}", option)
+    case.tried(
+        "gradients",
+        "nothing",
+        "; ".join(f"{len(held)} {why}" for (why, _), held in found.items()) or "nothing found",
+    )
+
+
+#: experiments of earlier versions, and what to do instead
+_GONE = {
+    "empty-row": "give a batch with such a sample; 'nan-under-mask' says where its NaN is made",
+    "silent-hook": "count the calls of the hook",
+    "stale-rows": "the optimizer warns of them while it trains",
+    **dict.fromkeys(
+        ("recorded-step", "unused-parameter", "zero-gradient", "densified-gradient"), "write 'gradients'"
+    ),
+}
+
 #: in this order
 EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
     "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
-    "empty-row": empty_row, "denominator": denominator, "order": order, "document-leak": document_leak,
+    "denominator": denominator, "order": order, "document-leak": document_leak,
     "document-alone": document_alone, "future-leak": future_leak, "sample-coupling": sample_coupling,
-    "recorded-step": recorded_step,
+    "gradients": _gradients,
 }  # fmt: skip
-_OF_PADDING = {"padding-leak", "empty-row"}
 _OF_DOCUMENTS = {"document-leak", "document-alone"}
 #: those for which the rows of a batch are samples
-_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling", "empty-row"}
-_OF_THE_RECORDED_STEP = (
-    "densified-gradient", "silent-hook", "unused-parameter", "zero-gradient", "stale-rows",
-)  # fmt: skip
+_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling"}
 
 
 def examine(
@@ -64,8 +101,7 @@ def examine(
     The step runs several times from one state: with different values in the padding, with one more column of it, with a
     sample alone and without its padding, with its samples in another order. Loss and gradients must not change; if they
     do, the report names the first line where real entries depend on padding. Parameters, gradients, buffers, and the
-    states of optimizers and random number generators are restored. ``torch.compile`` is off inside. Under
-    DistributedDataParallel each rank examines its own batch, and all return one report.
+    states of optimizers and random number generators are restored. ``torch.compile`` is off inside.
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
@@ -94,7 +130,7 @@ def examine(
 
     Raises:
         ExaminationError: the step does not depend on the batch, is not deterministic, or returns no scalar; a mask
-            does not fit; an experiment is unknown; parameters are sharded; another rank could not be examined.
+            does not fit; an experiment is unknown; parameters are sharded, or several ranks run.
 
     Example:
         >>> import torch, maskgrad as mg
@@ -109,21 +145,10 @@ def examine(
     chosen = _chosen(experiments, quick=quick, causal=causal)
     asked = frozenset() if experiments is None else frozenset(chosen)
     case = Examination(StepRunner(step, batch, model), asked=asked)
-    result: Report | Exception = case.report
-    try:
-        _prepare(case, padding, documents)
-        _run(case, chosen)
-        case.report.inventory = case.inventory(examined=case.examined)
-    except Exception as error:
-        if case.runner.replicas() is None:
-            raise
-        result = error
-    replicas = case.runner.replicas()
-    if replicas is None:
-        return case.report
-    # whatever a rank has found, all others wait for it here, and nowhere else
-    group = getattr(replicas, "process_group", None) or getattr(replicas, "_group", None)
-    return gathered_report(result, group)
+    _prepare(case, padding, documents)
+    _run(case, chosen)
+    case.report.inventory = case.inventory(examined=case.examined)
+    return case.report
 
 
 def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: Any) -> None:
@@ -153,7 +178,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
     case.inventory = functools.partial(inventory_of, roles, case.paddings, use, case.documents)
-    case.gives_nan = outcome.has_nan()
+    case.base["first"], case.gives_nan = outcome, outcome.has_nan()
 
 
 def _run(case: Examination, chosen: list[str]) -> None:
@@ -174,10 +199,10 @@ def _run(case: Examination, chosen: list[str]) -> None:
 def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
     """The experiments that the batch allows; what was asked for and is not among them is skipped."""
     left_out = set[str]()
-    if not case.paddings and not _OF_PADDING.isdisjoint(chosen):
-        left_out, why = _OF_PADDING, "no padding was recognised in the batch"
-        for name in case.asked & left_out:
-            case.skipped(name, why, SAYS_PADDING)
+    if not case.paddings and "padding-leak" in chosen:
+        left_out, why = {"padding-leak"}, "no padding was recognised in the batch"
+        if case.asked:
+            case.skipped("padding-leak", why, SAYS_PADDING)
         if none and case.documents is None:
             case.note("padding", f"{why}; {SAYS_PADDING} marks it")
     if case.documents is not None:  # another column would belong to a document; rows may be tokens
@@ -195,10 +220,10 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> 
     if experiments is None:
         experiments = ("padding-leak", "document-leak") if quick else EXPERIMENTS.keys() - {"future-leak"}
     named = [experiments] if isinstance(experiments, str) else experiments
-    wanted = {"recorded-step" if name in _OF_THE_RECORDED_STEP else name for name in named}
+    wanted = set(named)
     for name in sorted(wanted - EXPERIMENTS.keys()):
-        known = ", ".join([*EXPERIMENTS, *_OF_THE_RECORDED_STEP])
-        raise ExaminationError(f"experiments: {name!r} is none of {known}")
+        known, instead = ", ".join(EXPERIMENTS), f"; {_GONE[name]}" if name in _GONE else ""
+        raise ExaminationError(f"experiments: {name!r} is none of {known}{instead}")
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 

@@ -23,11 +23,6 @@ KINDS = {
     "document-leak": "another document of the pack changes the loss of a document, or a gradient",
     "document-alone": "a document gives different results packed and alone",
     "future-leak": "later positions change the loss of earlier ones, or a gradient",
-    "densified-gradient": "a sparse gradient is turned into a dense one",
-    "silent-hook": "a registered hook was not called",
-    "unused-parameter": "a parameter does not influence the loss",
-    "zero-gradient": "the gradient of a parameter is zero because everything that reached it was masked",
-    "stale-rows": "rows of a table were read before their pending updates",
 }
 
 

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -29,7 +29,6 @@ from maskgrad.doctor.case import Examination
 from maskgrad.doctor.inventory import Skipped
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.precision import in_double
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.runner import Outcome, StepRunner
@@ -65,16 +64,12 @@ def _fork() -> int:
 class Continued(BaseException):
     """A run, in its own process: raised to leave the experiments there, and go on with the script."""
 
-    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection, *, double: bool) -> None:
+    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection) -> None:
         super().__init__()
         self.batch, self._mode, self._after, self._answers = batch, mode, after, answers
-        self._double = double
 
     def begin(self, roots: Sequence[nn.Module]) -> None:
         """From here on the mode sees what the script does; gradients of earlier steps are gone."""
-        if self._double:
-            self._held = in_double(roots)
-            self._held.__enter__()
         for root in roots:
             root.zero_grad()
             for module in root.modules():
@@ -105,7 +100,7 @@ class _ForkedRunner(StepRunner):
         # there is no step to call: the script goes on
         self.presented, self.roots, self.rows = Presented(batch), roots, [0]
         self.batch = self.presented.batch
-        self._double, self._patience_s = False, _PATIENCE_S + 20 * seconds
+        self._patience_s = _PATIENCE_S + 20 * seconds
 
     def run(self, mode: Guarded, batch: Any = None, after: Callable[[Outcome], Any] | None = None) -> Any:
         """Go on with the script in another process; what ``after`` returns comes back."""
@@ -114,7 +109,7 @@ class _ForkedRunner(StepRunner):
         child = _fork()
         if not child:
             batch = self.presented.as_given(self.batch if batch is None else batch)
-            raise Continued(batch, mode, after, theirs, double=self._double)
+            raise Continued(batch, mode, after, theirs)
         theirs.close()
         try:
             answer, *failure = _received(answers, self._patience_s)
@@ -123,15 +118,6 @@ class _ForkedRunner(StepRunner):
         if failure:
             raise type(answer, (Exception,), {})(*failure)
         return answer
-
-    @contextlib.contextmanager
-    def in_double(self) -> Iterator[None]:
-        """Inside, runs compute in float64."""
-        self._double = True
-        try:
-            yield
-        finally:
-            self._double = False
 
 
 def _received(answers: Connection, seconds: float) -> Any:

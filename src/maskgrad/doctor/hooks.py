@@ -50,7 +50,7 @@ def watch(
     program do not change. From the second step on, on CPUs under Linux, the step is also run with one more column of
     padding, and with a sample alone: in processes that are forked when its batch arrives. With packed documents, or for
     a causal model, the model is called a few more times, from the same state, with changed documents or later
-    positions; on one rank only. :func:`examine` runs more experiments.
+    positions. :func:`examine` runs more experiments.
 
     Args:
         padding: as in :func:`examine`; keys are those of the batches, or the names of the model's arguments.

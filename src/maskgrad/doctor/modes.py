@@ -37,9 +37,6 @@ def module_calls(enter: Callable[..., None], leave: Callable[..., None]) -> Iter
 class Guarded(TorchDispatchMode):
     """Remembers what a run writes into memory that was there before it, so that it can be undone."""
 
-    #: whether an optimizer is to warn of rows that were read while they were behind
-    sees_late_reads = False
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         #: whether collective operations send nothing

@@ -1,32 +1,21 @@
-"""Several ranks: none waits for another during an examination; at the end their reports become one."""
+"""Programs of one rank: exchanges that send nothing. Several ranks, and sharded parameters, are refused."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from maskgrad.distributed.accumulation import REPLICATING, imported, sharding
-from maskgrad.doctor.report import Report, identity
-from maskgrad.errors import ExaminationError
 
-__all__ = [
-    "NOT_WATCHED", "check_examinable", "end_group_last", "gathered_report", "is_sharded", "united",
-    "waited_for", "with_fake_group", "without_replication",
-]  # fmt: skip
-
-#: why sharded parameters are left alone
-NOT_WATCHED = (
-    "the parameters of {} are sharded, which the doctor cannot track: nothing is watched; run the script without "
-    "fully_shard, on one process or under DistributedDataParallel"
-)
+__all__ = ["end_group_last", "waited_for", "why_refused", "with_fake_group", "without_replication"]
 
 
 def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -90,32 +79,33 @@ def _inner(wrapper: Any, *args: Any, **kwargs: Any) -> Any:
     return wrapper.module(*args, **kwargs)
 
 
-def is_sharded(module: nn.Module) -> bool:
-    """Whether ranks share the parameters of a module: none of them can compute alone."""
+def why_refused(module: nn.Module | None = None) -> str:
+    """Why a program, or the parameters of a module, are left alone; empty if they are not."""
+    count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if count > 1:
+        return (
+            f"one of {count} ranks cannot compute alone; run the program on one, torchrun --nproc-per-node=1"
+        )
     kinds = (
         *sharding(),
         *imported("torch.distributed.fsdp", "FullyShardedDataParallel"),
         *imported("torch.distributed.tensor", "DTensor"),
     )
-    return any(isinstance(part, kinds) for part in (*module.modules(), *module.parameters()))
-
-
-def check_examinable(module: nn.Module) -> None:
-    """ExaminationError if ranks share the parameters of a module, or count its first backward passes."""
-    for wrapper in module.modules():
-        if getattr(wrapper, "static_graph", False) and not getattr(
-            wrapper, "_static_graph_delay_allreduce_enqueued", True
+    for part in () if module is None else (*module.modules(), *module.parameters()):
+        if isinstance(part, kinds):
+            return (
+                f"the parameters of {type(module).__name__} are sharded (fully_shard, DTensor), which cannot be "
+                f"tracked; examine the model before fully_shard(model)"
+            )
+        if getattr(part, "static_graph", False) and not getattr(
+            part, "_static_graph_delay_allreduce_enqueued", True
         ):
             # its hooks count every backward pass before the first exchange, and later wait for as many
-            raise ExaminationError(
-                f"model: {type(wrapper).__name__}(static_graph=True) learns its graph from the first step that is "
+            return (
+                f"{type(part).__name__}(static_graph=True) learns its graph from the first step that is "
                 "exchanged; examine after that step, or the module before it is wrapped"
             )
-    if is_sharded(module):
-        raise ExaminationError(
-            f"model: the parameters of {type(module).__name__} are sharded (fully_shard, DTensor), and no rank can run "
-            f"it alone; examine the model before fully_shard(model), on one process or under DistributedDataParallel"
-        )
+    return ""
 
 
 def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
@@ -125,38 +115,3 @@ def waited_for(types: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             wait: Callable[[Any], Tensor] = lambda tensor: tensor.trigger_wait()  # noqa: E731
             args, kwargs = tree_map_only(kind, wait, (args, kwargs))
     return args, kwargs
-
-
-#: the lists of a report, and which words of their members say what it is about
-_LISTS = {"findings": "message", "notes": "message", "experiments": "changed", "skipped": "why"}
-
-
-def united(reports: Mapping[int, Report]) -> Report:
-    """The reports of ranks as one; what not all have says in its words who has it."""
-    whole = Report()
-    for part, words in _LISTS.items():
-        found: dict[object, dict[int, Any]] = {}
-        for rank, report in reports.items():
-            for one in getattr(report, part):
-                found.setdefault(identity(one) if part == "findings" else one, {}).setdefault(rank, one)
-        for by_rank in found.values():
-            one = next(iter(by_rank.values()))  # as the first rank has it
-            if len(by_rank) < len(reports):
-                who = f"on rank{'s' * (len(by_rank) > 1)} {', '.join(map(str, by_rank))}: "
-                one = replace(one, **{words: who + getattr(one, words)})
-            getattr(whole, part).append(one)
-    whole.inventory = next((report.inventory for report in reports.values() if report.inventory), [])
-    return whole
-
-
-def gathered_report(result: Report | Exception, group: Any) -> Report:
-    """The reports of all ranks of a group, united; the error of one is an error of all."""
-    own: Any = result if isinstance(result, Report) else f"{type(result).__name__}: {result}"
-    found: list[Any] = [None] * torch.distributed.get_world_size(group)
-    torch.distributed.all_gather_object(found, own, group=group)
-    if isinstance(result, Exception):
-        raise result
-    for rank, other in enumerate(found):
-        if isinstance(other, str):
-            raise ExaminationError(f"step: rank {rank} could not be examined ({other}); fix that rank first")
-    return united(dict(enumerate(found)))

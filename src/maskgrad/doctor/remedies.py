@@ -196,14 +196,6 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
         "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",
     ),
     "order": ("outputs = outputs[order.argsort()]   # before they meet labels in the order of the batch",),
-    "densified-gradient": (
-        "penalty = rows.square().sum()   # of the rows that were looked up, not of the whole table",
-        "head = nn.Linear(width, entries, bias=False)   # a weight of its own, not that of the table",
-    ),
-    "silent-hook": ("y = module(x)   # not module.forward(x), which skips hooks",),
-    "unused-parameter": ("parameter.requires_grad_(False)   # or use it in the loss, or remove it",),
-    "zero-gradient": ("mask = mask == 0   # before this line, if the mask is True in the padding",),
-    "stale-rows": ("optimizer.flush()   # before this line",),
 }
 _OF_DIVISIONS = ("count = count.clamp(min=1)   # before this line: a row without entries counts as one",)
 

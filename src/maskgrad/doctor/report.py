@@ -13,7 +13,7 @@ from typing import Any
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.inventory import Part, Skipped, table_of
 
-__all__ = ["Experiment", "Report", "identity"]
+__all__ = ["Experiment", "Report"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Report:
     def add(self, findings: Sequence[Finding]) -> None:
         """Add findings, each kind once per line."""
         for finding in findings:
-            if identity(finding) not in map(identity, self.findings):
+            if _identity(finding) not in map(_identity, self.findings):
                 self.findings.append(finding)
 
     def note(self, note: Note) -> None:
@@ -140,7 +140,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def identity(finding: Finding) -> tuple[object, ...]:
+def _identity(finding: Finding) -> tuple[object, ...]:
     """Findings of one kind at one line are one; without a line, those with one message."""
     if finding.file:
         return finding.kind, finding.file, finding.line, finding.module, finding.package_line

@@ -1,4 +1,4 @@
-"""The experiments that change shapes or rows: padding-length, order, empty-row."""
+"""The experiments that change shapes or rows: padding-length, order."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from torch import Tensor
 from maskgrad.doctor.aligned import Aligned, first_difference, log, where_real
 from maskgrad.doctor.batches import Key, fields
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import Difference, compare
-from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.leaks import nan_findings
+from maskgrad.doctor.comparison import IN_DOUBLE, Difference, compare
+from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.modes import LoggedOperation, WithoutDropout
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.precision import DOUBTFUL, LITTLE, SHRINKS, batch_in_double
 from maskgrad.doctor.runner import Outcome
-from maskgrad.doctor.variants import by_columns, emptied, narrowed, pads_left, selected, widened
+from maskgrad.doctor.variants import by_columns, narrowed, pads_left, selected, widened
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "Change", "empty_row", "finding", "first_wrong", "last_division", "longest_first", "order",
+    "DRAWS", "Change", "finding", "first_wrong", "last_division", "longest_first", "order",
     "padding_length", "run", "splits",
 ]  # fmt: skip
 
@@ -94,13 +92,11 @@ def _changed(case: Examination, name: str, change: Change) -> Difference | None:
         case.note(name, DRAWS, before.draws[0][0] if before.draws else None)
         return None
     difference = compare(before.outcome, after.outcome, count=case.count)
-    doubtful = (LITTLE if not difference else 0.0) < difference.relative < DOUBTFUL
-    wide = _in_double(case, change) if doubtful else None
-    if difference and wide is not None and wide.relative <= SHRINKS * difference.relative:
-        case.note(name, f"{words}, the difference is rounding: it nearly vanishes in float64")
+    if difference.is_doubtful:
+        case.skipped(
+            name, f"{words}, a relative difference of {difference.relative:.0e} may be rounding", IN_DOUBLE
+        )
         difference = Difference()
-    elif not difference and wide is not None and wide.relative > LITTLE:
-        difference = wide
     case.tried(name, words, difference.words() or "nothing changed", _altered(case, change.batch))
     return difference
 
@@ -109,18 +105,6 @@ def _altered(case: Examination, batch: Any) -> list[Key]:
     """What is another tensor in a changed batch."""
     before = fields(case.runner.batch)
     return [key for key, held in fields(batch).items() if held is not before.get(key)]
-
-
-def _in_double(case: Examination, change: Change) -> Difference | None:
-    """What differs between both runs in float64; None where a program cannot run in that."""
-    batches = [case.runner.batch if held is None else held for held in (change.beside, change.batch)]
-    try:
-        with case.runner.in_double():
-            first = run(case, batch_in_double(batches[0])).outcome
-            second = run(case, batch_in_double(batches[1]), wider=change.wider).outcome
-    except Exception:
-        return None
-    return compare(first, second, count=case.count)
 
 
 def _raised(error: Exception) -> str:
@@ -269,26 +253,3 @@ def last_division(case: Examination, batch: Any = None) -> LoggedOperation | Non
     means = [entry for entry in scalars if entry.operation in losses]
     chosen = means or [entry for entry in scalars if entry.operation in ("div", "div_")]
     return chosen[-1] if chosen else None
-
-
-def empty_row(case: Examination) -> None:
-    """One sample that is all padding."""
-    row = case.count - 1
-    batch = None if row < 1 or case.gives_nan else emptied(case.runner.batch, case.paddings, row)
-    if batch is None:
-        return
-    words = f"sample {row} is all padding"
-    try:
-        found = case.runner.run(WithoutDropout(), batch, after=Outcome.has_nan)
-    except Exception as error:
-        case.note("empty-row", f"{words}: {_raised(error)}")
-        return
-    case.tried("empty-row", words, "there is a NaN" if found else "no NaN", _altered(case, batch))
-    findings = nan_findings(case, "empty-row", batch) if found else []
-    if "empty-row" in case.asked:
-        case.report.add(findings)
-        return
-    for made in findings:
-        # a program whose batches never hold such a sample is right without
-        message = f"a sample that is all padding would make NaN ({made.operation}); this batch has none"
-        case.report.note(Note("empty-row", message, made.file, made.line))

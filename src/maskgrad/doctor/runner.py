@@ -10,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from maskgrad.distributed.accumulation import REPLICATING
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of, with_own_memory
 from maskgrad.doctor.inferred import IgnoredLabels
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import tensors_in
-from maskgrad.doctor.precision import in_double
-from maskgrad.doctor.ranks import check_examinable, without_replication
+from maskgrad.doctor.ranks import why_refused, without_replication
 from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
@@ -57,6 +55,8 @@ class StepRunner:
     """
 
     def __init__(self, step: Callable[[Any], Any], batch: Any, model: nn.Module | None) -> None:
+        if why := why_refused():
+            raise ExaminationError(f"step: {why}")
         self.step, self.presented = step, Presented(batch)
         self.batch = with_own_memory(self.presented.batch)
         self.roots: list[nn.Module] = []
@@ -81,7 +81,7 @@ class StepRunner:
         given = self.batch if batch is None else batch
         try:
             with (
-                self._state.run(mode.keep, sees_late_reads=mode.sees_late_reads),
+                self._state.run(mode.keep),
                 without_replication(),
                 torch.compiler.set_stance("force_eager"),
                 contextlib.nullcontext() if self.rows else self._watched_modules(),
@@ -110,15 +110,6 @@ class StepRunner:
         own = frozenset(name for name, leaf in leaves.items() if id(leaf) not in before)
         return Outcome(loss.detach() if loss is not None else None, gradients, leaves, own)
 
-    def in_double(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, runs compute in float64."""
-        return in_double(self.roots)
-
-    def replicas(self) -> Any:
-        """A module of which other ranks have replicas, and examine them as well; None without."""
-        inside = (module for root in self.roots for module in root.modules())
-        return next((module for module in inside if isinstance(module, REPLICATING)), None)
-
     def modules(self) -> dict[int, str]:
         """The dotted name of each module by its id."""
         return {
@@ -134,7 +125,8 @@ class StepRunner:
         self.batch = self.presented.batch
 
     def _add_root(self, module: nn.Module) -> None:
-        check_examinable(module)
+        if why := why_refused(module):
+            raise ExaminationError(f"model: {why}")
         self.roots.append(module)
         self._state.add(module)
 

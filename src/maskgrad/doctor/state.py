@@ -177,16 +177,13 @@ class State:
         return list(self._leaves.values())
 
     @contextlib.contextmanager
-    def run(self, keep: Callable[[Tensor], None], *, sees_late_reads: bool) -> Iterator[None]:
-        """Inside, leaves have no gradient at first; ``keep`` is given what an optimizer writes.
-
-        Reads of stale rows warn again if the run ``sees_late_reads``.
-        """
+    def run(self, keep: Callable[[Tensor], None]) -> Iterator[None]:
+        """Inside, leaves have no gradient at first; ``keep`` is given what an optimizer writes."""
         self._keep = keep
         for leaf in self.leaves():
             leaf.grad, rows = None, lazy_rows_of(leaf)
             if rows is not None:
-                rows.is_read_in_time = not sees_late_reads
+                rows.is_read_in_time = True  # no warning in our runs
         handle = register_optimizer_step_pre_hook(self._keep_optimizer)
         try:
             yield

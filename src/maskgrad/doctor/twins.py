@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
@@ -30,10 +29,7 @@ from maskgrad.doctor.operations import (
 )
 from maskgrad.doctor.state import random_state, set_random_state
 
-__all__ = ["SENT", "Twins"]
-
-#: why what other ranks send was not tracked
-SENT = "data that depends on padding is sent to other ranks and not tracked there"
+__all__ = ["Twins"]
 
 _ORDERS = {"lt", "le", "gt", "ge"}
 
@@ -106,9 +102,6 @@ class Twins(Guarded):
     def run(self, call: Operated) -> Any:
         """The operation on the tensors of the program, and again on their twins if it has any."""
         if call.facts.collective:
-            if not self.sends_nothing and dist.get_world_size() > 1:
-                waits = call.facts.name in ("wait_tensor", "_wrap_tensor_autograd")
-                return call() if waits else self._send(call)
             for tensor in call.inputs if self._twins_of(call.inputs) else ():
                 if self.twin(tensor) is None:  # it may be written: schemas do not say so
                     self.set_twin(tensor, tensor.clone())
@@ -131,23 +124,10 @@ class Twins(Guarded):
         """The twins of tensors that have one, by the ``id`` of the tensor."""
         return {id(tensor): twin for tensor in tensors if (twin := self.twin(tensor)) is not None}
 
-    def _send(self, call: Operated) -> Any:
-        """An exchange between ranks, once: a second one would find no partner."""
-        if any(self._depends(tensor) for tensor in call.inputs):
-            self.note_not_followed(call.facts.name, SENT)
-        result = call()
-        for tensor in call.written if call.facts.writes else tensors_in(result):
-            self.forget(key_of(tensor) or 0)
-        return result
-
     def leaves_torch(self, tensor: Tensor) -> bool:
         """The memory of a tensor leaves PyTorch; whether it depends on padding."""
         super().leaves_torch(tensor)
-        return self._depends(tensor)
-
-    def _depends(self, tensor: Tensor) -> bool:
-        twin = self.twin(tensor)
-        return twin is not None and not same(tensor, twin)
+        return not same(tensor, self.other(tensor))
 
     def other(self, tensor: Tensor) -> Tensor:
         """The twin, or the tensor itself."""

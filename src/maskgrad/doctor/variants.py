@@ -1,4 +1,4 @@
-"""The same batch with other contents in its padding, more columns of it or none, other rows, or empty rows."""
+"""The same batch with other contents in its padding, more columns of it or none, or other rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_
 
 from maskgrad.doctor.batches import LEAVES, Key, applied, fields, ragged, rebuilt, replaced, tensor_of
 from maskgrad.doctor.padding import Padding, by_diagonal, is_causal
-from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
-    "KINDS", "Narrowed", "by_columns", "emptied", "narrowed", "other_contents", "pads_left", "rows_of", "selected",
-    "widened",
+    "KINDS", "Narrowed", "by_columns", "narrowed", "other_contents", "pads_left", "rows_of", "selected", "widened",
 ]  # fmt: skip
 
 #: what is written over padding, and how a report calls it
@@ -99,28 +98,6 @@ def _chosen(held: Any, rows: Tensor) -> Any:
         return applied(held, itemgetter(rows.to(tensor_of(held).device)))
     samples = held.unbind()
     return torch.nested.nested_tensor([samples[row].detach() for row in rows.tolist()], layout=held.layout)
-
-
-def emptied(batch: Any, paddings: Sequence[Padding], row: int) -> Any | None:
-    """The batch with one row that is all padding; None if nothing in the batch can mark it."""
-    inside, new, is_marked = fields(batch), dict[Key, Any](), False
-    for padding in paddings:
-        field = inside[padding.key]
-        tensor = tensor_of(field).detach().clone()
-        if padding.mask.ndim == 0 or len(tensor) != len(padding.mask):
-            continue
-        padded, is_masked = tensor[~padding.entries(tensor)], isinstance(field, MaskedTensor)
-        tensor[row] = padded[0] if padded.numel() else 0
-        new[padding.key] = tensor.requires_grad_(field.requires_grad and not is_masked)
-        if isinstance(field, MaskedTensor):
-            mask = field.mask.clone()
-            mask[row] = False
-            new[padding.key] = masked(tensor, mask)
-        for name, value in padding.mask_values.items():
-            new[name] = tensor_of(inside[name]).clone()
-            new[name][row] = value or 0
-        is_marked |= padding.is_marked or bool(padding.mask_values) or is_masked
-    return replaced(batch, new) if is_marked else None
 
 
 def pads_left(paddings: Sequence[Padding]) -> bool:

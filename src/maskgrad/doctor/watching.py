@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -23,12 +22,11 @@ from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import is_examining
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.ranks import NOT_WATCHED, is_sharded
+from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.runner import Outcome, named, reached
 from maskgrad.doctor.stock import Stock
-from maskgrad.doctor.twins import SENT
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
 from maskgrad.doctor.variants import KINDS
@@ -92,12 +90,8 @@ class Watch:
 
     @property
     def ends(self) -> bool:
-        """Whether the program is to be stopped. Ranks stop after the same pass, or one would wait for another."""
-        return self.stops and (self.done if self._alone else self.passes >= self._patience)
-
-    @property
-    def _alone(self) -> bool:
-        return not dist.is_initialized() or dist.get_world_size() == 1
+        """Whether the program is to be stopped."""
+        return self.stops and self.done
 
     @property
     def _patience(self) -> int:
@@ -192,10 +186,10 @@ class Watch:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
         if self.done:
             return
-        if not self._roots and is_sharded(module):
+        if not self._roots and (why := why_refused(module)):
             self._leave()
             self._wanted = 0
-            self._note("padding-leak", NOT_WATCHED.format(type(module).__name__))
+            self._skip("padding-leak", f"{why}: nothing is watched")
             return
         if not any(module is inner for root in self._roots for inner in root.modules()):
             self._roots.append(module)
@@ -294,7 +288,7 @@ class Watch:
 
     def _look_at_influence(self) -> None:
         """A call that packs documents, or any if the model is to be causal, is made a few times more."""
-        if self._influence_is_known or self._call is None or not self._alone:
+        if self._influence_is_known or self._call is None:
             return
         with self._apart():
             found = examine_outputs(*self._call, self._documents, causal=self._causal)
@@ -342,7 +336,7 @@ class Watch:
         counts = kind != "nan" or any(padding.may_hold_nan for padding in paddings)
         for place, why in recorder.not_followed:
             self.report.note(Note.at(place, "padding-leak", why))
-            if why.endswith((OUTSIDE, SENT)) and counts and not difference:
+            if why.endswith(OUTSIDE) and counts and not difference:
                 self._skip("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
         if difference and counts:
             name = "nan-under-mask" if kind == "nan" else "padding-leak"
@@ -370,7 +364,7 @@ class Watch:
             self._note("end", f"the program {how}, after the examined steps")
         elif how:
             self._skip("padding-leak", f"the program {how} after {self.steps} of {self._wanted} steps")
-        if self._causal and not self._influence_is_known and self._alone:
+        if self._causal and not self._influence_is_known:
             self._skip("future-leak", "no model was called whose outputs could be examined")
         if self._seen and not self._recognised:
             self._note(

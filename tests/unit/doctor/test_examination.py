@@ -48,11 +48,29 @@ def test_masked_tensors_do_not_leak_even_nan() -> None:
     assert "nan-under-mask" in {tried.name for tried in report.experiments}
 
 
-def test_an_empty_row_is_a_note_unless_it_is_asked_for() -> None:
-    report = mg.doctor.examine(step_with("fixed"), batch())
-    assert any(note.about == "empty-row" for note in report.notes)
-    report = mg.doctor.examine(step_with("fixed"), batch(), experiments=["empty-row"])
-    assert report.kinds() == ["empty-row"]
+@pytest.mark.parametrize(
+    ("name", "words"), [("empty-row", "give a batch with such a sample"), ("unused-parameter", "'gradients'")]
+)
+def test_experiments_of_earlier_versions_are_refused_in_words(name: str, words: str) -> None:
+    with pytest.raises(ExaminationError, match=words):
+        mg.doctor.examine(step_with("fixed"), batch(), experiments=[name])
+
+
+def test_gradients_that_are_absent_dense_or_zero_leave_the_report_incomplete() -> None:
+    table, head, idle = nn.Embedding(7, 4, sparse=True), nn.Linear(4, 7), nn.Linear(2, 2)
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        h = table(b["ids"])
+        return ((h @ table.weight.T) + head(h) * torch.zeros(2, 3, 7)).square().mean()
+
+    ids = {"ids": torch.tensor([[1, 2, 3], [4, 5, 0]])}
+    report = mg.doctor.examine(step, ids, model=nn.ModuleList([table, head, idle]), experiments=["gradients"])
+    assert report.verdict == "incomplete"
+    assert [skipped.why for skipped in report.skipped] == [
+        "0.weight got a dense gradient, though sparse=True",
+        "1.weight, 1.bias got a gradient of zeros",
+        "2.weight, 2.bias got no gradient",
+    ]
 
 
 def _leaks(b: Any) -> Tensor:
@@ -184,7 +202,7 @@ def test_tokens_and_their_labels_are_a_batch_on_which_a_mean_depends() -> None:
         def step(b: dict[str, Tensor], table: nn.Embedding = table) -> Tensor:
             return nn.functional.cross_entropy(table(b["ids"]).flatten(0, 1), b["labels"].flatten())
 
-        assert mg.doctor.examine(step, tokens, experiments=["unused-parameter"]).ok
+        assert mg.doctor.examine(step, tokens, experiments=["gradients"]).ok
 
 
 def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
