@@ -14,7 +14,11 @@ __all__ = ["KNOWN", "PAGE", "table"]
 PAGE = Region("is_my_masking_right.md", "doctor table")
 
 #: What the doctor does not do yet: pairs that are "missed", or "found at another line". The tests hold it to this list.
-KNOWN: dict[str, str] = {}
+KNOWN: dict[str, str] = {
+    # the line at which the batch's own NaN or infinity first makes one, and not that at which it is real
+    "nan_times_zero": "found at another line",
+    "where_after_the_nan": "found at another line",
+}
 
 
 def table(all_pairs: list[Pair]) -> str:

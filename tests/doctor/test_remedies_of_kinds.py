@@ -164,15 +164,6 @@ DRAWN = [
         remedies=_OF_DIVISIONS,
     ),
     Drawn(
-        "sample-coupling",
-        0,
-        "x = net(batch['x'])\ny, _ = attention(x, x, x)\nreturn F.mse_loss(y.sum((1, 2)), batch['y'])",
-        "",
-        "REMEDY",
-        "width, heads = 4, 2\nattention = nn.MultiheadAttention(width, heads)\nLINE",
-        batch={"x": numbers(3, 5, 4), "y": numbers(3)},
-    ),
-    Drawn(
         "document-leak",
         0,
         "q = k = v = table(batch['input_ids'])\nseq_idx, mask = batch['seq_idx'], torch.ones(2, 5, 5).bool()\n"

@@ -73,22 +73,10 @@ def replaced(batch: Any, new: Mapping[Key, Any]) -> Any:
 
 
 def with_own_memory(batch: Any) -> Any:
-    """The batch with a copy of each tensor that shares memory: entries of one, or of several, could not differ."""
-    plain = {
-        key: held for key, held in fields(batch).items() if isinstance(held, Tensor) and held.layout is torch.strided
-    }  # fmt: skip
-    views = {
-        (held.untyped_storage()._cdata, held.storage_offset(), held.shape, held.stride())
-        for held in plain.values()
-    }
-    memories = [view[0] for view in views]
-    copies = {
-        key: applied(held, torch.clone)
-        for key, held in plain.items()
-        if memories.count(held.untyped_storage()._cdata) > 1
-        or any(stride == 0 and size > 1 for size, stride in zip(held.shape, held.stride(), strict=True))
-    }
-    return replaced(batch, copies) if copies else batch
+    """The batch with a copy of each tensor: entries of one, or of several, may share memory, and could not differ."""
+    plain = {k: held for k, held in fields(batch).items() if isinstance(held, Tensor)}
+    plain = {k: held for k, held in plain.items() if held.layout is torch.strided}
+    return replaced(batch, {key: applied(held, torch.clone) for key, held in plain.items()})
 
 
 def applied(field: Any, function: Callable[[Any], Any]) -> Any:

@@ -18,18 +18,11 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 
-from maskgrad.doctor.operations import tensors_in
-
 __all__ = ["OUTSIDE", "outside"]
 
 #: why it was not tracked
 OUTSIDE = "code outside of PyTorch runs once"
 _TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
-#: classes of Triton's kernels, compiled and interpreted
-_LAUNCHERS = (
-    ("triton.runtime.jit", "JITFunction"),
-    ("triton.runtime.interpreter", "InterpretedFunction"),
-)
 #: how the memory of a tensor leaves PyTorch
 _WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
@@ -38,9 +31,8 @@ _WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
 @contextlib.contextmanager
 def outside(mode: Any) -> Iterator[None]:
     """Inside, ``mode`` is notified of tensors whose memory leaves PyTorch."""
-    launchers = [(getattr(sys.modules.get(module), name, None), "run") for module, name in _LAUNCHERS]
     with contextlib.ExitStack() as stack:
-        for kind, name in [*_WAYS, *(launcher for launcher in launchers if launcher[0] is not None)]:
+        for kind, name in _WAYS:
             left = _notifying(mode, f"{kind.__name__}.{name}", getattr(kind, name))
             stack.enter_context(mock.patch.object(kind, name, left))
         yield
@@ -54,20 +46,17 @@ def _notifying(mode: Any, name: str, way: Callable[..., Any]) -> Callable[..., A
         looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
         if not looks and any(active is mode for active in _get_current_dispatch_mode_stack()):
             with _disable_current_modes():
-                depends = [mode.leaves_torch(tensor) for tensor in _given_away(held, args, kwargs)]
-            if any(depends):
+                depends = mode.leaves_torch(_tensor_of(held))
+            if depends:
                 mode.note_not_followed(name, OUTSIDE)
         return way(held, *args, **kwargs)
 
     return left
 
 
-def _given_away(held: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """A tensor, that of a storage, or those among the arguments of a kernel and in their descriptors."""
-    if isinstance(held, torch.TypedStorage):
-        held = held._untyped_storage
-    if isinstance(held, torch.UntypedStorage):
-        return [torch.empty(0, dtype=torch.uint8, device=held.device).set_(held)]
+def _tensor_of(held: Any) -> Tensor:
+    """A tensor, or that of a storage."""
     if isinstance(held, Tensor):
-        return [held]
-    return tensors_in([args, kwargs, [getattr(part, "base", None) for part in (*args, *kwargs.values())]])
+        return held
+    storage = held._untyped_storage if isinstance(held, torch.TypedStorage) else held
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)

@@ -16,12 +16,11 @@ from maskgrad.doctor.denominators import denominator, takes_parts
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import inventory_of
-from maskgrad.doctor.leaks import nan_under_mask, padding_leak, sample_coupling
-from maskgrad.doctor.modes import module_calls
+from maskgrad.doctor.leaks import nan_under_mask, padding_leak
+from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
-from maskgrad.doctor.recorder import Dependence
 from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import order, padding_length
 from maskgrad.doctor.roles import Roles
@@ -66,6 +65,7 @@ def _gradients(case: Examination) -> None:
 #: experiments of earlier versions, and what to do instead
 _GONE = {
     "empty-row": "give a batch with such a sample; 'nan-under-mask' says where its NaN is made",
+    "sample-coupling": "write documents={key: torch.arange(len(batch[key]))}: each sample is a document",
     "silent-hook": "count the calls of the hook",
     "stale-rows": "the optimizer warns of them while it trains",
     **dict.fromkeys(
@@ -77,12 +77,12 @@ _GONE = {
 EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
     "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
     "denominator": denominator, "order": order, "document-leak": document_leak,
-    "document-alone": document_alone, "future-leak": future_leak, "sample-coupling": sample_coupling,
+    "document-alone": document_alone, "future-leak": future_leak,
     "gradients": _gradients,
 }  # fmt: skip
 _OF_DOCUMENTS = {"document-leak", "document-alone"}
 #: those for which the rows of a batch are samples
-_OF_SAMPLES = {"padding-length", "denominator", "order", "sample-coupling"}
+_OF_SAMPLES = {"padding-length", "denominator", "order"}
 
 
 def examine(
@@ -163,12 +163,11 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.paddings = with_given(roles.paddings, runner.batch, padding)
     if takes_parts(runner.step):
         runner.step = functools.partial(runner.step, parts=[rows_of(runner.batch, case.paddings)])  # type: ignore[call-arg]
-    use = ObservedUse(runner.modules())
+    use = ObservedUse(runner.batch, runner.modules())
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
-    mode = Dependence(runner.batch)
-    again, depends = runner.run(mode, after=lambda run: (run.cloned(), mode.reaches(run.tensors().values())))
-    _check_step(case, outcome.tensors(), again.tensors(), depends=depends)
+    again = runner.run(Guarded(), after=Outcome.cloned)
+    _check_step(case, outcome.tensors(), again.tensors(), depends=use.reads_batch)
     known = {found.key for found in case.paddings}
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
@@ -244,6 +243,6 @@ def _check_step(
         )
     if not depends:
         raise ExaminationError(
-            "step: the loss does not depend on the batch: nothing of its tensors reaches it; use the argument of the "
+            "step: it does not depend on the batch: no operation reads a tensor of it; use the argument of the "
             "step, `def step(batch): return loss_of(model(batch['x']))`"
         )

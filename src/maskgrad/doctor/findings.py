@@ -18,7 +18,6 @@ KINDS = {
     "padding-length": "more padding, or none, changes the loss or a gradient",
     "denominator": "the result depends on how the batch is split into parts",
     "empty-row": "a sample that is all padding gives NaN",
-    "sample-coupling": "a sample changes the result of another one",
     "order": "the order of the samples changes the loss or a gradient",
     "document-leak": "another document of the pack changes the loss of a document, or a gradient",
     "document-alone": "a document gives different results packed and alone",

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
-from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.batches import Key, fields, ragged, tensor_of
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
 from maskgrad.doctor.packed import Documents
@@ -102,8 +102,13 @@ def ignored_labels(loss: Tensor) -> list[IdsRead]:
 class ObservedUse(Guarded):
     """The first run of a step: ids read by tables with an id of padding, masks of modules, packed lengths."""
 
-    def __init__(self, names: dict[int, str] | None = None) -> None:
+    def __init__(self, batch: Any, names: dict[int, str]) -> None:
         super().__init__()
+        inside = [*fields(batch).values(), *ragged(batch).values()]
+        held = [held.data if isinstance(held, PackedSequence) else tensor_of(held) for held in inside]
+        self._batch = {key_of(part.values() if part.layout is torch.jagged else part) for part in held}
+        #: whether an operation reads the batch, or it leaves PyTorch
+        self.reads_batch = not held or None in self._batch
         self.reads: list[IdsRead] = []
         #: all labels of cross entropies, call by call
         self.labels: list[IdsRead] = []
@@ -114,12 +119,13 @@ class ObservedUse(Guarded):
         self.batch_first: set[tuple[int, int]] = set()
         #: numbers of positions for which modules are given masks of pairs
         self._pairs: set[int] = set()
-        self._names = names or {}
+        self._names = names
         self._stack: list[str] = []
 
     def run(self, call: Operated) -> Any:
         """Note what a table reads, and what is packed."""
         name, args = call.facts.name, call.args
+        self.reads_batch |= any(key_of(tensor) in {None, *self._batch} for tensor in call.inputs)
         if name == "embedding" and len(args) > 2 and args[2] >= 0:
             module = self._stack[-1] if self._stack else "a table"
             self.reads.append(IdsRead(args[1], args[2], "padding_idx", "table", module))
@@ -129,6 +135,11 @@ class ObservedUse(Guarded):
         elif name == "_pack_padded_sequence":
             self.masks.append((Sides(_packed(*args[:3]), (0.0, 1.0)), "lengths of pack_padded_sequence"))
         return call()
+
+    def leaves_torch(self, tensor: Tensor) -> bool:
+        """The memory of a tensor leaves PyTorch."""
+        self.reads_batch |= key_of(tensor) in self._batch
+        return super().leaves_torch(tensor)
 
     def enter(self, module: nn.Module, args: Any) -> None:
         """Note the masks that a module is given, and whether it takes positions first."""

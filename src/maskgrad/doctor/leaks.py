@@ -1,28 +1,23 @@
-"""The experiments that change contents, of padding or of a sample, and leave all shapes as they are."""
+"""The experiments that change contents of padding, and leave all shapes as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from maskgrad.doctor.aligned import first_difference, log, where_real
-from maskgrad.doctor.batches import Key, fields, tensor_of
+from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding, run_perturbed
 from maskgrad.doctor.comparison import IN_DOUBLE, SMALL, Difference, ends_of
 from maskgrad.doctor.confirmation import Whole, as_a_whole
 from maskgrad.doctor.findings import Finding, Note
-from maskgrad.doctor.packed import is_structure
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan, stands_at_padding
+from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["findings_of", "leak", "nan_under_mask", "padding_leak", "sample_coupling"]
+__all__ = ["findings_of", "leak", "nan_under_mask", "padding_leak"]
 
 
 def padding_leak(case: Examination) -> None:
@@ -126,24 +121,6 @@ def _locate(
     found: list[Event] = case.runner.run(
         recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends_of(outcome, difference))
     )
-    if difference.loss is None and found:
-        # the loss is right and gradients are not: where a gradient first stands at what is hidden
-        trace = Origins(stands_at_padding(masks), backward_only=True)
-        origins: list[Origin] = case.runner.run(
-            trace, hidden.batch, after=lambda outcome: trace.origins(ends_of(outcome, difference))
-        )
-        places = {origin.place: origin for origin in origins if origin.place is not None}
-        gradient = f"gives a gradient to {hidden.noun}: the loss is right, but {difference.words()}"
-        if places:
-            return [
-                Finding.at(
-                    origin,
-                    hidden.kind,
-                    f"the backward pass of this line ({origin.operation}) {gradient}",
-                    affected=difference.numbers(),
-                )
-                for origin in places.values()
-            ]
     return findings_of(found, hidden, kind, difference)
 
 
@@ -200,7 +177,7 @@ def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
 
 def nan_findings(case: Examination, kind: str) -> list[Finding]:
     """The operations from which the NaN in loss and gradients come."""
-    trace = Origins(has_nan)
+    trace = Origins()
 
     def read(outcome: Outcome) -> tuple[bool, list[Origin], list[str]]:
         with_nan = {name: gradient for name, gradient in outcome.gradients.items() if has_nan(gradient)}
@@ -225,55 +202,3 @@ def nan_findings(case: Examination, kind: str) -> list[Finding]:
         )
         for origin in dict.fromkeys(made)
     ][:3]
-
-
-_NORMS = ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm", "batch_norm")
-_STATISTICS = ("mean", "sum", "var", "std", "var_mean", "std_mean", "amax", "amin", "max", "min", "logsumexp", "median",
-               "linalg_vector_norm", "norm", "argmax", "prod", "cumsum", "topk", "sort")  # fmt: skip
-_PACKS = ("_pack_padded_sequence", "_pad_packed_sequence")
-_MASKS = ("mask", "length", "lens", "position", "label", "target")
-
-
-def sample_coupling(case: Examination) -> None:
-    """Other contents in one sample: no other sample may be computed differently."""
-    count, words = case.count, f"sample {case.count - 1}"
-    others = torch.arange(count) != count - 1
-    recorder = Recorder([others], case.runner.modules())
-    hidden = [Padding(key, others.to(held.device), "samples") for key, held in _contents(case)]
-    if count < 2 or not randomize_padding(recorder, case.runner.batch, hidden, "numbers"):
-        return
-    case.runner.run(recorder)
-    fault = next(
-        (event for event in recorder.events if not event.backward and _is_fault(case, event, count)), None
-    )
-    if fault is not None:
-        message = (
-            f"{fault.operation} mixes samples: with changed contents of {words}, {fault.share:.0%} of the entries of "
-            f"other samples change here"
-        )
-        case.report.add([Finding.at(fault, "sample-coupling", message, affected={"share": fault.share})])
-    result = "no other sample changes" if fault is None else "other samples change"
-    case.tried("sample-coupling", f"changed contents of {words}", result)
-
-
-def _contents(case: Examination) -> Iterator[tuple[Key, Tensor]]:
-    """What is not a mask, a length or a label."""
-    masks = {name for padding in case.paddings for name in padding.mask_values}
-    for key, field in fields(case.runner.batch).items():
-        tensor = tensor_of(field)
-        plain = tensor.layout is torch.strided and tensor.dtype != torch.bool and tensor.ndim > 1
-        named = is_structure(key) or any(word in str(key).lower() for word in _MASKS)
-        if plain and len(tensor) == case.count and key not in masks and not named:
-            yield key, tensor
-
-
-def _is_fault(case: Examination, event: Event, rows: int) -> bool:
-    """Statistics over the batch and a matrix of all pairs are meant; everything else is a fault."""
-    name, shape = event.operation, event.shape
-    if event.mixes and name in _NORMS:
-        note = f"{event.module or name}: BatchNorm takes statistics over the samples of a batch"
-        case.note("sample-coupling", note, event.place)
-    # packed sequences interleave the samples, and mix none; a running sum has an axis of the rows, too
-    runs = name in ("cumsum", "sort", "topk") and any(rows in inputs for inputs in event.inputs)
-    meant = name in (*_NORMS, *_PACKS) or (name in _STATISTICS and not runs)
-    return event.mixes and not meant and rows in shape and (shape.count(rows) == 1 or len(shape) != 2)

@@ -1,16 +1,14 @@
-"""The second pass: which operation first mixes padding into what is real, makes a NaN, or gives padding a gradient."""
+"""The second pass: which operation first mixes padding into what is real, or makes a NaN."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from maskgrad.doctor.batches import fields, ragged, tensor_of
 from maskgrad.doctor.frames import Lines, Place, callers
 from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
@@ -18,80 +16,45 @@ from maskgrad.doctor.remedies import lines_for
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.validity import ValidityMasks
 
-__all__ = ["Dependence", "Event", "Origin", "Origins", "Recorder", "has_nan", "stands_at_padding"]
+__all__ = ["Event", "Origin", "Origins", "Recorder", "has_nan"]
 
 
 class Origin(NamedTuple):
-    """The operation whose results have the mark while no input has it."""
+    """The operation whose results have NaN while no input has it."""
 
     operation: str
     place: Place | None
     backward: bool
 
 
-#: no operation has made the mark
-_BATCH = Origin("", None, backward=False)
-#: what puts numbers into a tensor and computes none
-_FILLS = {
-    "", "masked_fill", "masked_fill_", "fill_", "full", "full_like", "where", "index_put", "index_put_", "copy_",
-}  # fmt: skip
-
-
 class Origins(Guarded):
-    """Each marked tensor knows the operations that its mark comes from.
+    """Each tensor with NaN knows the operation that its NaN comes from."""
 
-    In the backward pass only gradients count as inputs: what the forward pass saved may be marked, and a product with
-    it is where a clean gradient gets the mark; the mark is then from where the program made what was saved, unless it
-    was put there.
-    Where ``marked`` is None, the shape does not say whether a tensor has the mark: then it has it if an input has.
-    """
-
-    def __init__(self, marked: Callable[[Tensor], bool | None], *, backward_only: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._marked, self._backward_only = marked, backward_only
         self._origins: dict[int, dict[Origin, None]] = {}
-        self._gradients: set[int] = set()
-        #: memory with infinity or NaN that came with the batch
-        self._given: set[int] = set()
         self._nodes = Lines()
 
     def run(self, call: Operated) -> Any:
-        """The operation, and whose mark its results have."""
+        """The operation, and where the NaN of its results come from."""
         self._nodes.note()
-        backward = torch._C._current_autograd_node() is not None
-        if call.facts.view or call.facts.name in EMPTY or (self._backward_only and not backward):
+        if call.facts.view or call.facts.name in EMPTY:
             return call()
-        inputs = [tensor for tensor in call.inputs if tensor.is_floating_point()]
-        read = [t for t in inputs if any_key(t) in self._gradients] if backward else inputs
-        # NaN or infinity comes in that no operation of the program made; masks are made of minus infinity
-        given = not backward and any(
-            any_key(t) in self._given or (any_key(t) not in self._made and _is_garbage(t)) for t in read
-        )
-        before = self.origins(read) + [_BATCH] * given
-        saved = self.origins(inputs) if backward else []
-        made = [origin for origin in saved if origin.operation not in _FILLS and not origin.backward]
+        before = self.origins(tensor for tensor in call.inputs if tensor.is_floating_point())
         result = call()
         for tensor in tensors_in(result):
-            if not tensor.is_floating_point():
-                continue
-            key = any_key(tensor)
-            lost = given and not bool(_stored(tensor).isfinite().all())
-            for keys, holds in ((self._gradients, backward), (self._given, lost)):
-                (keys.add if holds else keys.discard)(key)
-            marked = self._marked(tensor)
-            if marked or (marked is None and before):
+            self._origins.pop(any_key(tensor), None)
+            if tensor.is_floating_point() and has_nan(tensor):
+                backward = torch._C._current_autograd_node() is not None
                 own = Origin(call.facts.name, self._nodes.here(), backward)
-                self._origins[key] = dict.fromkeys(before or made or [own])
-            else:
-                self._origins.pop(key, None)
+                self._origins[any_key(tensor)] = dict.fromkeys(before or [own])
         return result
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
-        """Where the mark of these tensors comes from."""
+        """Where the NaN of these tensors come from."""
         found: dict[Origin, None] = {}
         for tensor in tensors:
-            if self._marked(tensor) is not False:
-                found |= self._origins.get(any_key(tensor), {})
+            found |= self._origins.get(any_key(tensor), {}) if has_nan(tensor) else {}
         return list(found)
 
 
@@ -100,63 +63,10 @@ def has_nan(tensor: Tensor) -> bool:
     return bool(_stored(tensor).isnan().any())
 
 
-def _is_garbage(tensor: Tensor) -> bool:
-    stored = _stored(tensor)
-    return bool((stored.isnan() | stored.isposinf()).any())
-
-
 def _stored(tensor: Tensor) -> Tensor:
     if tensor.layout is torch.strided:
         return tensor
     return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
-
-
-def stands_at_padding(masks: list[Tensor]) -> Callable[[Tensor], bool | None]:
-    """The mark of a gradient that is not zero where the mask is False; unknown for other shapes."""
-    validities = ValidityMasks(masks)
-
-    def marked(tensor: Tensor) -> bool | None:
-        real = validities.by_shape(tensor) if tensor.layout is torch.strided else None
-        return None if real is None else bool((tensor[~real] != 0).any())
-
-    return marked
-
-
-class Dependence(Guarded):
-    """Follows the contents of a batch through the operations of a run.
-
-    Contents that leave PyTorch, become a Python number, or have several memories cannot be followed: they may matter.
-    """
-
-    def __init__(self, batch: Any) -> None:
-        super().__init__()
-        inside = [*fields(batch).values(), *ragged(batch).values()]
-        held = [held.data if isinstance(held, PackedSequence) else tensor_of(held) for held in inside]
-        self._reached = {key_of(part.values() if part.layout is torch.jagged else part) for part in held}
-        self._is_lost = not held
-
-    def leaves_torch(self, tensor: Tensor) -> bool:
-        """The memory of a tensor leaves PyTorch."""
-        self._is_lost |= key_of(tensor) in self._reached
-        return super().leaves_torch(tensor)
-
-    def run(self, call: Operated) -> Any:
-        """The operation; what it makes depends on the batch if an input does."""
-        keys = {key_of(tensor) for tensor in call.inputs}
-        result = call()
-        made = {key_of(tensor) for tensor in tensors_in(result)}
-        if keys & self._reached:
-            made |= {key_of(tensor) for tensor in call.written}
-            self._reached |= made
-            self._is_lost |= not made
-        else:
-            self._reached -= made  # memory that was used before
-        self._is_lost |= None in keys
-        return result
-
-    def reaches(self, results: Iterable[Tensor]) -> bool:
-        """Whether the loss or a gradient depends on the batch; also where that is unknown."""
-        return self._is_lost or any(key_of(tensor) in self._reached for tensor in results)
 
 
 @dataclass
@@ -169,10 +79,8 @@ class Event:
     backward: bool
     #: events that wrote the bad inputs; if none is bad, the inputs
     causes: list[int]
-    #: the share of the real entries that differ, the shape of the output in which they do, and those of the inputs
+    #: the share of the real entries that differ
     share: float
-    shape: tuple[int, ...]
-    inputs: list[tuple[int, ...]]
     #: an output differs where it is real, and no input does
     mixes: bool
     #: of an operation that mixes: what to write instead, and the lines that led to it
@@ -223,12 +131,12 @@ class Recorder(Twins):
         """Which inputs are bad, before a write in place changes them."""
         with_twin = [tensor for tensor in call.inputs if self.twin(tensor) is not None]
         bad = [tensor for tensor in with_twin if self.is_bad(tensor)]
-        return self._who_wrote(bad or with_twin), bool(bad), [tuple(tensor.shape) for tensor in call.inputs]
+        return self._who_wrote(bad or with_twin), bool(bad)
 
     def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
         outputs = tensors_in(result)
-        differs, share, shape = False, 0.0, tuple[int, ...]()
+        differs, share = False, 0.0
         for index, validity in enumerate(self.validity.of_result(call, result)):
             output = outputs[index]
             self.validity.set(output, validity)
@@ -240,19 +148,17 @@ class Recorder(Twins):
             differs = True
             real = self._differing(output, validity)
             if bool(real.any()):
-                share, shape = max(share, float(real.sum()) / real.numel()), tuple(output.shape)
+                share = max(share, float(real.sum()) / real.numel())
         if differs:
-            self._add(call, outputs, before, share, shape, keep=bool(call.written))
+            self._add(call, outputs, before, share, keep=bool(call.written))
 
-    def _add(
-        self, call: Operated, outputs: list[Tensor], before: Any, share: float, shape: Any, *, keep: bool
-    ) -> None:
-        causes, bad_before, inputs = before
+    def _add(self, call: Operated, outputs: list[Tensor], before: Any, share: float, *, keep: bool) -> None:
+        causes, bad_before = before
         running = self._stack[-1] if self._stack else None
         module = "" if running is None else self._names.get(id(running), type(running).__name__)
         backward, mixes = torch._C._current_autograd_node() is not None, share > 0 and not bad_before
         place = self._nodes.here()
-        event = Event(call.facts.name, place, module, backward, causes, share, shape, inputs, mixes)
+        event = Event(call.facts.name, place, module, backward, causes, share, mixes)
         if mixes:
             first = next((tuple(tensor.shape) for tensor in call.inputs if self.twin(tensor) is not None), ())
             masks = [tuple(mask.shape) for mask in self.validity.masks]
@@ -294,8 +200,8 @@ class Recorder(Twins):
             unequal = [self._differing(output, None) for output in outputs]
             share = max(float(entries.sum()) / max(entries.numel(), 1) for entries in unequal)
             if share:
-                before: Any = self._who_wrote([source]), self.is_bad(source), []
-                self._add(call, outputs, before, share, tuple(outputs[0].shape), keep=True)
+                before: Any = self._who_wrote([source]), self.is_bad(source)
+                self._add(call, outputs, before, share, keep=True)
         for output in outputs:
             self.validity.slice(output)
 

@@ -180,9 +180,6 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
         "mg.masked(scores, mask).softmax(-1).filled(0.)",
         "mask = (mask != 0) | (mask == 0).all(-1, keepdim=True)   # before this line; leave such rows out of the loss",
     ),
-    "sample-coupling": (
-        "attention = nn.MultiheadAttention(width, heads, batch_first=True)   # samples come first",
-    ),
     "document-leak": (
         "mask = seq_idx[:, :, None] == seq_idx[:, None, :]   # True = may be read; mask[:, None] for heads",
         "first = F.pad(seq_idx[:, 1:] != seq_idx[:, :-1], (1, 0), value=True)   # reset states, end windows there",

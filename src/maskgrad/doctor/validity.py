@@ -171,10 +171,6 @@ class ValidityMasks:
         if call.facts.pointwise or name == "masked_fill":
             known = self._at_its_positions(known, output)
             return functools.reduce(torch.logical_and, known).expand(output.shape) if known else None
-        if name in _PRODUCTS or name.startswith(_QUERIES):
-            samples = self._by_samples(known, output)
-            if samples is not None:
-                return samples
         if name in _PRODUCTS:
             first, second = _PRODUCTS[name]
             return self._product(args[first], args[second], output)
@@ -210,15 +206,6 @@ class ValidityMasks:
         whole = [validity.expand(shape) for validity in known]
         own = [each for each in whole if any(mask is not None and torch.equal(each, mask) for mask in laid)]
         return own[:1] or known
-
-    def _by_samples(self, known: list[Tensor], output: Tensor) -> Tensor | None:
-        """Where masks are those of whole samples: a sample of the result is real if all of it was in every input."""
-        if not self.masks or any(mask.ndim != 1 for mask in self.masks) or not output.ndim:
-            return None
-        count = len(self.masks[0]) if len(self.masks[0]) == len(output) else -1
-        known = [validity for validity in known if validity.ndim > 1 and len(validity) == count]
-        whole = [validity.flatten(1).all(1) for validity in known]
-        return expanded(torch.stack(whole).all(0), output.shape) if whole else None
 
     def _or_real(self, tensor: Tensor) -> Tensor:
         validity, real = self.get(tensor), torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)

@@ -188,7 +188,7 @@ def test_the_future_is_asked_for_by_name() -> None:
 
     embed, head = nn.Embedding(12, 6), nn.Linear(6, 12)
     batch = {"ids": IDS.expand(2, 8), "labels": LABELS.expand(2, 8)}
-    assert mg.doctor.examine(step, batch, experiments=["sample-coupling"]).ok
+    assert mg.doctor.examine(step, batch, experiments=["order"]).ok
     for asked in ({"causal": True}, {"experiments": ["future-leak"]}):
         assert "future-leak" in mg.doctor.examine(step, batch, **asked).kinds()
     with pytest.raises(AssertionError, match="later positions"):
