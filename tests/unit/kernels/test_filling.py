@@ -13,7 +13,7 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
-from maskgrad.kernels.kernel import LEAST
+from maskgrad.kernels.filling import LEAST
 from maskgrad.semantics.entries import Entries, fill
 from tests.unit.kernels.bodies import cpu
 from tests.unit.kernels.deletion import GARBAGE
