@@ -99,7 +99,7 @@ def _extremum(values: Tensor, mask: Tensor, dim: tuple[int, ...], largest: bool)
 def best_of(x: Tensor, dim: tuple[int, ...], largest: bool) -> Tensor:
     """``amax`` or ``amin``, dimensions kept; of a few columns, rows side by side.
 
-    PyTorch reduces fewer than 32 columns value by value: 64 x 200 x 8 values take 320 µs, and 29 as 64 x 50 x 32.
+    PyTorch reduces fewer than 32 columns value by value: a step with four poolings of 64 x 200 x 8 gains 8 %.
     """
     function: Any = torch.amax if largest else torch.amin
     if len(dim) == 1 and x.ndim > 1 and mode() == "eager" and x.is_contiguous():
