@@ -59,8 +59,7 @@ class PerSample:
         if not self.parameters:
             raise ValueError("model has no parameter that requires a gradient; call requires_grad_() on one")
         self.device = next(iter(self.parameters.values())).device
-        batch = Batch.of(inputs, targets)
-        self._batch = Batch(batch.map(lambda x: x.detach()), batch.size)
+        self._batch = Batch.of(inputs, targets)
         self._model, self._loss_fn, self._method = model, loss_fn, method
         self._chunk_size = chunk_size or max(self._batch.size, 1)
         self._masks = {name: trained_entries(p) for name, p in self.parameters.items()}
@@ -137,7 +136,7 @@ class PerSample:
         """Differentiate all samples under ``vmap``."""
         if self._hooked:  # a hook expects one sample's gradient
             raise NotBatchedError(f"{self._hooked} has a backward hook")
-        leaves, spec = pytree.tree_flatten(batch.map(padded))
+        leaves, spec = pytree.tree_flatten(list(map(padded, batch.leaves)))  # a masked tensor has several
         # Tables with sparse gradients stay in the model: only rows that were looked up have a gradient.
         dense = {name: p for name, p in self.parameters.items() if id(p) not in self.sparse}
         copies = {name: p.detach() for name, p in dense.items()}
@@ -151,7 +150,7 @@ class PerSample:
             def loss_of(given: dict[str, Tensor]) -> Any:
                 each = iter(samples)
                 rows = [next(each).unsqueeze(0) if isinstance(x, Tensor) else x for x in leaves]
-                inputs, targets = pytree.tree_unflatten(rows, spec)
+                inputs, targets = pytree.tree_unflatten(pytree.tree_unflatten(rows, spec), batch.spec)
                 modes.append(OneSample(self.sparse, given.get("")))
                 with modes[0]:
                     output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
@@ -193,7 +192,7 @@ class PerSample:
     @torch.enable_grad()
     def _alone(self, sample: Batch) -> Chunk:
         """Run model and loss on one sample, without vmap."""
-        inputs, targets = sample.tree
+        inputs, targets = pytree.tree_unflatten(sample.leaves, sample.spec)
         loss, some = self._loss(call_with({}, self._model, inputs), targets)
         kept: dict[str, Tensor] = {}
         if loss.requires_grad:

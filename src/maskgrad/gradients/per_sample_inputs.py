@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,30 +26,28 @@ _OFFSETS = (
 class Batch:
     """Inputs and targets in which every tensor has the samples in its first dimension."""
 
-    tree: tuple[Any, Any]
+    leaves: list[Any]
+    spec: pytree.TreeSpec
     size: int
 
     @classmethod
     def of(cls, inputs: Any, targets: Any) -> Batch:
-        """Check the user's arguments."""
+        """Check the user's arguments; tensors are detached."""
         if isinstance(inputs, list):
             raise TypeError(
                 "inputs must be a tensor, a tuple of positional arguments or a dict of keyword arguments, found a list"
             )
-        size: int | None = None
-        for name, tree in (("inputs", inputs), ("targets", targets)):
-            for value in filter(_is_tensor, pytree.tree_leaves(tree, is_leaf=_is_tensor)):
-                size = _number_of_samples(value, name, size)
-            if size is None:
-                raise TypeError(f"inputs must contain at least one tensor, found {type(inputs).__name__}")
-        return cls((inputs, targets), size or 0)
-
-    def map(self, function: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Return inputs and targets with ``function`` applied to their tensors."""
-        found: tuple[Any, Any] = pytree.tree_map(
-            lambda x: function(x) if _is_tensor(x) else x, self.tree, is_leaf=_is_tensor
-        )
-        return found
+        leaves, spec = pytree.tree_flatten((inputs, targets), is_leaf=_is_tensor)
+        size, given = None, spec.child(0).num_leaves
+        for i, value in enumerate(leaves):
+            if i == given and size is None:
+                break
+            if _is_tensor(value):
+                size = _number_of_samples(value, "inputs" if i < given else "targets", size)
+                leaves[i] = value.detach()
+        if size is None:
+            raise TypeError(f"inputs must contain at least one tensor, found {type(inputs).__name__}")
+        return cls(leaves, spec, size)
 
     def part(self, start: int, stop: int) -> Batch:
         """Return the samples ``start`` to ``stop``."""
@@ -60,9 +57,9 @@ class Batch:
         def samples(x: Any) -> Any:
             if isinstance(x, Tensor) and x.layout is not torch.strided:
                 return x.index_select(0, torch.arange(start, stop, device=x.device))
-            return x[start:stop]
+            return x[start:stop] if _is_tensor(x) else x
 
-        return Batch(self.map(samples), stop - start)
+        return Batch(list(map(samples, self.leaves)), self.spec, stop - start)
 
 
 def _is_tensor(value: Any) -> bool:
@@ -96,7 +93,9 @@ def _number_of_samples(value: Any, name: str, expected: int | None) -> int:
 
 
 def padded(x: Any) -> Any:
-    """Return a tensor whose samples have the same number of entries, for ``vmap``."""
+    """Return a tensor whose samples have the same number of entries, for ``vmap``; what is no tensor as it is."""
+    if not _is_tensor(x):
+        return x
     if x.layout not in (torch.strided, torch.jagged):
         raise NotBatchedError(
             f"the samples of a tensor of layout {x.layout} have different numbers of entries; pass x.to_dense() if "
