@@ -98,10 +98,11 @@ def _converted(other: Any) -> Any:
         return tensor_of(other) if getattr(other, "ndim", 0) or type(other).__name__ == "ndarray" else other
     if package in TABLES:
         name = TABLES[package]
+        back = "pl.from_arrow(mg.interop.to_arrow(x))" if package == "polars" else f"mg.interop.to_{name}(x)"
         raise UnsupportedOperationError(
             f"an operator with a {package} {type(other).__name__} on the other side",
             "it is ambiguous which side defines the missing entries",
-            f"Make both the same: mg.from_{name}(…) for MaskedTensors, mg.interop.to_{name}(x) for {package}.",
+            f"Make both the same: mg.from_{name}(…) for MaskedTensors, {back} for {package}.",
         )
     return other if isinstance(other, (Tensor, Number)) or package == "torch" else NotImplemented
 

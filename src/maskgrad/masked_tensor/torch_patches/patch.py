@@ -149,10 +149,11 @@ def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable
 
     With ``only_with``: only if that keyword is given, and not None.
     """
+    of_class = path.split(".")[-2][:1].isupper()  # its first argument is self, in __init__ an empty object
 
     def guarded(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         applies = not only_with or kwargs.get(only_with) is not None
-        if applies and holds_masked((args, kwargs)):
+        if applies and holds_masked((args[of_class:], kwargs)):
             raise UnsupportedOperationError(path, reason, remedy)
         return original(*args, **kwargs)
 
