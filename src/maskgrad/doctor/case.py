@@ -12,11 +12,12 @@ from maskgrad.doctor.comparison import Difference, compare_twins
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.inventory import Part, Skipped
+from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
-from maskgrad.doctor.runner import StepRunner
+from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
 
@@ -59,11 +60,23 @@ class Examination:
     examined: dict[Key, list[str]] = field(default_factory=dict)
     #: results of the program as it is, by experiment
     base: dict[str, Any] = field(default_factory=dict)
+    #: what differed when the program as it is ran once more
+    differs: list[str] = field(default_factory=list)
+    is_repeated: bool = False
 
     @functools.cached_property
     def count(self) -> int:
         """The number of samples."""
         return rows_of(self.runner.batch, self.paddings)
+
+    def repeat(self, outcome: Outcome) -> None:
+        """The program as it is has run once more: note what differs from its first run."""
+        first, second = self.base["first"].tensors(), outcome.tensors()
+        names = () if self.is_repeated else dict.fromkeys((*first, *second))
+        self.differs = [
+            n for n in names if n not in first or n not in second or not same(first[n], second[n])
+        ]
+        self.is_repeated = True
 
     def tried(self, name: str, changed: str, result: str, keys: Iterable[Key] = ()) -> None:
         """Write down what was done, and to which parts of the batch."""
@@ -85,14 +98,18 @@ def run_perturbed(
     case: Examination, paddings: list[Padding], kind: str, seed: int = 0, batch: Any = None
 ) -> tuple[Difference, list[Key], Twins]:
     """A run with other contents in some padding: what differs from its twins, and the keys that were changed."""
-    mode, batch = Twins(), case.runner.batch if batch is None else batch
+    mode, as_it_is = Twins(), batch is None
+    batch = case.runner.batch if as_it_is else batch
     changed = randomize_padding(mode, batch, paddings, kind, seed)
     if not changed:
         return Difference(), changed, mode
-    found: Difference = case.runner.run(
-        mode, batch, after=lambda outcome: compare_twins(mode, outcome, batch, paddings)
-    )
-    return found, changed, mode
+
+    def compared(outcome: Outcome) -> Difference:
+        if as_it_is:
+            case.repeat(outcome)
+        return compare_twins(mode, outcome, batch, paddings)
+
+    return case.runner.run(mode, batch, after=compared), changed, mode
 
 
 def randomize_padding(

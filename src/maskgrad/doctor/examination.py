@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import ragged
@@ -18,7 +18,6 @@ from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import inventory_of
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak
 from maskgrad.doctor.modes import Guarded, module_calls
-from maskgrad.doctor.operations import same
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.report import Report
@@ -166,8 +165,11 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     use = ObservedUse(runner.batch, runner.modules())
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
-    again = runner.run(Guarded(), after=Outcome.cloned)
-    _check_step(case, outcome.tensors(), again.tensors(), depends=use.reads_batch)
+    if not use.reads_batch:
+        raise ExaminationError(
+            "step: it does not depend on the batch: no operation reads a tensor of it; use the argument of the "
+            "step, `def step(batch): return loss_of(model(batch['x']))`"
+        )
     known = {found.key for found in case.paddings}
     turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
     if turned:
@@ -192,7 +194,11 @@ def _run(case: Examination, chosen: list[str]) -> None:
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.note("torch.compile", "is off during the examination: the program runs uncompiled")
     for name in _possible(case, chosen, none=not samples):
+        if not case.is_repeated and name != "padding-leak":
+            case.runner.run(Guarded(), after=case.repeat)
+            _check_repeats(case)
         EXPERIMENTS[name](case)
+        _check_repeats(case)
 
 
 def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
@@ -226,23 +232,14 @@ def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> 
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 
-def _check_step(
-    case: Examination, first: dict[str, Tensor], second: dict[str, Tensor], *, depends: bool
-) -> None:
-    """ExaminationError if two runs from one state differ, or do not depend on the batch."""
-    names = dict.fromkeys((*first, *second))
-    differs = [n for n in names if n not in first or n not in second or not same(first[n], second[n])]
-    if differs:
+def _check_repeats(case: Examination) -> None:
+    """ExaminationError if two runs from one state differ."""
+    if case.differs:
         entry = first_difference(log(case), log(case), where_real([]))
         where = "" if entry is None else f", first in {entry.operation}"
         if entry is not None and entry.place is not None:
             where += f" at {entry.place.file}:{entry.place.line}: {entry.place.code}"
         raise ExaminationError(
-            f"step: it is not deterministic: {differs[0]} differs between two runs from one state{where}; "
+            f"step: it is not deterministic: {case.differs[0]} differs between two runs from one state{where}; "
             f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
-        )
-    if not depends:
-        raise ExaminationError(
-            "step: it does not depend on the batch: no operation reads a tensor of it; use the argument of the "
-            "step, `def step(batch): return loss_of(model(batch['x']))`"
         )

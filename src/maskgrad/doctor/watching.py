@@ -152,7 +152,8 @@ class Watch:
                 self._rewrite(paddings, inside)
 
     def _is_new(self, tensor: Tensor) -> bool:
-        return self._recorder is None or self._recorder.twin(tensor) is None
+        # in a step in which nothing has other contents, nothing is new either
+        return self._recorder is None or (bool(self._changed) and self._recorder.twin(tensor) is None)
 
     def _rewrite(self, paddings: list[Padding], inside: Mapping[Key, Any]) -> None:
         """Let paddings have other contents in the second computation, which begins with the first of them."""
@@ -164,12 +165,18 @@ class Watch:
             recorder = Recorder(masks, names)
         else:
             recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
-        changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
+        # ids have no size: others were in the step before
+        sized = kind != "large" or any(inside[padding.key].is_floating_point() for padding in paddings)
+        if sized:
+            changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
+        else:
+            changed = [padding.key for padding in paddings]
         if not changed:  # nothing of this kind can be written there, such as NaN among ids
             self.steps += self._recorder is None
             return
-        self._changed += map(str, changed)
-        self._show(f"padding-leak, {KINDS[kind]} in {', '.join(self._changed)}", self.steps)
+        if sized:
+            self._changed += map(str, changed)
+            self._show(f"padding-leak, {KINDS[kind]} in {', '.join(self._changed)}", self.steps)
         self._recognised = True
         self._paddings += paddings
         self._batch |= inside
@@ -330,6 +337,8 @@ class Watch:
         difference = compare_twins(recorder, outcome)
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
+        if not changed:
+            return
         words = f"step {self.steps}: {KINDS[kind]} in {', '.join(changed)}"
         result = difference.words() or "nothing else changed"
         self.report.experiments.append(Experiment("padding-leak", words, result))
