@@ -1,12 +1,8 @@
-"""The experiment `denominator`: the batch in parts, in one process or on as many ranks, and the whole batch."""
+"""The experiment `denominator`: the batch in parts, and the whole batch."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +15,7 @@ from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.variants import selected
 from maskgrad.errors import ExaminationError
 
-__all__ = ["denominator", "takes_parts"]
+__all__ = ["denominator"]
 
 #: the weights of parts that a training loop can use without counting tokens
 _RIGHT = ("1 (a sum)", "the number of samples")
@@ -28,14 +24,13 @@ _MEANS = "the number of parts (a mean of means)"
 
 
 def denominator(case: Examination) -> None:
-    """A step that splits its batch, or is given the sizes, or the parts one by one."""
-    own, count = takes_parts(case.runner.step), case.count
-    if not own:
-        if "denominator" not in case.asked:
-            return  # parts belong to the training loop, and the step does not know them; `order` sees its own
-        if splits(case):
-            order(case)
-            return
+    """The batch whole and in parts, if that is asked for: parts belong to the training loop; `order` sees a step's."""
+    count = case.count
+    if "denominator" not in case.asked:
+        return
+    if splits(case):
+        order(case)
+        return
     if count < 2:
         raise ExaminationError(
             f"batch: expected at least two samples, to be split into parts, found {count}; give a larger batch"
@@ -46,40 +41,34 @@ def denominator(case: Examination) -> None:
     small = max(1, count // 4)
     # the first part holds more samples than the others, if there are enough
     ways = [[count - small * (number - 1), *[small] * (number - 1)] for number in (2, 3) if number <= count]
-    _compare_parts(case, ways, own=own)
+    _compare_parts(case, ways)
 
 
-def takes_parts(step: Callable[..., Any]) -> bool:
-    """Whether a step is given the sizes of its parts."""
-    try:
-        return "parts" in inspect.signature(step).parameters
-    except (TypeError, ValueError):
-        return False
-
-
-def _compare_parts(case: Examination, ways: list[list[int]], *, own: bool) -> None:
-    """One denominator has to fit in all ways, and to be the only one; a step given the sizes (``own``) has its own."""
+def _compare_parts(case: Examination, ways: list[list[int]]) -> None:
+    """One denominator has to fit in all ways, and to be the only one."""
     count, as_it_is, longest = case.count, torch.arange(case.count), longest_first(case)
     # as the batch is, and so that parts differ most in their tokens
     arranged = (as_it_is, as_it_is.flip(0) if torch.equal(longest, as_it_is) else longest)
     fitting: dict[str, list[float]] = {}
     for number, (rows, sizes) in enumerate(itertools.product(arranged, ways)):
         batch = selected(case.runner.batch, rows, count)
-        whole, outcomes = run(case, batch).outcome, _outcomes(case, batch, sizes, own=own)
-        weights = {_RIGHT[0]: [1.0]} if own else _weights(case, rows, sizes)
+        parts = [selected(batch, part, count) for part in as_it_is.split(sizes)]
+        whole, outcomes = run(case, batch).outcome, [run(case, part).outcome for part in parts]
+        weights = _weights(case, rows, sizes)
         found = {name: compare(whole, _combined(outcomes, by), count=count) for name, by in weights.items()}
         fitting = {
             name: [*fitting.get(name, []), *factors]
             for name, factors in weights.items()
             if not found[name] and (not number or name in fitting)
         }
-        closest = next((name for name in _RIGHT if name in fitting), _RIGHT[0 if own else 1])
+        closest = next((name for name in _RIGHT if name in fitting), _RIGHT[1])
         how = "" if torch.equal(rows, as_it_is) else f" in the order {rows.tolist()},"
         words = f"with the batch of {count},{how} in parts of {', '.join(map(str, sizes))},"
-        by = "" if own else f", parts weighted by {closest}"
-        case.tried("denominator", words, found[closest].words() or f"nothing changed{by}")
+        case.tried(
+            "denominator", words, found[closest].words() or f"nothing changed, parts weighted by {closest}"
+        )
         if closest not in fitting:
-            words += "" if own else _tried(list(fitting))
+            words += _tried(list(fitting))
             case.report.add([finding("denominator", last_division(case), words, found[closest])])
             return
     # equal weights are one denominator: samples of equal length are as good as their tokens
@@ -94,19 +83,6 @@ def _compare_parts(case: Examination, ways: list[list[int]], *, own: bool) -> No
             f"cannot be decided: the parts sum to the whole batch weighted by {closest}, and also by "
             f"{' and by '.join(others)}; use a batch whose samples differ in their values and lengths",
         )
-
-
-def _outcomes(case: Examination, batch: Any, sizes: list[int], *, own: bool) -> list[Outcome]:
-    """What each part gives, or the step with these parts."""
-    step, parts = case.runner.step, torch.arange(case.count).split(sizes)
-    if not own:
-        batches = (selected(batch, rows, case.count) for rows in parts)
-        return [run(case, part).outcome for part in batches]
-    case.runner.step = functools.partial(step, parts=sizes)  # type: ignore[call-arg]
-    try:
-        return [run(case, batch).outcome]
-    finally:
-        case.runner.step = step
 
 
 def _weights(case: Examination, rows: Tensor, sizes: list[int]) -> dict[str, list[float]]:

@@ -12,7 +12,7 @@ from torch import nn
 from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.denominators import denominator, takes_parts
+from maskgrad.doctor.denominators import denominator
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import inventory_of
@@ -24,7 +24,6 @@ from maskgrad.doctor.report import Report
 from maskgrad.doctor.reshaped import order, padding_length
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner, parameters_of
-from maskgrad.doctor.variants import rows_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine"]
@@ -104,7 +103,7 @@ def examine(
 
     Args:
         step: function of the batch that returns the scalar loss (or an object with a ``loss``), or that calls
-            ``backward`` itself. A keyword ``parts`` gets the sizes of the parts to split the batch into.
+            ``backward`` itself.
         batch: dict or other mapping, tuple, list, dataclass or tensor.
         padding: for each key of the batch (position in a tuple) a Boolean mask, True where entries are real, of the
             leading dimensions of the tensor; or the key of such a mask or lengths in the batch (``"~mask"`` if its
@@ -118,9 +117,8 @@ def examine(
         causal: whether later positions must not reach earlier ones: for three positions the labels after them are
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
-        experiments: names of experiments; by default all, ``denominator`` only if the step takes ``parts``,
-            ``future-leak`` only if ``causal``. ``nan-under-mask`` by name reports every path that a NaN could take,
-            not only those of NaN in this batch.
+        experiments: names of experiments; by default all but ``denominator``, ``future-leak`` only if ``causal``.
+            ``nan-under-mask`` by name reports every path that a NaN could take, not only those of NaN in this batch.
         quick: run only the experiments ``padding-leak`` and ``document-leak``.
 
     Returns:
@@ -160,8 +158,6 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
         runner.turn(roles.turned)
         roles = Roles(runner.batch, documents=document)
     case.paddings = with_given(roles.paddings, runner.batch, padding)
-    if takes_parts(runner.step):
-        runner.step = functools.partial(runner.step, parts=[rows_of(runner.batch, case.paddings)])  # type: ignore[call-arg]
     use = ObservedUse(runner.batch, runner.modules())
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)

@@ -188,14 +188,10 @@ class Recorder(Twins):
             return
         source, outputs = inputs[0], tensors_in(result)
         if not self.validity.is_slice(source):
-            if name not in ("select", "unbind", "slice") or torch._C._current_autograd_node() is not None:
+            if name not in ("select", "unbind") or torch._C._current_autograd_node() is not None:
                 return
             axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
-            # a recurrent network takes its steps out of a packed sequence by slices
-            step = (
-                axis == 0 and len(source) in self.validity.packed and outputs[0].shape[:1] != source.shape[:1]
-            )
-            if source.ndim < 2 or (name == "slice" and not step) or not self._runs_along(source, axis):
+            if source.ndim < 2 or not self._runs_along(source, axis):
                 return
             unequal = [self._differing(output, None) for output in outputs]
             share = max(float(entries.sum()) / max(entries.numel(), 1) for entries in unequal)
@@ -212,8 +208,7 @@ class Recorder(Twins):
             return False
         changes = bool((validity != validity.narrow(axis, 0, 1)).any())
         sizes = {mask.shape[1] for mask in self.validity.masks if mask.ndim == 2}
-        packed = self.validity.packed if axis == 0 and sizes else set[int]()
-        return changes and source.shape[axis] in sizes | packed
+        return changes and source.shape[axis] in sizes
 
     def is_bad(self, tensor: Tensor) -> bool:
         """Whether real entries differ."""

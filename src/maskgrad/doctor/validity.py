@@ -65,10 +65,6 @@ _SECOND_ARGUMENT = {"norm", "linalg_vector_norm", "kthvalue"}
 #: the first argument decides which positions of the result are real
 _ATTENTION = ("_scaled_dot_product", "_flash_attention", "_efficient_attention")
 _QUERIES = (*_ATTENTION, "convolution", "gather", "embedding")
-_RESHAPERS = {
-    "slice_backward", "select_backward", "unfold_backward", "_reshape_copy", "view_copy", "expand_copy",
-    "as_strided_copy", "as_strided_scatter", "slice_scatter", "select_scatter",
-}  # fmt: skip
 
 
 @dataclass
@@ -88,8 +84,6 @@ class ValidityMasks:
         self._many = 8
         #: distinct masks of the batch, by which shapes are recognised
         self.masks = distinct(masks)
-        #: sizes of packed sequences, in which the samples' first positions come first, then their second ones
-        self.packed: set[int] = set()
 
     def _memory(self, tensor: Tensor, *, make: bool = False) -> _Memory | None:
         key = key_of(tensor)
@@ -141,32 +135,19 @@ class ValidityMasks:
 
     def of_result(self, call: Operated, result: Any) -> list[Tensor | None]:
         """The validity of each tensor that an operation made, None where all is real."""
-        name, args, outputs = call.facts.name, call.args, tensors_in(result)
+        name, outputs = call.facts.name, tensors_in(result)
         validities = [self.get(tensor) for tensor in call.inputs]
-        first = validities[0] if validities else None
         steps = {mask.shape[1] for mask in self.masks if mask.ndim == 2}
         if name in ("stack", "cat") and len(validities) in steps and all(held is None for held in validities):
             return [self.by_shape(output) for output in outputs]  # positions that were walked one by one
-        if name == "constant_pad_nd" and first is not None:
-            sizes = zip(first.shape, outputs[0].shape, strict=True)
-            grown = [after for before, after in sizes if before < after]
-            put_back = self.by_shape(outputs[0]) if len(grown) == 1 and grown[0] in steps else None
-            if put_back is not None:  # what was cut off along the sequence, or became fewer
-                return [put_back]
-        if name in COPIES | _RESHAPERS:
+        if name in COPIES:
             copied = self._copied(call)
             if copied is not None and len(copied) == len(outputs):
                 return copied
-        if name in ("_pack_padded_sequence", "_pad_packed_sequence") and first is not None:
-            # rows are reordered, and padding is left out, or comes back
-            rest = (*args[1:3], 1.0, *args[4:]) if name == "_pad_packed_sequence" else args[1:]
-            if name == "_pack_padded_sequence":
-                self.packed.add(len(outputs[0]))
-            return [call.func(first.float(), *rest)[0] > 0, None]
         return [self._of_one(call, validities, output) for output in outputs]
 
     def _of_one(self, call: Operated, validities: list[Tensor | None], output: Tensor) -> Tensor | None:
-        name, args, inputs = call.facts.name, call.args, call.inputs
+        name, args = call.facts.name, call.args
         known = [validity for validity in validities if validity is not None]
         if call.facts.pointwise or name == "masked_fill":
             known = self._at_its_positions(known, output)
@@ -174,9 +155,6 @@ class ValidityMasks:
         if name in _PRODUCTS:
             first, second = _PRODUCTS[name]
             return self._product(args[first], args[second], output)
-        if name == "_cdist_forward":
-            rows, columns = (self._or_real(tensor).any(-1) for tensor in inputs[:2])
-            return (rows[..., :, None] & columns[..., None, :]).expand(output.shape)
         if name in _REDUCTIONS:
             return _reduced(call, validities[0] if validities else None, output)
         if name.startswith(_QUERIES):
@@ -192,8 +170,7 @@ class ValidityMasks:
         same_shape = [validity for validity in known if validity.shape == output.shape]
         if same_shape:
             return functools.reduce(torch.logical_and, same_shape)
-        taken = (_taken_over(validity, output) for validity in known)
-        return next((validity for validity in taken if validity is not None), self.by_shape(output))
+        return self.by_shape(output)
 
     def _at_its_positions(self, known: list[Tensor], output: Tensor) -> list[Tensor]:
         """The operand whose validity is a mask of the batch, where another was moved along the sequence; else all."""
@@ -227,11 +204,6 @@ class ValidityMasks:
             copied = [output.bool() for output in tensors_in(call.func(*args, **kwargs))]
         except (RuntimeError, NotImplementedError):
             return None
-        # what was chosen by an index that is not real is not real either
-        for own in map(self.get, tensors_in(call.args[1:])):
-            if own is not None:
-                whole = [v.shape[: own.ndim] == own.shape and expanded(own, v.shape) for v in copied]
-                copied = [v if own is False else v & own for v, own in zip(copied, whole, strict=True)]
         return list(copied)
 
     def _product(self, first: Tensor, second: Tensor, output: Tensor) -> Tensor | None:
@@ -239,10 +211,6 @@ class ValidityMasks:
         left, right = self.get(first), self.get(second)
         if left is None and right is None:
             return None
-        if right is None and second.ndim > 1:  # as with weights
-            return self._or_real(first).any(-1, keepdim=True).expand(output.shape)
-        if left is None and first.ndim > 1 < second.ndim:
-            return self._or_real(second).any(-2, keepdim=True).expand(output.shape)
         pairs = torch.matmul(self._or_real(first).float(), self._or_real(second).float())
         return (pairs > 0).expand(output.shape)
 

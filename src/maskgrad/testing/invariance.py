@@ -166,7 +166,6 @@ def assert_accumulation_invariant(
 
     How the batch is split, and the divisor of the parts, depends on the step:
 
-    * a step with a keyword ``parts`` gets the sizes; every split must give the result of ``parts=[len(batch)]``;
     * a step that passes parts to its model one at a time is run on the samples in other orders, so that its parts
       have different numbers of tokens;
     * any other step is called on one part at a time. Either the sum of the results, or their mean weighted by
@@ -189,8 +188,8 @@ def assert_accumulation_invariant(
     Example:
         >>> import torch, maskgrad as mg
         >>> w = torch.nn.Parameter(torch.ones(()))
-        >>> def step(x, parts):
-        ...     return sum((w * part).sum() / len(x) for part in x.split(parts))
+        >>> def step(x):
+        ...     return (w * x).mean()
         >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([1.0, 2.0, 5.0]))
     """
     report = examine(step, batch, model=model, experiments=("denominator",))

@@ -77,45 +77,6 @@ def test_a_loss_that_compares_samples_gets_the_remedy_in_two_passes() -> None:
         mg.testing.assert_accumulation_invariant(contrastive, _batch())
 
 
-def _told(divide: Callable[[Batch, Batch, int], Any]) -> Callable[..., Tensor]:
-    def step(b: Batch, parts: list[int]) -> Tensor:
-        found = torch.zeros(())
-        for rows in torch.arange(len(b["x"])).split(parts):
-            part = _part(b, rows)
-            found = found + _errors(LAYER, part).sum() / divide(b, part, len(parts))
-        return found
-
-    return step
-
-
-def test_a_step_that_is_told_its_parts() -> None:
-    mg.testing.assert_accumulation_invariant(_told(lambda whole, *_: whole["mask"].sum()), _batch())
-    mg.testing.assert_accumulation_invariant(_told(lambda whole, *_: len(whole["x"])), _batch())
-
-
-@pytest.mark.parametrize(
-    "divide",
-    [
-        lambda _, part, number: part["mask"].sum() * number,
-        lambda whole, part, _: part["mask"].sum() * len(whole["x"]) / len(part["x"]),
-        lambda whole, _, number: whole["mask"].sum() / number,
-        lambda _, part, number: part["mask"].numel() * number,
-    ],
-    ids=["a mean of means", "means weighed by samples", "once too often", "means over the padded size"],
-)
-def test_a_step_that_is_told_its_parts_and_divides_by_something_else(divide: Any) -> None:
-    with pytest.raises(AssertionError, match="denominator"):
-        mg.testing.assert_accumulation_invariant(_told(divide), _batch())
-
-
-def test_parts_with_as_many_tokens_for_each_sample_hide_nothing() -> None:
-    """As the batch is, each part has three for each sample: only another order tells means weighed by samples."""
-    b = {"x": _batch()["x"][:4], "mask": torch.arange(5) < torch.tensor([5, 1, 3, 3])[:, None]}
-    step = _told(lambda whole, part, _: part["mask"].sum() * len(whole["x"]) / len(part["x"]))
-    with pytest.raises(AssertionError, match="in the order"):
-        mg.testing.assert_accumulation_invariant(step, b)
-
-
 def test_samples_that_are_all_alike_are_refused() -> None:
     alike = {"x": torch.ones(4, 5, 3), "mask": torch.ones(4, 5) > 0}
     with pytest.raises(ExaminationError, match=r"cannot be decided.*a mean of means"):
