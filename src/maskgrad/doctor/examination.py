@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from maskgrad.doctor.aligned import first_difference, log, where_real
 from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.case import Examination
 from maskgrad.doctor.denominators import denominator
@@ -21,7 +20,7 @@ from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.reshaped import order, padding_length
+from maskgrad.doctor.reshaped import first_difference, log, order, padding_length, where_real
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner, parameters_of
 from maskgrad.errors import ExaminationError

@@ -10,13 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.aligned import Aligned, where_real
 from maskgrad.doctor.case import Examination, PerturbedInput, run_perturbed
 from maskgrad.doctor.inferred import labels_ignored
 from maskgrad.doctor.leaks import leak
 from maskgrad.doctor.packed import Documents, alone, content, positions_of, with_labels
 from maskgrad.doctor.padding import Padding
-from maskgrad.doctor.reshaped import Change, first_wrong
+from maskgrad.doctor.reshaped import Aligned, Change, first_wrong, where_real
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 

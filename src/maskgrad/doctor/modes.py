@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
-from maskgrad.doctor.black_boxes import outside
 from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
@@ -20,7 +27,50 @@ from maskgrad.doctor.ranks import waited_for, with_fake_group
 if TYPE_CHECKING:
     from maskgrad.doctor.inferred import IgnoredLabels
 
-__all__ = ["Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "is_examining", "module_calls"]
+__all__ = [
+    "OUTSIDE", "Guarded", "LoggedOperation", "OperationLog", "WithoutDropout", "is_examining", "module_calls",
+]  # fmt: skip
+
+#: why it was not tracked
+OUTSIDE = "code outside of PyTorch runs once"
+_TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+#: how the memory of a tensor leaves PyTorch
+_WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
+_WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
+
+
+@contextlib.contextmanager
+def outside(mode: Any) -> Iterator[None]:
+    """Inside, ``mode`` is notified of tensors whose memory leaves PyTorch."""
+    with contextlib.ExitStack() as stack:
+        for kind, name in _WAYS:
+            left = _notifying(mode, f"{kind.__name__}.{name}", getattr(kind, name))
+            stack.enter_context(mock.patch.object(kind, name, left))
+        yield
+
+
+def _notifying(mode: Any, name: str, way: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(way)
+    def left(held: Any, *args: Any, **kwargs: Any) -> Any:
+        # PyTorch itself asks for pointers only to look at them, and so do we for those of a storage
+        ours = _TORCH if isinstance(held, Tensor) else (_TORCH, _MASKGRAD)
+        looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
+        if not looks and any(active is mode for active in _get_current_dispatch_mode_stack()):
+            with _disable_current_modes():
+                depends = mode.leaves_torch(_tensor_of(held))
+            if depends:
+                mode.note_not_followed(name, OUTSIDE)
+        return way(held, *args, **kwargs)
+
+    return left
+
+
+def _tensor_of(held: Any) -> Tensor:
+    """A tensor, or that of a storage."""
+    if isinstance(held, Tensor):
+        return held
+    storage = held._untyped_storage if isinstance(held, torch.TypedStorage) else held
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 @contextlib.contextmanager

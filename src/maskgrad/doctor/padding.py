@@ -63,11 +63,6 @@ class Padding:
         return expanded(self.mask, tensor.shape)
 
     @property
-    def may_hold_nan(self) -> bool:
-        """Whether NaN under it is what marks it, or is allowed there."""
-        return self.source in ("NaN", "the pattern of the MaskedTensor")
-
-    @property
     def is_marked(self) -> bool:
         """Whether the padding is recognised by its value: -100, NaN, an id."""
         return self.source.startswith(("NaN", "labels", "padding_idx", "ignore_index", "the id"))

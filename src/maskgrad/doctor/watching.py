@@ -11,22 +11,20 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
-from maskgrad.doctor.black_boxes import OUTSIDE
 from maskgrad.doctor.case import PerturbedInput, randomize_padding
 from maskgrad.doctor.comparison import compare_twins, ends_of
 from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
-from maskgrad.doctor.inventory import Part, Skipped
+from maskgrad.doctor.inventory import Part, Skipped, Stock
 from maskgrad.doctor.leaks import findings_of
-from maskgrad.doctor.modes import is_examining
+from maskgrad.doctor.modes import OUTSIDE, is_examining
 from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Experiment, Report
 from maskgrad.doctor.runner import Outcome, named, reached
-from maskgrad.doctor.stock import Stock
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variables import Variables, paddings_in
 from maskgrad.doctor.variants import KINDS
@@ -34,7 +32,7 @@ from maskgrad.doctor.variants import KINDS
 __all__ = ["Watch"]
 
 #: what is written over the padding of the first step, the second, and so on
-_KINDS = ("numbers", "large", "nan")
+_KINDS = ("numbers", "large")
 
 
 class Watch:
@@ -171,8 +169,7 @@ class Watch:
             changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
         else:
             changed = [padding.key for padding in paddings]
-        if not changed:  # nothing of this kind can be written there, such as NaN among ids
-            self.steps += self._recorder is None
+        if not changed:
             return
         if sized:
             self._changed += map(str, changed)
@@ -342,15 +339,13 @@ class Watch:
         words = f"step {self.steps}: {KINDS[kind]} in {', '.join(changed)}"
         result = difference.words() or "nothing else changed"
         self.report.experiments.append(Experiment("padding-leak", words, result))
-        counts = kind != "nan" or any(padding.may_hold_nan for padding in paddings)
         for place, why in recorder.not_followed:
             self.report.note(Note.at(place, "padding-leak", why))
-            if why.endswith(OUTSIDE) and counts and not difference:
+            if why.endswith(OUTSIDE) and not difference:
                 self._skip("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
-        if difference and counts:
-            name = "nan-under-mask" if kind == "nan" else "padding-leak"
+        if difference:
             events = recorder.mixing(ends_of(outcome, difference))
-            self.report.add(findings_of(events, PerturbedInput(name, paddings), kind, difference))
+            self.report.add(findings_of(events, PerturbedInput("padding-leak", paddings), kind, difference))
 
     def fail(self, error: BaseException | None) -> None:
         """The program is over: a run of its own process ends with it."""
