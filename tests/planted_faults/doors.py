@@ -72,12 +72,6 @@ FAULTS: tuple[Fault, ...] = (
         "tests/unit/interop/test_arrow_arrays.py tests/unit/interop/test_lists.py",
     ),
     Fault(
-        "parts weigh as if each sample had one token",
-        "doctor/denominators.py",
-        "float(part.sum() / of_samples.sum())",
-        "float(part.sum() / len(of_samples))",
-    ),
-    Fault(
         "rounding is a leak",
         "doctor/comparison.py",
         "return self.is_single and low < self.relative <= high",

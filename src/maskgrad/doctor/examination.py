@@ -11,7 +11,6 @@ from torch import nn
 
 from maskgrad.doctor.batches import ragged
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.denominators import denominator
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.inventory import inventory_of
@@ -20,7 +19,7 @@ from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.packed import documents_of
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.report import Report
-from maskgrad.doctor.reshaped import first_difference, log, order, padding_length, where_real
+from maskgrad.doctor.reshaped import denominator, first_difference, log, order, padding_length, where_real
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner, parameters_of
 from maskgrad.errors import ExaminationError

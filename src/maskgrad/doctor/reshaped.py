@@ -24,8 +24,8 @@ from maskgrad.doctor.variants import by_columns, narrowed, pads_left, selected, 
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "DRAWS", "Aligned", "Change", "finding", "first_difference", "first_wrong", "last_division", "log",
-    "longest_first", "order", "padding_length", "run", "splits", "where_real",
+    "Aligned", "Change", "denominator", "first_difference", "first_wrong",
+    "log", "order", "padding_length", "where_real",
 ]  # fmt: skip
 
 #: of two outputs: what may be compared, None if nothing can be
@@ -272,6 +272,18 @@ def order(case: Examination) -> None:
     """The rows in another order."""
     if case.count > 1:
         first_wrong(case, "order", _other_orders(case), _add_order)
+
+
+def denominator(case: Examination) -> None:
+    """If it is asked for, other orders of the samples make other parts: parts of a step that passes them one by one."""
+    if "denominator" not in case.asked:
+        return  # `order` sees them, too
+    if not splits(case):
+        raise ExaminationError(
+            "step: it passes its batch to its model at once; write the loop over the parts as the step, "
+            "`def step(batch): return sum(loss_of(part) for part in parts_of(batch))`"
+        )
+    order(case)
 
 
 def _other_orders(case: Examination) -> Iterator[Change]:

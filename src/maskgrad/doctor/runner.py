@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,7 +139,9 @@ class StepRunner:
             if not inside:
                 if self._looks_for_roots and module not in self.roots:
                     self._add_root(module)
-                self.rows.append(next((t.size(0) for t in tensors_in(args) if t.is_nested or t.ndim), 0))
+                # a hook for all modules is not given keywords
+                given = tensors_in([args, sys._getframe(1).f_locals.get("kwargs", {})])
+                self.rows.append(next((t.size(0) for t in given if t.is_nested or t.ndim), 0))
             inside.append(module)
 
         def leave(*_: Any) -> None:

@@ -162,35 +162,27 @@ def _none_found(report: Report, *experiments: str) -> None:
 def assert_accumulation_invariant(
     step: Callable[..., Any], batch: Any, *, model: nn.Module | None = None
 ) -> None:
-    """Assert that splitting the batch into parts changes neither loss nor gradients.
+    """Assert that the parts into which a step splits its batch change neither loss nor gradients.
 
-    How the batch is split, and the divisor of the parts, depends on the step:
-
-    * a step that passes parts to its model one at a time is run on the samples in other orders, so that its parts
-      have different numbers of tokens;
-    * any other step is called on one part at a time. Either the sum of the results, or their mean weighted by
-      samples, must equal the result of the whole batch: the same one for all splits, for the loss and for each
-      gradient. A mean over the tokens of a part fits neither: divide by the tokens of the whole batch.
-
-    There are two and three parts of unequal sizes, in the order of the batch, and once more with the longest samples
-    first. If other weights (the number of parts, the tokens of a part) fit as well, the assertion does not pass.
+    The step passes parts to its model one at a time, as a training loop that accumulates gradients. It is run on the
+    samples in other orders, so that its parts have different numbers of tokens. A mean of the parts' means changes:
+    divide by the tokens of the whole batch.
 
     Args:
         step: function of the batch that returns the loss.
-        batch: dict, tuple, list, dataclass or tensor; it is split along the first dimension.
+        batch: dict, tuple, list, dataclass or tensor; its samples lie along the first dimension.
         model: for the names of parameters in the message.
 
     Raises:
-        AssertionError: with the finding, which lists the denominators that were tried.
-        ExaminationError: the step cannot be examined, the batch cannot be split like this, or its samples are so
-            similar that any denominator fits.
+        AssertionError: with the finding.
+        ExaminationError: the step cannot be examined, or does not split its batch.
 
     Example:
         >>> import torch, maskgrad as mg
-        >>> w = torch.nn.Parameter(torch.ones(()))
+        >>> layer = torch.nn.Linear(1, 1)
         >>> def step(x):
-        ...     return (w * x).mean()
-        >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([1.0, 2.0, 5.0]))
+        ...     return sum(layer(part).square().sum() / len(x) for part in x.split(2))
+        >>> mg.testing.assert_accumulation_invariant(step, torch.tensor([[1.0], [2.0], [5.0]]))
     """
     report = examine(step, batch, model=model, experiments=("denominator",))
     _none_found(report, "denominator", "order")

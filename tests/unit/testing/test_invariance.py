@@ -28,7 +28,6 @@ def test_garbage() -> None:
 
 
 def test_accumulation() -> None:
-    mg.testing.assert_accumulation_invariant(step_with("fixed"), batch())
     with pytest.raises(AssertionError, match="denominator"):
         mg.testing.assert_accumulation_invariant(step_with("parts"), batch())
     layer = nn.Linear(3, 1)
@@ -37,7 +36,7 @@ def test_accumulation() -> None:
         loss: Tensor = layer(b["x"][b["mask"]]).mean()
         return loss
 
-    with pytest.raises(AssertionError, match="denominator"):
+    with pytest.raises(ExaminationError, match="write the loop over the parts"):
         mg.testing.assert_accumulation_invariant(tokens, batch())
 
 
