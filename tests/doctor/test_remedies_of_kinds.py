@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from maskgrad import doctor
-from maskgrad.doctor.remedies import _OF_DIVISIONS, _OF_KINDS
+from maskgrad.doctor.findings import _OF_DIVISIONS, _OF_KINDS
 from tests.doctor.pairs import load
 
 MASK = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]

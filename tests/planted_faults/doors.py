@@ -73,7 +73,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "rounding is a leak",
-        "doctor/comparison.py",
+        "doctor/case.py",
         "return self.is_single and low < self.relative <= high",
         "return False",
         "tests/unit/doctor/test_rounding.py",

@@ -3,8 +3,7 @@
 from maskgrad.doctor.examination import examine
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.hooks import watch
-from maskgrad.doctor.inventory import Part, Skipped
-from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.report import Experiment, Part, Report, Skipped
 from maskgrad.doctor.watching import Watch
 from maskgrad.errors import ExaminationError
 from maskgrad.instead import missing_attribute

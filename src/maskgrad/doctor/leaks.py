@@ -10,8 +10,17 @@ from typing import Any
 from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Key, fields, replaced, tensor_of
-from maskgrad.doctor.case import Examination, PerturbedInput, randomize_padding, run_perturbed
-from maskgrad.doctor.comparison import IN_DOUBLE, SMALL, Difference, compare, ends_of
+from maskgrad.doctor.case import (
+    IN_DOUBLE,
+    SMALL,
+    Difference,
+    Examination,
+    PerturbedInput,
+    compare,
+    ends_of,
+    randomize_padding,
+    run_perturbed,
+)
 from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.modes import Guarded

@@ -20,8 +20,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
-from maskgrad.doctor.frames import Place, here
-from maskgrad.doctor.operations import EMPTY, Operated, facts_of, key_of, on, tensors_in
+from maskgrad.doctor.operations import EMPTY, Operated, Place, facts_of, here, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
 
 if TYPE_CHECKING:

@@ -9,10 +9,19 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from maskgrad.doctor.frames import Lines, Place, callers
+from maskgrad.doctor.findings import lines_for
 from maskgrad.doctor.modes import Guarded, module_calls
-from maskgrad.doctor.operations import EMPTY, Operated, any_key, differing, key_of, tensors_in
-from maskgrad.doctor.remedies import lines_for
+from maskgrad.doctor.operations import (
+    EMPTY,
+    Lines,
+    Operated,
+    Place,
+    any_key,
+    callers,
+    differing,
+    key_of,
+    tensors_in,
+)
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.validity import ValidityMasks
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields
-from maskgrad.doctor.case import Examination
-from maskgrad.doctor.comparison import IN_DOUBLE, Difference, compare, not_close
+from maskgrad.doctor.case import IN_DOUBLE, Difference, Examination, compare, not_close
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
 from maskgrad.doctor.padding import Padding

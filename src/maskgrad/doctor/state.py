@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from maskgrad.doctor.frames import is_users
-from maskgrad.doctor.operations import tensors_in
+from maskgrad.doctor.operations import is_users, tensors_in
 from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of

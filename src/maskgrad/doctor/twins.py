@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakIdKeyDictionary
 
-from maskgrad.doctor.frames import Place, here
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import (
     COMPARISONS,
@@ -19,8 +18,10 @@ from maskgrad.doctor.operations import (
     SEARCHES,
     SEES_NAN,
     Operated,
+    Place,
     differing,
     flat,
+    here,
     key_of,
     mapped,
     on,

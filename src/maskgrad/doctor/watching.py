@@ -11,22 +11,19 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
-from maskgrad.doctor.case import PerturbedInput, randomize_padding
-from maskgrad.doctor.comparison import compare_twins, ends_of
+from maskgrad.doctor.case import PerturbedInput, compare_twins, ends_of, randomize_padding
+from maskgrad.doctor.examination import examine_outputs
 from maskgrad.doctor.findings import Note
-from maskgrad.doctor.forked import Continued, Snapshot, why_not_forked
+from maskgrad.doctor.forked import Continued, Snapshot, Variables, paddings_in, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
-from maskgrad.doctor.inventory import Part, Skipped, Stock
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import OUTSIDE, is_examining
-from maskgrad.doctor.outputs import examine_outputs
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.report import Experiment, Report
+from maskgrad.doctor.report import Experiment, Part, Report, Skipped, Stock
 from maskgrad.doctor.runner import Outcome, named, reached
 from maskgrad.doctor.validity import distinct
-from maskgrad.doctor.variables import Variables, paddings_in
 from maskgrad.doctor.variants import KINDS
 
 __all__ = ["Watch"]
