@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
-from maskgrad.doctor import frames
+from maskgrad.doctor import operations
 from maskgrad.doctor.recorder import Recorder
 from tests.unit.doctor.programs import line_of
 
@@ -125,9 +125,11 @@ def test_the_console_script_is_no_caller() -> None:
         exec(compile(source, file, "exec"), known)
         return known["run"]
 
-    command = str(Path(frames.__file__).parents[1] / "cli" / "main.py")
+    command = str(Path(operations.__file__).parents[1] / "cli" / "main.py")
     line = frame(
-        "/home/me/train.py", "def run():\n    return callers(Place('/home/me/train.py', 2))", **vars(frames)
+        "/home/me/train.py",
+        "def run():\n    return callers(Place('/home/me/train.py', 2))",
+        **vars(operations),
     )
     caller = frame("/home/me/other.py", "def run():\n    return line()", line=line)
     app = frame(command, "def run():\n    return caller()", caller=caller)
