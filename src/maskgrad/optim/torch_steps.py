@@ -93,7 +93,7 @@ class TorchGroup:
         params = self.group["params"]
         found: list[Any] = [*map(states.get, params)] if self.known else []
         others = list[tuple[int, Tensor]]()
-        usual: tuple[list[Any], ...] = [], [], []
+        usual, grads, kept = list[Tensor](), list[Any](), list[Any]()
         fresh, single = list[Tensor](), list[Tensor]()
         for number, (param, state) in enumerate(zip(params, found or params, strict=True)):
             grad = param.grad
@@ -124,12 +124,13 @@ class TorchGroup:
             elif found and not state:
                 fresh.append(param)
             else:
-                for part, one in zip(usual, (param, grad, state), strict=True):
-                    part.append(one)
+                usual.append(param)
+                grads.append(grad)
+                kept.append(state)
         groups = []
-        if usual[0]:
-            own = {name: [state[name] for state in usual[2]] for name in self.known}
-            known = {"params": usual[0], "grads": usual[1], "states": own, "names": self.order}
+        if usual:
+            own = {name: [state[name] for state in kept] for name in self.known}
+            known = {"params": usual, "grads": grads, "states": own, "names": self.order}
             groups.append({**self.group, **known, "fused": True, "foreach": False})
         if fresh:
             groups.append({**self.group, "params": fresh, "fused": True, "foreach": False})
