@@ -331,3 +331,9 @@ def test_odd_shapes() -> None:
     transposed = torch.randn(4, 4).t()
     right = F.layer_norm(mg.masked(transposed.contiguous(), MASK), (4,))
     torch.testing.assert_close(F.layer_norm(mg.masked(transposed, MASK), (4,)).filled(0.0), right.filled(0.0))
+
+
+def test_a_group_of_one_channel_has_the_entries_of_its_space() -> None:
+    x = torch.randn(1, 2, 5)
+    found = F.group_norm(mg.masked(x, torch.ones(1, 2, 5, dtype=torch.bool)), 2)
+    torch.testing.assert_close(found.filled(0), F.group_norm(x, 2))

@@ -244,3 +244,12 @@ def test_half_a_derivative_is_refused() -> None:
         torch.ops.aten.max_pool2d_with_indices_backward(
             x, x, [2, 2], [2, 2], [0, 0], [1, 1], False, torch.zeros(1, 1, 1, 1).long()
         )
+
+
+def test_a_size_in_a_tuple_of_one_is_for_all_dimensions() -> None:
+    x = mg.masked(torch.arange(16.0).reshape(1, 1, 4, 4), torch.rand(1, 1, 4, 4) < 0.7)
+    for pool in (F.avg_pool2d, F.max_pool2d, F.lp_pool2d):
+        more = (2.0,) if pool is F.lp_pool2d else ()
+        one, number = (pool(x, *more, size) for size in ((2,), 2))
+        assert one.mask.equal(number.mask)
+        assert one.filled(0).equal(number.filled(0))
