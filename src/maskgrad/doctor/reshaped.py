@@ -301,7 +301,7 @@ def _add_order(case: Examination, name: str, change: Change, difference: Differe
         else:
             add_finding(case, name, change, difference)
     elif "denominator" not in case.report.kinds():
-        parts = f"the step splits the batch into {len(case.runner.rows)} parts"
+        parts = f"the step splits the batch into parts of up to {max(case.runner.rows)} samples"
         words = f"{parts}, and {change.words}, which changes the parts"
         case.report.add([finding("denominator", last_division(case, change.batch), words, difference)])
 
