@@ -164,7 +164,7 @@ def install() -> None:
         kind._binop_handlers.cache_clear()
         numbers = _dynamo("variables.constant").ConstantVariable
         kinds = (numbers, _dynamo("variables.user_defined").UserDefinedObjectVariable)
-        kind._binop_handlers()[operator.ipow].insert(0, (kinds, _power))
+        kind._binop_handlers().get(operator.ipow, []).insert(0, (kinds, _power))  # none since 2.14
     if not hasattr(kind, "call_invert"):  # before 2.14
         kind.call_invert = _invert
     # functions that call __torch_function__ and are missing there: torch.fill, torch.normal, F.hardswish
