@@ -56,7 +56,10 @@ class Patch:
             return
         missing = next((found for path, names in self.needs.items() if (found := look_for(path, names))), "")
         if not missing:
-            self._undo = self.install()
+            try:
+                self._undo = self.install()
+            except (AttributeError, LookupError, TypeError) as error:  # PyTorch must still be imported
+                missing = f"{self.target} has changed ({type(error).__name__}: {error})"
         self.state = missing or HOLDS
 
     def remove(self) -> None:

@@ -82,6 +82,14 @@ def test_a_patch_is_applied_once() -> None:
     assert (patch.state, touched) == (HOLDS, ["x"])
 
 
+def test_what_fails_while_it_is_installed_is_off() -> None:
+    """The import of a module of PyTorch installs it, and must succeed."""
+    patch = Patch("torch.x", "r", "w", "t", {}, lambda: {}["gone"])
+    patch.apply()
+    assert patch.is_off
+    assert patch.state == "torch.x has changed (KeyError: 'gone')"
+
+
 def test_one_warning_for_all_that_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     patches = (patch_that_needs("torch.none_such", []), patch_that_needs("torch.no_other", []))
     monkeypatch.setattr(table, "PATCHES", patches)
