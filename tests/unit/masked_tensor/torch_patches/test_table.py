@@ -84,7 +84,7 @@ def test_a_patch_is_applied_once() -> None:
 
 def test_what_fails_while_it_is_installed_is_off() -> None:
     """The import of a module of PyTorch installs it, and must succeed."""
-    patch = Patch("torch.x", "r", "w", "t", {}, lambda: {}["gone"])
+    patch = Patch("torch.x", "r", "w", "t", {}, lambda: dict[str, None]()["gone"])
     patch.apply()
     assert patch.is_off
     assert patch.state == "torch.x has changed (KeyError: 'gone')"
