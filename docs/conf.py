@@ -65,7 +65,7 @@ nitpick_ignore = [
 nitpick_ignore_regex = [
     ("py:.*", r"maskgrad\.(kernels|patterns|semantics|masked_tensor|gradients)\..*"),
     ("py:.*", r"maskgrad\.optim\.(optimizer|engine|hyperparameters|rule)\..*"),
-    ("py:.*", r"maskgrad\.doctor\.(frames|experiments|leaks|recognition)\..*|dict\[str"),
+    ("py:.*", r"maskgrad\.doctor\.(leaks|operations)\..*|dict\[str"),
     ("py:.*", r"maskgrad\.distributed\.(exchange|process_group|partition)\..*"),
     # not on PyTorch's pages, or spelled as in the source
     (
