@@ -47,20 +47,14 @@ def _gradients(case: Examination) -> None:
         elif gradient.layout is torch.strided and id(parameter) in sparse:
             said = "got a dense gradient, though sparse=True", "sparse=False, or no use of the whole table"
         elif gradient.layout is torch.strided and not bool(gradient.any()):
-            said = (
-                "got a gradient of zeros",
-                "a mask that leaves something, if one hides all that it computes",
-            )
+            said = "got a gradient of zeros", "a mask that leaves something of what it computes"
         else:
             continue
         found.setdefault(said, []).append(name)
     for (why, option), names in found.items():
         case.skipped("gradients", f"{', '.join(names)} {why}", option)
-    case.tried(
-        "gradients",
-        "nothing",
-        "; ".join(f"{len(held)} {why}" for (why, _), held in found.items()) or "nothing found",
-    )
+    seen = "; ".join(f"{len(held)} {why}" for (why, _), held in found.items())
+    case.tried("gradients", "nothing", seen or "nothing found")
 
 
 #: experiments of earlier versions, and what to do instead

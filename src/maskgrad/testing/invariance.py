@@ -175,7 +175,7 @@ def assert_accumulation_invariant(
 
     Raises:
         AssertionError: with the finding.
-        ExaminationError: the step cannot be examined, or does not split its batch.
+        ExaminationError: the step cannot be examined or does not split its batch, or its samples are all alike.
 
     Example:
         >>> import torch, maskgrad as mg

@@ -56,3 +56,22 @@ def test_one_of_a_part_does_not(divide: Callable[[Batch, Batch], Tensor]) -> Non
 def test_a_step_without_parts_is_refused() -> None:
     with pytest.raises(ExaminationError, match="write the loop over the parts as the step"):
         mg.testing.assert_accumulation_invariant(_parts(lambda *_: MASK.sum(), size=6), _batch())
+
+
+def test_parts_of_one_sample_are_refused_as_no_order_changes_them() -> None:
+    with pytest.raises(ExaminationError, match="sample by sample; write the loop over"):
+        mg.testing.assert_accumulation_invariant(
+            _parts(lambda _, part: part["mask"].sum() * 6, size=1), _batch()
+        )
+
+
+def test_nothing_is_asserted_of_samples_that_are_alike() -> None:
+    """A mean of means is right for equal parts of equally long samples, in any order."""
+    mean_of_means = _parts(lambda _, part: part["mask"].sum() * 3)
+    alike = _batch() | {"mask": MASK[3].expand(6, 5)}
+    with pytest.raises(
+        ExaminationError, match=r"parts of as many samples and real entries.*samples of different"
+    ):
+        mg.testing.assert_accumulation_invariant(mean_of_means, alike)
+    with pytest.raises(AssertionError, match="splits the batch"):  # one less: parts of 2, 2 and 1
+        mg.testing.assert_accumulation_invariant(mean_of_means, {k: held[:5] for k, held in alike.items()})
