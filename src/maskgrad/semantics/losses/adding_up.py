@@ -10,11 +10,6 @@ from torch import Tensor
 _ADDERS: list[Callable[..., tuple[Tensor, ...]]] = []
 
 
-def adds_up() -> bool:
-    """Return whether totals are summed over several processes."""
-    return bool(_ADDERS)
-
-
 def added_up(*parts: Tensor) -> tuple[Tensor, ...]:
     """0-dim totals and counts, summed over all participants."""
     return _ADDERS[-1](*parts) if _ADDERS else parts
