@@ -73,8 +73,7 @@ def per_sample_grad(
     """
     task = PerSample(model, loss_fn, inputs, targets, chunk_size, method)
     chunks = list(task.chunks())
-    with _without_autocast(task):
-        return {name: _gradient(task, name, chunks) for name in task.parameters}
+    return {name: _gradient(task, name, chunks) for name in task.parameters}
 
 
 def _gradient(task: PerSample, name: str, chunks: list[Chunk]) -> Tensor:

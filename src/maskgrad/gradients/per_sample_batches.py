@@ -79,20 +79,15 @@ class PerSample:
                     "that a sample has no gradient of its own. Use GroupNorm, LayerNorm or InstanceNorm, or put this "
                     "module into evaluation mode with .eval()"
                 )
-        elif (
-            isinstance(module, (nn.Embedding, nn.EmbeddingBag))
-            and module.sparse
-            and id(module.weight) in names
-        ):
-            self.sparse[id(module.weight)] = names[id(module.weight)]
+        elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+            getattr(module, "flush", lambda: None)()  # applies pending updates of rows
+            if module.sparse and id(module.weight) in names:
+                self.sparse[id(module.weight)] = names[id(module.weight)]
         if module._backward_hooks or module._backward_pre_hooks:
             self._hooked = f"{name} ({type(module).__name__})"
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the gradients of the batch: chunk by chunk, or sample by sample in the loop."""
-        for module in self._model.modules():
-            if isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-                getattr(module, "flush", lambda: None)()  # applies pending updates of rows
         reason = ""
         connected = not self._batch.size
         for start in range(0, self._batch.size, self._chunk_size):
@@ -154,10 +149,9 @@ class PerSample:
                 modes.append(OneSample(self.sparse, given.get("")))
                 with modes[0]:
                     output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
-                    loss, some = self._loss(output, targets)
-                return loss, (loss, some)
+                    return self._loss(output, targets)
 
-            found, of_loss = torch.func.grad(loss_of, has_aux=True)({**copies, **anchor})
+            found, of_loss = torch.func.grad_and_value(loss_of, has_aux=True)({**copies, **anchor})
             used[:] = [name for name, g in found.items() if functorch.is_batchedtensor(g) or bool(g.any())]
             looked = {
                 name: [tuple(at_level(x, level) for x in one) for one in parts]
