@@ -77,7 +77,7 @@ test-peers: $(VENV)/.stamp-dev  ## compare operations of numpy.ma, xarray, SciPy
 	$(BIN)/python -m pytest --effort full $(one_process_per_core) tests/peers
 
 fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
-	$(BIN)/python -m tests.random_programs --number 1000000 $(ARGS)
+	$(BIN)/python -m tests.random_programs $(ARGS)
 
 lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff check .

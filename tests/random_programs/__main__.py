@@ -1,41 +1,25 @@
-"""Run many programs; long runs show how far they are."""
+"""``make fuzz``: run many random programs, until one fails."""
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections import Counter
+import warnings
 
 import torch
-from rich.console import Console
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 from rich.progress import track
 
-from tests.random_programs import Failure, check, check_writes
+from tests.random_programs.machine import STEPS, Programs
 
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--number", type=int, default=10_000)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--show", type=int, default=5, help="how many failures are printed")
-    parser.add_argument("--writes", action="store_true", help="programs of views and writes")
-    given = parser.parse_args()
-    run = check_writes if given.writes else check
-    torch.set_num_threads(1)
-    console = Console(markup=False, highlight=False)
-    kinds: Counter[str] = Counter()
-    for seed in track(range(given.first, given.first + given.number), description="programs"):
-        try:
-            kinds[run(seed)] += 1
-        except Failure as failure:  # noqa: PERF203  # each is counted, and the first are shown
-            kinds["failed"] += 1
-            if kinds["failed"] <= given.show:
-                console.print(failure, end="\n\n")
-    console.print(dict(kinds))
-    return 1 if kinds["failed"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("--number", type=int, default=1_000_000)
+number = parser.parse_args().number
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")  # PyTorch warns of casts
+batch = settings(
+    max_examples=1_000, stateful_step_count=STEPS, deadline=None, suppress_health_check=list(HealthCheck)
+)
+# Hypothesis keeps what it has drawn in memory: a batch at a time.
+for _ in track(range(0, number, batch.max_examples), description="programs"):
+    run_state_machine_as_test(Programs, settings=batch)
