@@ -59,35 +59,6 @@ def test_contenders_agree(family: Family) -> None:
     assert len(peers) > 1
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
-@pytest.mark.parametrize(
-    ("family", "dtype", "density"),
-    [
-        (family, dtype, density)
-        for family in FAMILIES
-        if family.densities
-        for dtype, density in [*((dtype, 0.5) for dtype in family.dtypes[1:]), ("float32", 0.01)]
-    ],
-    ids=lambda value: value.name if isinstance(value, Family) else str(value),
-)
-def test_dtypes_and_densities(family: Family, dtype: str, density: float) -> None:
-    measured = 0
-    for case in family.cases(Point(20, density, dtype, in_full=False)):
-        try:
-            rows = measure(case, ONCE, {"torch.masked", "where", "indexing", "dense"})
-        except LeftOutError:  # it needs a package that is not installed
-            continue
-        assert rows
-        measured += 1
-    assert measured
-
-
-def test_cases_differ_from_each_other() -> None:
-    for family in FAMILIES:
-        cases = [str(case) for case in family.cases(Point(4096, 0.5, "float32", in_full=True))]
-        assert len(set(cases)) == len(cases), family.name
-
-
 @pytest.mark.parametrize(
     ("name", "broken"),
     [

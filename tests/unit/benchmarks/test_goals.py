@@ -4,9 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.families import FAMILIES
-from benchmarks.goals import GOALS, Goal, judged
-from benchmarks.peers import PEERS
+from benchmarks.goals import Goal, judged
 from tests.unit.benchmarks.test_results import ROW
 
 GOAL = Goal("reductions", "mean(*", "torch.masked", ">=", 20)
@@ -44,24 +42,3 @@ def test_a_cost_is_the_time_beside_the_peer() -> None:
     assert goal.is_met(dense)
     assert not goal.is_met(replace(dense, ratio=0.25))
     assert goal.words == "at most 3 times the time of dense"
-
-
-def test_memory_is_that_at_the_peak_beside_the_peer() -> None:
-    goal = replace(GOAL, peer="dense", relation="<=", bound=2.5, quantity="memory")
-    dense = replace(THEIRS, peer="dense", memory=0.5)
-    assert goal.value(dense) == 2
-    assert goal.is_met(dense)
-    assert not goal.is_met(replace(dense, memory=0.25))
-    assert not goal.is_met(replace(dense, memory=None))  # it was not measured
-
-
-def test_the_worst_row_is_the_one_furthest_from_the_goal() -> None:
-    rows = [replace(THEIRS, ratio=ratio) for ratio in (30.0, 10.0, 20.0)]
-    assert GOAL.worst(rows).ratio == 10
-    assert replace(GOAL, relation="<=").worst(rows).ratio == 30
-
-
-def test_goals_speak_of_families_and_peers_that_exist() -> None:
-    families = {family.name for family in FAMILIES}
-    assert {goal.family for goal in GOALS} <= families
-    assert {goal.peer for goal in GOALS} <= {*PEERS, "maskgrad, Boolean mask"}

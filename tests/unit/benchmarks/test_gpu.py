@@ -35,9 +35,3 @@ def test_a_wrong_result_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None
     )
     with pytest.raises(AssertionError, match="masked_sum, compiled"):
         gpu.measured(name, arguments, moved, "cpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_where_there_is_no_gpu_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="PyTorch finds no CUDA device here"):
-        gpu.main(device="cuda", size=48, out=tmp_path / "gpu.csv")

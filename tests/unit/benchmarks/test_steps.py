@@ -36,13 +36,6 @@ def test_programs_run_and_agree_with_themselves(name: str, tmp_path: Path) -> No
     )
 
 
-def test_there_are_seventeen_and_a_part_of_a_name_selects() -> None:
-    assert len(step_programs.chosen("")) == 17
-    assert step_programs.chosen("jagged") == ["encoder, jagged 16x128x256"]
-    with pytest.raises(SystemExit, match="no step contains 'nothing'; leave it out to run all"):
-        steps.main("nothing")
-
-
 def test_the_source_of_a_commit_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clone, out = tmp_path / "clone", tmp_path / "out"
     file = clone / "src" / "maskgrad" / "__init__.py"

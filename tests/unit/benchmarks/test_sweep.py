@@ -31,20 +31,6 @@ def test_a_wrong_line_is_not_measured() -> None:
         sweep.check("wrong", lambda x: x.sum(1) * 2, lambda v, m: torch.where(m, v, 0.0).sum(1), sample)
 
 
-def test_it_says_that_nothing_was_chosen(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match="no line contains 'nothing'"):
-        sweep.main("nothing", out=tmp_path)
-
-
-def test_only_lines_of_large_tensors_have_goals() -> None:
-    rows = [
-        {"shape": shape, "ratio": ratio, "pass": "forward"}
-        for shape, ratio in (("8x16", 0.5), ("256x256", 0.96), ("256x256", 0.9), ("255x257", 0.1))
-    ]
-    assert [row["shape"] for row in sweep.with_goals(rows)] == ["256x256", "256x256"]
-    assert [sweep.is_as_fast(row) for row in sweep.with_goals(rows)] == [True, False]
-
-
 def test_the_pages_show_what_was_kept() -> None:
     with (sweep.KEPT / "sweep.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))

@@ -2,12 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
-from benchmarks import record
 from benchmarks.goals import Goal
-from benchmarks.results import read_folder
-from benchmarks.table import by_case, exponents, family_table, goals_table, provenance_note
+from benchmarks.table import family_table, goals_table, provenance_note
 from tests.unit.benchmarks.test_results import ROW
 
 OURS = replace(ROW, note="")
@@ -25,32 +21,12 @@ def test_a_line_for_each_goal_with_the_worst_case() -> None:
     assert line.endswith("| 12.5 (worst of 2: mean(0), forward) | ✗ |")
 
 
-def test_a_goal_that_was_not_measured_has_no_line() -> None:
-    assert len(goals_table([OURS], [GOAL]).splitlines()) == 2
-
-
 def test_a_line_for_each_case_with_a_column_for_each_peer() -> None:
     product = replace(OURS, operation="a * a", density=None)
     lines = family_table([THEIRS, OURS, product, replace(product, peer="dense", ratio=0.5)]).splitlines()
     assert lines[0].endswith("| maskgrad (ms) | torch.masked | dense |")
     assert lines[2] == "| mean(1) | forward | 4096x4096 | 50% | float32 | 3.25 (3 to 3.5) | 25 |  |"
     assert lines[3] == r"| a \* a | forward | 4096x4096 |  | float32 | 3.25 (3 to 3.5) |  | 0.5 |"
-
-
-def test_maskgrad_comes_first_in_its_case() -> None:
-    assert [[row.peer for row in group] for group in by_case([THEIRS, OURS, ELSEWHERE])] == [
-        ["maskgrad", "torch.masked"],
-        ["torch.masked"],
-    ]
-
-
-def test_growth_leaves_out_what_is_too_small() -> None:
-    rows = [
-        replace(OURS, family="growth", entries=entries, median_ms=time)
-        for entries, time in ((1_000, 1.0), (1_000_000, 1.0), (100_000_000, 100.0))
-    ]
-    assert exponents(rows) == pytest.approx({"mean(1), forward": 1.0})
-    assert exponents(rows[:2]) == {}
 
 
 def test_where_the_numbers_come_from() -> None:
@@ -73,9 +49,3 @@ def test_where_the_numbers_come_from() -> None:
     assert "busy with other work (load 1.90)" in provenance_note([busy])
     assert "Combined from 2 runs" in provenance_note([quiet, busy])
     assert provenance_note([]) == "Nothing was measured."
-
-
-def test_no_two_goals_are_called_the_same() -> None:
-    lines = goals_table(read_folder(record.RESULTS)).splitlines()[2:]
-    labels = [line.split(" | ")[0] for line in lines]
-    assert len(set(labels)) == len(labels)
