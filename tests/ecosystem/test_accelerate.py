@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import accelerate.utils.operations
@@ -10,15 +9,12 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState
-from torch import Tensor
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
-from tests.ecosystem.rows import one_line, refused
-from tests.ranks import run_on_ranks
+from tests.ecosystem.micro_batches import Tagger, batch, losses_of, moved, one_pass
+from tests.ecosystem.rows import refused
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:accelerate")
-STEPS = 3
 
 
 @pytest.fixture(autouse=True)
@@ -46,26 +42,6 @@ def train(
     return model, means
 
 
-@one_line(
-    "accelerate",
-    "`accumulate`",
-    "`mg.GradientAccumulator(model, scaler=accelerator.scaler)`, [recipe](trainers/accelerate.md)",
-)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
-    batches = [batch(seed) for seed in range(STEPS)]
-    micro = [piece for seed, whole in enumerate(batches) for piece in cut(seed, *whole, 4)]
-    assert not all(len(x) for x, _ in micro)
-    truth = Tagger()
-    means = one_pass(truth, batches)
-    model, found = train(
-        Accelerator(gradient_accumulation_steps=4, cpu=True), Tagger(sparse=sparse), micro, form
-    )
-    assert moved(model, truth) < 1e-6
-    torch.testing.assert_close(found, means, atol=1e-6, rtol=1e-6)
-
-
 def test_loaders_end_within_a_step_and_carry_masked_labels() -> None:
     """Seven batches of two, of which accelerate makes steps of three, three and one."""
     x, y = batch(5, samples=14)
@@ -88,22 +64,6 @@ def test_loaders_end_within_a_step_and_carry_masked_labels() -> None:
     truth = Tagger()
     one_pass(truth, [(x[a : a + 6], y[a : a + 6]) for a in (0, 6, 12)])
     assert moved(model, truth) < 1e-6
-
-
-def _on_ranks(rank: int, world_size: int) -> list[Tensor]:
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ.update({key: str(value) for key, value in places.items()})
-    micro = [piece for seed in range(STEPS) for piece in cut(seed, *batch(seed), 6)[rank::2]]
-    model, _ = train(Accelerator(gradient_accumulation_steps=3, cpu=True), Tagger(), micro)
-    return [param.detach() for param in model.parameters()]
-
-
-def test_two_ranks() -> None:
-    truth = Tagger()
-    one_pass(truth, [batch(seed) for seed in range(STEPS)])
-    for params in run_on_ranks(_on_ranks, 2):
-        for mine, theirs in zip(params, truth.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
 
 
 @refused(

@@ -10,7 +10,6 @@ from lightning.fabric import Fabric
 
 import maskgrad as mg
 from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved, one_pass, recipe
-from tests.ecosystem.rows import one_line
 
 STEPS = 3
 
@@ -31,30 +30,6 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
     return model, means
-
-
-@one_line("lightning", "Fabric, micro-batches", "[recipe](trainers/fabric.md)")
-@pytest.mark.parametrize("form", ["masked", "jagged"])
-def test_a_step_is_one_pass(form: str) -> None:
-    batches = [batch(seed) for seed in range(STEPS)]
-    truth = Tagger()
-    means = one_pass(truth, batches)
-    fabric = Fabric(accelerator="cpu", devices=1)
-    model, found = train(
-        fabric, Tagger(), [cut(seed, *whole, 2 + seed) for seed, whole in enumerate(batches)], form
-    )
-    assert moved(model, truth) < 1e-6
-    torch.testing.assert_close(found, means, atol=1e-6, rtol=1e-6)
-
-
-def test_sparse_tables() -> None:
-    batches, truth = [batch(seed) for seed in range(STEPS)], Tagger()
-    one_pass(truth, batches)
-    fabric = Fabric(accelerator="cpu", devices=1)
-    model, _ = train(
-        fabric, Tagger(sparse=True), [cut(seed, *whole, 4) for seed, whole in enumerate(batches)]
-    )
-    assert moved(model, truth) < 1e-6
 
 
 def test_mixed_precision_is_a_backward_of_fabric() -> None:

@@ -13,7 +13,7 @@ from ignite.engine import Engine
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass, recipe
+from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved, one_pass, recipe
 from tests.ecosystem.rows import one_line, refused
 
 
@@ -42,11 +42,8 @@ def run(metric: Any, data: Any, align: bool = True) -> float:
     "make",
     [
         lambda: ignite.metrics.Loss(F.cross_entropy),
-        lambda: ignite.metrics.Loss(F.cross_entropy) * 2,
         ignite.metrics.Accuracy,
-        lambda: ignite.metrics.TopKCategoricalAccuracy(k=2),
         lambda: ignite.metrics.ConfusionMatrix(5),
-        ignite.metrics.Precision,
     ],
 )
 def test_metrics_refuse(make: Any) -> None:
@@ -58,25 +55,6 @@ def test_metrics_refuse(make: Any) -> None:
             mg.UnsupportedOperationError, match=r"\.update.*metric\.update\(mg\.align\(y_pred, y\)\)"
         ):
             call()
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        ignite.metrics.MeanSquaredError,
-        ignite.metrics.MeanAbsoluteError,
-        ignite.metrics.regression.R2Score,
-        ignite.metrics.regression.PearsonCorrelation,
-        ignite.metrics.regression.MedianAbsoluteError,
-    ],
-)
-def test_pairs_by_deletion(kind: Any) -> None:
-    torch.manual_seed(1)
-    x, y, a, b = torch.rand(6, 4), torch.rand(6, 4), torch.rand(6, 4) > 0.3, torch.rand(6, 4) > 0.3
-    metric, truth = kind(), kind()
-    metric.update(mg.align(mg.masked(torch.where(a, x, math.nan), a), mg.masked(torch.where(b, y, 1e38), b)))
-    truth.update((x[a & b], y[a & b]))
-    torch.testing.assert_close(metric.compute(), truth.compute())
 
 
 @one_line("ignite", "`Average` of masked values", "`x.compressed().unsqueeze(1)`")
@@ -99,18 +77,6 @@ def train(model: Any, micro: list[Any], form: str, every: int, max_norm: float, 
         prepare=tuple,
     )
     Engine(step).run(micro, **options)
-
-
-@one_line("ignite", "training, micro-batches", "[recipe](trainers/ignite.md)")
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
-    wholes, truth = [batch(seed) for seed in range(3)], Tagger()
-    one_pass(truth, wholes)
-    micro = [piece for seed, whole in enumerate(wholes) for piece in cut(seed, *whole, 4)]
-    model = Tagger(sparse)
-    train(model, micro, form, every=4, max_norm=0.3)
-    assert moved(model, truth) < 1e-6
 
 
 def test_the_last_step_of_an_epoch_has_the_remaining_iterations() -> None:

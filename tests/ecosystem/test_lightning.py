@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import lightning
 import pytest
 import torch
 import torchmetrics
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, losses_of, moved, one_pass
+from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved, one_pass
 from tests.ecosystem.rows import one_line, refused
-from tests.ranks import run_on_ranks
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -69,13 +67,11 @@ def fit(net: Any, micro_batches: list[Any], pieces: int, **options: Any) -> Any:
 
 
 @one_line("lightning", "`Trainer(accumulate_grad_batches=…)`", "`mg.integrations.LightningMixin`")
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_step_is_one_pass(form: str, sparse: bool) -> None:
+def test_a_step_and_the_mean_of_validation() -> None:
     batches, truth = [batch(seed) for seed in range(STEPS)], Tagger()
     one_pass(truth, batches)
     micro = [piece for seed, whole in enumerate(batches) for piece in cut(seed, *whole, 4)]
-    net = Net(form, sparse)
+    net = Net()
     trainer = fit(net, micro, 4)
     assert moved(net.tagger, truth) < 1e-6
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
@@ -112,27 +108,6 @@ def test_several_losses_and_clipping_by_value() -> None:
     assert moved(net.tagger, truth) < 1e-6
 
 
-def test_metrics_are_logged_as_metrics() -> None:
-    class WithMetric(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.accuracy = torchmetrics.classification.MulticlassAccuracy(4, average="micro")
-
-        def validation_step(self, pair: Any, batch_idx: int) -> None:
-            x, y = pair
-            pairs = mg.align(self.tagger(x).movedim(-1, 1), mg.masked(y.clamp(min=0), y != -100))
-            if len(pairs[1]):
-                self.accuracy(*pairs)
-            self.log("accuracy", self.accuracy, on_step=True, on_epoch=True)
-
-    x, y = batch(4)
-    net = WithMetric()
-    trainer = fit(net, cut(4, x, y, 4), 4)
-    known = y != -100
-    truth = (net.tagger(x).argmax(-1)[known] == y[known]).float().mean()
-    assert float(trainer.callback_metrics["accuracy_epoch"]) == pytest.approx(float(truth))
-
-
 def test_mistakes_are_named() -> None:
     class Forgets(Net):
         def training_step(self, pair: Any, batch_idx: int) -> Any:
@@ -166,27 +141,6 @@ def test_mistakes_are_named() -> None:
         fit(Net(), micro, 2, strategy=AccumulatesByItself(torch.device("cpu")), accelerator="auto")
 
 
-def _on_ranks(rank: int, world_size: int) -> tuple[list[Tensor], float]:
-    import os
-
-    warnings.simplefilter("ignore")
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    os.environ.update({key: str(value) for key, value in places.items()})
-    micro = [piece for seed in range(STEPS) for piece in cut(seed, *batch(seed), 6)[rank::2]]
-    net = Net()
-    trainer = fit(
-        net,
-        micro,
-        3,
-        strategy=lightning.pytorch.strategies.DDPStrategy(
-            cluster_environment=_Started(), process_group_backend="gloo"
-        ),
-        devices=world_size,
-        use_distributed_sampler=False,
-    )
-    return [param.detach() for param in net.tagger.parameters()], float(trainer.callback_metrics["val_loss"])
-
-
 class _Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
     """Processes in a group that is there already."""
 
@@ -200,18 +154,6 @@ class _Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
 
     def validate_settings(self, num_devices: int, num_nodes: int) -> None:
         pass
-
-
-def test_two_ranks() -> None:
-    truth = Tagger()
-    batches = [batch(seed) for seed in range(STEPS)]
-    one_pass(truth, batches)
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    whole = F.cross_entropy(truth(x)[y != -100], y[y != -100]).item()
-    for params, loss in run_on_ranks(_on_ranks, 2):
-        for mine, theirs in zip(params, truth.parameters(), strict=True):
-            torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
-        assert loss == pytest.approx(whole, abs=1e-5)
 
 
 @refused(

@@ -36,16 +36,11 @@ def test_masked_tensors_refuse() -> None:
     table = pd.DataFrame({"a": [1, 2, 3, 4]})
     calls: list[Any] = [
         lambda: pd.DataFrame(x),
-        lambda: pd.DataFrame({"a": x[:, 0]}),
         lambda: pd.Series(x[:, 0]),
         lambda: table.assign(b=x[:, 0]),
-        lambda: pd.isna(x),
         lambda: table["a"].isin(x[:, 0]),
-        lambda: table["a"].isin([x[0, 0]]),
         lambda: table.groupby(x[:, 0]),
         lambda: table.loc.__setitem__((slice(None), "a"), x[:, 0]),
-        lambda: table.iloc.__setitem__((0, 0), x[0, 0]),
-        lambda: table.at.__setitem__((0, "a"), x[0, 0]),
     ]
     for call in calls:
         with pytest.raises(TypeError, match=r"mg\.interop\.to_pandas\(x\)"):
@@ -53,33 +48,10 @@ def test_masked_tensors_refuse() -> None:
     assert table["a"].tolist() == [1, 2, 3, 4]
 
 
-OPERATORS = [
-    *(
-        operator.add,
-        operator.sub,
-        operator.mul,
-        operator.truediv,
-        operator.floordiv,
-        operator.mod,
-        operator.pow,
-    ),
-    *(
-        operator.eq,
-        operator.ne,
-        operator.lt,
-        operator.le,
-        operator.gt,
-        operator.ge,
-        operator.and_,
-        operator.or_,
-    ),
-]
 OPERANDS = {
     "series": pd.Series([1.0, 2.0, 3.0, 4.0]),
-    "nullable": pd.Series([1, 2, None, 4], dtype="Int64"),
     "array": pd.array([1, 2, None, 4], dtype="Int64"),
     "table": pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0]}),
-    "index": pd.Index([1.0, 2.0, 3.0, 4.0]),
 }
 
 
@@ -89,7 +61,7 @@ OPERANDS = {
     "`mg.from_pandas(series)`, `mg.interop.to_pandas(x)`",
 )
 @pytest.mark.parametrize("kind", OPERANDS)
-@pytest.mark.parametrize("function", OPERATORS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [operator.add, operator.eq, operator.and_])
 def test_arithmetic_refuses(function: Callable[[Any, Any], Any], kind: str) -> None:
     other, (x, _, _) = OPERANDS[kind], garbage(4, 2)
     for operand in (x, x[:, 0], x[0, 0]):
@@ -98,16 +70,3 @@ def test_arithmetic_refuses(function: Callable[[Any, Any], Any], kind: str) -> N
                 TypeError, match=r"mg\.from_pandas\(…\) for Masked.* mg\.interop\.to_pandas\(x\)"
             ):
                 call(operand)
-
-
-def test_named_and_in_place_arithmetic_refuses() -> None:
-    x, _, _ = garbage(4, 2)
-    series, table = pd.Series([1.0, 2.0, 3.0, 4.0]), pd.DataFrame({"a": [1.0] * 4, "b": [2.0] * 4})
-    for name in ("add", "rsub", "eq", "lt", "pow"):
-        for mine, operand in ((series, x[:, 0]), (table, x)):
-            with pytest.raises(TypeError, match=r"mg\.interop\.to_pandas\(x\)"):
-                getattr(mine, name)(operand)
-    for function in (operator.iadd, operator.imul):
-        with pytest.raises(TypeError, match=r"mg\.interop\.to_pandas\(x\)"):
-            function(series, x[:, 0])
-    assert series.tolist() == [1, 2, 3, 4]

@@ -51,7 +51,7 @@ def test_matrices_refuse() -> None:
     "arithmetic and comparisons with MaskedTensors, in both orders",
     "`mg.from_arrow(column)`, `pl.from_arrow(mg.interop.to_arrow(x))`, `pl.Series(x)`",
 )
-@pytest.mark.parametrize("function", [operator.add, operator.mul, operator.eq, operator.ne, operator.lt])
+@pytest.mark.parametrize("function", [operator.add, operator.eq])
 def test_arithmetic_refuses(function: Callable[[Any, Any], Any]) -> None:
     x = garbage(4)[0]
     for other in (pl.Series([1.0, 2.0, 3.0, 4.0]), pl.DataFrame({"a": [1.0, 2.0, 3.0, 4.0]})):

@@ -29,6 +29,7 @@ from tests.ecosystem import (
     test_transformers_trainer,
 )
 from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, jagged, moved, one_pass
+from tests.ecosystem.rows import one_line
 from tests.effort import examples
 from tests.ranks import run_on_ranks
 
@@ -129,6 +130,14 @@ SEEDS = st.integers(0, 10**6)
 CLIPS = st.sampled_from([0.3, 100.0])  # gradients that are clipped tell nothing of their denominator
 
 
+@one_line(
+    "accelerate",
+    "`accumulate`",
+    "`mg.GradientAccumulator(model, scaler=accelerator.scaler)`, [recipe](trainers/accelerate.md)",
+)
+@one_line("lightning", "Fabric, micro-batches", "[recipe](trainers/fabric.md)")
+@one_line("ignite", "training, micro-batches", "[recipe](trainers/ignite.md)")
+@one_line("skorch", "masked targets, micro-batches", "[recipe](trainers/skorch.md)")
 @pytest.mark.every
 @pytest.mark.parametrize("trainer", TRAINERS)
 @settings(max_examples=examples(10))

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import maskgrad as mg
 from tests.ecosystem.micro_batches import Tagger, batch, cut, moved, one_pass, recipe
-from tests.ecosystem.rows import one_line, refused
+from tests.ecosystem.rows import refused
 
 
 class Scores(nn.Module):
@@ -63,15 +63,6 @@ def net_of(every: int = 4, **changes: Any) -> Any:
     net = recipe("skorch_net", "Net")(Scores, **options | changes)
     net.every = every
     return net
-
-
-@one_line("skorch", "masked targets, micro-batches", "[recipe](trainers/skorch.md)")
-def test_a_step_is_one_pass() -> None:
-    batches, truth = [batch(seed) for seed in range(3)], Tagger()
-    one_pass(truth, batches)
-    micro = [piece for seed, whole in enumerate(batches) for piece in cut(seed, *whole, 4)]
-    net = net_of().fit(Pieces(micro), y=None)
-    assert moved(net.module_.tagger, truth) < 1e-6
 
 
 def test_the_last_step_has_what_is_left_and_epochs_count_entries() -> None:

@@ -61,20 +61,6 @@ def test_images(name: str) -> None:
         assert torch.equal(one, other)
 
 
-@works("timm", "a batch with missing images, in training mode: as the batch without them")
-@pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224", "convnext_atto"])
-def test_absent_images(name: str) -> None:
-    images, there = torch.rand(4, 3, 32, 32), torch.tensor([True, False, True, True])
-    model, twin = model_of(name).train(), model_of(name).train()
-    x = mg.masked(torch.where(there.view(4, 1, 1, 1), images, torch.nan), there.view(4, 1, 1, 1))
-    out, truth = model(x), twin(images[there])
-    # The class token of a ViT is specified, whatever the image is.
-    assert torch.equal(out.mask.all(1), there | torch.tensor(name.startswith("vit")))
-    torch.testing.assert_close(out.filled(0.0)[there], truth, rtol=1e-3, atol=1e-4)
-    for (key, one), other in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4, msg=key)
-
-
 @refused("timm", "`timm.utils.accuracy`", "`accuracy(*mg.align(output, target))`")
 def test_accuracy_refuses() -> None:
     torch.manual_seed(0)

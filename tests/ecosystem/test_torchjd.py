@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 from torchjd.aggregation import Mean, UPGrad
-from torchjd.autogram import Engine
 from torchjd.autojac import backward, jac_to_grad
 
 import maskgrad as mg
@@ -55,19 +54,3 @@ def test_masked_objectives_refuse() -> None:
     for given in (out[:, 0], [out[:, 0]]):
         with pytest.raises(UnsupportedOperationError, match=r"losses\.compressed\(\)"):
             backward(given)
-
-
-@works("torchjd", "the Gramian of `Engine`, with masked inputs")
-def test_the_gramian() -> None:
-    x, _, mask = garbage(5, 3)
-    x_whole = x.filled(0.0)
-    model = nn.Linear(3, 2)
-    engine = Engine(model, batch_dim=0)
-    gramian = engine.compute_gramian(model(x).filled(0.0).mean(1))
-    per_sample = []
-    for row, some in zip(x_whole, mask.any(1), strict=True):
-        model.zero_grad()
-        (model(row).mean() * some).backward()
-        per_sample.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
-    jacobian = torch.stack(per_sample)
-    torch.testing.assert_close(gramian, jacobian @ jacobian.T)

@@ -81,12 +81,3 @@ def test_features_there_and_back() -> None:
         assert back.keys() == ["a", "b"]
         assert torch.equal(back.values(), given.values())
         assert torch.equal(back.lengths(), given.lengths())
-
-
-def test_what_is_no_batch_of_ids_is_refused() -> None:
-    ids = mg.from_sequences([torch.tensor([1]), torch.tensor([2, 3])], layout=torch.jagged)
-    for other in (ids[:1], ids.float(), mg.from_offsets(torch.zeros(3, 2), torch.tensor([0, 1, 3]))):
-        with pytest.raises(ValueError, match=r"of one batch size and one dtype; found 'a' .* of "):
-            mg.interop.to_keyed_jagged({"a": ids, "b": other})
-    with pytest.raises(TypeError, match=r"for values and offsets use mg\.from_offsets"):
-        mg.interop.from_keyed_jagged(torch.zeros(3))
