@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a variance reaches unspecified entries",
         "kernels/variance/__init__.py",
-        "return filled(slope, mask & enough, 0).to(values.dtype)",
+        "return refilled(slope, mask, 0).to(values.dtype)",
         "return slope.to(values.dtype)",
     ),
     Fault(
@@ -77,8 +77,14 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "each of several maxima gets the whole gradient",
         "kernels/extrema/__init__.py",
-        "wide / masked_count(hit, ctx.dim, True).clamp(min=1))",
-        "wide)",
+        "hit.sum(ctx.dim, True, dtype=wide.dtype).clamp(min=1)",
+        "1",
+    ),
+    Fault(
+        "masked entries count among several maxima",
+        "kernels/extrema/__init__.py",
+        "        hit = refilled(hit, mask, 0)\n",
+        "",
     ),
     Fault(
         "the position of a maximum may be that of an unspecified entry",

@@ -8,6 +8,12 @@ __all__ = ["FAULTS"]
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        "entries are multiplied by infinity without a fill",
+        "semantics/elementwise.py",
+        "and 1e-9 < abs(factor) < 1e9",
+        "and abs(factor) > 1e-9",
+    ),
+    Fault(
         "sums that are not finite are taken for finite",
         "semantics/entries.py",
         "return bool(cmath.isfinite(total.item()))",
