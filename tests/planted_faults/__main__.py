@@ -1,8 +1,8 @@
 """``python -m tests.planted_faults [name …]``: plant each fault, and see whether the tests notice.
 
-The faults are planted in a copy of the tree, one at a time. First the tests of the file are run, then the laws (see
-``rooms.py``), and then, if both pass, the light run; each stops at its first failure. Importing PyTorch takes longer
-than most of these runs: it is imported once, and each run is a fork of the process that has done so.
+The faults are planted in a copy of the tree, one at a time. First all tests of the file are run, then the laws with few
+samples (see ``rooms.py``), and then, if both pass, the light run; each stops at its first failure. Importing PyTorch
+takes longer than most of these runs: it is imported once, and each run is a fork of the process that has done so.
 """
 
 from __future__ import annotations
@@ -37,8 +37,6 @@ IGNORED = shutil.ignore_patterns(
 )
 # but for the tests of these faults, which see each of them in the text
 OPTIONS = (
-    "--effort",
-    "light",
     "-q",
     "-x",
     "-p",
@@ -130,13 +128,12 @@ def outcome(tree: Path, fault: Fault, runs: int) -> dict[str, Any]:
     began = time.perf_counter()
     code = MISSED
     try:
-        for run in filter(None, [*runs_for(fault), "light"][:runs]):
-            if run == "light":
-                code = _light_run(tree, log, fault.name)
-            else:
-                code = _in_a_fork(tree, log, fault.name, [*OPTIONS, *QUIET, *shlex.split(run)])
-            if code != MISSED:
-                break
+        for effort, run in list(zip(("full", "light"), runs_for(fault), strict=True))[:runs]:
+            if run and code == MISSED:
+                options = ["--effort", effort, *OPTIONS, *QUIET, *shlex.split(run)]
+                code = _in_a_fork(tree, log, fault.name, options)
+        if code == MISSED and runs >= 3:
+            code = _light_run(tree, log, fault.name)
     finally:
         path.write_text(text, encoding="utf-8")
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # compiled loops of this file are not stale
@@ -189,7 +186,8 @@ def _in_a_fork(tree: Path, log: Path, fault: str, options: list[str]) -> int:
 
 def _light_run(tree: Path, log: Path, fault: str) -> int:
     environment = os.environ | {"PYTHONPATH": str(tree / "src"), "CI": "1", "PLANTED_FAULT": fault}
-    command = [sys.executable, "-m", "pytest", *OPTIONS, "--numprocesses", "auto", "--maxprocesses", "8"]
+    processes = ["--numprocesses", "auto", "--maxprocesses", "8"]
+    command = [sys.executable, "-m", "pytest", "--effort", "light", *OPTIONS, *processes]
     with log.open("w") as out:
         return subprocess.run(
             command, cwd=tree, env=environment, stdout=out, stderr=out, check=False

@@ -20,6 +20,9 @@ _ELSEWHERE = {
     "semantics/convolutions.py": (
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
     ),
+    "semantics/differentiation.py": (
+        "tests/unit/semantics/test_differentiation.py tests/unit/patterns/test_layouts.py"
+    ),
     "semantics/facts.py": "tests/laws/test_coverage.py",
     "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
     "semantics/contractions.py": (
@@ -28,6 +31,7 @@ _ELSEWHERE = {
     ),
     "semantics/losses/": "tests/unit/semantics/losses",
     "semantics/own_sizes.py": "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py",
+    "semantics/reductions.py": "tests/unit/semantics/test_reductions.py tests/unit/semantics/test_equality.py",
     "semantics/scattering.py": "tests/unit/semantics/test_accumulation.py tests/unit/semantics/test_indexing.py",
     "semantics/stored/": _STORED,
     "semantics/jagged/": _JAGGED,
