@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+import torch as _torch
+
 import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
 from maskgrad import amp, errors, functional, interop, metrics, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
@@ -119,6 +121,9 @@ __all__ = [
     "unspecified",
     "use_kernels",
 ]
+
+# PyTorch finds compiled graphs on disk by the names of operators, whose derivatives in another version are others.
+_torch.compiler.config.cache_key_tag += f"maskgrad {__version__}"
 
 _refuse_scripts(globals().get(_name) for _name in __all__)
 _refuse_scripts(getattr(_part, _name) for _part in (functional, nn) for _name in _part.__all__)

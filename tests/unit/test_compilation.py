@@ -156,6 +156,10 @@ class TestPromise:
                 f(torch.ones(2).double())
 
 
+def test_graphs_that_another_version_has_compiled_are_not_found_on_disk() -> None:
+    assert torch.compiler.config.cache_key_tag.endswith(f"maskgrad {mg.__version__}")
+
+
 def test_dynamo_is_imported_by_those_who_count() -> None:
     code = (
         "import sys, maskgrad as mg; assert 'torch._dynamo' not in sys.modules\n"

@@ -79,7 +79,7 @@ def masked_variance_backward(
     slope = deviation * (grad * 2 / degrees(count, correction, grad.dtype))
     enough = count > max(correction, 0)
     if not (can_read(enough) and all_of(enough)):
-        mask = mask & enough  # a single entry that is infinite would give 0 * (inf - inf)
+        slope = torch.where(enough, slope, 0)  # a single entry that is infinite would give 0 * (inf - inf)
     return refilled(slope, mask, 0).to(values.dtype)
 
 
