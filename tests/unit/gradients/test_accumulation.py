@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import random
 from collections.abc import Callable
 from typing import Any
@@ -144,57 +143,27 @@ def check(found: dict[str, Any], wanted: dict[str, Any], **tolerance: float) -> 
 EXACT = {"rtol": 1e-6, "atol": 1e-6}
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_any_split_is_the_whole_batch(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "mean"),
+    [
+        *((name, "entry") for name in LOSSES),
+        *((n, "sequence") for n in ("masked_numbers", "jagged", "plain_with_mask")),
+    ],
+)
+def test_any_split_is_the_whole_batch(name: str, mean: Any) -> None:
     loss = LOSSES[name]
-    whole, wanted = expected(loss)
+    whole, wanted = expected(loss, mean)
     b, net = batch(), Words()
-    accumulator = mg.GradientAccumulator(net)
-    for seed in (None, 0, 1, 2):
+    accumulator = mg.GradientAccumulator(net, mean=mean)
+    for parts in ([list(range(9))], splits(9, 0), splits(9, 1), splits(9, 2)):
         net.zero_grad()
-        parts = [list(range(9))] if seed is None else splits(9, seed)
         for rows in parts:
             accumulator.backward(**loss(net, part_of(b, rows)))
-        mean = accumulator.finish()
-        assert mean.ndim == 0
-        assert not mean.requires_grad
-        torch.testing.assert_close(mean, whole, **EXACT)
+        found = accumulator.finish()
+        assert not found.requires_grad
+        torch.testing.assert_close(found, whole, **EXACT)
         check(dense(net), wanted, **EXACT)
-        assert net.table.weight.grad.is_sparse
         assert net.table.weight.grad.is_coalesced()
-
-
-def test_the_mean_of_means_would_be_seen() -> None:
-    _, wanted = expected(masked_numbers)
-    net, b = Words(), batch()
-    parts = [rows for rows in splits(9, 0) if b["known"][rows].any()]
-    for rows in parts:
-        (masked_numbers(net, part_of(b, rows))["losses"].mean() / len(parts)).backward()
-    with pytest.raises(AssertionError):
-        check(dense(net), wanted, rtol=1e-2, atol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["masked_numbers", "jagged", "plain_with_mask"])
-def test_the_mean_over_sequences(name: str) -> None:
-    loss = LOSSES[name]
-    whole, wanted = expected(loss, "sequence")
-    net, b = Words(), batch()
-    accumulator = mg.GradientAccumulator(net, mean="sequence")
-    for rows in splits(9, 1):
-        accumulator.backward(**loss(net, part_of(b, rows)))
-    torch.testing.assert_close(accumulator.finish(), whole, **EXACT)
-    check(dense(net), wanted, **EXACT)
-
-
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
-def test_losses_on_sparse_layouts(layout: torch.layout) -> None:
-    w = nn.Parameter(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    mask = torch.tensor([[True, False], [True, True]])
-    accumulator = mg.GradientAccumulator(w)
-    for factor in (1.0, 2.0):
-        accumulator.backward(mg.masked(w * factor, mask).to_sparse(layout=layout))
-    assert accumulator.finish().item() == 4.0
-    torch.testing.assert_close(w.grad, mask * 0.5)
 
 
 def test_several_losses_have_their_own_denominators() -> None:
@@ -242,73 +211,6 @@ def test_nothing_anywhere_is_nan_with_a_gradient_of_zero() -> None:
     assert w.grad is None or w.grad.tolist() == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_parameters_gather_in_float32(dtype: torch.dtype) -> None:
-    table = nn.Embedding(3, 2, sparse=True).to(dtype)
-    w = nn.Parameter(torch.ones(2, dtype=dtype))
-    accumulator = mg.GradientAccumulator([table.weight, w])
-    for _ in range(300):  # added up in bfloat16 they stop at 256
-        accumulator.backward((w + 0 * table(torch.tensor([1, 1]))).float() * 2, count=4)
-    accumulator.finish()
-    assert w.grad.dtype is dtype
-    assert w.grad.tolist() == [1.0, 1.0]
-    assert table.weight.grad.dtype is dtype
-    assert table.weight.grad.is_sparse
-    w.grad = table.weight.grad = None
-    accumulator.backward(torch.ones(300, 2) * w.float() * 400, count=600)  # 120000 in all
-    accumulator.finish()
-    assert w.grad.tolist() == [200.0, 200.0]
-    w.grad = torch.ones(2, dtype=dtype)  # a half gradient fits again
-
-
-@pytest.mark.parametrize("scaler_of", [torch.amp.GradScaler, mg.amp.GradScaler], ids=["torch", "mg"])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_with_a_scaler(scaler_of: Any, dtype: torch.dtype) -> None:
-    scaler = scaler_of("cpu", init_scale=1024.0)
-    net, b = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)), torch.randn(10, 3)
-    other = copy.deepcopy(net)
-    other(b).square().mean().backward()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    accumulator = mg.GradientAccumulator(net, scaler=scaler)
-    for rows in ([0, 1], [], list(range(2, 10))):
-        with torch.autocast("cpu", dtype=dtype):
-            losses = net(b[rows]).float().square()
-        accumulator.backward(losses, count=len(rows))
-    mean = accumulator.finish()
-    torch.testing.assert_close(mean, other(b).square().mean().detach(), rtol=2e-2, atol=1e-3)
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad * 1024, rtol=3e-2, atol=20)
-    scaler.unscale_(optimizer)
-    for p, q in zip(net.parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad, rtol=3e-2, atol=2e-2)
-    before = net[0].weight.detach().clone()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not torch.equal(before, net[0].weight)
-
-
-def test_an_overflow_is_left_to_the_scaler() -> None:
-    w = nn.Parameter(torch.ones(2))
-    scaler, optimizer = torch.amp.GradScaler("cpu"), torch.optim.SGD([w], lr=1.0)
-    accumulator = mg.GradientAccumulator([w], scaler=scaler)
-    accumulator.backward(w * 1e38 * torch.tensor([1.0, 10.0]), count=2)
-    accumulator.finish()
-    scaler.step(optimizer)
-    scaler.update()
-    assert w.tolist() == [1.0, 1.0]
-    assert scaler.get_scale() == 2.0**15
-
-
-def test_a_scale_that_moves_is_noticed() -> None:
-    w = nn.Parameter(torch.ones(2))
-    scaler = torch.amp.GradScaler("cpu")
-    accumulator = mg.GradientAccumulator([w], scaler=scaler)
-    accumulator.backward(w, count=2)
-    scaler.update(2.0)
-    with pytest.raises(RuntimeError, match=r"scale went from 65536\.0 to 2\.0"):
-        accumulator.finish()
-
-
 def test_masked_gradients_and_rows() -> None:
     w = nn.Parameter(torch.ones(3))
     masks = iter([torch.tensor([True, True, False]), torch.tensor([True, False, False])])
@@ -326,62 +228,75 @@ def test_masked_gradients_and_rows() -> None:
     assert rows.to_dense().tolist() == [[0, 0], [0.75, 0.75], [0, 0], [0, 0], [0.25, 0.25]]
 
 
-def test_tied_weights_dense_and_sparse() -> None:
+def test_means_with_class_weights() -> None:
     torch.manual_seed(0)
-    table = nn.Embedding(4, 2, sparse=True)
-
-    def losses(words: Tensor) -> Tensor:
-        x = table(words)
-        return x.tanh().sum(1) if len(words) == 1 else (x @ table.weight.t()).tanh().sum(1)
-
-    words = torch.tensor([1, 1, 3])
-    accumulator = mg.GradientAccumulator(table)
-    for some in words.split([1, 2]):
-        accumulator.backward(losses(some), count=len(some))
-    accumulator.finish()
-    found = table.weight.grad.to_dense().clone()
-    table.weight.grad = None
-    (torch.cat([losses(some) for some in words.split([1, 2])]).mean()).backward()
-    torch.testing.assert_close(found, table.weight.grad.to_dense(), **EXACT)
-
-
-def test_two_stages() -> None:
-    torch.manual_seed(0)
-    first, second = nn.Linear(2, 3), nn.Linear(3, 1)
-    both = mg.GradientAccumulator(nn.ModuleList([first, second]))
-    batches = torch.randn(5, 2).split([1, 4])
-    for x in batches:
-        sent = first(x)
-        received = sent.detach().requires_grad_()
-        both.backward(second(received).square(), count=len(x))  # the gradient is that of a sum, scaled
-        both_flags = received.grad
-        assert both_flags is not None
-    both.finish()
-    wanted = torch.autograd.grad(second(first(torch.cat(batches))).square().mean(), second.parameters())
-    for p, q in zip(second.parameters(), wanted, strict=True):
-        torch.testing.assert_close(p.grad, q, **EXACT)
-
-
-@pytest.mark.parametrize("labels", ["masked", "jagged"])
-def test_ignored_labels_count_nothing(labels: str) -> None:
-    b, net = batch(), Words()
-    ignored = torch.arange(LENGTH) % 3 == 1
-    b["labels"] = torch.where(ignored, -100, b["labels"])
-    here = b["known"] & ~ignored
+    net, x, y = nn.Linear(3, 4), torch.randn(7, 3), torch.tensor([0, 1, 2, 3, -100, 1, 1])
+    weights = torch.tensor([0.1, 2.0, 0.7, 0.3])
+    whole = F.cross_entropy(net(x), y, weight=weights)
+    (wanted,) = torch.autograd.grad(whole, net.weight)
     accumulator = mg.GradientAccumulator(net)
-    for rows in ([0, 1, 2], [3, 4, 5, 6], [7, 8]):
-        part = part_of(b, rows)
-        target = (
-            mg.masked(part["labels"], part["known"])
-            if labels == "masked"
-            else mg.from_lengths(part["labels"], part["lengths"], layout=torch.jagged)
-        )
-        scores = net(part["words"]).transpose(1, 2)
-        accumulator.backward(F.cross_entropy(scores, target, reduction="none"))
-    loss = accumulator.finish()
-    found = net.head.weight.grad
-    net.zero_grad()
-    whole = F.cross_entropy(net(b["words"])[here], b["labels"][here])
-    whole.backward()
-    assert loss == pytest.approx(whole.item())
-    torch.testing.assert_close(found, net.head.weight.grad)
+    for some, labels in zip(x.split([4, 1, 2]), y.split([4, 1, 2]), strict=True):
+        mean = F.cross_entropy(net(some), labels, weight=weights)
+        accumulator.backward(mean, count=weights[labels[labels != -100]].sum())
+    torch.testing.assert_close(accumulator.finish(), whole.detach())
+    torch.testing.assert_close(net.weight.grad, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_parameters_gather_in_float32(dtype: torch.dtype) -> None:
+    table = nn.Embedding(3, 2, sparse=True).to(dtype)
+    w = nn.Parameter(torch.ones(2, dtype=dtype))
+    accumulator = mg.GradientAccumulator([table.weight, w])
+    for _ in range(300):  # added up in bfloat16 they stop at 256
+        accumulator.backward((w + 0 * table(torch.tensor([1, 1]))).float() * 2, count=4)
+    accumulator.finish()
+    assert w.grad.tolist() == [1.0, 1.0]
+    assert w.grad.dtype is table.weight.grad.dtype is dtype
+    w.grad = table.weight.grad = None
+    accumulator.backward(torch.ones(300, 2) * w.float() * 400, count=600)  # 120000 in all
+    accumulator.finish()
+    assert w.grad.tolist() == [200.0, 200.0]
+
+
+def test_a_count_that_float16_cannot_hold() -> None:
+    w = nn.Parameter(torch.ones(()))
+    accumulator = mg.GradientAccumulator([w])
+    accumulator.backward((w * 1.0).half(), count=98_304)
+    accumulator.finish()
+    assert w.grad == 1.0
+
+
+@pytest.mark.parametrize("scaler_of", [torch.amp.GradScaler, mg.amp.GradScaler], ids=["torch", "mg"])
+def test_with_a_scaler(scaler_of: Any) -> None:
+    w = nn.Parameter(torch.ones(2))
+    scaler, optimizer = scaler_of("cpu", init_scale=1024.0), torch.optim.SGD([w], lr=0.5)
+    accumulator = mg.GradientAccumulator([w], scaler=scaler)
+    accumulator.backward(w * 3, count=2)
+    accumulator.backward(w.sum() * 0, count=1)
+    assert accumulator.finish() == 2.0
+    assert w.grad.tolist() == [1024.0, 1024.0]
+    scaler.step(optimizer)
+    assert w.tolist() == [0.5, 0.5]
+    accumulator.reset()
+    accumulator.backward(w, count=2)
+    scaler.update(2.0)
+    with pytest.raises(
+        RuntimeError, match=r"scale went from 1024\.0 to 2\.0.*scaler\.update\(\) after the step"
+    ):
+        accumulator.finish()
+
+
+def test_layers_are_frozen_and_trained_again_between_steps() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
+    x, accumulator = torch.randn(5, 3), mg.GradientAccumulator(net)
+    for is_trained in (True, False, True):
+        net[0].requires_grad_(is_trained)
+        trained = [p for p in net.parameters() if p.requires_grad]
+        wanted = torch.autograd.grad(net(x).square().mean(), trained)
+        for part in x.split(2):
+            accumulator.backward(net(part).square().mean(), count=len(part))
+        accumulator.finish()
+        for p, gradient in zip(trained, wanted, strict=True):
+            torch.testing.assert_close(p.grad, gradient)
+        assert is_trained or net[0].weight.grad is None
+        net.zero_grad()

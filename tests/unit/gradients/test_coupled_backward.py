@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.unit.gradients.test_accumulation import check, dense
 
 NAN = float("nan")
 GARBAGE = (NAN, float("inf"), float("-inf"), 1e38)
 EXACT = {"rtol": 1e-5, "atol": 1e-6}
 SAMPLES = 9
-SPLITS = ([9], [1] * 9, [4, 1, 4])
 
 
 class Towers(nn.Module):
@@ -86,10 +85,6 @@ def cut(sizes: list[int], at: int = 0) -> tuple[list[Tensor], list[dict[str, Ten
     return parts, known
 
 
-def dense(net: nn.Module) -> dict[str, Tensor | None]:
-    return {n: None if p.grad is None else p.grad.to_dense().clone() for n, p in net.named_parameters()}
-
-
 def whole(name: str) -> tuple[Tensor, dict[str, Tensor | None]]:
     net = Towers()
     loss = LOSSES[name](net, net(WORDS), targets())
@@ -97,94 +92,38 @@ def whole(name: str) -> tuple[Tensor, dict[str, Tensor | None]]:
     return loss.detach(), dense(net)
 
 
-def check(found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for name, gradient in wanted.items():
-        if gradient is None:
-            assert found[name] is None or not found[name].any(), name
-        else:
-            torch.testing.assert_close(found[name], gradient, msg=lambda m, n=name: f"{n}: {m}", **EXACT)
-
-
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("sizes", SPLITS, ids=str)
-def test_any_split_is_the_whole_batch(name: str, sizes: list[int]) -> None:
-    expected, wanted = whole(name)
-    net = Towers()
+@pytest.mark.parametrize(
+    ("sizes", "dropout"), [([9], 0.0), ([1] * 9, 0.0), ([4, 1, 4], 0.0), ([4, 1, 4], 0.5)]
+)
+def test_any_split_is_the_whole_batch(name: str, sizes: list[int], dropout: float) -> None:
+    """Both passes draw the same random numbers, and what follows draws what would follow one pass."""
     parts, known = cut(sizes)
+    oracle, net = Towers(dropout), Towers(dropout)
+    torch.manual_seed(1)
+    outputs = [oracle(part) for part in (parts if dropout else [WORDS])]
+    expected = LOSSES[name](oracle, {k: torch.cat([y[k] for y in outputs]) for k in outputs[0]}, targets())
+    expected.backward()
+    drawn = torch.rand(3)
+    torch.manual_seed(1)
     loss = mg.coupled_backward(net, parts, lambda y, at: LOSSES[name](net, y, at), targets=known)
+    assert torch.equal(torch.rand(3), drawn)
     assert not loss.requires_grad
-    torch.testing.assert_close(loss, expected, **EXACT)
-    check(dense(net), wanted)
+    torch.testing.assert_close(loss, expected.detach(), **EXACT)
+    check(dense(net), dense(oracle), **EXACT)
     assert net.table.weight.grad.is_sparse
     assert net.calls == len(sizes)  # buffers as after one pass
 
 
-def test_the_mean_over_parts_would_be_seen() -> None:
-    _, wanted = whole("cox")
-    net = Towers()
-    for part, at in zip(*cut([4, 1, 4]), strict=True):
-        (cox(net, net(part), at) / 3).backward()
-    with pytest.raises(AssertionError):
-        check(dense(net), wanted)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_dropout_has_the_same_random_numbers(name: str) -> None:
-    sizes = [4, 1, 4]
-    parts, known = cut(sizes)
-    oracle, net = Towers(0.5), Towers(0.5)
-    torch.manual_seed(1)
-    outputs = [oracle(part) for part in parts]
-    loss = LOSSES[name](oracle, {k: torch.cat([y[k] for y in outputs]) for k in outputs[0]}, targets())
-    loss.backward()
-    drawn = torch.rand(3)
-    torch.manual_seed(1)
-    found = mg.coupled_backward(net, parts, lambda y, at: LOSSES[name](net, y, at), targets=known)
-    assert torch.equal(torch.rand(3), drawn)  # what follows draws what would follow one pass
-    torch.testing.assert_close(found, loss.detach(), **EXACT)
-    check(dense(net), dense(oracle))
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_autocast(inside: bool) -> None:
+def test_under_autocast() -> None:
     oracle, net = Towers(), Towers()
     parts, known = cut([4, 1, 4])
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = contrastive(oracle, oracle(WORDS), targets())
+        found = mg.coupled_backward(net, parts, lambda y, at: contrastive(net, y, at), targets=known)
     loss.backward()
-    if inside:
-        plain = net.forward
-
-        def forward(words: Tensor) -> dict[str, Tensor]:
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                return plain(words)
-
-        net.forward = forward  # type: ignore[method-assign]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        seen: list[torch.dtype] = []
-
-        def loss_of(y: dict[str, Tensor], at: dict[str, Tensor]) -> Tensor:
-            seen.append(y["left"].dtype)
-            return contrastive(net, y, at)
-
-        with torch.autocast("cpu", enabled=False) if inside else contextlib.nullcontext():
-            found = mg.coupled_backward(
-                net, parts, loss_of if not inside else _under_autocast(loss_of), targets=known
-            )
-    assert seen == [torch.bfloat16]
-    torch.testing.assert_close(found.float(), loss.detach().float(), rtol=1e-2, atol=1e-2)
-    for name, gradient in dense(oracle).items():
-        assert gradient is not None
-        assert dense(net)[name].dtype is torch.float32  # type: ignore[union-attr]
-        torch.testing.assert_close(dense(net)[name], gradient, rtol=3e-2, atol=3e-3)
-
-
-def _under_autocast(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def called(*args: Any) -> Tensor:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            return function(*args)
-
-    return called
+    torch.testing.assert_close(found, loss.detach(), rtol=1e-2, atol=1e-2)
+    check(dense(net), dense(oracle), rtol=3e-2, atol=3e-3)
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
@@ -219,14 +158,6 @@ def test_masked_outputs(layout: torch.layout) -> None:
     torch.testing.assert_close(net.w.grad, wanted)
 
 
-def test_half_parameters_gather_in_float32() -> None:
-    net = nn.Linear(1, 1, bias=False).to(torch.bfloat16)
-    x = torch.ones(300, 1, dtype=torch.bfloat16)
-    mg.coupled_backward(net, x.split(1), lambda y: y.float().sum())  # added up in bfloat16 it stops at 256
-    assert net.weight.grad.dtype is torch.bfloat16
-    assert net.weight.grad.item() == 300
-
-
 def test_arguments_of_calls() -> None:
     class Product(nn.Module):
         def __init__(self) -> None:
@@ -242,102 +173,63 @@ def test_arguments_of_calls() -> None:
     assert (loss.item(), net.w.grad.item()) == (12.0, 12.0)
 
 
-def test_with_a_scaler() -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    net = nn.Linear(1, 1, bias=False)
-    mg.coupled_backward(net, [torch.ones(1, 1)] * 2, lambda y: scaler.scale(y.sum()))
-    assert net.weight.grad.item() == 16.0
+def test_half_parameters_gather_in_float32_and_losses_are_scaled() -> None:
+    net, scaler = nn.Linear(1, 1, bias=False).to(torch.bfloat16), torch.amp.GradScaler("cpu", init_scale=8.0)
+    x = torch.ones(300, 1, dtype=torch.bfloat16)  # added up in bfloat16 they stop at 256
+    mg.coupled_backward(net, x.split(1), lambda y: scaler.scale(y.float().sum()))
+    assert net.weight.grad.dtype is torch.bfloat16
+    assert net.weight.grad.item() == 2400
 
 
-class Noisy(nn.Module):
-    def __init__(self) -> None:
+class Odd(nn.Module):
+    """Models that cannot be computed part by part."""
+
+    def __init__(self, forward: Callable[[Tensor], Any]) -> None:
         super().__init__()
-        self.w = nn.Parameter(torch.ones(1))
+        self.w, self.function = nn.Parameter(torch.ones(1)), forward
 
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.w * random.random()
-
-
-def refusals() -> list[tuple[str, Callable[[nn.Module], Any], type[Exception], str]]:
-    x = torch.randn(4, 2)
-    normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    halves = x.split(2)
-    return [
-        (
-            "a function",
-            lambda m: mg.coupled_backward(len, halves, torch.sum),
-            TypeError,
-            "must be a torch.nn.Module",
-        ),  # type: ignore[arg-type]
-        ("no parts", lambda m: mg.coupled_backward(m, [], torch.sum), ValueError, "at least one"),
-        (
-            "targets",
-            lambda m: mg.coupled_backward(m, halves, torch.sum, targets=[x]),
-            ValueError,
-            "2, found 1",
-        ),
-        (
-            "not reduced",
-            lambda m: mg.coupled_backward(m, halves, lambda y: y),
-            TypeError,
-            r"found a Tensor of shape \(4, 1\)",
-        ),
-        ("a number", lambda m: mg.coupled_backward(m, halves, lambda y: 1.0), TypeError, "found a float"),  # type: ignore[arg-type, return-value]
-        (
-            "detached",
-            lambda m: mg.coupled_backward(m, halves, lambda y: y.sum().detach()),
-            ValueError,
-            "requires no gradient",
-        ),
-        (
-            "normed",
-            lambda m: mg.coupled_backward(normed, halves, torch.sum),
-            ValueError,
-            "1 is a BatchNorm1d in training",
-        ),
-        (
-            "random",
-            lambda m: mg.coupled_backward(Noisy(), halves, torch.sum),
-            RuntimeError,
-            "different outputs in the second",
-        ),
-    ]
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x * self.w)
 
 
-@pytest.mark.parametrize("number", range(8))
-def test_what_is_refused_leaves_no_gradient(number: int) -> None:
-    _, call, kind, words = refusals()[number]
-    net = nn.Linear(2, 1)
+X = torch.ones(4, 2)
+HALVES = X.split(2)
+NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+RANDOM = Odd(lambda y: y * random.random())
+SCALAR = Odd(lambda y: y.sum())
+CHANGING = Odd(lambda y: [y] * len(y))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "kind", "words"),
+    [
+        ((len, HALVES, torch.sum), {}, TypeError, "must be a torch.nn.Module"),
+        ((nn.Linear(2, 1), [], torch.sum), {}, ValueError, "at least one, on every rank"),
+        ((nn.Linear(2, 1), HALVES, torch.sum), {"targets": [X]}, ValueError, "2, found 1"),
+        ((nn.Linear(2, 1), HALVES, lambda y: y), {}, TypeError, r"Tensor of shape \(4, 1\); return its mean or sum"),
+        ((nn.Linear(2, 1), HALVES, lambda y: 1.0), {}, TypeError, "found a float"),
+        ((nn.Linear(2, 1), HALVES, lambda y: y.sum().detach()), {}, ValueError, r"without detach\(\) and item"),
+        ((NORMED, HALVES, torch.sum), {}, ValueError, r"1 is a BatchNorm1d in training.*call \.eval\(\)"),
+        ((RANDOM, HALVES, torch.sum), {}, RuntimeError, "different outputs in the second"),
+        ((SCALAR, HALVES, torch.sum), {}, ValueError, r"shape \(\), without a dimension of samples; omit it"),
+        ((CHANGING, X.split([1, 3]), torch.sum), {}, ValueError, "part 1 has the structure"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_leaves_no_gradient(
+    arguments: Any, options: dict[str, Any], kind: type[Exception], words: str
+) -> None:
     with pytest.raises(kind, match=words):
-        call(net)
-    assert net.weight.grad is None
-    net.weight.grad = torch.ones(1, 2)
-    with pytest.raises((TypeError, ValueError, RuntimeError)):
-        call(net)
-    assert net.weight.grad.tolist() == [[1.0, 1.0]]
+        mg.coupled_backward(*arguments, **options)
+    if isinstance(arguments[0], nn.Module):
+        assert all(p.grad is None for p in arguments[0].parameters())
 
 
-def test_gradients_from_before_and_no_grad() -> None:
+def test_gradients_from_before_and_no_grad_are_refused() -> None:
     net = nn.Linear(2, 1)
     net.weight.grad = torch.ones(1, 2)
     with pytest.raises(RuntimeError, match=r"\.grad from before"):
-        mg.coupled_backward(net, [torch.ones(1, 2)], torch.sum)
+        mg.coupled_backward(net, HALVES, torch.sum)
+    assert net.weight.grad.tolist() == [[1.0, 1.0]]
     net.weight.grad = None
-    with torch.no_grad(), pytest.raises(RuntimeError, match="no_grad"):
-        mg.coupled_backward(net, [torch.ones(1, 2)], torch.sum)
-
-
-class Both(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Any:
-        return [x * self.w] * len(x) if len(x) > 1 else x.sum() * self.w[0]
-
-
-def test_outputs_without_samples() -> None:
-    with pytest.raises(ValueError, match=r"shape \(\), without a dimension of samples"):
-        mg.coupled_backward(Both(), [torch.ones(1)], torch.sum)
-    with pytest.raises(ValueError, match="part 1 has the structure"):
-        mg.coupled_backward(Both(), [torch.ones(2), torch.ones(3)], torch.sum)
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"inside torch\.no_grad\(\); call it outside"):
+        mg.coupled_backward(net, HALVES, torch.sum)

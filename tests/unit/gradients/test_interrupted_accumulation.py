@@ -89,13 +89,6 @@ def test_processes_that_are_killed_in_the_middle(tmp_path: Path) -> None:
         assert torch.equal(gradients[name].to_dense(), gradient.to_dense()), name
 
 
-def interrupted(**options: Any) -> tuple[nn.Linear, dict[str, Any]]:
-    net = nn.Linear(2, 1)
-    accumulator = mg.GradientAccumulator(net, **options)
-    accumulator.backward(net(torch.ones(3, 2)), count=3)
-    return net, accumulator.state_dict()
-
-
 def test_a_state_is_not_changed_by_what_follows() -> None:
     net = nn.Linear(2, 1)
     accumulator = mg.GradientAccumulator(net)
@@ -112,18 +105,15 @@ def test_a_state_is_not_changed_by_what_follows() -> None:
     assert state["gradients"][None][0][0].equal(before["gradients"][None][0][0])
 
 
-def test_a_state_between_two_steps_is_empty() -> None:
-    net = nn.Linear(2, 1)
-    accumulator = mg.GradientAccumulator(net)
-    state = accumulator.state_dict()
-    accumulator.load_state_dict(state)
-    assert net.weight.grad is None
-    with pytest.raises(RuntimeError, match="without a backward"):
-        accumulator.finish()
+def interrupted(net: nn.Module, **options: Any) -> dict[str, Any]:
+    accumulator = mg.GradientAccumulator(net, **options)
+    accumulator.backward(net(torch.ones(3, 2)), count=3)
+    return accumulator.state_dict()
 
 
 def test_other_parameters_are_refused() -> None:
-    net, state = interrupted()
+    net = nn.Linear(2, 1)
+    state = interrupted(net)
     for other, words in (
         (
             nn.Linear(3, 1),
@@ -140,38 +130,41 @@ def test_other_parameters_are_refused() -> None:
         mg.GradientAccumulator(net, mean="sequence").load_state_dict(state)
 
 
-def test_another_scale_is_refused() -> None:
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    _, state = interrupted(scaler=scaler)
-    other = nn.Linear(2, 1)
-    fresh = torch.amp.GradScaler("cpu", init_scale=4.0)
-    accumulator = mg.GradientAccumulator(other, scaler=fresh)
+def test_another_scale_is_refused_and_leaves_the_parameters_as_they_were() -> None:
+    net = nn.Linear(2, 1).bfloat16()
+    scaler = mg.amp.GradScaler("cpu", init_scale=8.0)
+    accumulator = mg.GradientAccumulator(net, scaler=scaler)
+    accumulator.backward(net(torch.ones(3, 2).bfloat16()), count=3)
+    state = accumulator.state_dict()
+    accumulator.reset()
+    fresh = mg.amp.GradScaler("cpu", init_scale=4.0)
+    other = mg.GradientAccumulator(net, scaler=fresh)
     with pytest.raises(
-        ValueError, match=r"loss scale of 8\.0, and the scaler has 4\.0; call scaler\.load_state"
+        ValueError, match=r"scale of 8\.0, and the scaler has 4\.0; call scaler\.load_state_dict"
     ):
-        accumulator.load_state_dict(state)
+        other.load_state_dict(state)
+    net(torch.ones(3, 2).bfloat16()).sum().backward()
+    assert net.weight.grad.dtype is torch.bfloat16
+    net.zero_grad()
     fresh.load_state_dict(scaler.state_dict())
-    accumulator = mg.GradientAccumulator(other, scaler=torch.amp.GradScaler("cpu", init_scale=8.0))
-    accumulator.load_state_dict(state)
-    accumulator.finish()
-    torch.testing.assert_close(other.weight.grad, torch.full((1, 2), 8.0))
+    other.load_state_dict(state)
+    other.finish()
+    assert net.weight.grad.tolist() == [[8.0, 8.0]]
 
 
-def test_a_state_in_the_middle_of_a_step_is_refused() -> None:
-    net, state = interrupted()
+def test_a_state_is_loaded_between_two_steps() -> None:
+    net = nn.Linear(2, 1)
     accumulator = mg.GradientAccumulator(net)
-    net.weight.grad = torch.ones_like(net.weight)
+    accumulator.load_state_dict(accumulator.state_dict())  # of nothing
+    assert net.weight.grad is None
+    state = interrupted(net)
+    net.weight.grad = torch.ones(1, 2)
     with pytest.raises(RuntimeError, match=r"\.grad from before"):
         accumulator.load_state_dict(state)
     net.zero_grad()
     accumulator.load_state_dict(state)
     with pytest.raises(RuntimeError, match=r"in the middle of a step; call reset\(\) first"):
         accumulator.load_state_dict(state)
-    accumulator.reset()
-    accumulator.load_state_dict(state)
-    net.weight.grad.zero_()
-    with pytest.raises(RuntimeError, match="were changed"):
-        accumulator.state_dict()
 
 
 def test_pickling_and_copying_are_refused() -> None:
@@ -179,30 +172,6 @@ def test_pickling_and_copying_are_refused() -> None:
     for call in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"cannot be pickled or copied.*save accumulator\.state_dict\(\)"):
             call(accumulator)
-
-
-@pytest.mark.parametrize("count", [0.37, 2.5e5, torch.tensor(1.25), torch.tensor([3.0])])
-def test_any_denominator(count: Any) -> None:
-    w = nn.Parameter(torch.ones(2))
-    accumulator = mg.GradientAccumulator([w])
-    accumulator.backward(w * torch.tensor([2.0, 3.0]), count=count)
-    accumulator.backward((w * torch.tensor([5.0, 7.0])).sum() / 1.5, count=1.5)
-    assert accumulator.finish().item() == pytest.approx(17 / (float(count) + 1.5))
-    torch.testing.assert_close(w.grad, torch.tensor([7.0, 10.0]) / (float(count) + 1.5))
-
-
-def test_means_with_class_weights() -> None:
-    torch.manual_seed(0)
-    net, x, y = nn.Linear(3, 4), torch.randn(7, 3), torch.tensor([0, 1, 2, 3, -100, 1, 1])
-    weights = torch.tensor([0.1, 2.0, 0.7, 0.3])
-    whole = nn.functional.cross_entropy(net(x), y, weight=weights)
-    (wanted,) = torch.autograd.grad(whole, net.weight)
-    accumulator = mg.GradientAccumulator(net)
-    for some, labels in zip(x.split([4, 1, 2]), y.split([4, 1, 2]), strict=True):
-        mean = nn.functional.cross_entropy(net(some), labels, weight=weights)
-        accumulator.backward(mean, count=weights[labels[labels != -100]].sum())
-    torch.testing.assert_close(accumulator.finish(), whole.detach())
-    torch.testing.assert_close(net.weight.grad, wanted)
 
 
 def test_totals_keep_all_digits(tmp_path: Path) -> None:
@@ -231,16 +200,3 @@ def test_a_program_may_end_in_the_middle() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_another_scale_leaves_the_dtypes_of_gradients_alone() -> None:
-    net = nn.Linear(2, 1).half()
-    accumulator = mg.GradientAccumulator(net, scaler=mg.amp.GradScaler("cpu", init_scale=8.0))
-    accumulator.backward(net(torch.ones(3, 2).half()), count=3)
-    state = accumulator.state_dict()
-    accumulator.reset()
-    other = mg.GradientAccumulator(net, scaler=mg.amp.GradScaler("cpu", init_scale=4.0))
-    with pytest.raises(ValueError, match=r"loss scale of 8\.0"):
-        other.load_state_dict(state)
-    net(torch.ones(3, 2).half()).sum().backward()
-    assert net.weight.grad.dtype is torch.float16
