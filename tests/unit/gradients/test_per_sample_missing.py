@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import maskgrad as mg
@@ -53,22 +52,6 @@ def test_masked_targets_inputs_and_samples(garbage: float, method: Any) -> None:
     for name, gradient in found.items():
         torch.testing.assert_close(gradient[[0, 1, 3]], expected[name])
         assert not gradient[2].any()
-
-
-@pytest.mark.parametrize(
-    "loss", [F.mse_loss, nn.MSELoss(reduction="sum"), nn.L1Loss(), lambda y, t: 2 * (y - t).sum()]
-)
-@METHODS
-def test_nothing_of_a_sample_without_targets_is_seen(loss: Any, method: Any) -> None:
-    model, x = network(), torch.randn(3, 3, dtype=D)
-    t = mg.masked(torch.full((3, 2), nan, dtype=D), torch.tensor([[True], [False], [True]]).expand(3, 2))
-    t._values[t.mask] = 0.5
-    x[1] = inf
-    found = mg.per_sample_grad(model, loss, x, t, method=method)
-    expected = loop(model, loss, x[[0, 2]], torch.full((2, 2), 0.5, dtype=D))
-    for name, gradient in found.items():
-        assert not gradient[1].count_nonzero()
-        torch.testing.assert_close(gradient[[0, 2]], expected[name])
 
 
 @METHODS
@@ -123,30 +106,3 @@ def test_a_real_nan_is_no_missing_target(method: Any) -> None:
     norms = mg.per_sample_grad_norms(model, F.l1_loss, x, t, method=method)
     assert norms.isnan().tolist() == [False, True, False]
     assert norms[2] == 0
-
-
-class Boxed(nn.Module):
-    """Gives its result in an object that nobody looks into."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(3, 2, dtype=D)
-
-    def forward(self, x: Tensor) -> Any:
-        return SimpleNamespace(logits=self.inner(x))
-
-
-@METHODS
-def test_outputs_in_an_object_of_the_users(method: Any) -> None:
-    model, x, t = Boxed(), torch.randn(2, 3, dtype=D), torch.randn(2, 2, dtype=D)
-    masked = mg.masked(t, torch.tensor([[1, 1], [0, 0]]).bool())
-
-    def both(y: Any, given: Any) -> Any:
-        return F.mse_loss(y.logits, given[0]) + F.mse_loss(y.logits, given[1])
-
-    found = mg.per_sample_grad(model, both, x, (t, masked), method=method)
-    once = loop(model, lambda y, t: F.mse_loss(y.logits, t), x, t)
-    for name, gradient in found.items():
-        torch.testing.assert_close(
-            gradient, once[name] * torch.tensor([2, 1]).view(-1, *[1] * (gradient.dim() - 1))
-        )

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import maskgrad as mg
 from maskgrad.gradients import per_sample_batches
@@ -40,26 +39,13 @@ class Undecided(nn.Module):
         return self.b(torch.tensor([1, 1])).sum(0, keepdim=True)  # type: ignore[no-any-return]
 
 
-def test_what_vmap_does_not_take_is_done_by_a_loop_and_said_so() -> None:
-    model = Undecided()
-    expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match=r"loop over the samples: .*item\(\)"):
-        found = mg.per_sample_grad(model, smooth, X)
-    assert found["b.weight"].layout is torch.sparse_coo
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient.to_dense(), expected[name])
-    mg.per_sample_grad(model, smooth, X, method="loop")  # no warning: they are errors here
-    with pytest.raises(RuntimeError, match="item"):
-        mg.per_sample_grad(model, smooth, X, method="batched")
-
-
 class Hooked(nn.Linear):
     """A reason of our own words."""
 
     def forward(self, x: Tensor) -> Tensor:
         """With a hook for the gradient of one sample."""
         y = super().forward(x)
-        y.register_hook(lambda g: g)
+        y.register_hook(torch.neg)
         return y
 
 
@@ -113,6 +99,9 @@ def test_a_model_is_warned_of_once_in_words(model: nn.Module, x: Tensor, reason:
     assert record[0].filename == __file__
     for name, gradient in found.items():
         torch.testing.assert_close(gradient.to_dense(), expected[name])
+    mg.per_sample_grad(model, smooth, x, method="loop")  # no warning: they are errors here
+    with pytest.raises(RuntimeError):
+        mg.per_sample_grad(model, smooth, x, method="batched")
 
 
 def test_a_parameter_used_behind_the_modules_back_is_noticed() -> None:
@@ -131,39 +120,6 @@ def test_a_parameter_used_behind_the_modules_back_is_noticed() -> None:
     with pytest.warns(UserWarning, match="reference outside of the module"):
         found = mg.per_sample_grad(model, smooth, X)
     torch.testing.assert_close(found["w"], expected["w"])
-
-
-@pytest.mark.parametrize("register", ["register_full_backward_hook", "register_full_backward_pre_hook"])
-def test_backward_hooks_change_the_gradient_of_each_sample(register: str) -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
-
-    def reverse(_: nn.Module, *gradients: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (-gradients[0][0],)
-
-    getattr(model[1], register)(reverse)
-    expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match=r"1 \(Tanh\) has a backward hook"):
-        found = mg.per_sample_grad(model, smooth, X)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name])
-    with pytest.raises(RuntimeError, match="backward hook"):
-        mg.per_sample_grad(model, smooth, X, method="batched")
-
-
-def test_hooks_of_tensors_change_the_gradient_of_each_sample() -> None:
-    class Reversed(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            y = super().forward(x)
-            if y.requires_grad:
-                y.register_hook(torch.neg)
-            return y
-
-    model = Reversed(3, 2, dtype=D)
-    expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match="register_hook"):
-        found = mg.per_sample_grad(model, smooth, X)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, expected[name])
 
 
 def test_the_loop_writes_to_no_buffer_and_each_sample_sees_the_same_ones() -> None:
@@ -215,14 +171,25 @@ def test_rows_that_an_optimizer_owes_a_step_are_up_to_date() -> None:
         torch.testing.assert_close(found[name].to_dense(), gradient)
 
 
-def test_masked_inputs_of_a_sparse_layout_go_through_the_loop() -> None:
-    model = nn.Linear(3, 2, dtype=D)
-    dense = mg.masked(X, X > 0)
-    expected = mg.per_sample_grad(model, F.mse_loss, dense, torch.zeros(5, 2, dtype=D))
-    sparse = dense.to_sparse(layout=torch.sparse_coo)
-    found = mg.per_sample_grad(
-        model, lambda y, t: F.mse_loss(y.to_dense() if y.layout is not torch.strided else y, t), sparse,
-        torch.zeros(5, 2, dtype=D), method="loop",
-    )  # fmt: skip
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient)
+HOOKS: dict[str, Any] = {
+    r"1 \(Tanh\) has a backward hook": lambda m: m[1].register_full_backward_hook(lambda _, g, h: (-g[0],)),
+    r"1 \(Tanh\) has a backward hook ": lambda m: m[1].register_full_backward_pre_hook(lambda _, g: (-g[0],)),
+    r"the parameter 0\.weight has a backward hook": lambda m: m[0].weight.register_hook(
+        lambda g: g.clamp(-0.01, 0.01)
+    ),
+}
+
+
+@pytest.mark.parametrize("words", HOOKS)
+def test_backward_hooks_see_the_gradient_of_each_sample(words: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    handle = HOOKS[words](model)
+    expected = loop(model, smooth, X)
+    with pytest.raises(RuntimeError, match=words.strip()):
+        mg.per_sample_grad(model, smooth, X, method="batched")
+    with pytest.warns(UserWarning, match=words.strip()):
+        found = mg.per_sample_grad(model, smooth, X)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+    handle.remove()
+    mg.per_sample_grad(model, smooth, X)  # no warning

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -16,20 +15,6 @@ import maskgrad as mg
 from tests.unit.gradients.sample_loop import METHODS, loop, network
 
 D = torch.float64
-
-
-class Alias(nn.Module):
-    """One module under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(3, 3, dtype=D)
-        self.second = self.first
-        self.out = nn.Linear(3, 2, dtype=D)
-
-    def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.out(self.second(self.first(x).tanh()).tanh())
-        return found
 
 
 class Tied(nn.Module):
@@ -68,7 +53,7 @@ def albert() -> nn.Module:
     return nn.Sequential(*[block] * 3, nn.Linear(3, 2, dtype=D))
 
 
-@pytest.mark.parametrize("make", [Alias, Tied, albert])
+@pytest.mark.parametrize("make", [Tied, albert])
 @METHODS
 def test_tied_models_are_differentiated_and_left_as_they_were(
     make: Callable[[], nn.Module], method: Any
@@ -91,27 +76,6 @@ def test_tied_models_are_differentiated_and_left_as_they_were(
         norms, torch.stack([g.flatten(1).norm(dim=1) for g in found.values()]).norm(dim=0)
     )
     model(x).sum().backward()
-
-
-@METHODS
-def test_hooks_of_parameters_see_each_sample(method: Any) -> None:
-    model, x, t = network(), torch.randn(3, 3, dtype=D), torch.randn(3, 2, dtype=D)
-    usual = mg.per_sample_grad(model, F.mse_loss, x, t)
-    weight = model[0].weight  # type: ignore[index]
-    handle = weight.register_hook(lambda g: g.clamp(-0.01, 0.01))
-    if method == "batched":
-        with pytest.raises(RuntimeError, match=r"the parameter 0\.weight has a backward hook"):
-            mg.per_sample_grad(model, F.mse_loss, x, t, method=method)
-        with pytest.warns(UserWarning, match="loop over the samples"):
-            found = mg.per_sample_grad(model, F.mse_loss, x, t)
-    else:
-        found = mg.per_sample_grad(model, F.mse_loss, x, t, method=method)
-    torch.testing.assert_close(found["0.weight"], usual["0.weight"].clamp(-0.01, 0.01))
-    torch.testing.assert_close(found["2.weight"], usual["2.weight"])
-    handle.remove()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        mg.per_sample_grad(model, F.mse_loss, x, t)
 
 
 @METHODS
