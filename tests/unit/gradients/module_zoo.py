@@ -1,4 +1,4 @@
-"""All modules of torch.nn that take a batch, each with inputs: PyTorch's own database, completed by hand."""
+"""Modules of torch.nn that take a batch, each with inputs: PyTorch's own database, and some that it lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.testing._internal.common_modules import module_db
 
 __all__ = [
-    "ABSENT",
     "Specimen",
     "diagonal",
     "graph_with_parameters",
@@ -65,87 +64,25 @@ class _WeightedBag(nn.EmbeddingBag):
 
 #: modules that PyTorch's database lacks, or has without a batch, with an input
 _OTHERS: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
-    "AlphaDropout": lambda: (nn.AlphaDropout(0.3), (_x(3, 4),)),
     "BatchNorm1d ": lambda: (nn.BatchNorm1d(4, track_running_stats=False), (_x(3, 4),)),
-    "ChannelShuffle": lambda: (nn.ChannelShuffle(2), (_x(3, 4, 2, 2),)),
     "CTCLoss": lambda: (_CTCOfBatch(), (_x(3, 6, 4),)),
-    "CosineSimilarity": lambda: (nn.CosineSimilarity(), (_x(3, 4), _x(3, 4))),
     "CrossMapLRN2d": lambda: (nn.CrossMapLRN2d(2), (_x(3, 4, 2, 2),)),
-    "Dropout": lambda: (nn.Dropout(0.3), (_x(3, 4),)),
-    "Dropout1d": lambda: (nn.Dropout1d(0.3), (_x(3, 4, 2),)),
-    "Dropout2d": lambda: (nn.Dropout2d(0.3), (_x(3, 4, 2, 2),)),
-    "Dropout3d": lambda: (nn.Dropout3d(0.3), (_x(3, 2, 2, 2, 2),)),
-    "FeatureAlphaDropout": lambda: (nn.FeatureAlphaDropout(0.3), (_x(3, 4, 2),)),
     "Embedding": lambda: (_LookedUp(), (_x(3, 2),)),
     "EmbeddingBag": lambda: (_WeightedBag(), (_x(3, 2),)),
-    "Flatten": lambda: (nn.Flatten(), (_x(3, 4, 2),)),
     "Fold": lambda: (nn.Fold((3, 3), (2, 2)), (_x(3, 8, 4),)),
-    "Hardsigmoid": lambda: (nn.Hardsigmoid(), (_x(3, 4),)),
-    "GRUCell": lambda: (nn.GRUCell(4, 3), (_x(3, 4),)),
-    "HingeEmbeddingLoss": lambda: (
-        nn.HingeEmbeddingLoss(reduction="none"),
-        (_x(3, 4), torch.tensor([1.0, -1.0, 1.0], dtype=D)[:, None]),
-    ),
-    "Identity": lambda: (nn.Identity(), (_x(3, 4),)),
-    "L1Loss": lambda: (nn.L1Loss(reduction="none"), (_x(3, 4), _x(3, 4))),
-    "LSTMCell": lambda: (nn.LSTMCell(4, 3), (_x(3, 4),)),
-    "LocalResponseNorm": lambda: (nn.LocalResponseNorm(2), (_x(3, 4, 2),)),
-    "MarginRankingLoss": lambda: (
-        nn.MarginRankingLoss(reduction="none"),
-        (_x(3, 4), _x(3, 4), torch.ones(3, 1, dtype=D)),
-    ),
-    "MaxUnpool1d": lambda: (nn.MaxUnpool1d(2), (_x(3, 2, 2), torch.tensor([0, 3]).expand(3, 2, 2))),
     "MaxUnpool2d": lambda: (nn.MaxUnpool2d(2), (_x(3, 1, 1, 2), torch.tensor([0, 3]).expand(3, 1, 1, 2))),
-    "MaxUnpool3d": lambda: (
-        nn.MaxUnpool3d(2),
-        (_x(3, 1, 1, 1, 2), torch.tensor([0, 3]).expand(3, 1, 1, 1, 2)),
-    ),
-    "PairwiseDistance": lambda: (nn.PairwiseDistance(), (_x(3, 4), _x(3, 4))),
-    "PixelShuffle": lambda: (nn.PixelShuffle(2), (_x(3, 4, 2, 2),)),
-    "PixelUnshuffle": lambda: (nn.PixelUnshuffle(2), (_x(3, 1, 4, 4),)),
     "RReLU": lambda: (nn.RReLU(), (_x(3, 4),)),
-    "RNN": lambda: (nn.RNN(4, 5, 2, dropout=0.2, bidirectional=True, batch_first=True), (_x(3, 6, 4),)),
     "GRU": lambda: (nn.GRU(4, 5, 2, dropout=0.2, bidirectional=True, batch_first=True), (_x(3, 6, 4),)),
     "LSTM": lambda: (nn.LSTM(4, 5, 2, proj_size=2, bidirectional=True, batch_first=True), (_x(3, 6, 4),)),
-    "RNNCell": lambda: (nn.RNNCell(4, 3), (_x(3, 4),)),
     "TransformerDecoder": lambda: (
         nn.TransformerDecoder(nn.TransformerDecoderLayer(4, 2, 6, batch_first=True), 2),
         (_x(3, 2, 4), _x(3, 5, 4)),
     ),
-    "TripletMarginLoss": lambda: (
-        nn.TripletMarginLoss(reduction="none"),
-        (_x(3, 4), _x(3, 4), _x(3, 4)),
-    ),
-    "TripletMarginWithDistanceLoss": lambda: (
-        nn.TripletMarginWithDistanceLoss(reduction="none"),
-        (_x(3, 4), _x(3, 4), _x(3, 4)),
-    ),
-    "Unflatten": lambda: (nn.Unflatten(1, (2, 2)), (_x(3, 4),)),
-    "Unfold": lambda: (nn.Unfold(2), (_x(3, 2, 3, 3),)),
     "Upsample": lambda: (nn.Upsample(scale_factor=2, mode="bilinear"), (_x(3, 2, 3, 3),)),
-    "UpsamplingBilinear2d": lambda: (nn.UpsamplingBilinear2d(scale_factor=2), (_x(3, 2, 3, 3),)),
-    "UpsamplingNearest2d": lambda: (nn.UpsamplingNearest2d(scale_factor=2), (_x(3, 2, 3, 3),)),
-    "ZeroPad2d": lambda: (nn.ZeroPad2d(1), (_x(3, 1, 2, 2),)),
     "Sequential": lambda: (
         nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(inplace=True), nn.Linear(3, 2)),
         (_x(5, 4),),
     ),
-}
-
-#: classes of torch.nn without a place in the zoo, and why
-ABSENT = {
-    "AdaptiveLogSoftmaxWithLoss": "gathers in place what a target chooses; tested by itself",
-    "Container": "deprecated",
-    "DataParallel": "runs other modules on accelerators",
-    "Module": "abstract",
-    "ModuleDict": "has no forward",
-    "ModuleList": "has no forward",
-    "NLLLoss2d": "deprecated",
-    "ParameterDict": "has no forward",
-    "ParameterList": "has no forward",
-    "RNNBase": "abstract",
-    "RNNCellBase": "abstract",
-    "SyncBatchNorm": "needs a process group",
 }
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, hessian, jvp, vmap
-from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
@@ -95,45 +94,20 @@ class TestBoth:
             for factor in (factors(0, 0, 1), factors(1, 0, 1)):
                 assert gradient(compiled(x, on(1, 1, 0), factor), x).tolist() == [*factor[:2].tolist(), 0.0]
 
-    def test_checkpointed_exported_and_under_autocast(self, surgery: Any) -> None:
-        x, m = leaf(1.0, 2.0), factors(1, 0)
-        y = checkpoint(lambda v: surgery(v, m).square().sum(), x, use_reentrant=False)
-        assert gradient(y, x).tolist() == [2.0, 0.0]
-
-        class Model(torch.nn.Module):
-            def forward(self, v: Tensor, m: Tensor) -> Tensor:
-                return surgery(v, m) * 2
-
-        assert torch.export.export(Model(), (x, m)).module()(x, 1 - m).tolist() == [2.0, 4.0]
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert surgery(x, m).dtype == torch.float64
-            half = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)
-            surgery(half, m).sum().backward()
-        assert half.grad.tolist() == [1.0, 0.0]
-
-    def test_may_be_written_into(self, surgery: Any) -> None:
-        x = leaf(1.0, -1.0)
-        assert gradient(surgery(x, factors(1, 1)).relu_(), x).tolist() == [1.0, 0.0]
-        assert x.tolist() == [1.0, -1.0]
-
 
 class TestMaskGradient:
-    @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
+    @pytest.mark.parametrize("garbage", [nan, inf])
     def test_selects_and_never_multiplies(self, garbage: float) -> None:
         x = leaf(1.0, 2.0, 3.0)
         y = mg.mask_gradient(x, on(1, 0, 1))
         (got,) = torch.autograd.grad(y, x, torch.tensor([5.0, garbage, 6.0]).double())
         assert got.tolist() == [5.0, 0.0, 6.0]
+        assert mg.mask_gradient(torch.tensor([1, 2]), on(1, 0)).tolist() == [1, 2]  # has no gradient
 
     @pytest.mark.parametrize(("mask", "expected"), [(on(0), [0.0, 0.0]), (on([1, 0]), [1.0, 0.0])])
     def test_masks_broadcast(self, mask: Tensor, expected: list[float]) -> None:
         x = leaf([1.0, 2.0], [3.0, 4.0])
         assert gradient(mg.mask_gradient(x, mask), x).tolist() == [expected] * 2
-
-    def test_other_paths_are_not_touched(self) -> None:
-        w = leaf(1.0, 1.0)
-        y = (mg.mask_gradient(w, on(1, 0)) * 2).sum() + (w * 5).sum()
-        assert gradient(y, w).tolist() == [7.0, 5.0]
 
     def test_large_tensors_which_a_compiled_kernel_serves(self) -> None:
         data, mask = torch.randn(211, 199).double(), torch.rand(211, 199) < 0.5
@@ -154,25 +128,6 @@ class TestMaskGradient:
         _, tangent = jvp(lambda v: mg.mask_gradient(v, mask), (data,), (torch.full_like(data, inf),))
         assert torch.equal(tangent, torch.where(mask, inf, 0.0).double())
 
-    def test_integers_and_empty_tensors_pass(self) -> None:
-        assert mg.mask_gradient(torch.tensor([1, 2]), on(1, 0)).tolist() == [1, 2]
-        assert mg.mask_gradient(torch.ones(2, 0), on(1)).shape == (2, 0)
-
-    @pytest.mark.parametrize(
-        ("x", "mask", "kind", "words"),
-        [
-            ([1.0], on(1), TypeError, "x must be a torch.Tensor or a MaskedTensor, found list"),
-            (torch.ones(2).to_sparse(), on(1), TypeError, "from_sparse"),
-            (torch.ones(2), torch.ones(2), TypeError, "mask must be a Boolean torch.Tensor"),
-            (torch.ones(2), [True, False], TypeError, "mask must be a Boolean"),
-            (torch.ones(2), on(1, 1, 1), ValueError, "mask must have as many dimensions"),
-            (torch.ones(2), on([1, 1], [1, 1]), ValueError, "mask must have as many dimensions"),
-        ],
-    )
-    def test_refuses(self, x: Any, mask: Any, kind: type[Exception], words: str) -> None:
-        with pytest.raises(kind, match=words):
-            mg.mask_gradient(x, mask)
-
 
 class TestReverseGradient:
     @pytest.mark.parametrize("scale", [1.0, 0.25, 0, 3, torch.tensor(2.0), torch.tensor([2.0, 3.0])])
@@ -191,26 +146,29 @@ class TestReverseGradient:
         assert x.grad.dtype == dtype
         assert x.grad.real.tolist() == [-1.0, -2.0]
 
-    @pytest.mark.parametrize("scale", [0.5, torch.tensor(0.5, dtype=torch.float64)])
-    def test_of_a_masked_tensor(self, scale: Any) -> None:
-        x = poisoned([1.0, None, 3.0, None, None], requires_grad=True)
-        y = mg.reverse_gradient(x, scale)
-        assert_entries(y, [1.0, None, 3.0, None, None])
-        assert gradient(y.square(), x).tolist() == [-1.0, 0.0, -3.0, 0.0, 0.0]
 
-    @pytest.mark.parametrize(
-        ("x", "scale", "kind", "words"),
-        [
-            (1.0, 1.0, TypeError, "x must be a torch.Tensor or a MaskedTensor, found float"),
-            (torch.ones(2).to_sparse(), 1.0, TypeError, "from_sparse"),
-            (torch.ones(2), "1", TypeError, "scale must be a number or a torch.Tensor, found str"),
-            (torch.ones(2), True, TypeError, "found bool"),
-            (torch.ones(2), nan, ValueError, "scale must be finite, found nan"),
-            (torch.ones(2), torch.ones(3), ValueError, r"scale must broadcast to the shape of x, \(2,\)"),
-            (torch.ones(2), torch.ones(2, 2), ValueError, r"found shape \(2, 2\)"),
-            (torch.ones(2), torch.ones((), requires_grad=True), ValueError, r"use scale.detach\(\)"),
-        ],
-    )
-    def test_refuses(self, x: Any, scale: Any, kind: type[Exception], words: str) -> None:
-        with pytest.raises(kind, match=words):
-            mg.reverse_gradient(x, scale)
+ONES = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "words"),
+    [
+        (lambda: mg.mask_gradient([1.0], on(1)), TypeError, "x must be a torch.Tensor or a MaskedTensor, found list"),
+        (lambda: mg.mask_gradient(ONES.to_sparse(), on(1)), TypeError, "from_sparse"),
+        (lambda: mg.mask_gradient(ONES, ONES), TypeError, "mask must be a Boolean torch.Tensor"),
+        (lambda: mg.mask_gradient(ONES, [True, False]), TypeError, "mask must be a Boolean"),
+        (lambda: mg.mask_gradient(ONES, on(1, 1, 1)), ValueError, "mask must have as many dimensions"),
+        (lambda: mg.mask_gradient(ONES, on([1, 1], [1, 1])), ValueError, "mask must have as many dimensions"),
+        (lambda: mg.reverse_gradient(1.0), TypeError, "x must be a torch.Tensor or a MaskedTensor, found float"),
+        (lambda: mg.reverse_gradient(ONES.to_sparse()), TypeError, "from_sparse"),
+        (lambda: mg.reverse_gradient(ONES, "1"), TypeError, "scale must be a number or a torch.Tensor, found str"),
+        (lambda: mg.reverse_gradient(ONES, True), TypeError, "found bool"),
+        (lambda: mg.reverse_gradient(ONES, nan), ValueError, "scale must be finite, found nan"),
+        (lambda: mg.reverse_gradient(ONES, torch.ones(3)), ValueError, r"broadcast to the shape of x, \(2,\)"),
+        (lambda: mg.reverse_gradient(ONES, torch.ones(2, 2)), ValueError, r"found shape \(2, 2\)"),
+        (lambda: mg.reverse_gradient(ONES, leaf(1.0)[0]), ValueError, r"use scale.detach\(\)"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        call()

@@ -10,15 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, assert_nothing
+from tests.poison import assert_entries, assert_nothing, inf, leaf, nan
 
-nan, inf = float("nan"), float("inf")
 D = torch.float64
-
-
-def leaf(*values: Any) -> Tensor:
-    """A leaf of doubles."""
-    return torch.tensor(values, dtype=D, requires_grad=True)
 
 
 def critic() -> nn.Module:
@@ -45,6 +39,19 @@ def test_the_squared_norm_over_all_parameters() -> None:
     torch.testing.assert_close(w.grad, torch.tensor([2 * 12 * 6 + 2 * 6 * 6, 2 * 12 * 12.0], dtype=D))
     torch.testing.assert_close(v.grad, torch.tensor([2 * 12 * 6 + 2 * 6 * 2.0], dtype=D))
     assert idle.grad is None
+
+
+def test_several_inputs_make_one_norm() -> None:
+    a, b = torch.randn(4, 2, dtype=D, requires_grad=True), torch.randn(4, 3, dtype=D, requires_grad=True)
+    unused = torch.randn(4, 3, dtype=D, requires_grad=True)
+    y = (a.sin().sum(1) * b.cos().sum(1))[:, None]
+    found = mg.gradient_penalty(y, (x for x in (a, b, unused)), per_sample=True, reduction="none")
+    ga, gb = torch.autograd.grad(y.sum(), [a, b])
+    torch.testing.assert_close(found, ga.square().sum(1) + gb.square().sum(1))
+    nothing = torch.empty(0, 3, dtype=D, requires_grad=True)
+    assert mg.gradient_penalty(nothing.sum(1), nothing, per_sample=True, reduction="sum") == 0
+    w = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
+    assert mg.gradient_penalty((w * w.conj()).real.sum(), w) == 4 * (1 + 4 + 9 + 1)
 
 
 OPTIONS: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
@@ -104,27 +111,6 @@ def test_a_zero_gradient_gives_no_nan(options: dict[str, Any]) -> None:
         mg.gradient_penalty((x**2).sum(1) * scale, x, per_sample=True, **options).backward()
         assert scale.grad is not None
         assert scale.grad.isfinite().all()
-
-
-def test_the_example_of_jacobians() -> None:
-    encode, decode = nn.Linear(2, 1, bias=False), nn.Linear(1, 2, bias=False)
-    with torch.no_grad():
-        encode.weight.copy_(torch.tensor([[1.0, 2.0]]))
-        decode.weight.copy_(torch.tensor([[3.0], [4.0]]))
-    z = encode(torch.randn(3, 2))
-    penalty = mg.gradient_penalty(decode(z), z, per_sample=True, target=1.0, power=1, reduction="sum")
-    torch.testing.assert_close(penalty, torch.tensor(12.0))
-    penalty.backward()
-    torch.testing.assert_close(decode.weight.grad, torch.tensor([[3 * 0.6], [3 * 0.8]]))
-
-
-def test_several_inputs_make_one_norm() -> None:
-    a, b = torch.randn(4, 2, dtype=D, requires_grad=True), torch.randn(4, 3, dtype=D, requires_grad=True)
-    c = torch.randn(4, 3, dtype=D, requires_grad=True)
-    y = (a.sin().sum(1) * b.cos().sum(1))[:, None]
-    found = mg.gradient_penalty(y, [a, b, c], per_sample=True, reduction="none")
-    ga, gb = torch.autograd.grad(y.sum(), [a, b])
-    torch.testing.assert_close(found, ga.square().sum(1) + gb.square().sum(1))
 
 
 @pytest.mark.parametrize("garbage", [nan, inf, 1e38])
@@ -211,61 +197,6 @@ def test_the_gradient_is_unscaled_before_its_norm_is_taken(scale: float, per_sam
         torch.testing.assert_close(w.grad, torch.tensor([[36.0], [288.0]]))
 
 
-def test_scaling_keeps_what_a_half_would_lose() -> None:
-    w = torch.tensor([1.0], dtype=torch.float16, requires_grad=True)
-    tiny = 2.0**-14
-    assert mg.gradient_penalty((w * tiny * tiny).sum(), w) == 0
-    scaler = mg.amp.GradScaler("cpu", init_scale=2.0**15)
-    penalty = mg.gradient_penalty((w.float() * tiny).sum().half() * 1.0, w, scaler, power=1)
-    assert penalty.dtype is torch.float32
-    torch.testing.assert_close(penalty.item(), tiny)
-
-
-def test_under_autocast() -> None:
-    model, x = (
-        nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1)),
-        torch.randn(6, 3, requires_grad=True),
-    )
-    expected = (norms_of(model, x) - 1).square().mean()
-    scaler = mg.amp.GradScaler("cpu", init_scale=1024.0)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = mg.gradient_penalty(model(x), x, scaler, per_sample=True, target=1.0)
-    assert found.dtype is torch.float32
-    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
-    scaler.scale(found).backward()
-    assert model[0].weight.grad is not None
-
-
-def test_a_generator_of_parameters_some_of_them_frozen() -> None:
-    model = critic()
-    model[0].weight.requires_grad_(False)
-    x = torch.randn(2, 3, dtype=D)
-    loss = model(x).sum()
-    found = mg.gradient_penalty(loss, model.parameters())
-    wanted = [p for p in model.parameters() if p.requires_grad]
-    squares = [g.square().sum() for g in torch.autograd.grad(loss, wanted)]
-    torch.testing.assert_close(found, torch.stack(squares).sum())
-
-
-def test_complex_parameters() -> None:
-    w = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
-    found = mg.gradient_penalty((w * w.conj()).real.sum(), w)
-    torch.testing.assert_close(found, torch.tensor(4 * (1 + 4 + 9 + 1.0)))
-
-
-def test_an_empty_batch() -> None:
-    model, x = critic(), torch.empty(0, 3, dtype=D, requires_grad=True)
-    assert mg.gradient_penalty(model(x), x, per_sample=True, reduction="sum") == 0
-
-
-def test_coupled_samples_are_refused() -> None:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)).double()
-    x = torch.randn(5, 3, dtype=D, requires_grad=True)
-    with pytest.raises(mg.errors.CoupledSamplesError):
-        mg.gradient_penalty(model(x), x, per_sample=True, target=1.0)
-    mg.gradient_penalty(model(x), x, per_sample=True, target=1.0, coupling="independent")
-
-
 @pytest.mark.parametrize("power", [1, 2])
 @pytest.mark.parametrize("table", [nn.Embedding, mg.nn.Embedding])
 def test_sparse_tables(table: Any, power: Literal[1, 2]) -> None:
@@ -283,13 +214,8 @@ def test_sparse_tables(table: Any, power: Literal[1, 2]) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
-def test_a_compressed_gradient_is_refused() -> None:
-    table = torch.eye(3).to_sparse_csr().requires_grad_()
-    with pytest.raises((TypeError, RuntimeError), match=r"from_sparse\(t\.detach\(\)\)\.requires_grad_"):
-        mg.gradient_penalty(mg.from_sparse(table).square().sum(), table)
-
-
 W = leaf(1.0, 2.0)
+CSR = torch.eye(3).to_sparse_csr().requires_grad_()
 
 
 @pytest.mark.parametrize(
@@ -306,6 +232,8 @@ W = leaf(1.0, 2.0)
         (lambda: mg.gradient_penalty((W**2).sum(), [leaf(1.0)]), ValueError, "must depend on one of params"),
         (lambda: mg.gradient_penalty(W**2, [W]), ValueError, "scalar"),
         (lambda: mg.gradient_penalty(W**2, leaf(1.0, 2.0), per_sample=True), ValueError, "graph"),
+        (lambda: mg.gradient_penalty(W**2 * W.sum(), W, per_sample=True), mg.CoupledSamplesError, "independent"),
+        (lambda: mg.gradient_penalty(mg.from_sparse(CSR).square().sum(), CSR), Exception, r"from_sparse\(t\.detach"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(call: Callable[[], Any], kind: type[Exception], words: str) -> None:

@@ -93,10 +93,3 @@ def test_nobody_is_kept_alive_and_pytorch_is_hooked_once() -> None:
     del notes
     gc.collect()
     assert len(step_hooks._observers) == before
-
-
-def test_an_observer_says_what_it_does_with_gradients() -> None:
-    observer = StepObserver()
-    observe_steps(observer)
-    with pytest.raises(NotImplementedError):
-        torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1).step()
