@@ -63,17 +63,6 @@ def test_an_overflow_of_the_merged_sum_skips_the_step(dtype: torch.dtype, build:
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(before["state"][key][name])), name
 
 
-def test_opposite_infinities_are_an_overflow_and_opposite_numbers_are_none() -> None:
-    for values, scale in (([[inf], [-inf]], 4.0), ([[3e38], [-3e38]], 8.0)):
-        p = nn.Parameter(torch.ones(2, 1))
-        optimizer, made = mg.optim.SGD([p], lr=0.25), scaler(8.0)
-        p.grad = coo([[1, 1]], values, (2, 1))
-        made.step(optimizer)
-        made.update()
-        assert made.get_scale() == scale
-        assert p.tolist() == [[1.0]] * 2
-
-
 @every_half
 def test_what_would_underflow_in_half_precision_arrives(dtype: torch.dtype) -> None:
     p, q = nn.Parameter(torch.zeros(4, 1, dtype=dtype)), nn.Parameter(torch.zeros(3, dtype=dtype))
@@ -91,7 +80,7 @@ def test_what_would_underflow_in_half_precision_arrives(dtype: torch.dtype) -> N
 
 
 @every_half
-@pytest.mark.parametrize("stepped", [True, False], ids=["stepped", "not stepped"])
+@pytest.mark.parametrize("stepped", [True, False])
 def test_parameters_get_the_dtype_of_their_gradients_back(dtype: torch.dtype, stepped: bool) -> None:
     p, q = nn.Parameter(torch.zeros(4, 1, dtype=dtype)), nn.Parameter(torch.zeros(3, dtype=dtype))
     optimizer, made = mg.optim.SGD([p, q], lr=0.1), scaler()
@@ -114,32 +103,9 @@ def test_parameters_get_the_dtype_of_their_gradients_back(dtype: torch.dtype, st
     assert getattr(p, "grad_dtype", dtype) == dtype
 
 
-@every_half
-@pytest.mark.parametrize("name", ["SGD", "Adagrad", "Adam", "RMSprop"])
-def test_optimizers_of_torch_get_half_gradients_in_the_dtype_they_take(dtype: torch.dtype, name: str) -> None:
-    p, q = nn.Parameter(torch.ones(4, dtype=dtype)), nn.Parameter(torch.ones(4, dtype=dtype))
-    made = scaler()
-    mine, theirs = (getattr(torch.optim, name)([x], lr=0.1) for x in (p, q))
-    p.grad, q.grad = torch.full((4,), 8.0, dtype=dtype), torch.ones(4, dtype=dtype)
-    made.step(mine)
-    theirs.step()
-    assert torch.equal(p, q)
-    assert p.grad.dtype == dtype
-
-
-def test_a_sum_that_the_dtype_of_a_foreign_optimizer_cannot_hold_is_an_overflow() -> None:
-    p = nn.Parameter(torch.ones(4, 1, dtype=torch.float16))
-    optimizer, made = torch.optim.SGD([p], lr=0.1), scaler(1.0)
-    p.grad = coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16)
-    made.step(optimizer)
-    made.update()
-    assert made.get_scale() == 0.5
-    assert p.tolist() == [[1.0]] * 4
-
-
 @pytest.mark.skipif(not grad_dtype_exists, reason="this PyTorch has no Tensor.grad_dtype")
 @every_half
-@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD, mg.optim.Adam, torch.optim.SparseAdam])
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD, torch.optim.SparseAdam])
 def test_half_gradients_of_float32_weights(dtype: torch.dtype, build: Any) -> None:
     table = nn.Embedding(4, 2, sparse=True)
     before = table.weight.detach().clone()
@@ -275,19 +241,3 @@ def test_odd_gradients() -> None:
     made.update()
     assert made.get_scale() == 4.0
     assert c.tolist() == [0.5 - 1j, 1 + 0j]
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD], ids=["mg", "torch"])
-@pytest.mark.parametrize("sparse", [False, True])
-def test_a_scale_below_one_makes_gradients_larger(dtype: torch.dtype, build: Any, sparse: bool) -> None:
-    p = nn.Parameter(torch.ones(2, dtype=dtype))
-    optimizer, made = build([p], lr=1.0), scaler(0.25)
-    p.grad = torch.full((2,), torch.finfo(dtype).max / 2, dtype=dtype)
-    p.grad = p.grad.to_sparse() if sparse else p.grad
-    # The rules of mg.optim get float32, where there is room for four times what float16 can hold.
-    fits = dtype is torch.float16 and build is mg.optim.SGD
-    made.step(optimizer)
-    made.update()
-    assert made.get_scale() == (0.25 if fits else 0.125)
-    assert (p.tolist() == [1.0, 1.0]) is not fits
