@@ -60,9 +60,9 @@ def _scatter(
     return of_entries(result, specified)
 
 
-def _refused(functions: str, reason: str, remedy: str, test: str) -> Iterator[Patch]:
+def _refused(functions: str, reason: str, remedy: str) -> Iterator[Patch]:
     return refusals(
-        functions, reason, remedy, f"test_torch_geometric_refusals.py::{test}", "torch_geometric."
+        functions, reason, remedy, "test_torch_geometric_refusals.py::test_refused", "torch_geometric."
     )
 
 
@@ -84,53 +84,45 @@ INTEGRATION = Integration(
             "a graph leaves what is no tensor as it is, in subgraphs and batches, too",
             "Store values and mask, Data(x=x.filled(0.), x_mask=x.mask), and put them together with mg.masked(data.x, "
             "data.x_mask) in the model.",
-            "test_graphs_refuse",
         ),
         *_refused(
             "nn.conv.message_passing:MessagePassing.__call__",
             "messages are collected from tensors only",
             "Use torch_geometric.utils.scatter(x[source], target, reduce=…), made for MaskedTensors, or x.filled(0.).",
-            "test_message_passing_refuses",
         ),
         *_refused(
             "utils._coalesce:coalesce utils._sort_edge_index:sort_edge_index utils.undirected:to_undirected "
             "utils.undirected:is_undirected",
             "it would leave out the attributes of edges, or take them for something else",
             "Give values and mask in a list, [x.filled(0.), x.mask], and put them together with mg.masked.",
-            "test_edges_refuse",
         ),
         *_refused(
             "utils._scatter:scatter_argmax",
             "it does not ask which rows are specified",
             "Use torch_geometric.utils.scatter(x, index, reduce='max') and compare, or x.filled(float('-inf')).",
-            "test_edges_refuse",
         ),
         *_refused(
             "utils.num_nodes:maybe_num_nodes utils._degree:degree utils._one_hot:one_hot",
             "nodes are counted or looked up, and an index that is unspecified is no node",
             "Keep the indices that are specified: index.compressed(), or edge_index[:, keep] of the plain edge_index.",
-            "test_counting_refuses",
         ),
         *_refused(
             "utils._to_dense_batch:to_dense_batch",
             "padding for absent nodes and unspecified entries would look the same",
             "Give values and mask one by one, and put them together: mg.masked(to_dense_batch(x.filled(0.), batch)[0], "
             "to_dense_batch(x.mask, batch)[0]).",
-            "test_dense_batches_refuse",
         ),
         *_refused(
             "utils._segment:segment",
             "it divides by the length of each segment",
             "Give an index in the place of ptr, index = torch.repeat_interleave(ptr.diff()), and use "
             "torch_geometric.utils.scatter(x, index, reduce=…).",
-            "test_segments_refuse",
         ),
         *_refused(
             "nn.norm.layer_norm:LayerNorm.__call__ nn.norm.instance_norm:InstanceNorm.__call__ "
             "nn.norm.graph_size_norm:GraphSizeNorm.__call__",
             "it divides by the number of all nodes or entries of a graph",
             "Use torch_geometric.nn.GraphNorm, which divides by what is specified, or torch.nn.LayerNorm.",
-            "test_norms_refuse",
         ),
         *_refused(
             "nn.aggr.variance_preserving:VariancePreservingAggregation.__call__ "
@@ -138,7 +130,6 @@ INTEGRATION = Integration(
             "nn.aggr.equilibrium:EquilibriumAggregation.__call__ nn.aggr.quantile:QuantileAggregation.__call__",
             "it scales, or finds the middle, by the number of all rows",
             "Use the aggregations mean, max, min, sum, mul, var and std, or mg.functional.median for each graph.",
-            "test_aggregations_refuse",
         ),
         *_refused(
             "nn.pool.select.topk:topk nn.pool.edge_pool:EdgePooling.__call__ "
@@ -146,14 +137,12 @@ INTEGRATION = Integration(
             "it chooses among all nodes, and counts those that are unspecified",
             "Pool the nodes that are there: x.filled(0.)[keep] and torch_geometric.utils.subgraph(keep, edge_index, "
             "relabel_nodes=True)[0], with keep = x.mask.any(-1).",
-            "test_choosing_nodes_refuses",
         ),
         *_refused(
             "nn.dense.dense_sage_conv:DenseSAGEConv.__call__ nn.dense.dense_gcn_conv:DenseGCNConv.__call__ "
             "nn.dense.dense_graph_conv:DenseGraphConv.__call__",
             "it divides by the number of all neighbours",
             "Divide by those that are there: adj @ x / (adj @ x.mask.to(adj.dtype)), or give x.filled(0.).",
-            "test_dense_layers_refuse",
         ),
     ),
 )
