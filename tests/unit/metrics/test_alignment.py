@@ -27,28 +27,13 @@ def stored(x: torch.Tensor, mask: torch.Tensor, layout: torch.layout) -> Any:
 @pytest.mark.parametrize("other", [*LAYOUTS, "plain"], ids=str)
 def test_pairs_are_those_of_both_masks(layout: torch.layout, other: Any) -> None:
     torch.manual_seed(0)
-    for shape in [(5, 7), (1, 1), (3, 0), (0, 3)]:
+    for shape, density in [((5, 7), 0.6), ((5, 7), 0.0), ((1, 1), 1.0), ((3, 0), 0.6), ((0, 3), 0.6)]:
         x, y = torch.randn(shape), torch.randn(shape)
-        a, b = torch.rand(shape) > 0.4, torch.rand(shape) > 0.4
+        a, b = torch.rand(shape) < density, torch.rand(shape) < density
         if other == "plain":
             b = torch.ones_like(b)
         found = mg.align(stored(x, a, layout), y if other == "plain" else stored(y, b, other))
         torch.testing.assert_close(found, (x[a & b], y[a & b]), rtol=0, atol=0)
-
-
-def test_nothing_in_common_and_no_dimension() -> None:
-    x = mg.masked(torch.ones(4), torch.tensor([True, False, True, False]))
-    y = mg.masked(torch.ones(4), torch.tensor([False, True, False, True]))
-    assert [part.shape for part in mg.align(x, y)] == [(0,), (0,)]
-    assert [part.shape for part in mg.align(x.to_sparse(), y.to_sparse())] == [(0,), (0,)]
-    torch.testing.assert_close(
-        mg.align(torch.tensor(2.0), mg.masked(torch.tensor(3.0))), (torch.tensor([2.0]), torch.tensor([3.0]))
-    )
-
-
-def test_plain_tensors_are_flattened() -> None:
-    x = torch.arange(6.0).view(2, 3)
-    torch.testing.assert_close(mg.align(x, x.T.reshape(2, 3)), (x.flatten(), x.T.flatten()))
 
 
 @pytest.mark.parametrize("class_dim", [None, 1, -1])
@@ -108,7 +93,7 @@ def test_weights_come_along_and_dtypes_stay() -> None:
 
 @pytest.mark.parametrize(
     "dtype",
-    [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.complex64],
+    [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64],
     ids=str,
 )
 def test_large_operands_of_any_dtype_and_order(dtype: torch.dtype) -> None:
@@ -126,69 +111,39 @@ def test_large_operands_of_any_dtype_and_order(dtype: torch.dtype) -> None:
     torch.testing.assert_close(mg.masked(x, a).compressed(), x[a], rtol=0, atol=0)
 
 
-def test_gradients_of_large_operands() -> None:
-    x = torch.randn(5000, requires_grad=True)
-    known, other = torch.rand(5000) > 0.5, torch.rand(5000) > 0.5
+@pytest.mark.parametrize("size", [5, 5000])
+def test_gradients_pass_to_what_was_taken(size: int) -> None:
+    x = torch.randn(size, requires_grad=True)
+    known, other = torch.rand(size) > 0.5, torch.rand(size) > 0.5
     prediction = mg.masked(torch.where(known, x, math.nan), known)
-    (mg.align(prediction, mg.masked(torch.ones(5000), other))[0] * 2).sum().backward()
+    (mg.align(prediction, mg.masked(torch.ones(size), other))[0] * 2).sum().backward()
     (mg.masked(x, known).compressed() * 3).sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, (known & other) * 2.0 + known * 3.0)
 
 
-def test_gradients_pass_to_what_was_taken() -> None:
-    x = torch.tensor([1.0, math.nan, 3.0], requires_grad=True)
-    a, b = mg.align(
-        mg.masked(x, torch.tensor([True, False, True])), mg.masked(x, torch.tensor([True, True, False]))
-    )
-    (a * b).sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [2.0, 0.0, 0.0]
+ONE, PAIR, LABELS = torch.ones(1), torch.ones(2), torch.zeros(2, dtype=torch.long)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "text"),
+    ("arguments", "options", "kind", "text"),
     [
-        (
-            ([1.0], torch.ones(1)),
-            TypeError,
-            "prediction must be a strided tensor or a MaskedTensor, found list",
-        ),
-        ((torch.ones(2), torch.ones(2), "x"), TypeError, "argument 3 must be a strided tensor"),
-        ((torch.eye(2).to_sparse(), torch.eye(2)), TypeError, r"torch.sparse_coo.*mg.from_sparse\(x\)"),
-        (
-            (torch.ones(2), torch.ones(1)),
-            ValueError,
-            r"target must have the shape.*found \(1,\) and \(2,\).*squeeze",
-        ),
-        (
-            (torch.ones(3, 1), torch.ones(3)),
-            ValueError,
-            r"must be labels, which are integers, found torch.float32.*squeeze",
-        ),
-        (
-            (torch.ones(2, 3, 5), torch.ones(2, 3, dtype=torch.long)),
-            ValueError,
-            "classes are expected in dimension 1.*class_dim=, for example -1",
-        ),
-        (
-            (torch.ones(3), torch.ones(3), torch.ones(2)),
-            ValueError,
-            r"argument 3 must have the shape.*found \(2,\)",
-        ),
+        (([1.0], ONE), {}, TypeError, "prediction must be a strided tensor or a MaskedTensor, found list"),
+        ((PAIR, PAIR, "x"), {}, TypeError, "argument 3 must be a strided tensor"),
+        ((torch.eye(2).to_sparse(), torch.eye(2)), {}, TypeError, r"torch.sparse_coo.*mg.from_sparse\(x\)"),
+        ((PAIR, ONE), {}, ValueError, r"target must have the shape.*found \(1,\) and \(2,\).*squeeze"),
+        ((PAIR[:, None], PAIR), {}, ValueError, r"must be labels, which are integers, found torch.float32.*squeeze"),
+        ((torch.ones(2, 3, 5), torch.ones(2, 3).long()), {}, ValueError, "in dimension 1.*class_dim=, for example -1"),
+        ((PAIR, PAIR, ONE), {}, ValueError, r"argument 3 must have the shape.*found \(1,\)"),
+        ((torch.ones(2, 3), LABELS), {"class_dim": 2}, ValueError, r"be a dimension of scores \(2, 3\), found 2"),
+        ((PAIR, PAIR), {"class_dim": 0}, ValueError, "class_dim is for scores.*omit it"),
     ],
-)
-def test_what_does_not_fit_is_refused(arguments: tuple[Any, ...], kind: type[Exception], text: str) -> None:
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(
+    arguments: tuple[Any, ...], options: dict[str, Any], kind: type[Exception], text: str
+) -> None:
     with pytest.raises(kind, match=text):
-        mg.align(*arguments)
-
-
-def test_class_dims_that_are_none() -> None:
-    labels = torch.zeros(2, dtype=torch.long)
-    with pytest.raises(ValueError, match=r"class_dim must be a dimension of scores \(2, 3\), found 2"):
-        mg.align(torch.ones(2, 3), labels, class_dim=2)
-    with pytest.raises(ValueError, match=r"class_dim is for scores.*omit it"):
-        mg.align(torch.ones(2), torch.ones(2), class_dim=0)
+        mg.align(*arguments, **options)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)

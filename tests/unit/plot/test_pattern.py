@@ -45,16 +45,12 @@ def test_sorting_puts_the_fullest_first() -> None:
     assert ax.images[0].get_array().tolist() == [[1, 1, 0], [1, 0, 0]]
 
 
-def test_a_vector_is_a_row() -> None:
-    ax = mg.plot.pattern(torch.tensor([True, False]), Figure().subplots())
-    assert ax.images[0].get_array().shape == (1, 2)
-
-
-def test_without_axes_it_makes_its_own() -> None:
+def test_a_vector_is_a_row_on_axes_of_its_own() -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     ax = mg.plot.pattern(torch.tensor([True, False]))
+    assert ax.images[0].get_array().shape == (1, 2)
     assert ax.figure is pyplot.gcf()
     pyplot.close("all")
 
