@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import maskgrad as mg
 from tests.unit.gradients.sample_loop import loop, smooth
@@ -56,10 +55,6 @@ def weight() -> nn.Parameter:
     return nn.Parameter(x(3))
 
 
-def attend(net: Any, y: Tensor) -> Tensor:
-    return F.scaled_dot_product_attention(net.mix(y), y, y * net.mix.bias)
-
-
 def listed(net: Any, y: Tensor) -> Tensor:
     product: Tensor = Scaled.apply(y, net.kept[0])
     return product + torch.stack(net.kept).sum(0) * y
@@ -84,15 +79,6 @@ def started(net: Any, y: Tensor) -> Any:
 IDS = torch.tensor([[0, 2, 2, 5], [5, 5, 5, 5], [1, 2, 3, 4]])
 Made = Callable[[], tuple[nn.Module, Any]]
 LAYERS: dict[str, Made] = {
-    "attention in a vmap": lambda: (
-        Net(lambda net, y: torch.vmap(lambda z: attend(net, z), in_dims=1)(y), mix=nn.Linear(6, 6)), x(4, 4, 2, 3, 5, 6)
-    ),
-    "called twice": lambda: (
-        Net(
-            lambda net, y: net.inner(net.inner(y).tanh()) + net.inner.weight.sum() * net.inner(y), inner=nn.Linear(3, 3)
-        ),
-        x(4, 5, 3),
-    ),
     # five samples of five steps: time first looks just like samples first
     "time first": lambda: (
         Net(
@@ -100,10 +86,6 @@ LAYERS: dict[str, Made] = {
             inner=nn.Linear(3, 2),
         ),
         x(5, 5, 3),
-    ),
-    "a shared operand": lambda: (
-        Net(lambda net, y: y * net.mix(net.where(torch.arange(4))), where=nn.Embedding(4, 3), mix=nn.Linear(3, 3)),
-        x(5, 4, 3),
     ),
     "weighted bag": lambda: (
         nn.EmbeddingBag(6, 3, mode="sum"), {"input": torch.randint(6, (4, 5)), "per_sample_weights": x(4, 5)}

@@ -168,20 +168,17 @@ def test_a_package_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch, kn
     assert not known.is_installed
 
 
-def make_each() -> list[Callable[[], mg.MaskedTensor]]:
-    values = torch.tensor([[1.0, 2.0]])
-    return [
-        x,
-        lambda: mg.from_nan(values),
-        lambda: mg.from_lengths(values, torch.tensor([1])),
-        lambda: mg.from_sequences([values]),
-        lambda: mg.from_offsets(values, torch.tensor([0, 1])),
-        lambda: mg.from_sparse(values.to_sparse()),
-        lambda: mg.from_numpy(numpy.ma.masked_invalid([1.0])),
-    ]
+VALUES = torch.tensor([[1.0, 2.0]])
+MADE: list[Callable[[], mg.MaskedTensor]] = [
+    x,
+    lambda: mg.from_nan(VALUES),
+    lambda: mg.from_lengths(VALUES, torch.tensor([1])),
+    lambda: mg.from_sparse(VALUES.to_sparse()),
+    lambda: mg.from_numpy(numpy.ma.masked_invalid([1.0])),
+]
 
 
-@pytest.mark.parametrize("make", make_each())
+@pytest.mark.parametrize("make", MADE)
 def test_a_loaded_package_draws_one_warning(known: Integration, make: Callable[[], object]) -> None:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
@@ -286,7 +283,7 @@ def test_an_accelerator_made_later_draws_a_warning(load: Callable[..., ModuleTyp
 
 def test_an_installed_package_draws_none(known: Integration) -> None:
     mg.integrations.install("made_up")
-    make_each()[0]()
+    x()
     mg.integrations.uninstall("made_up")
     with pytest.warns(IntegrationWarning):
         x()
