@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -31,5 +33,12 @@ def test_a_schedule_does_not_recompile() -> None:
         assert gradient(f(x), x).tolist() == [-0.5, -0.5]
     assert layer.state_dict()["scale"].item() == 0.5
     assert repr(layer) == "ReverseGradient(scale=0.5)"
-    with pytest.raises(ValueError, match="finite, found nan"):
-        mg.nn.ReverseGradient(nan)
+
+
+@pytest.mark.parametrize(
+    ("scale", "kind", "words"),
+    [("1", TypeError, "found str"), (True, TypeError, "found bool"), (nan, ValueError, "finite, found nan")],
+)
+def test_a_scale_is_a_finite_number(scale: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        mg.nn.ReverseGradient(scale)
