@@ -22,11 +22,15 @@ def _deep(x: Tensor) -> Tensor:
 
 
 COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "statistics of the batch": lambda x: (x - x.mean(0)) / x.std(0),
     "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
     "negatives from the batch": lambda x: F.cross_entropy(x @ x.t(), torch.arange(len(x)), reduction="none"),
     "softmax over the batch": lambda x: x.softmax(0),
     "the neighbour": lambda x: x * x.roll(1, 0),
     "the sum up to here": lambda x: x.cumsum(0).tanh(),
+    "sorted": lambda x: x.sort(0).values * 2,
+    "reversed": lambda x: x.flip(0),
+    "the largest of all": lambda x: x / x.abs().max(),
     "the last sample alone": lambda x: torch.cat([x[:-1], x[:1] * x[-1:]]),
     "one output of many": lambda x: torch.stack([x.sum(1), x.prod(1), x.sum(1) + 1e-3 * x.mean()], 1),
     "attention over the batch": lambda x: (x @ x.t()).softmax(-1) @ x,
@@ -34,15 +38,20 @@ COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
 }
 INDEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
     "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+    "nothing but rounding errors": lambda x: F.layer_norm(x, x.shape[1:]).sum(1),
     "rounding errors of a softmax": lambda x: (10 * x).softmax(1).sum(1),
     "rounding errors of half precision": lambda x: F.layer_norm(x.bfloat16(), x.shape[1:]).sum(1),
     "deep": _deep,
+    "tiny": lambda x: 1e-30 * x.tanh(),
+    "huge": lambda x: 1e30 * x.tanh(),
     "sizes far apart": lambda x: x * torch.logspace(-15, 15, len(x))[:, None],
+    "zero": lambda x: 0 * x,
     "dead units": lambda x: (x - 100).relu(),
     "dropout": lambda x: F.dropout(x, 0.5),
     "neighbours in the sample": lambda x: x * x.roll(1, 1) / x.abs().max(1, keepdim=True).values,
     "a mixture with weight zero": lambda x: torch.eye(len(x)) @ x.sin(),
     "no number": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("nan"), 1)[:, None],
+    "infinite": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("inf"), 1)[:, None],
     "constants of the batch": lambda x: x / x.detach().std(0),
 }
 
@@ -71,7 +80,7 @@ def test_independent(name: str, samples: int) -> None:
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 def test_other_precisions(dtype: torch.dtype) -> None:
-    for name in ("layer norm", "dropout", "dead units"):
+    for name in ("layer norm", "nothing but rounding errors", "dropout", "dead units", "zero"):
         _probed(INDEPENDENT[name], 40, dtype)
     for name in ("batch norm", "the neighbour", "the last sample alone"):
         with pytest.raises(mg.CoupledSamplesError):
