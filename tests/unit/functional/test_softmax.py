@@ -44,16 +44,8 @@ def test_each_row_is_treated_as_if_alone_and_so_is_its_gradient(name: str) -> No
 
 
 @pytest.mark.parametrize("name", ORACLES)
-def test_the_dtype_asked_for_is_computed_in(name: str) -> None:
+def test_the_dtype_asked_for_is_computed_in_and_the_dimension_must_exist(name: str) -> None:
     assert masked(name, torch.tensor(DATA, dtype=torch.float16), dtype=torch.float64).dtype == torch.float64
-
-
-@pytest.mark.parametrize("name", ORACLES)
-def test_bad_input_is_refused(name: str) -> None:
-    with pytest.raises(TypeError, match=r"mask must be a Boolean torch.Tensor, .*found torch.float32"):
-        masked(name, torch.zeros(3, 3), mask=torch.ones(3, 3))
-    with pytest.raises(ValueError, match=r"mask must have as many dimensions"):
-        masked(name, torch.zeros(3, 3), mask=on(1, 0))
     with pytest.raises(IndexError, match="out of range"):
         masked(name, torch.zeros(3, 3), dim=5)
 
@@ -66,9 +58,5 @@ def test_logaddexp_lets_an_unspecified_operand_take_no_part() -> None:
     assert gradient(result, y).tolist() == [0.5, 1.0, 0.0, 0.0]
 
 
-def test_logaddexp_broadcasts_its_operands_and_refuses_masks_that_fit_none() -> None:
+def test_logaddexp_broadcasts_its_operands() -> None:
     assert mg.functional.logaddexp(torch.zeros(2, 1), torch.zeros(3)).shape == (2, 3)
-    with pytest.raises(ValueError, match="other_mask must have as many dimensions"):
-        mg.functional.logaddexp(torch.zeros(3), torch.zeros(3), other_mask=on(1, 0))
-    with pytest.raises(TypeError, match="input_mask must be a Boolean"):
-        mg.functional.logaddexp(torch.zeros(3), torch.zeros(3), input_mask=torch.ones(3))

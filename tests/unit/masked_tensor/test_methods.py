@@ -13,7 +13,7 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad.masked_tensor import methods
 from maskgrad.semantics.registry import OPERATIONS
-from tests.poison import assert_entries, gradient, inf, poisoned
+from tests.poison import assert_entries, inf, poisoned
 
 X = [1.0, None, 4.0]
 PLAIN = torch.tensor([2.0, inf, 3.0], dtype=torch.float64)
@@ -49,21 +49,15 @@ def test_operators_act_on_specified_entries(function: Any, exchanged: bool, othe
     assert_entries(result, [e if m else None for e, m in zip(expected.tolist(), mask, strict=True)])
 
 
-@pytest.mark.parametrize("function", [operator.and_, operator.or_, operator.xor])
+@pytest.mark.parametrize(
+    "function", [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
+)
 @pytest.mark.parametrize("exchanged", [False, True])
-def test_logic(function: Any, exchanged: bool) -> None:
-    x, other = poisoned([True, None, False], torch.bool), torch.tensor([False, True, True])
-    expected = function(torch.tensor([True, True, False]), other).tolist()
+def test_operators_of_integers(function: Any, exchanged: bool) -> None:
+    x, full, other = poisoned([1, None, 4], torch.int64), torch.tensor([1, 1, 4]), torch.tensor([6, 1, 3])
     result = function(other, x) if exchanged else function(x, other)
-    assert_entries(result, [expected[0], None, expected[2]], dtype=torch.bool)
-
-
-def test_shifts() -> None:
-    x = poisoned([1, None, 4], torch.int64)
-    assert_entries(x << 2, [4, None, 16])
-    assert_entries(x >> 1, [0, None, 2])
-    assert_entries(2 << x, [4, None, 32])
-    assert_entries(torch.tensor([64, 0, 64]) >> x, [32, None, 4])
+    expected = (function(other, full) if exchanged else function(full, other)).tolist()
+    assert_entries(result, [expected[0], None, expected[2]])
 
 
 def test_unary() -> None:
@@ -74,25 +68,10 @@ def test_unary() -> None:
     assert_entries(~poisoned([True, None], torch.bool), [False, None])
 
 
-@pytest.mark.parametrize("exchanged", [False, True])
-def test_the_order_of_operands_reaches_the_gradient(exchanged: bool) -> None:
-    x = poisoned([[1.0, None], [3.0, 4.0]], requires_grad=True)
-    w = torch.tensor([[1.0, 2.0], [5.0, 7.0]], dtype=torch.float64, requires_grad=True)
-    if exchanged:
-        assert_entries(w @ x, [[7.0, 8.0], [26.0, 28.0]])
-        assert_entries(gradient(w @ x, x), [[6.0, 0.0], [9.0, 9.0]])
-        assert_entries(gradient(w @ x, w), [[1.0, 7.0], [1.0, 7.0]])
-    else:
-        assert_entries(x @ w, [[1.0, 2.0], [23.0, 34.0]])
-        assert_entries(gradient(x @ w, x), [[3.0, 0.0], [3.0, 12.0]])
-        assert_entries(gradient(x @ w, w), [[4.0, 4.0], [4.0, 4.0]])
-
-
-def test_a_refused_operand_names_both_types() -> None:
-    with pytest.raises(TypeError):
-        poisoned(X) + "text"
-    with pytest.raises(TypeError):
-        object() * poisoned(X)
+def test_the_order_of_operands_of_a_product() -> None:
+    x, w = poisoned([[1.0, None], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [5.0, 7.0]], dtype=torch.float64)
+    assert_entries(w @ x, [[7.0, 8.0], [26.0, 28.0]])
+    assert_entries(x @ w, [[1.0, 2.0], [23.0, 34.0]])
 
 
 def test_every_record_put_its_methods_on_the_class() -> None:
@@ -127,13 +106,6 @@ def test_properties_are_those_of_a_tensor(layout: torch.layout, is_compiled: boo
     assert (x * 2).grad_fn is not None
     assert x.is_leaf
     assert not (x * 2).is_leaf
-
-
-def test_properties_are_read_without_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = poisoned([[1.0, None], [3.0, 4.0]])
-    monkeypatch.setattr(methods, "dispatch", None)
-    assert (x.shape, x.ndim, x.dtype, x.device.type) == ((2, 2), 2, torch.float64, "cpu")
-    assert not x.requires_grad
 
 
 def test_methods_say_what_they_are() -> None:

@@ -23,16 +23,12 @@ def test_ranks_are_those_of_what_is_left(
     found = mg.ranks(x if layout == torch.strided else x.to_sparse(layout=layout), dim, descending=descending)
     assert (found.layout, found.dtype) == (layout, torch.int64)
     assert torch.equal(found.mask, mask)
-    plain = found.to_dense().filled(-1)
+    across = 1 if dim == 0 else 0
     for one, known, row in zip(
-        values.unbind(1 if dim == 0 else 0),
-        mask.unbind(1 if dim == 0 else 0),
-        plain.unbind(1 if dim == 0 else 0),
-        strict=True,
+        values.unbind(across), mask.unbind(across), found.to_dense().filled(-1).unbind(across), strict=True
     ):
-        left = sorted(enumerate(one[known].tolist()), key=lambda entry: -entry[1] if descending else entry[1])
-        order = {place: rank for rank, (place, _) in enumerate(left)}
-        assert row[known].tolist() == [order[place] for place in range(len(left))]
+        order = one[known].argsort(descending=descending, stable=True)
+        assert row[known].tolist() == order.argsort().tolist()
 
 
 def test_other_layouts() -> None:

@@ -76,14 +76,14 @@ def test_the_first_and_the_last_one(layout: torch.layout) -> None:
     assert (holes.first().tolist(), holes.last().tolist()) == ([1.0], [2.0])
 
 
-def test_other_dimensions() -> None:
+@pytest.mark.parametrize("name", ALONE)
+def test_other_dimensions(name: str) -> None:
     _, x = batch(torch.strided, 3)
-    for name in ALONE:
-        wanted = getattr(x, name)(2)
-        assert torch.equal(getattr(x.transpose(0, 1), name)(2, dim=0).transpose(0, 1), wanted)
-        assert torch.equal(getattr(x.transpose(1, 2), name)(2, -1).transpose(1, 2), wanted)
-        assert torch.equal(getattr(x.to_jagged().transpose(1, 2), name)(2, 2).transpose(1, 2), wanted)
-        assert torch.equal(getattr(x[3], name)(2, 0), wanted[3])
+    wanted = getattr(x, name)(2)
+    assert torch.equal(getattr(x.transpose(0, 1), name)(2, dim=0).transpose(0, 1), wanted)
+    for turned in (x.transpose(1, 2), x.to_jagged().transpose(1, 2)):
+        assert torch.equal(getattr(turned, name)(2, -1).transpose(1, 2), wanted)
+    assert torch.equal(getattr(x[3], name)(2, 0), wanted[3])
 
 
 def test_labels_are_shifted_within_each_sequence() -> None:
@@ -94,19 +94,10 @@ def test_labels_are_shifted_within_each_sequence() -> None:
     assert jagged.drop_last(1).lengths().tolist() == jagged.drop_first(1).lengths().tolist() == [3, 1, 0]
 
 
-def test_second_derivatives_and_nothing_at_all() -> None:
-    data, _ = batch(torch.strided)
-    known = torch.arange(6) < torch.tensor(LENGTHS)[:, None]
-    whole = torch.where(known, data, 0.0).detach().requires_grad_()
-
-    def loss(values: Tensor) -> Tensor:
-        return (mg.masked(values, known).last(2) ** 3).sum()  # type: ignore[no-any-return]
-
-    assert torch.autograd.gradcheck(loss, whole)
-    assert torch.autograd.gradgradcheck(loss, whole)
-    for layout in (torch.strided, torch.jagged):
-        empty = mg.from_lengths(torch.ones(2, 0, 3), torch.tensor([0, 0]), layout=layout)
-        assert [getattr(empty, name)(2).shape for name in ALONE] == [(2, 0, 3)] * 4
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_a_batch_without_positions(layout: torch.layout) -> None:
+    empty = mg.from_lengths(torch.ones(2, 0, 3), torch.tensor([0, 0]), layout=layout)
+    assert [getattr(empty, name)(2).shape for name in ALONE] == [(2, 0, 3)] * 4
 
 
 @pytest.mark.parametrize("name", ALONE)

@@ -38,6 +38,9 @@ def test_reading() -> None:
 
 def test_tensors_of_torch() -> None:
     twice = torch.sparse_coo_tensor(torch.empty(0, 2, dtype=torch.int64), torch.tensor([1.0, 2.0]), ())
+    leaf = twice.clone().requires_grad_()
+    mg.sparse.coalesce(leaf, "mean").to_dense().backward()
+    assert leaf.grad.to_dense().item() == 0.5  # what each of the two entries receives
     for t, expected in (
         (torch.tensor(3.0).to_sparse(), 3.0),
         (twice, 3.0),
@@ -45,14 +48,6 @@ def test_tensors_of_torch() -> None:
     ):
         assert mg.from_sparse(t).tolist() == expected
         assert mg.from_sparse(t).to_sparse_tensor().to_dense().item() == (expected or 0.0)
-
-
-def test_coalescing() -> None:
-    t = torch.sparse_coo_tensor(
-        torch.empty(0, 2, dtype=torch.int64), torch.tensor([1.0, 5.0]), (), requires_grad=True
-    )
-    mg.sparse.coalesce(t, "mean").to_dense().backward()
-    assert t.grad.to_dense().item() == 0.5  # what each of the two entries receives
 
 
 def test_a_flipped_scalar_has_memory_of_its_own() -> None:

@@ -153,12 +153,7 @@ class TestRowsOfVectors(LayoutSuite):
     layout = torch.sparse_csr
     dense = 1
     options: ClassVar = {"dense_dim": 1}
-    masks: ClassVar = {
-        "some": whole(SOME, 2),
-        "nothing": whole(NOTHING, 2),
-        "all": whole(ALL, 2),
-        "no rows": whole(ALL[:0], 2),
-    }
+    masks: ClassVar = {name: whole(MATRICES[name], 2) for name in ("some", "nothing", "all", "no rows")}
     is_torchs = True
     reads = ("crow_indices", "col_indices")
     turned = torch.sparse_csc

@@ -60,14 +60,11 @@ def test_refusals_say_what_was_expected_and_found(mask: object, kind: type[Excep
     [
         ((3,), (3, 3), ["None", ":, None"]),  # rows or columns: only the user knows
         ((2,), (2, 3), [":, None"]),
-        ((3,), (2, 3), ["None"]),
         ((2, 3), (2, 3, 4), [":, :, None"]),
-        ((2, 4), (2, 3, 4), [":, None"]),
         ((2, 1), (2, 3, 4), [":, None"]),  # it ends in size 1, and does not broadcast
         ((3,), (3, 3, 3), ["None, None", "None, :, None", ":, None, None"]),
         ((0,), (0, 3), [":, None"]),
         ((5,), (2, 3), []),
-        ((2, 2), (2, 3), []),
         ((1,), (), []),
     ],
 )
@@ -94,16 +91,12 @@ def test_integers_zero_and_one_are_a_mask(dtype: torch.dtype) -> None:
     assert mask.tolist() == [[True, True], [False, False], [True, True]]
     assert check_mask(numbers[:0], torch.Size([0, 2]), CPU).dtype is torch.bool
     with pytest.raises(ValueError, match=r"found the entry 2; use mask != 0$"):
-        check_mask(numbers * 2 if dtype.is_signed or dtype is torch.uint8 else TWO.to(dtype), mask.shape, CPU)
-
-
-TWO = torch.tensor([[1], [2], [0]])
+        check_mask(torch.tensor([[1], [2], [0]]).to(dtype), mask.shape, CPU)
 
 
 def test_an_expanded_mask_of_integers_stays_expanded() -> None:
     wide = torch.tensor([[1], [0]])[..., None].expand(2, 3, 4)
     assert check_mask(wide, wide.shape, CPU).stride() == (1, 0, 0)
-    assert mg.masked(torch.ones(2, 3, 4), wide).mask.equal(wide != 0)
 
 
 def test_outside_of_eager_mode_entries_are_not_read() -> None:
@@ -132,15 +125,6 @@ def test_a_mask_of_integers_is_not_written_to() -> None:
     x[0] = mg.unspecified
     assert numbers.tolist() == [1, 0]
     assert x.tolist() == [None, None]
-
-
-@pytest.mark.parametrize("way", ["mask != 0", "mask == 0"])
-def test_both_ways_to_write_a_mask_of_floats(way: str) -> None:
-    """The message offers one for 1 = specified, one for masks that are added to scores."""
-    mask = torch.tensor([1.0, 0.0]) if way == "mask != 0" else torch.tensor([0.0, -inf])
-    with pytest.raises(TypeError, match=way):
-        mg.masked(torch.ones(2), mask)
-    assert mg.masked(torch.ones(2), eval(way)).tolist() == [1.0, None]
 
 
 P = torch.nn.Parameter(torch.arange(9.0).view(3, 3))
@@ -272,9 +256,3 @@ def _arguments(function: Callable[..., Any]) -> Any:
         return signature(function).parameters
     except ValueError:  # a class without a signature, such as an error
         return ()
-
-
-def test_of_a_square_rows_are_meant_or_columns() -> None:
-    x = torch.arange(9.0).view(3, 3)
-    assert mg.functional.mean(x, mask=ROWS[:, None]) == x[ROWS].mean() == 2.5
-    assert mg.functional.mean(x, mask=ROWS[None]) == x[:, ROWS].mean() == 3.5

@@ -23,19 +23,6 @@ class Samples(Dataset[dict[str, Any]]):
         return {"x": poisoned(entries), "pair": [poisoned([float(i), None]), i]}
 
 
-def test_samples_are_stacked() -> None:
-    assert_entries(
-        default_collate([poisoned([1.0, None]), poisoned([None, 4.0])]), [[1.0, None], [None, 4.0]]
-    )
-
-
-def test_samples_in_dictionaries_and_lists() -> None:
-    batch = default_collate([Samples()[1], Samples()[5]])
-    assert_entries(batch["x"], [[None, 11.0, 12.0], [None, None, None]])
-    assert_entries(batch["pair"][0], [[1.0, None], [5.0, None]])
-    assert batch["pair"][1].tolist() == [1, 5]
-
-
 def test_samples_of_different_shape_are_refused() -> None:
     with pytest.raises(RuntimeError, match="stack expects each tensor to be equal size"):
         default_collate([poisoned([1.0, None]), poisoned([1.0])])
@@ -47,6 +34,7 @@ def test_loading(workers: int) -> None:
     assert [batch["x"].shape for batch in batches] == [(4, 3), (2, 3)]
     assert_entries(batches[0]["x"], [[0.0, 1.0, 2.0], [None, 11.0, 12.0], [None, None, 22.0], [None] * 3])
     assert_entries(batches[1]["pair"][0], [[4.0, None], [5.0, None]])
+    assert batches[1]["pair"][1].tolist() == [4, 5]
 
 
 def test_pinning_without_an_accelerator_fails_in_torchs_words() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import io
+import pickle
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +22,9 @@ WAYS: dict[str, Callable[[Any], Any]] = {
     "apply": lambda net: net._apply(lambda t: t.clone()),
     "deepcopy": copy.deepcopy,
     "copied parameters": lambda net: _with(copy.copy(net), copy.copy(net.weight)),
+    "pickled parameter": lambda net: _with(copy.copy(net), pickle.loads(pickle.dumps(net.weight))),
     "saved": lambda net: _loaded(net),  # noqa: PLW0108
+    "an average": lambda net: torch.optim.swa_utils.AveragedModel(net).module,
 }
 MODES = ("in place", "swap", "overwrite")
 

@@ -34,14 +34,9 @@ def masked() -> mg.MaskedTensor:
 ONE: list[Any] = [
     lambda x: D.Normal(x, 1.0),
     lambda x: D.Normal(0.0, x),
-    lambda x: D.LogNormal(x, 1.0),
-    lambda x: D.Laplace(x, 2.0),
     D.Exponential,
     D.Poisson,
-    D.StudentT,
     lambda x: D.Uniform(0.0, x + 3),
-    lambda x: D.Weibull(x, 1.0),
-    D.HalfNormal,
 ]
 
 
@@ -73,17 +68,14 @@ def test_categories_are_those_that_are_specified() -> None:
     assert D.Categorical(logits=torch.zeros(3)).log_prob(labels).mask.tolist() == [True, False]
 
 
-def test_an_independent_sums_what_is_specified() -> None:
-    base = D.Normal(torch.zeros(3), 1.0)
-    found = D.Independent(base, 1).log_prob(masked())
-    torch.testing.assert_close(found.filled(), (base.log_prob(VALUES) * MASK).sum(1))
-
-
-def test_gradients_reach_what_is_specified() -> None:
+def test_an_independent_sums_what_is_specified_and_gradients_reach_it() -> None:
     plain = torch.where(MASK, VALUES, BAD).requires_grad_()
-    (-D.Normal(mg.masked(plain, MASK), 1.0).log_prob(torch.tensor(2.0)).mean()).backward()
-    assert plain.grad is not None
-    torch.testing.assert_close(plain.grad, torch.where(MASK, (VALUES - 2) / 3, 0.0))
+    found = D.Independent(D.Normal(mg.masked(plain, MASK), 1.0), 1).log_prob(torch.full((2, 3), 2.0))
+    expected = D.Normal(VALUES, 1.0).log_prob(torch.tensor(2.0)) * MASK
+    torch.testing.assert_close(found.filled(), expected.sum(1))
+    torch.testing.assert_close(
+        torch.autograd.grad(found.filled().sum(), plain)[0], torch.where(MASK, 2 - VALUES, 0.0)
+    )
 
 
 def test_what_is_specified_must_lie_in_the_support() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.func import jacfwd, jvp, vmap
+from torch.func import jvp, vmap
 
 import maskgrad as mg
 from tests.poison import assert_entries, nan, on
@@ -26,33 +26,6 @@ def test_a_mask_that_depends_on_the_input() -> None:
     )
     assert_entries(result, [None, 9.0])
     assert_entries(tangent, [None, 6.0])
-
-
-def test_inside_of_vmap() -> None:
-    found = vmap(jacfwd(lambda x, k: mg.masked(x, k) ** 2))(torch.stack([X, X]), torch.stack([MASK, ~MASK]))
-    assert torch.equal(found.mask, torch.stack([MASK, ~MASK])[:, :, None].expand(2, 3, 3))
-    assert found[0].filled(0.0).tolist() == [[2.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 6.0]]
-
-
-@pytest.mark.parametrize("out_dims", [0, 1, -1])
-def test_results_and_masks_share_the_dimension_of_samples(out_dims: int) -> None:
-    found = vmap(lambda w: (mg.masked(X, MASK) * w, w), out_dims=(out_dims, 0))(torch.ones(2))
-    assert torch.equal(found[0].mask, torch.stack([MASK, MASK], out_dims))
-    assert found[1].tolist() == [1.0, 1.0]
-
-
-def test_one_vmap_in_another() -> None:
-    found = vmap(lambda a: vmap(lambda b: mg.masked(X, MASK) * a * b, out_dims=1)(torch.ones(4)))(
-        torch.ones(2)
-    )
-    assert torch.equal(found.mask, MASK[:, None].expand(2, 3, 4))
-
-
-def test_sparse_layouts_are_refused_as_results_only() -> None:
-    stored = mg.masked(X, MASK).to_sparse()
-    with pytest.raises(mg.UnsupportedOperationError, match=r"entries stored as torch\.sparse_coo"):
-        vmap(lambda w: stored * w)(torch.ones(2))
-    assert vmap(lambda w: (stored * w).to_dense().sum())(torch.ones(2)).tolist() == [4.0, 4.0]
 
 
 def test_other_layouts_are_refused_as_arguments() -> None:

@@ -1,8 +1,6 @@
 """What hangs on parameters when modules save and load: rows that wait, and entries that are not trained."""
 
 import copy
-import io
-import pickle
 import warnings
 from typing import Any
 
@@ -42,45 +40,6 @@ def test_the_state_of_a_model_is_complete(first: str) -> None:
     assert torch.equal(everything["inner.0.weight"], model[0].weight)
 
 
-COPIES: dict[str, Any] = {
-    "deepcopy of a model": lambda model: copy.deepcopy(model)[0].weight,
-    "deepcopy of a parameter": lambda model: copy.deepcopy(model[0].weight),
-    "pickle of a parameter": lambda model: pickle.loads(pickle.dumps(model[0].weight)),
-    "pickle of a model": lambda model: pickle.loads(pickle.dumps(model))[0].weight,
-    "torch.save of a model": lambda model: saved(model, weights_only=False)[0].weight,
-    "torch.save of named parameters": lambda model: saved(dict(model.named_parameters()))["0.weight"],
-    "an average": lambda model: torch.optim.swa_utils.AveragedModel(model).module[0].weight,
-}
-
-
-def saved(value: Any, **options: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    return torch.load(file, **options)
-
-
-@pytest.mark.filterwarnings("ignore:with unspecified")
-@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES.keys())
-@pytest.mark.parametrize("build", [lambda: nn.Embedding(4, 2, sparse=True), lambda: mg.nn.Embedding(4, 2)])
-def test_copies_of_parameters_are_complete(build: Any, copied: Any) -> None:
-    dense, reference = trained(lambda: nn.Embedding(4, 2), torch.optim.SGD, weight_decay=0.5)
-    model, optimizer = trained(build, mg.optim.SGD, weight_decay=0.5, unspecified="zero")
-    if isinstance(model[0], mg.nn.Embedding):  # PyTorch's is read too late in training
-        torch.testing.assert_close(copied(model), dense[0].weight)
-    else:
-        got = copied(model)
-        optimizer.flush()
-        assert torch.equal(got, model[0].weight)
-    for one, steps in ((model, optimizer), (dense, reference)):  # it goes on as if nothing had been copied
-        steps.zero_grad()
-        one(torch.tensor([3])).sum().backward()
-        steps.step()
-    optimizer.flush()
-    if isinstance(model[0], mg.nn.Embedding):
-        torch.testing.assert_close(model[0].weight, dense[0].weight)
-
-
 def test_rows_that_are_read_too_early_are_noticed_once() -> None:
     with pytest.warns(
         UserWarning,
@@ -90,12 +49,10 @@ def test_rows_that_are_read_too_early_are_noticed_once() -> None:
     assert len(caught) == 1
 
 
-@pytest.mark.parametrize("flushed", [False, True])
-def test_rows_that_are_read_in_time_are_not(flushed: bool) -> None:
+def test_rows_that_are_flushed_in_time_are_not() -> None:
     def table() -> nn.Module:
-        made = nn.Embedding(4, 2, sparse=True) if flushed else mg.nn.Embedding(4, 2)
-        if flushed:
-            made.register_forward_pre_hook(lambda module, _: mg.optim.flush(module))
+        made = nn.Embedding(4, 2, sparse=True)
+        made.register_forward_pre_hook(lambda module, _: mg.optim.flush(module))
         return made
 
     dense, _ = trained(lambda: nn.Embedding(4, 2), torch.optim.Adam)

@@ -29,57 +29,46 @@ def test_each_target_stands_once() -> None:
 
 
 @pytest.mark.parametrize("patch", PATCHES, ids=IDS)
-def test_the_patch_holds(patch: Patch) -> None:
+def test_the_patch_holds_and_says_what_to_do_without_it(patch: Patch) -> None:
     assert patch.state == HOLDS
-
-
-@pytest.mark.parametrize("patch", PATCHES, ids=IDS)
-def test_the_test_that_is_named_exists(patch: Patch) -> None:
+    for said in (patch.reason, patch.without, patch.needs):
+        assert said
     file, _, name = patch.test.partition("::")
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     assert not name or name.rpartition("::")[2] in functions
 
 
-@pytest.mark.parametrize("patch", PATCHES, ids=IDS)
-def test_it_says_what_to_do_without_it(patch: Patch) -> None:
-    assert patch.reason
-    assert patch.without
-    assert patch.needs
-
-
-def test_looking_for_a_path_in_words() -> None:
-    assert look_for("torch.nn.Module._get_backward_hooks", "self") == ""
-    assert look_for("torch.nn.Module.none_such") == "torch.nn.Module.none_such does not exist"
-    assert look_for("torch.none_such.deeper") == "torch.none_such.deeper does not exist"
-    assert (
-        look_for("torch.nn.functional.relu", "x")
-        == "torch.nn.functional.relu takes (input, inplace), not (x)"
-    )
-    assert look_for("torch.nn.functional.relu", "input") == ""
-    assert look_for("torch._C._get_tracing_state", "x") == "torch._C._get_tracing_state has no signature"
+@pytest.mark.parametrize(
+    ("path", "arguments", "words"),
+    [
+        ("torch.nn.Module._get_backward_hooks", ["self"], ""),
+        ("torch.nn.Module.none_such", [], "torch.nn.Module.none_such does not exist"),
+        ("torch.none_such.deeper", [], "torch.none_such.deeper does not exist"),
+        ("torch.nn.functional.relu", ["x"], "torch.nn.functional.relu takes (input, inplace), not (x)"),
+        ("torch.nn.functional.relu", ["input"], ""),
+        ("torch._C._get_tracing_state", ["x"], "torch._C._get_tracing_state has no signature"),
+    ],
+)
+def test_looking_for_a_path_in_words(path: str, arguments: list[str], words: str) -> None:
+    assert look_for(path, *arguments) == words
 
 
 def patch_that_needs(path: str, touched: list[str]) -> Patch:
     return Patch("torch.x", "r", "w", "t", {path: None}, lambda: touched.append("x"))
 
 
-def test_a_patch_touches_nothing_unless_all_is_there() -> None:
+def test_a_patch_is_applied_once_and_touches_nothing_unless_all_is_there() -> None:
     touched: list[str] = []
-    patch = patch_that_needs("torch.none_such", touched)
-    assert patch.state == WAITS
-    patch.apply()
-    assert patch.is_off
-    assert patch.state == "torch.none_such does not exist"
+    absent, present = patch_that_needs("torch.none_such", touched), patch_that_needs("torch.relu", touched)
+    assert absent.state == WAITS
+    absent.apply()
+    assert absent.is_off
+    assert absent.state == "torch.none_such does not exist"
     assert not touched
-
-
-def test_a_patch_is_applied_once() -> None:
-    touched: list[str] = []
-    patch = patch_that_needs("torch.relu", touched)
-    patch.apply()
-    patch.apply()
-    assert (patch.state, touched) == (HOLDS, ["x"])
+    present.apply()
+    present.apply()
+    assert (present.state, touched) == (HOLDS, ["x"])
 
 
 def test_what_fails_while_it_is_installed_is_off() -> None:
@@ -210,13 +199,3 @@ def test_comparisons_are_refused() -> None:
 
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-
-def test_info_reports_each_patch() -> None:
-    from maskgrad.cli.info import facts
-
-    found = facts()
-    assert [patch["target"] for patch in found["patches"]] == IDS
-    assert {patch["state"] for patch in found["patches"]} == {HOLDS}
-    assert found["versions"]["torch"] == torch.__version__
-    assert found["versions"]["maskgrad"] == mg.__version__

@@ -12,7 +12,6 @@ from torch import Tensor
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import rebuild_stored
 from maskgrad.patterns import algebra
-from maskgrad.semantics.stored.groups import group_of
 from tests.unit.kernels.deletion import about
 from tests.unit.patterns.suite.copies import filed
 from tests.unit.patterns.suite.declaration import OTHERS, Declaration, Parts, assert_same
@@ -94,20 +93,3 @@ class Conversion(Declaration):
             rebuild_stored(*change(values, facts, tensors))
         with pytest.raises((ValueError, IndexError, TypeError, RuntimeError)):
             filed(Written(change(values, facts, tensors)))
-
-    def test_groups_hold_the_entries_of_each_line(self, example: str) -> None:
-        x, _, mask = self.of(example)
-        known = self.known(mask)
-        if self.layout in (torch.strided, torch.jagged):  # sequences have groups of their own
-            return
-        coordinates = x._pattern.coordinates()
-        assert torch.equal(x._pattern.mask.reshape(known.shape), known)
-        for dim in range(known.ndim):
-            groups = group_of(x._pattern, (dim,))
-            assert torch.equal(groups.coordinates, known.any(dim).nonzero().T)
-            assert torch.equal(groups.count(), known.sum(dim)[known.any(dim)])
-            order = torch.arange(coordinates.shape[1]) if groups.order is None else groups.order
-            kept = torch.cat([coordinates[:dim], coordinates[dim + 1 :]])
-            assert torch.equal(kept[:, order], groups.coordinates.repeat_interleave(groups.count(), 1))
-            assert torch.equal(kept, groups.coordinates[:, groups.index])
-            assert group_of(x._pattern, (dim,)) is groups
