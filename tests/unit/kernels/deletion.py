@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from maskgrad import kernels
 from maskgrad.kernels import KERNELS, use_kernels
 
-__all__ = ["DTYPES", "GARBAGE", "Deletion", "Where", "about"]
+__all__ = ["DTYPES", "GARBAGE", "Deletion", "Where", "about", "run"]
 
 GARBAGE = (math.nan, math.inf, -math.inf, 1e38)
 ROUNDING = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
@@ -34,6 +34,12 @@ def about(*what: Any) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"case: {what}")
         raise
+
+
+def run(body: str, kernel: str, *args: Any) -> Any:
+    """What a kernel gives, by one of its implementations."""
+    with use_kernels(body):
+        return KERNELS[kernel](*args)
 
 
 def on_cpu(x: Any) -> Any:
@@ -117,42 +123,11 @@ class Deletion:
             return torch.int64
         return torch.promote_types(dtype, torch.float32) if self.widens else dtype
 
-    # How entries lie.
-
-    def groups(self, where: Where, shape: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
-        """Flat positions of all entries, group by group; the size of each group; the shape of a value for each."""
-        raise NotImplementedError
+    # How entries lie: ``groups``, ``many``, ``tables``, ``strided``, ``large``, ``few``, ``rows`` and ``drawn`` of the
+    # two classes between.
 
     def soiled(self, operands: Sequence[Tensor], where: Where, garbage: float) -> list[Tensor]:
         return list(operands)
-
-    def many(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        """Small shapes of all kinds, empty ones among them."""
-        raise NotImplementedError
-
-    def tables(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        """Some that are not so small."""
-        raise NotImplementedError
-
-    def strided(self) -> dict[str, Callable[[], tuple[Tensor, Where]]]:
-        """Layouts in memory by name."""
-        raise NotImplementedError
-
-    def large(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        """Cut into pieces by the loops for CPUs."""
-        raise NotImplementedError
-
-    def few(self) -> Iterator[tuple[tuple[int, ...], Where]]:
-        """For derivatives by finite differences."""
-        raise NotImplementedError
-
-    def rows(self, length: int, number: int) -> Iterator[tuple[Callable[[Tensor], Tensor], Where]]:
-        """Ways to lay out a matrix of ``number`` groups."""
-        raise NotImplementedError
-
-    def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
-        """Any of all this, by Hypothesis."""
-        raise NotImplementedError
 
     # The machinery.
 

@@ -68,32 +68,27 @@ def test_integers(dtype: torch.dtype) -> None:
         assert merged.dtype == dtype
         wanted = [REDUCTIONS[reduce](values[indices == row], 0).to(dtype) for row in rows]
         assert torch.equal(merged, torch.stack(wanted))
+    for small in (torch.int8, torch.uint8):
+        assert merge_rows(torch.tensor([1, 0, 1]), torch.tensor([1, 2, 3], dtype=small), 2)[1].tolist() == [
+            2,
+            4,
+        ]
 
 
-def test_small_integers_and_booleans():
-    indices = torch.tensor([1, 0, 1])
-    for dtype in (torch.int8, torch.int16, torch.uint8):
-        assert merge_rows(indices, torch.tensor([1, 2, 3], dtype=dtype), 2)[1].tolist() == [2, 4]
-    flags = torch.tensor([True, False, True])
-    assert merge_rows(indices, flags, 2)[1].tolist() == [False, True]
-
-
-def test_4096_half_ones_merge_to_4096():
-    for dtype in (torch.float16, torch.bfloat16):
-        rows, merged = merge_rows(torch.full((4096,), 3), torch.ones(4096, 2, dtype=dtype), 10)
-        assert rows.tolist() == [3]
-        assert merged.tolist() == [[4096.0, 4096.0]]
-
-
-@pytest.mark.large(per="elsewhere")
-def test_33_million_ones_merge_exactly():
-    _, merged = merge_rows(torch.zeros(2**25, dtype=torch.int64), torch.ones(1).expand(2**25), 10**6)
-    assert merged.tolist() == [33554432.0]
-
-
-def test_large_and_small_duplicates_are_rounded_once():
-    values = torch.tensor([1e8, 1.0, -1e8, 1.0])
-    assert merge_rows(torch.zeros(4, dtype=torch.int64), values, 1)[1].tolist() == [2.0]
+@pytest.mark.parametrize(
+    ("values", "total"),
+    [
+        (torch.ones(4096, dtype=torch.float16), 4096.0),
+        (torch.ones(4096, dtype=torch.bfloat16), 4096.0),
+        (torch.tensor([1e8, 1.0, -1e8, 1.0]), 2.0),
+        pytest.param(torch.ones(1).expand(2**25), 2.0**25, marks=pytest.mark.large(per="elsewhere")),
+    ],
+    ids=["float16", "bfloat16", "large and small", "33 million"],
+)
+def test_sums_are_rounded_once(values: Tensor, total: float) -> None:
+    rows, merged = merge_rows(torch.full((len(values),), 3), values, 10)
+    assert rows.tolist() == [3]
+    assert merged.tolist() == [total]
 
 
 @pytest.mark.parametrize("reduce", ["amax", "amin"])

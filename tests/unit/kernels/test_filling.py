@@ -15,8 +15,7 @@ from maskgrad import kernels
 from maskgrad.kernels import use_kernels
 from maskgrad.kernels.filling import LEAST
 from maskgrad.semantics.entries import Entries, fill
-from tests.unit.kernels.bodies import cpu
-from tests.unit.kernels.deletion import GARBAGE
+from tests.unit.kernels.deletion import GARBAGE, run
 from tests.unit.kernels.masks import LAYOUTS, MaskedSuite
 
 DTYPES = [
@@ -84,7 +83,7 @@ def test_large_integers_are_not_rounded(filler: int) -> None:
 def test_results_lie_where_pytorch_puts_them(layout: str) -> None:
     shape, lay, lay_mask = LAYOUTS[layout]
     values, mask = lay(torch.randn(shape)), lay_mask(torch.rand(shape) < 0.5)
-    found = cpu.masked_filling(values, mask, -7.0)
+    found = run("cpu", "masked_filling", values, mask, -7.0)
     assert torch.equal(found, torch.where(mask, values, -7.0))
     assert found.stride() == torch.empty_like(values).stride()
     assert found.data_ptr() != values.data_ptr()
@@ -97,14 +96,14 @@ def test_rows_of_several_pieces(strides):
         mask = torch.tensor([[True], [False], [True]]).expand(3, 40_000)
     if strides != "mask repeats":
         values = torch.randn(3, 1).expand(3, 40_000)
-    assert torch.equal(cpu.masked_filling(values, mask, -7.0), torch.where(mask, values, -7.0))
+    assert torch.equal(run("cpu", "masked_filling", values, mask, -7.0), torch.where(mask, values, -7.0))
 
 
 def test_more_axes_than_a_loop_walks():
     """Five axes that do not merge: gaps in what is read and in the mask."""
     values = torch.randn(5, 3, 4, 6, 7)[:, :2, 1:3, ::2, ::3]
     mask = (torch.rand(values.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
-    assert torch.equal(cpu.masked_filling(values, mask, 2.0), torch.where(mask, values, 2.0))
+    assert torch.equal(run("cpu", "masked_filling", values, mask, 2.0), torch.where(mask, values, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,7 @@ def test_a_row_that_repeats_through_a_long_run(width):
     values, mask = torch.randn(2, 1, width).expand(2, rows, width), torch.ones(2, rows, 1, dtype=torch.bool)
     mask[1, rows // 2] = False
     same(
-        cpu.masked_filling(values, mask.expand(2, rows, width), 0),
+        run("cpu", "masked_filling", values, mask.expand(2, rows, width), 0),
         torch.where(mask, values, 0),
     )
     leaf, weight = torch.randn(2, rows, width, requires_grad=True), torch.randn(2, width)
