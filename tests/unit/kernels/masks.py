@@ -195,10 +195,6 @@ class MaskedSuite(KernelSuite):
             if self.takes(tuple(values.t().shape), (0,)):
                 yield values.t().contiguous(), self.where(mask.t(), (0,))
 
-    def graph(self, least: int) -> tuple[tuple[int, ...], Where]:
-        shape = (least // 128 + 1, 128)
-        return shape, self.where(torch.rand(shape) < 0.5, (1,))
-
     def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
         shape = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4)))
         assume(self.dims(shape))

@@ -94,9 +94,6 @@ class SegmentSuite(KernelSuite):
             pair = torch.stack([values.reshape(-1), values.flip(1).reshape(-1)], -1)
             yield pair, (pointers, order)
 
-    def graph(self, least: int) -> tuple[tuple[int, ...], Where]:
-        return (100, 3), (pointers_of([60, 40]), torch.randperm(100))
-
     def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
         lengths = draw(st.lists(st.integers(int(self.nonempty), 40), max_size=9))
         torch.manual_seed(draw(st.integers(0, 2**16)))

@@ -40,7 +40,6 @@ class KernelSuite(Deletion):
             "complex_numbers_run_the_reference": cls.complex,
             "first_and_second_derivatives": cls.derivable,
             "gradients_at_once_and_transforms": cls.derivable,
-            "graphs": cls.derivable,
             # a formula has the pieces of PyTorch's functions
             "pieces_and_threads": getattr(KERNELS.get(getattr(cls, "kernel", "")), "has_loops", False),
         }
@@ -197,29 +196,6 @@ class KernelSuite(Deletion):
             found = self.first([x], where, variant)
         wanted, _ = self.expected([x], where, variant)
         torch.testing.assert_close(found.to(wanted[0].dtype), wanted[0])
-
-    @pytest.mark.compiled(of="file")
-    def test_graphs(self) -> None:
-        """A large tensor is given to the operator, where it wins over what Inductor makes of the formulas."""
-        least = KERNELS[self.kernel].in_graphs if self.kernel in KERNELS else None
-        seen: list[str] = []
-
-        def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
-            seen.extend(str(node.target) for node in graph.graph.nodes)
-            return graph
-
-        shape, where = self.graph(least or 100)
-        leaves = [x.requires_grad_() for x in self.operands(shape, where, self.variants[0])]
-
-        def function(*given: Tensor) -> Tensor:
-            return self.first(given, where, self.variants[0])
-
-        found = torch.compile(function, backend=backend, fullgraph=True)(*leaves)
-        assert (f"maskgrad.{self.kernel}" in "".join(seen)) == (least is not None)
-        wanted = function(*leaves)
-        torch.testing.assert_close(found, wanted)
-        pair = [torch.autograd.grad(y, leaves, self.weight(y), allow_unused=True) for y in (found, wanted)]
-        torch.testing.assert_close(*pair)
 
     @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
     def test_operators_keep_the_promises_of_their_schemas(self) -> None:

@@ -67,35 +67,6 @@ def test_transforms_and_modes_run_the_reference():
     assert all(reason != "" for reason in seen)
 
 
-def test_compile_traces_the_reference_once_for_every_mask():
-    def f(x, mask):
-        total, count = kernels.masked_mean(x, mask, (1,), False)
-        return total.sum() + kernels.masked_sum(x, mask, (0, 1), True)[0].sum() + count.sum()
-
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
-    with torch.compiler.set_stance("default"):
-        for density in (0.1, 0.5, 0.9):
-            x, mask = LARGE.clone().requires_grad_(), torch.rand(300, 300) < density
-            torch.testing.assert_close(compiled(x, mask), f(x, mask))
-            compiled(x, mask).backward()
-            torch.testing.assert_close(
-                x.grad, torch.autograd.grad(f(y := x.detach().requires_grad_(), mask), y)[0]
-            )
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
-
-
-def test_export_contains_no_operator_of_ours():
-    class Model(torch.nn.Module):
-        def forward(self, x, mask):
-            return kernels.masked_mean(x, mask, (1,), False)[0]
-
-    program = torch.export.export(Model(), (LARGE, MASK))
-    assert "maskgrad" not in str(program.graph)
-    torch.testing.assert_close(
-        program.module()(LARGE, MASK), kernels.masked_mean(LARGE, MASK, (1,), False)[0]
-    )
-
-
 def test_the_environment_variable_forces_one_body(monkeypatch):
     _set(monkeypatch, "reference")
     assert set(kernels.kernels_in_use().values()) == {"reference"}
