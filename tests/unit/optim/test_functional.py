@@ -40,33 +40,15 @@ def test_a_stored_zero_is_decayed_and_an_absent_entry_is_not() -> None:
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-@every_kind
-def test_adagrad_in_half_precision_never_divides_by_zero(
-    kind: Callable[[Tensor], Any], dtype: torch.dtype
-) -> None:
-    # eps = 1e-10 is 0 in float16: torch.optim.Adagrad gives 0 / 0 for a zero gradient.
-    param, state_sum = torch.ones(2, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
-    adagrad_(param, kind(GRAD.to(dtype)), state_sum, lr=0.5)
-    assert param.dtype == dtype
-    torch.testing.assert_close(param, torch.where(GRAD != 0, 0.5, 1.0).to(dtype))
-    assert torch.equal(state_sum, (GRAD * GRAD).to(dtype))
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_true_zeros_in_half_precision_do_not_divide_by_zero(dtype: torch.dtype) -> None:
-    everywhere = torch.ones(2, 4, dtype=torch.bool)
+def test_adagrad_in_half_precision_never_divides_by_zero(dtype: torch.dtype) -> None:
+    """eps = 1e-10 is 0 in float16: torch.optim.Adagrad gives 0 / 0 for a zero gradient."""
     dense = GRAD.to(dtype)
     rows = coo([[1, 0]], GRAD.flip(0), (2, 4), dtype)
-    for grad in (dense, masked(dense, everywhere), rows):
+    for grad in (dense, masked(dense, torch.ones(2, 4, dtype=torch.bool)), rows, dense.to_sparse()):
         param, state_sum = torch.ones(2, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
         adagrad_(param, grad, state_sum, lr=0.5)
         torch.testing.assert_close(param, torch.where(GRAD != 0, 0.5, 1.0).to(dtype))
-
-
-def test_a_transposed_half_parameter_is_updated_in_float32() -> None:
-    param = torch.zeros(2, 4, dtype=torch.float16).t()[:, :1]
-    sgd_(param, coo([[1, 1]], [[40000.0], [40000.0]], (4, 1), torch.float16), lr=0.25)
-    assert param.tolist() == [[0.0], [-20000.0], [0.0], [0.0]]
+        assert torch.equal(state_sum, (GRAD * GRAD).to(dtype))
 
 
 def test_an_entry_starts_its_momentum_without_dampening() -> None:
@@ -80,25 +62,6 @@ def test_an_entry_starts_its_momentum_without_dampening() -> None:
     assert buffer.tolist() == [1.0, 1.5, 0.0]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "words"),
-    [
-        ({"lr": -1.0}, "lr must be at least 0, got -1.0"),
-        ({"lr": float("nan")}, "lr must be finite, got nan"),
-        ({"eps": float("inf")}, "eps must be finite, got inf"),
-        ({"lr_decay": -0.5}, "lr_decay must be at least 0, got -0.5"),
-        ({"weight_decay": -0.5}, "weight_decay must be at least 0, got -0.5"),
-        ({"step": 0}, "step must be at least 1"),
-        ({"lr": torch.ones(2)}, r"lr must be a scalar, got a tensor of shape \(2,\)"),
-    ],
-)
-def test_adagrad_refuses_numbers_out_of_range(numbers: dict[str, Any], words: str) -> None:
-    param, state_sum = torch.ones(2), torch.ones(2)
-    with pytest.raises(ValueError, match=words):
-        adagrad_(param, torch.ones(2), state_sum, **numbers)
-    assert (param.tolist(), state_sum.tolist()) == ([1.0, 1.0], [1.0, 1.0])
-
-
 def test_sgd_needs_what_momentum_needs() -> None:
     with pytest.raises(ValueError, match=r"needs momentum_buffer, e\.g\. torch.zeros_like"):
         sgd_(torch.ones(2), torch.ones(2), momentum=0.9)
@@ -110,40 +73,22 @@ def test_sgd_needs_what_momentum_needs() -> None:
         sgd_(torch.ones(2), torch.ones(2), torch.zeros(2), momentum=0.9, started=torch.zeros(2))
 
 
-def test_a_state_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"state_sum must be a strided tensor like param, \(2,\)"):
-        adagrad_(torch.ones(2), torch.ones(2), torch.ones(1))
-
-
 @pytest.mark.parametrize("order", ["contiguous", "transposed", "expanded mask"])
-def test_large_masked_updates_are_those_of_small_ones(order: str) -> None:
-    # More entries than one piece of the engine.
-    start, dense = torch.randn(300, 1000), torch.randn(300, 1000)
-    mask = torch.rand(300, 1) < 0.5 if order == "expanded mask" else torch.rand(300, 1000) < 0.5
-    mask = mask.expand(300, 1000)
-    param, state_sum = start.clone(), torch.ones(300, 1000)
-    if order == "transposed":
-        param = start.t().contiguous().t()
-    adagrad_(param, masked(dense, mask), state_sum, lr=0.1)
-    expected, expected_sum = start.clone(), torch.ones(300, 1000)
-    adagrad_(expected, dense, expected_sum, lr=0.1)
-    torch.testing.assert_close(param, torch.where(mask, expected, start))
-    torch.testing.assert_close(state_sum, torch.where(mask, expected_sum, 1.0))
-    assert torch.equal(param[~mask], start[~mask])
-
-
 @pytest.mark.parametrize("state", ["full", "row"])
-def test_large_masked_steps_are_those_of_dense_ones(state: str) -> None:
-    # Rows are not cut.
-    start, gradient = torch.randn(300, 1000), torch.randn(300, 1000)
-    p, q = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
-    a, b = (optim.Adam([param], lr=0.1, state=state) for param in (p, q))
-    for _ in range(2):
-        mg.attach_gradient(p, masked(gradient, torch.ones(300, 1000, dtype=torch.bool)))
-        q.grad = gradient
-        a.step()
-        b.step()
-    torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
+def test_a_large_masked_step_is_the_dense_one_where_it_is_specified(order: str, state: str) -> None:
+    """More entries than one piece of the engine; rows are not cut."""
+    start, dense = torch.randn(300, 1000), torch.randn(300, 1000)
+    mask = torch.rand(300, 1 if order == "expanded mask" or state == "row" else 1000) < 0.5
+    mask = mask.expand(300, 1000)
+    p = torch.nn.Parameter(start.t().contiguous().t() if order == "transposed" else start.clone())
+    q = torch.nn.Parameter(start.clone())
+    a, b = (optim.Adagrad([t], lr=0.1, state=state) for t in (p, q))  # type: ignore[arg-type]
+    mg.attach_gradient(p, masked(dense, mask))
+    q.grad = dense
+    a.step()
+    b.step()
+    torch.testing.assert_close(p, torch.where(mask, q, start), rtol=1e-5, atol=1e-6)
+    assert torch.equal(p[~mask], start[~mask])
 
 
 @pytest.mark.parametrize(

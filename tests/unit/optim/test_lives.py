@@ -82,10 +82,6 @@ class Life:
             if param in optimizer.state:
                 del optimizer.state[param]
 
-    def pop_the_last(self) -> None:
-        for optimizer, param in zip(self.both(), self.all()[-1], strict=True):
-            optimizer.state.pop(param, None)
-
     def forget_inside(self) -> None:
         """The dictionary stays, empty."""
         for optimizer, param in zip(self.both(), self.random.choice(self.all()), strict=True):
@@ -281,13 +277,13 @@ class Life:
 
 
 EVENTS = [
-    Life.clear, Life.delete, Life.pop_the_last, Life.forget_inside, Life.replace_states, Life.replace_tensors,
+    Life.clear, Life.delete, Life.forget_inside, Life.replace_states, Life.replace_tensors,
     Life.write_states, Life.other_memory_of_states, Life.swap_states, Life.load, Life.load_theirs,
     Life.load_an_older_one, Life.save, Life.copy, Life.add_group, Life.replace_a_parameter, Life.reverse_parameters,
     Life.other_memory, Life.other_rate, Life.nothing,
 ]  # fmt: skip
 #: What takes states away comes most often: right after the first step, too.
-USUAL = [*EVENTS, *[Life.clear, Life.delete, Life.pop_the_last, Life.add_group, Life.nothing] * 4]
+USUAL = [*EVENTS, *[Life.clear, Life.delete, Life.add_group, Life.nothing] * 4]
 
 
 @pytest.mark.filterwarnings("ignore::maskgrad.optim.lazy.zero_gradients.RowsReadLate")
@@ -313,7 +309,7 @@ def test_whatever_happens_to_its_states_an_optimizer_is_pytorchs(case: Case, uns
 @pytest.mark.parametrize("unspecified", ["skip", "zero"])
 def test_states_taken_away_after_one_dense_step_are_gone(unspecified: str) -> None:
     for case in CASES.values():
-        for event in (Life.clear, Life.delete, Life.pop_the_last, Life.forget_inside):
+        for event in (Life.clear, Life.delete, Life.forget_inside):
             for way in ({}, {"foreach": True}, {"fused": True}):
                 if any(not accepts(case.theirs, name) for name in way) or (
                     "fused" in way and case.theirs not in FUSED
@@ -329,16 +325,6 @@ def test_states_taken_away_after_one_dense_step_are_gone(unspecified: str) -> No
                     life.compare()
                     event(life)
                 assert not any(life.mine.state_dict()["state"].values()), case
-
-
-def test_momentum_begins_again() -> None:
-    a = nn.Parameter(torch.zeros(2))
-    optimizer = mg.optim.SGD([a], lr=1.0, momentum=0.9)
-    for _ in range(2):
-        a.grad = torch.ones(2)
-        optimizer.step()
-        optimizer.state.clear()
-    assert a.tolist() == [-2.0, -2.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])

@@ -36,18 +36,6 @@ def test_the_function_has_the_defaults_of_the_class(name: str) -> None:
     assert all(function[key].default == constructor[key].default for key in shared)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_fused_and_foreach_are_accepted(name: str) -> None:
-    kind = getattr(optim, name)
-    for option in ("foreach", "fused", "capturable"):
-        if option in inspect.signature(kind).parameters:
-            p = nn.Parameter(torch.ones(2))
-            optimizer = kind([p], **{option: True})
-            p.grad = torch.ones(2)
-            optimizer.step()
-            assert (p != 1).all()
-
-
 BAD: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("RMSprop", {"alpha": -0.1}, ValueError, "alpha must be at least 0, got -0.1"),
     ("RMSprop", {"momentum": NAN}, ValueError, "momentum must be finite, got nan"),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.gradients.gradient import read
 from tests.poison import on, poisoned
 
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
@@ -15,38 +14,6 @@ ENTRIES = [[1.0, None, 0.0], [None, None, -2.0]]
 
 def in_layout(x: mg.MaskedTensor, layout: torch.layout) -> mg.MaskedTensor:
     return x.to_sparse(layout=layout, blocksize=(1, 1) if layout in LAYOUTS[3:] else None)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_stored_gradient_gives_what_its_mask_gives(layout: torch.layout) -> None:
-    grad = poisoned(ENTRIES, torch.float32)
-    for gradient in (grad, in_layout(grad, layout)):
-        param, state = torch.ones(2, 3), torch.full((2, 3), 0.5)
-        mg.optim.functional.adagrad_(param, gradient, state, lr=0.1, weight_decay=0.1)
-        if gradient is grad:
-            expected = param, state
-    assert torch.equal(param[~grad.mask], torch.ones(3))
-    torch.testing.assert_close((param, state), expected)
-
-
-def test_nothing_is_spread_out() -> None:
-    at = torch.tensor([[5, 99_999], [7, 3]])
-    grad = mg.from_sparse(torch.sparse_coo_tensor(at, torch.ones(2), (100_000, 10)))
-    entries = read(grad, "gradient").rows
-    assert entries is not None
-    assert entries.tolist() == [57, 999_993]
-    rows = mg.from_sparse(torch.sparse_coo_tensor(at[:1], torch.ones(2, 10), (100_000, 10)))
-    whole = read(rows, "gradient").rows
-    assert whole is not None
-    assert whole.tolist() == [5, 99_999]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_stored_gradient_is_attached(layout: torch.layout) -> None:
-    p = torch.nn.Parameter(torch.ones(2, 3))
-    mg.attach_gradient(p, in_layout(poisoned(ENTRIES, torch.float32), layout))
-    mg.optim.SGD([p], lr=0.5, weight_decay=0.5).step()
-    torch.testing.assert_close(p.data, torch.tensor([[0.25, 1.0, 0.75], [1.0, 1.0, 1.75]]))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

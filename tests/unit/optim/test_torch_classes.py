@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import warnings
 from typing import Any
@@ -12,7 +11,6 @@ import torch
 from torch import nn
 
 import maskgrad as mg
-from tests.unit.optim.optimizers import CASES, Case, give, twins
 
 OWN = {"Lion"}
 
@@ -24,23 +22,6 @@ def test_they_are_of_pytorchs_classes() -> None:
             theirs = getattr(torch.optim, name, None)
             assert name in OWN or issubclass(kind, theirs), name  # type: ignore[arg-type]
     assert isinstance(mg.optim.AdamW([nn.Parameter(torch.ones(1))]), (torch.optim.AdamW, torch.optim.Adam))
-
-
-@pytest.mark.parametrize("case", [case for case in CASES.values() if case.is_torchs], ids=str)
-def test_a_sparse_step_on_a_state_of_pytorchs_and_back(case: Case) -> None:
-    mine, reference = twins([(6, 2)])
-    a, b = case.mine(mine), case.reference(reference)
-    for step in range(6):
-        give(mine, reference)
-        if step % 2:  # all rows, listed
-            mine[0].grad = mine[0].grad.to_sparse(1)  # type: ignore[union-attr]
-        a.step()
-        b.step()
-        b_saved = copy.deepcopy(b.state_dict())
-        if step == 3 and not case.options.get("dampening"):
-            b.load_state_dict(copy.deepcopy(a.state_dict()))
-            a.load_state_dict(b_saved)
-        torch.testing.assert_close(mine[0], reference[0], rtol=1e-4, atol=1e-5)
 
 
 def test_hooks_run_once_however_often_pytorchs_class_was_made() -> None:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 
 from maskgrad import optim
 from maskgrad.optim.lazy import rows as lazy_module
-from maskgrad.optim.lazy.rows import LazyRows, lazy_rows_of
+from maskgrad.optim.lazy.rows import lazy_rows_of
 from tests.unit.optim.beside import assert_close, beside_dense, sparse
 from tests.unit.optim.optimizers import CASES, Case
 
@@ -48,23 +48,6 @@ def test_the_history_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     lazy.flush()
     assert_close(p, q, 1e-10)
     assert longest == 15
-
-
-def test_steps_that_change_no_other_row_are_not_counted() -> None:
-    for name, options in (
-        ("SGD", {}),
-        ("Adagrad", {"lr_decay": 0.1}),
-        ("SGD", {"lr": 0.0, "weight_decay": 0.1}),
-    ):
-        p = nn.Parameter(torch.ones(3, 1))
-        optimizer = getattr(optim, name)([p], unspecified="zero", **options)
-        for _ in range(3):
-            p.grad = sparse(torch.tensor([1]), torch.ones(1, 1), p)
-            optimizer.step()
-        lazy = lazy_rows_of(p)
-        assert isinstance(lazy, LazyRows)
-        assert len(lazy) == 0
-        assert lazy._had is None
 
 
 class Largest(TorchDispatchMode):
