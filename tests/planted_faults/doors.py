@@ -44,7 +44,7 @@ FAULTS: tuple[Fault, ...] = (
         "export/ports.py",
         "of_entries(leaf.filled(False if leaf.dtype == torch.bool else 0), leaf",
         "of_entries(leaf._values, leaf",
-        "tests/unit/export/test_ports.py tests/unit/export/test_files.py",
+        "tests/unit/export/test_ports.py",
     ),
     Fault(
         "gaps between sequences are part of them",

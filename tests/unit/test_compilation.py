@@ -40,13 +40,6 @@ class TestCounting:
         assert "dtype mismatch" in seen.reasons[1]
         assert repr(seen) == "Compilations(number=2)"
 
-    @pytest.mark.parametrize("fullgraph", [False, True])
-    def test_whole_graphs(self, fullgraph: bool) -> None:
-        f = compiled(fullgraph=fullgraph)
-        with mg.count_recompiles() as seen:
-            f(torch.ones(2), 2.0)
-        assert seen.number == 1
-
     def test_pieces_of_a_broken_graph(self) -> None:
         def broken(x: Tensor) -> Tensor:
             y = x + 1

@@ -91,14 +91,6 @@ def test_any_number_of_dimensions_agrees_with_torch(
     assert not t.is_coalesced() or count < 2
 
 
-def test_the_compiled_kernel_is_reached_and_agrees() -> None:
-    indices, values = torch.randint(50, (2, 3000)), torch.randn(3000, 7)
-    c = sparse.coalesce(coo(indices, values, (50, 50, 7)))
-    expected = torch.zeros(50, 50, 7).index_put((indices[0], indices[1]), values, accumulate=True)
-    torch.testing.assert_close(c.to_dense(), expected, rtol=1e-5, atol=1e-5)
-    assert c.is_coalesced()
-
-
 def test_what_is_merged_already_shares_its_memory() -> None:
     t = coo([[0, 2]], [[1.0], [2.0]], (3, 1))
     assert not sparse.is_coalesced(t)
@@ -183,14 +175,6 @@ def test_the_gradient_through_a_coo_tensor(reduce: Any) -> None:
     assert torch.autograd.gradcheck(through, (leaf(3, 4, 5),))
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-def test_the_gradient_of_hybrid_tensors_and_through_to_dense(reduce: Any) -> None:
-    def through(v: Tensor) -> Tensor:
-        return sparse.coalesce(coo([[2, 0, 2]], (v * v).reshape(3, 2), (3, 2)), reduce).to_dense()
-
-    assert torch.autograd.gradcheck(through, (leaf(3, 4, 5, 6, 7, 8),))
-
-
 def test_the_gradient_when_there_was_nothing_to_merge() -> None:
     for reduce in REDUCTIONS:
         v = leaf(3, 4)
@@ -231,11 +215,6 @@ def test_extrema_of_duplicates_have_no_gradient_through_a_coo_tensor() -> None:
         assert not sparse.coalesce(coo(INDICES, leaf(3, 4, 5).detach(), (2, 3)), reduce).requires_grad
 
 
-def test_without_grad_mode_nothing_is_recorded() -> None:
-    with torch.no_grad():
-        assert not sparse.coalesce(coo(INDICES, leaf(3, 4, 5), (2, 3))).requires_grad
-
-
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("dense", [(), (2,)])
 def test_merge_entries_has_both_derivatives(reduce: Any, dense: tuple[int, ...]) -> None:
@@ -256,11 +235,6 @@ def test_merge_entries_gives_the_second_derivative_that_torch_misses() -> None:
     (g,) = torch.autograd.grad(merged.pow(2).sum(), v, create_graph=True)
     (h,) = torch.autograd.grad(g.sum(), v)
     assert h.tolist() == [108.0, 452.0, 524.0]
-
-
-def test_merge_entries_on_one_dimension() -> None:
-    indices, merged = sparse.merge_entries(torch.tensor([3, 0, 3]), torch.tensor([1.0, 2.0, 4.0]), (4,))
-    assert (indices.tolist(), merged.tolist()) == ([0, 3], [2.0, 5.0])
 
 
 def test_merge_entries_refuses_what_does_not_fit() -> None:

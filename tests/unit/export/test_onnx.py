@@ -258,15 +258,6 @@ def test_a_row_without_keys_is_the_same_in_every_opset(opset: int, path: Path) -
     torch.testing.assert_close(found["output"][:, :, 2], q[:, :, 0])
 
 
-def test_plain_attention_agrees_on_rows_without_keys(path: Path) -> None:
-    def attend(q: Tensor, m: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, q, q, attn_mask=m)
-
-    mg.onnx.export(attend, (torch.randn(2, 3, 4), torch.ones(3, 3) > 0), path)
-    found = run(path, q=torch.randn(2, 3, 4), m=torch.zeros(3, 3) > 0)
-    assert not found["output"].any()
-
-
 def test_large_weights_lie_beside_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = pytest.importorskip("torch.onnx._internal.exporter._onnx_program")
     monkeypatch.setattr(exporter, "_LARGE_MODEL_THRESHOLD", 100)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,13 +23,3 @@ def test_a_package_that_is_absent(package: str, tmp_path: Path, monkeypatch: pyt
 def test_without_a_comparison_no_runtime_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert mg.onnx.export(torch.exp, torch.ones(2), tmp_path / "model.onnx", verify=False).path.is_file()
-
-
-@pytest.mark.processes(of="file")
-def test_asking_for_the_module_imports_none_of_them() -> None:
-    code = (
-        "import sys, torch; before = set(sys.modules); import maskgrad; maskgrad.onnx.export; "
-        "print(sorted({'onnx', 'onnxscript', 'onnxruntime'} & (set(sys.modules) - before)))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

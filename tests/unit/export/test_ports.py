@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.export.ports import argument_names, input_names_of, output_names_of, pack, unpack
+from maskgrad.export.ports import argument_names, input_names_of, pack, unpack
 
 X = mg.masked(torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), torch.tensor([[True, False], [True, True]]))
 
@@ -48,14 +48,3 @@ def test_names_follow_the_signature_and_masks_give_way() -> None:
         *("x", "x_mask_1", "pair_data", "pair_data_mask", "pair_rest_a_b", "pair_rest_a_b_mask", "x_mask"),
         *("rest_0", "rest_1_values", "rest_1_indices", "flag"),
     )
-
-
-def test_names_of_results() -> None:
-    ports, _ = unpack(X, "output")
-    assert output_names_of(ports, None, ()) == ("output", "output_mask")
-    ports, _ = unpack({"x": X, "rest": [torch.ones(1), None]}, "output")
-    assert output_names_of(ports, None, ("x", "x_mask")) == ("x_1", "x_mask_1", "rest_0")
-
-
-def test_functions_without_a_signature() -> None:
-    assert argument_names(torch.add, 2) == ("input_0", "input_1")

@@ -100,16 +100,6 @@ def test_features_in_lists_of_one_size() -> None:
         mg.interop.to_arrow(mg.from_offsets(torch.zeros(2, 0), torch.tensor([0, 2])))
 
 
-def test_memory_is_its_own() -> None:
-    array = pa.array([[1.0, 2.0], [3.0]])
-    x = mg.from_arrow(array, layout=torch.jagged)
-    x.mul_(2)
-    assert array.to_pylist() == [[1.0, 2.0], [3.0]]
-    back = mg.interop.to_arrow(x)
-    x.zero_()
-    assert back.to_pylist() == [[2.0, 4.0], [6.0]]
-
-
 def test_what_has_no_lists_is_not_jagged() -> None:
     polars = (pl.Series([1]), pl.DataFrame({"a": [1]}))
     for obj in (pa.array([1]), pa.table({"a": [1]}), pa.array([[1]], pa.list_(pa.int8(), 1)), *polars):
@@ -126,20 +116,6 @@ def test_what_has_no_lists_is_not_jagged() -> None:
 
 def to_polars(x: mg.MaskedTensor) -> Any:
     return pl.from_arrow(mg.interop.to_arrow(x))
-
-
-@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
-@pytest.mark.parametrize("lists", LISTS, ids=str)
-def test_polars_there_and_back(lists: list[list[int]], dtype: torch.dtype) -> None:
-    entries = typed(lists, dtype)
-    kind = to_polars(mg.masked(torch.zeros(1, dtype=dtype))).dtype
-    series = pl.Series(entries, dtype=pl.List(kind))
-    x = mg.from_arrow(series, layout=torch.jagged)
-    assert x.dtype == dtype
-    assert x.to_dense().tolist() == mg.from_arrow(series).tolist() == padded(entries)
-    back = to_polars(x)
-    assert back.dtype == series.dtype
-    assert back.to_list() == entries
 
 
 def test_polars_arrays_inside_lists() -> None:

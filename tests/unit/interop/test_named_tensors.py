@@ -66,13 +66,6 @@ def test_dtypes_stay(dtype: torch.dtype) -> None:
     assert from_tensors(parts)["x"].tolist() == [1, None]
 
 
-def test_gradients_pass() -> None:
-    x = mg.masked(torch.ones(3, requires_grad=True), torch.tensor([True, False, True]))
-    from_tensors(to_tensors({"x": x}))["x"].sum().backward()
-    assert x._values.grad is not None
-    assert x._values.grad.tolist() == [1.0, 0.0, 1.0]
-
-
 @pytest.mark.every
 @pytest.mark.parametrize(
     ("given", "error", "words"),

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, poisoned
-from tests.unit.interop.neighbours import COLUMNS, INTEGERS, as_dtype, nan
+from tests.poison import assert_entries
+from tests.unit.interop.neighbours import COLUMNS, INTEGERS, as_dtype
 
 POLARS = {
     torch.bool: pl.Boolean,
@@ -37,37 +37,6 @@ def test_every_dtype_there_and_back(column: list[int | None], dtype: torch.dtype
     back = to_polars(x)
     assert back.dtype == series.dtype
     assert back.to_list() == entries
-
-
-def test_null_and_nan_are_different_things() -> None:
-    series = pl.Series([1.0, None, nan])
-    x = mg.from_arrow(series)
-    assert_entries(x, [1.0, None, nan])
-    back = to_polars(x)
-    assert back.is_null().to_list() == [False, True, False]
-    assert back.is_nan().to_list() == [False, None, True]
-
-
-def test_slices_chunks_and_arrays() -> None:
-    series = pl.Series([True, None, False, True, None, True, False, None, True, False])
-    assert_entries(mg.from_arrow(series[3:9]), series[3:9].to_list())
-    joined = pl.concat([pl.Series([1, None]), pl.Series([None, 4])], rechunk=False)
-    assert joined.n_chunks() == 2
-    assert_entries(mg.from_arrow(joined), [1, None, None, 4])
-    rows = pl.Series([[1, 2], [3, None], None], dtype=pl.Array(pl.Int64, 2))
-    assert_entries(mg.from_arrow(rows), [[1, 2], [3, None], [None, None]])
-
-
-def test_frames() -> None:
-    frame = pl.DataFrame({"a": [1, None], "b": [None, 0.5]})
-    x = mg.from_arrow(frame)
-    assert_entries(x, [[1.0, None], [None, 0.5]], torch.float64)
-    assert_entries(mg.from_arrow(frame, torch.float32), [[1.0, None], [None, 0.5]], torch.float32)
-    back = pl.from_arrow(mg.interop.to_arrow(x, ["p", "q"]))
-    assert back.to_dict(as_series=False) == {"p": [1.0, None], "q": [None, 0.5]}
-    assert to_polars(poisoned([[1.0, None]])).columns == ["0", "1"]
-    for shape in ((0, 2), (0, 0)):
-        assert mg.from_arrow(to_polars(mg.masked(torch.empty(shape)))).shape == shape
 
 
 def test_what_holds_no_numbers_is_refused() -> None:
