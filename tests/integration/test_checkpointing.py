@@ -97,20 +97,6 @@ def test_containers_and_keywords() -> None:
     torch.testing.assert_close(by.grad, torch.where(MASK, data(), 0.0).sum())
 
 
-def test_masks_made_and_ended_inside() -> None:
-    leaf = data()
-
-    def mean(d: Tensor, k: Tensor) -> Tensor:
-        return mg.masked(d, k).mean(1).filled(0.0)
-
-    checkpoint(mean, leaf, MASK, use_reentrant=False).sum().backward()
-    counts = MASK.sum(1, keepdim=True).clamp(min=1)
-    torch.testing.assert_close(leaf.grad, torch.where(MASK, 1.0 / counts, 0.0).double())
-    made = checkpoint(lambda d: mg.masked(d, MASK), leaf, use_reentrant=False)
-    assert torch.equal(made.mask, MASK)
-    assert made.requires_grad
-
-
 def test_half_of_a_loss_is_not_lost() -> None:
     """A checkpoint whose gradient is missing would go unnoticed beside another term."""
     leaf, other = data(), torch.ones(2, dtype=torch.float64, requires_grad=True)
@@ -126,17 +112,6 @@ def test_dropout_is_repeated() -> None:
     y.sum().backward()
     factors = torch.where(kept, (y.filled(0.0) / leaf).detach(), 0.0)
     torch.testing.assert_close(leaf.grad, factors)
-
-
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr], ids=["coo", "csr"])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta:UserWarning")
-def test_sparse_layouts(layout: torch.layout) -> None:
-    leaf = data()
-    x = mg.masked(leaf, MASK).to_sparse(layout=layout)
-    y = checkpoint(lambda v: v * v, x, use_reentrant=False)
-    assert y.layout is layout
-    y.sum().backward()
-    assert torch.equal(leaf.grad, torch.where(MASK, 2 * data(), 0.0))
 
 
 def test_second_derivatives_pass_where_tensors_are_saved() -> None:

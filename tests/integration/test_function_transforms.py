@@ -18,7 +18,6 @@ from torch.func import (
     jacrev,
     jvp,
     linearize,
-    stack_module_state,
     vjp,
     vmap,
 )
@@ -102,13 +101,6 @@ class TestDerivativesOfEachSample:
         torch.testing.assert_close(
             vmap(forward)(POISONED, MASK, directions), (slopes * directions.nan_to_num()).sum(1)
         )
-
-
-@EACH
-def test_one_mask_for_many_samples(function: Any) -> None:
-    x = torch.stack([POISONED, POISONED * 2])
-    found = vmap(lambda v: function(v, MASK))(x)
-    torch.testing.assert_close(found, torch.stack([function(v, MASK) for v in x]))
 
 
 @EACH
@@ -247,17 +239,6 @@ class Pooled(nn.Module):
 class TestFunctionalCall:
     ROWS = on(1, 0, 1)
 
-    def test_gradients_of_parameters(self) -> None:
-        model = Pooled()
-        parameters = {name: p.detach() for name, p in model.named_parameters()}
-        loss = lambda p, x, k: functional_call(model, p, (x, k)).square().sum()  # noqa: E731
-        x = torch.where(self.ROWS[:, None], CLEAN, GARBAGE)
-        found = grad(loss)(parameters, x, self.ROWS)
-        kept = loss(dict(model.named_parameters()), CLEAN[self.ROWS], on(1, 1))
-        expected = torch.autograd.grad(kept, list(model.parameters()))
-        for name, slope in zip(parameters, expected, strict=True):
-            torch.testing.assert_close(found[name], slope)
-
     def test_per_sample_gradients(self) -> None:
         model = Pooled()
         parameters = {name: p.detach() for name, p in model.named_parameters()}
@@ -268,13 +249,6 @@ class TestFunctionalCall:
             alone = grad(loss)(parameters, x[i], masks[i])
             for name, slope in alone.items():
                 torch.testing.assert_close(found[name][i], slope)
-
-    def test_ensembles(self) -> None:
-        models = [Pooled() for _ in range(3)]
-        parameters, buffers = stack_module_state(models)
-        call = lambda p, b, x, k: functional_call(models[0], (p, b), (x, k))  # noqa: E731
-        found = vmap(call, in_dims=(0, 0, None, None))(parameters, buffers, CLEAN, self.ROWS)
-        torch.testing.assert_close(found, torch.stack([m(CLEAN, self.ROWS) for m in models]))
 
     def test_layers_of_torch_given_masked_inputs(self) -> None:
         layer = nn.Linear(4, 2, dtype=torch.float64)

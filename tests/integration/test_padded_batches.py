@@ -61,11 +61,6 @@ def test_a_transformer_encoder(training: bool, norm_first: bool) -> None:
     assert_as_if_alone(encoder, Padded())
 
 
-def test_attention_of_a_batch_to_itself() -> None:
-    attention = nn.MultiheadAttention(WIDTH, 2, batch_first=True, dtype=D)
-    assert_as_if_alone(attention, Padded(), lambda x: attention(x, x, x)[0])
-
-
 def test_a_classifier_on_an_encoder() -> None:
     """Pooling, a head and a loss on top: the mean over each sentence's own tokens."""
     layer = nn.TransformerEncoderLayer(WIDTH, 2, 8, dropout=0.0, batch_first=True, dtype=D)
@@ -85,23 +80,6 @@ def test_a_classifier_on_an_encoder() -> None:
 def test_recurrent_layers(cls: type[nn.Module]) -> None:
     module = cls(WIDTH, 3, num_layers=2, bidirectional=True, batch_first=True, dtype=D)
     assert_as_if_alone(module, Padded(), lambda x: module(x)[0])
-
-
-def test_a_tagger() -> None:
-    """Embedded steps through an LSTM, layer normalisation and a feed-forward head."""
-
-    class Tagger(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.project = nn.Linear(WIDTH, 6, dtype=D)
-            self.lstm = nn.LSTM(6, 4, bidirectional=True, batch_first=True, dtype=D)
-            self.norm = nn.LayerNorm(8, dtype=D)
-            self.head = nn.Sequential(nn.Linear(8, 5, dtype=D), nn.GELU(), nn.Linear(5, 3, dtype=D))
-
-        def forward(self, x: Any) -> Any:
-            return self.head(self.norm(self.lstm(self.project(x))[0]))
-
-    assert_as_if_alone(Tagger(), Padded())
 
 
 def test_convolutions_between_batch_normalisations() -> None:
@@ -134,17 +112,3 @@ def test_a_convolution_sees_padding_as_the_border() -> None:
         torch.testing.assert_close(
             out.filled(nan)[i, :length], conv(sequence.transpose(1, 2)).transpose(1, 2)[0]
         )
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-def test_bags_of_words(mode: str) -> None:
-    bag = nn.EmbeddingBag(10, 3, mode=mode, dtype=D)
-    mask = torch.arange(STEPS) < torch.tensor(LENGTHS)[:, None]
-    words = torch.where(mask, torch.randint(0, 10, mask.shape), 10**6)
-    out = bag(mg.masked(words, mask))
-    assert out.mask.all()
-    right = torch.cat([bag(words[i : i + 1, :length]) for i, length in enumerate(LENGTHS)])
-    torch.testing.assert_close(out.filled(nan), right)
-    cotangent = torch.randn(right.shape, dtype=D)
-    (found,) = torch.autograd.grad((out.filled(0.0) * cotangent).sum(), bag.weight)
-    torch.testing.assert_close(found, torch.autograd.grad((right * cotangent).sum(), bag.weight)[0])

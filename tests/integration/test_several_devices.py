@@ -47,21 +47,6 @@ class Second(nn.Module):
         return cast(Tensor, scores.mean(1).filled(0.0))
 
 
-class FirstInOne(First):
-    """One tensor out: values and mask side by side in the dtype of the values."""
-
-    def forward(self, data: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
-        values, known = super().forward(data, mask)
-        return torch.stack((values, known.to(values.dtype)), 1)
-
-
-class SecondInOne(Second):
-    """One tensor in."""
-
-    def forward(self, pair: Tensor) -> Tensor:  # type: ignore[override]
-        return super().forward(pair[:, 0], pair[:, 1] > 0)
-
-
 class OnTwoDevices(nn.Module):
     """Two layers on two devices; a MaskedTensor is carried over inside ``forward``."""
 
@@ -148,9 +133,9 @@ def test_data_parallel_on_gpus() -> None:
     data_parallel_as_alone("cuda")
 
 
-def stages(first: type[First] = First, second: type[Second] = Second) -> tuple[First, Second]:
+def stages() -> tuple[First, Second]:
     torch.manual_seed(5)
-    return first(), second()
+    return First(), Second()
 
 
 def loss_of(scores: Tensor, targets: Tensor) -> Tensor:
@@ -194,17 +179,9 @@ def by_messages(rank: int, world_size: int) -> tuple[Any, list[Tensor]]:
 
 def by_schedule(rank: int, world_size: int) -> tuple[Any, list[Tensor]]:
     """torch.distributed.pipelining: values and mask are two tensors."""
-    return in_micro_batches(stages()[rank], rank, world_size)
-
-
-def by_schedule_in_one(rank: int, world_size: int) -> tuple[Any, list[Tensor]]:
-    """The same with one tensor, for a schedule that wants a gradient for every tensor."""
-    return in_micro_batches(stages(FirstInOne, SecondInOne)[rank], rank, world_size)
-
-
-def in_micro_batches(module: nn.Module, rank: int, world_size: int) -> tuple[Any, list[Tensor]]:
     from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
+    module = stages()[rank]
     torch.manual_seed(2)
     data, mask = incomplete()
     stage = PipelineStage(module, rank, world_size, torch.device("cpu"))
@@ -227,7 +204,7 @@ TWO_TENSORS = pytest.param(
 )
 
 
-@pytest.mark.parametrize("program", [by_messages, TWO_TENSORS, by_schedule_in_one])
+@pytest.mark.parametrize("program", [by_messages, TWO_TENSORS])
 def test_a_pipeline_over_ranks_carries_values_and_mask(program: Any) -> None:
     expected_loss, expected = in_one_process()
     answers = run_on_ranks(program, 2)

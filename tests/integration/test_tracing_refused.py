@@ -76,29 +76,6 @@ def test_after_a_refusal_everything_is_as_before() -> None:
     assert float(torch.jit.trace(lambda x: x * 2, (torch.ones(()),))(torch.ones(()))) == 2.0
 
 
-def scripted_mean(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return mg.functional.mean(x, 0, mask=k)
-
-
-def scripted_surgery(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    return mg.mask_gradient(x, k)
-
-
-SCRIPTS = {
-    "masked": total,
-    "mean": scripted_mean,
-    "mask_gradient": scripted_surgery,
-}
-
-
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_scripts(name: str) -> None:
-    with pytest.raises(
-        mg.UnsupportedOperationError, match=rf"torch\.jit\.script of maskgrad's {name} .*{WAY_OUT}"
-    ):
-        torch.jit.script(SCRIPTS[name])
-
-
 def test_scripted_modules() -> None:
     with pytest.raises(mg.UnsupportedOperationError, match="maskgrad's masked"):
         torch.jit.script(Total())

@@ -7,7 +7,6 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 import maskgrad as mg
 from tests.poison import inf, nan
@@ -39,13 +38,6 @@ def train(
         optimizer.step()
         losses.append(loss.item())
     return losses
-
-
-def test_missing_inputs_and_targets() -> None:
-    x, y = problem()
-    seen, asked = torch.rand(x.shape) < 0.8, torch.rand(y.shape) < 0.7
-    losses = train(network(), mg.masked(poison(x, seen), seen), mg.masked(poison(y, asked), asked))
-    assert losses[-1] < losses[0] / 2
 
 
 def test_missing_rows_are_as_good_as_deleted() -> None:
@@ -80,22 +72,3 @@ def test_a_step_without_data_changes_nothing() -> None:
     F.mse_loss(net(torch.randn(4, 3)), mg.masked(torch.full((4, 2), nan), nothing)).backward()
     optimizer.step()
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
-
-
-def test_batches_from_a_loader() -> None:
-    x, y = problem()
-    y[::3] = nan
-    net = network()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-    means = []
-    for _ in range(10):
-        losses = []
-        for inputs, targets in DataLoader(TensorDataset(x, y), batch_size=16):
-            optimizer.zero_grad()
-            loss = (net(inputs) - mg.from_nan(targets)).square().mean()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.detach())
-        means.append(torch.stack(losses).mean().item())
-    assert means[-1] < means[0] / 2
-    assert all(parameter.isfinite().all() for parameter in net.parameters())
