@@ -14,20 +14,10 @@ import maskgrad as mg
 from tests.ranks import run_on_ranks
 from tests.unit.gradients.test_accumulation import (
     EXACT,
-    LOSSES,
-    Words,
-    batch,
     check,
-    dense,
-    expected,
-    part_of,
 )
 
 fsdp = pytest.importorskip("torch.distributed.fsdp")
-
-SPLITS = {
-    3: [[[0, 3], [4, 5, 6, 7]], [], [[1], [2, 8]]],
-}
 
 
 def wrapped(kind: str, net: nn.Module) -> Any:
@@ -46,20 +36,6 @@ class Flat(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         return self.net(*args)
-
-
-def _of_several(rank: int, world_size: int) -> Any:
-    net, b = Words(), batch()
-    accumulator = mg.GradientAccumulator(net)
-    for rows in SPLITS[world_size][rank]:
-        some = part_of(b, rows)
-        losses = {f"{n}; {i}": LOSSES[n](net, some)["losses"] for n in PAIR for i in range(3)}
-        accumulator.backward(losses, weights={f"{n}; {i}": WEIGHTS[n] for n in PAIR for i in range(3)})
-    return accumulator.finish(), dense(net)
-
-
-PAIR = ("masked_classes", "masked_numbers")
-WEIGHTS = {"masked_classes": 0.25, "masked_numbers": -0.5}
 
 
 def _with_missing_names(rank: int, world_size: int) -> Any:
@@ -93,19 +69,6 @@ def test_a_name_that_micro_batches_of_one_rank_lack() -> None:
         for name, mean in found.items():
             torch.testing.assert_close(mean, means[name].sum(), **EXACT)
         torch.testing.assert_close(gradient, wanted, **EXACT)
-
-
-def test_several_losses_and_a_rank_that_has_none() -> None:
-    whole = {name: expected(LOSSES[name]) for name in PAIR}
-    for means, gradients in run_on_ranks(_of_several, 3):
-        assert len(means) == 6
-        for name, mean in means.items():
-            torch.testing.assert_close(mean, whole[name.split(";")[0]][0], **EXACT)
-        wanted = {
-            n: None if g is None else 3 * (0.25 * g - 0.5 * whole["masked_numbers"][1][n])
-            for n, g in whole["masked_classes"][1].items()
-        }
-        check(gradients, wanted, **EXACT)
 
 
 class Tower(nn.Module):

@@ -24,8 +24,8 @@ from tests.unit.distributed.trainings import (
     loss_of,
     made,
     never_seldom,
-    no_flags,
     state,
+    trained,
 )
 
 
@@ -54,59 +54,49 @@ def test_as_one_process_on_the_joint_batch(name: str, world_size: int) -> None:
 def _accumulating(rank: int, world_size: int) -> list[Tensor]:
     module = made(Tables)
     model = mg.distributed.prepare(module, find_unused_parameters=True)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    found = []
-    for step in range(3):
-        optimizer.zero_grad()
+
+    def loss(step: int) -> Tensor:
         with model.no_sync():
             # what only the first half uses must be exchanged with the second
             (loss_of(model(batches(step, rank), seldom=rank == 0)) / 2).backward()
-        (loss_of(model(batches(step + 10, rank))) / 2).backward()
-        optimizer.step()
-        found.append(state(module))
-    return found
+        return loss_of(model(batches(step + 10, rank))) / 2
+
+    return trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 3)
 
 
 def test_gradients_accumulated_without_exchange() -> None:
     module = made(Tables)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    expected = []
-    for step in range(3):
-        optimizer.zero_grad()
+
+    def loss(step: int) -> Tensor:
         parts = [loss_of(module(batches(step, rank), seldom=rank == 0)) for rank in (0, 1)]
         parts += [loss_of(module(batches(step + 10, rank))) for rank in (0, 1)]
-        torch.stack(parts).mean().backward()
-        optimizer.step()
-        expected.append(state(module))
+        return torch.stack(parts).mean()
+
+    expected = trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 3)
     check(run_on_ranks(_accumulating, 2), expected)
 
 
-def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module]) -> Tensor:
+def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module]) -> list[Tensor]:
     module = made(kind)
     model = mg.distributed.prepare(module)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(2 * world_size):
-        optimizer.zero_grad()
-        words = batches(step, rank)
-        if step < 2 + 2 * rank:
-            loss_of(model(words)).backward()
-        else:  # no more samples
-            model(words[:0]).sum().backward()
-        optimizer.step()
-    return state(module)
+
+    def loss(step: int) -> Tensor:
+        words = batches(step, rank)  # from a step on a rank has no more samples
+        return loss_of(model(words)) if step < 2 + 2 * rank else model(words[:0]).sum()
+
+    return trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 2 * world_size)
 
 
 @pytest.mark.parametrize("kind", [OwnAndDense, OnlyTables])
 def test_a_rank_without_more_samples_passes_an_empty_batch(kind: Callable[[], nn.Module]) -> None:
     module = made(kind)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(4):
-        optimizer.zero_grad()
+
+    def loss(step: int) -> Tensor:
         losses = [loss_of(module(batches(step, rank))) for rank in (0, 1) if step < 2 + 2 * rank]
-        (torch.stack(losses).sum() / 2).backward()
-        optimizer.step()
-    for found in run_on_ranks(_uneven, 2, kind):
-        torch.testing.assert_close(found, state(module), rtol=1e-4, atol=1e-5)
+        return torch.stack(losses).sum() / 2
+
+    expected = trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 4)
+    check(run_on_ranks(_uneven, 2, kind), expected)
 
 
 def _compiled(rank: int, world_size: int, outside: bool) -> list[Tensor]:
@@ -166,27 +156,6 @@ def _half(rank: int, world_size: int) -> list[Any]:
 
 def test_half_precision() -> None:
     assert run_on_ranks(_half, 2) == [[torch.float32, True, True]] * 2
-
-
-def _half_training(rank: int, world_size: int) -> list[Tensor]:
-    module = made(OnlyTables, torch.float16)
-    return course(module, mg.distributed.prepare(module), [rank], "SGD", no_flags)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_half_precision_as_one_process(world_size: int) -> None:
-    module = made(OnlyTables, torch.float16)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    expected = []
-    for step in range(4):
-        optimizer.zero_grad()
-        # as one batch: PyTorch cannot add two sparse gradients in half precision
-        loss_of(module(torch.cat([batches(step, rank) for rank in range(world_size)]))).backward()
-        optimizer.step()
-        expected.append(state(module))
-    assert not torch.equal(expected[0], expected[-1])
-    # each rank rounds its own gradient, one process that of the joint batch
-    check(run_on_ranks(_half_training, world_size), expected, rtol=2e-3, atol=2e-3)
 
 
 def _attached(rank: int, world_size: int) -> list[Any]:

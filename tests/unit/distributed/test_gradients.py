@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -19,7 +20,6 @@ from tests.unit.distributed.kinds_of_gradients import (
     kind_of,
     meaning_of,
 )
-from tests.unit.distributed.trainings import Tables, check, course, made, seldom_on_rank_1
 
 
 def give(param: Tensor, value: Any) -> None:
@@ -190,34 +190,6 @@ def _refused(rank: int, world_size: int, name: str) -> tuple[str, str]:
     ],
 )
 def test_all_ranks_refuse_and_nothing_is_changed(name: str, kind: str, word: str) -> None:
-    import re
-
     for found_kind, text in run_on_ranks(_refused, 2, name):
         assert found_kind == kind
         assert re.search(word, text), text
-
-
-def tables(sparse: bool) -> nn.Module:
-    module: Any = made(Tables)
-    module.table.sparse = module.seldom.sparse = sparse
-    return module  # type: ignore[no-any-return]
-
-
-def _training(rank: int, world_size: int, optimizer: str, sparse: bool, way: str) -> list[Tensor]:
-    module = tables(sparse)
-
-    def average(model: nn.Module) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            fix_the_way(patch, way)
-            mg.distributed.all_reduce_gradients(model)
-
-    return course(module, module, [rank], optimizer, seldom_on_rank_1, average=average)
-
-
-@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad", "Adam"])
-@pytest.mark.parametrize("way", ["lists", "whole"])
-def test_training_step_by_step_as_one_process_on_the_joint_batch(optimizer: str, way: str) -> None:
-    for sparse in (True, False):
-        module = tables(sparse)
-        expected = course(module, module, [0, 1], optimizer, seldom_on_rank_1)
-        check(run_on_ranks(_training, 2, optimizer, sparse, way), expected)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.ranks import run_on_ranks
+from tests.unit.distributed.trainings import check, trained
 
 NAN = float("nan")
 CLASSES = 5
@@ -158,32 +159,28 @@ def _epoch(rank: int, world_size: int) -> list[Tensor]:
     sampler = torch.utils.data.DistributedSampler(data, world_size, rank, shuffle=False)
     loader = torch.utils.data.DataLoader(data, batch_size=2, sampler=sampler)
     model = mg.distributed.prepare(module)
-    optimizer = mg.optim.Adagrad(module.parameters(), lr=0.1)
-    found = []
     counted = mg.distributed.sampler_mask(sampler).split(2)
-    for (words, labels), real in zip(loader, counted, strict=True):
-        optimizer.zero_grad()
+    parts = [(*batch, real) for batch, real in zip(loader, counted, strict=True)]
+
+    def loss(step: int) -> Tensor:
+        words, labels, real = parts[step]
         with mg.distributed.global_losses():
-            loss = F.mse_loss(model(words), mg.masked(labels, real[:, None] & ~labels.isnan()))
-        loss.backward()
-        optimizer.step()
-        found.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    return found
+            return F.mse_loss(model(words), mg.masked(labels, real[:, None] & ~labels.isnan()))
+
+    return trained(module, [mg.optim.Adagrad(module.parameters(), lr=0.1)], loss, len(parts))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_an_epoch_in_which_repeated_samples_and_missing_labels_count_for_nothing(world_size: int) -> None:
-    data, module = dataset(13), Regression()
+    module = Regression()
+    parts = [*torch.utils.data.DataLoader(dataset(13), batch_size=2 * world_size)]
+
+    def loss(step: int) -> Tensor:
+        words, labels = parts[step]
+        return F.mse_loss(module(words), mg.from_nan(labels))
+
     optimizer = mg.optim.Adagrad(module.parameters(), lr=0.1)
-    expected = []
-    for words, labels in torch.utils.data.DataLoader(data, batch_size=2 * world_size):
-        optimizer.zero_grad()
-        F.mse_loss(module(words), mg.from_nan(labels)).backward()
-        optimizer.step()
-        expected.append(torch.cat([p.detach().flatten() for p in module.parameters()]))
-    for found in run_on_ranks(_epoch, world_size):
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+    check(run_on_ranks(_epoch, world_size), trained(module, [optimizer], loss, len(parts)))
 
 
 def test_a_group_is_needed() -> None:

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import maskgrad as mg
 from maskgrad.errors import UnsupportedOperationError
 from tests.ranks import run_on_ranks
+from tests.unit.distributed.trainings import check, trained
 
 
 @dataclasses.dataclass
@@ -56,21 +57,17 @@ def loss_of(out: Any) -> Tensor:
     return out.square().sum()
 
 
-def flat(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()]).clone()
+def sgd(module: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(module.parameters(), lr=0.05)
 
 
 def _unused(rank: int, world_size: int, kind: str, layout: str, ours: bool) -> list[Tensor]:
     module = Two(kind)
     wrap: Any = mg.distributed.prepare if ours else DistributedDataParallel
     model = wrap(module, find_unused_parameters=True)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    found = []
-    for step in range(3):
-        optimizer.zero_grad()
-        loss_of(model(batch(step, rank, layout), rank == 0)).backward()
-        optimizer.step()
-        found.append(flat(module))
+    found = trained(
+        module, [sgd(module)], lambda step: loss_of(model(batch(step, rank, layout), rank == 0)), 3
+    )
     assert module.third.weight.grad is None
     return found
 
@@ -88,17 +85,11 @@ def _unused(rank: int, world_size: int, kind: str, layout: str, ours: bool) -> l
 )
 def test_unused_parameters(kind: str, layout: str, ours: bool) -> None:
     module = Two(kind)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    expected = []
-    for step in range(3):
-        optimizer.zero_grad()
-        losses = [loss_of(module(batch(step, rank, layout), rank == 0)) for rank in (0, 1)]
-        torch.stack(losses).mean().backward()
-        optimizer.step()
-        expected.append(flat(module))
-    for found in run_on_ranks(_unused, 2, kind, layout, ours):
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, wanted)
+
+    def loss(step: int) -> Tensor:
+        return torch.stack([loss_of(module(batch(step, rank, layout), rank == 0)) for rank in (0, 1)]).mean()
+
+    check(run_on_ranks(_unused, 2, kind, layout, ours), trained(module, [sgd(module)], loss, 3))
 
 
 def encoder() -> nn.Module:
@@ -112,33 +103,24 @@ def encoder() -> nn.Module:
 def _jagged(rank: int, world_size: int, ours: bool) -> list[Tensor]:
     module = encoder()
     model: Any = (mg.distributed.prepare if ours else DistributedDataParallel)(module)
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    found = []
-    for step in range(2):
-        optimizer.zero_grad()
+
+    def loss(step: int) -> Tensor:
         losses = model(batch(step, rank, "jagged")).square()
         with mg.distributed.global_losses():
-            nn.functional.l1_loss(losses, torch.zeros_like(losses)).backward()
-        optimizer.step()
-        found.append(flat(module))
-    return found
+            return nn.functional.l1_loss(losses, torch.zeros_like(losses))
+
+    return trained(module, [sgd(module)], loss, 2)
 
 
 @pytest.mark.parametrize("ours", [True, False])
 def test_jagged_batches_with_other_numbers_of_tokens(ours: bool) -> None:
     """The mean over the tokens of all ranks, one of which has none in the second step."""
     module = encoder()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05)
-    expected = []
-    for step in range(2):
-        optimizer.zero_grad()
-        losses = [module(batch(step, rank)).square() for rank in (0, 1)]
-        torch.cat([one.compressed() for one in losses]).mean().backward()
-        optimizer.step()
-        expected.append(flat(module))
-    for found in run_on_ranks(_jagged, 2, ours):
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+
+    def loss(step: int) -> Tensor:
+        return torch.cat([module(batch(step, rank)).square().compressed() for rank in (0, 1)]).mean()
+
+    check(run_on_ranks(_jagged, 2, ours), trained(module, [sgd(module)], loss, 2))
 
 
 def _masked_buffer(rank: int, world_size: int, ours: bool, kind: type[nn.Module]) -> str:

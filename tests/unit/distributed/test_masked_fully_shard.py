@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.ranks import run_on_ranks
+from tests.unit.distributed.trainings import check, state, trained
 
 fsdp = pytest.importorskip("torch.distributed.fsdp")
 pytestmark = pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this PyTorch has no fully_shard")
@@ -81,20 +82,6 @@ def words(step: int, rank: int, layout: str) -> mg.MaskedTensor:
     return mg.masked(torch.where(mask, numbers, 2**40), mask)
 
 
-def step_of(model: Any, module: Any, batches: list[mg.MaskedTensor], optimizers: list[Any]) -> Tensor:
-    for optimizer in optimizers:
-        optimizer.zero_grad()
-    loss = torch.stack([model(batch).square().sum() for batch in batches]).mean()
-    loss.backward()
-    if model is not module:  # once more changes nothing, and leaves sharded layers alone
-        mg.distributed.all_reduce_gradients(module)
-        assert module.table.weight.grad.is_sparse
-    for optimizer in optimizers:
-        optimizer.step()
-    full = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in module.parameters()]
-    return torch.cat([p.detach().flatten() for p in full]).clone()
-
-
 def optimizers_of(module: Net) -> list[Any]:
     dense = [p for name, p in module.named_parameters() if not name.startswith("table")]
     return [torch.optim.SGD(dense, lr=0.1), mg.optim.Adagrad([module.table.weight], lr=0.1)]
@@ -107,10 +94,17 @@ def _training(rank: int, world_size: int, kind: str, layout: str, whole: bool) -
     if whole:
         fsdp.fully_shard(module, ignored_params={module.table.weight})
     model = mg.distributed.prepare(module)
-    optimizers = optimizers_of(module)
+
+    def loss(step: int) -> Tensor:
+        return model(words(step, rank, layout)).square().sum()
+
+    def again() -> None:  # which changes nothing, and leaves sharded layers alone
+        mg.distributed.all_reduce_gradients(module)
+        assert module.table.weight.grad.is_sparse
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
-        return [step_of(model, module, [words(step, rank, layout)], optimizers) for step in range(3)]
+        return trained(module, optimizers_of(module), loss, 3, again)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +121,14 @@ def _training(rank: int, world_size: int, kind: str, layout: str, whole: bool) -
 )
 def test_as_one_process(kind: str, layout: str, whole: bool) -> None:
     module = Net(kind)
-    before = torch.cat([p.detach().flatten() for p in module.parameters()])
-    optimizers = optimizers_of(module)
-    batches = [[words(step, rank, layout) for rank in (0, 1)] for step in range(3)]
-    expected = [step_of(module, module, batch, optimizers) for batch in batches]
+    before = state(module)
+
+    def loss(step: int) -> Tensor:
+        return torch.stack([module(words(step, rank, layout)).square().sum() for rank in (0, 1)]).mean()
+
+    expected = trained(module, optimizers_of(module), loss, 3)
     assert (expected[0] - before)[36:].abs().max() > 1e-3  # the layers that stood still
-    for found in run_on_ranks(_training, 2, kind, layout, whole):
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
+    check(run_on_ranks(_training, 2, kind, layout, whole), expected)
 
 
 def sample(step: int, rank: int) -> mg.MaskedTensor:

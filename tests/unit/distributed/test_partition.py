@@ -48,6 +48,7 @@ def test_what_gradients_are_known_to_be() -> None:
     assert set(found.dense) == DENSE
     assert set(found.exchanged) == EXCHANGED
     assert set(found.local) == {"local.weight"}
+    assert "parameter 'table.weight' of shape (4, 2) and torch.float32" in found.described()
 
 
 def test_what_is_named_is_exchanged() -> None:
@@ -57,17 +58,6 @@ def test_what_is_named_is_exchanged() -> None:
     assert set(partition(net, "head").exchanged) == EXCHANGED | {
         name for name in DENSE if name.startswith("head")
     }
-
-
-def test_what_a_module_says_is_its_own() -> None:
-    net: Any = model()
-    net.own._ddp_params_and_buffers_to_ignore = ["layer.weight"]
-    assert set(partition(net).local) == {"local.weight", "own.layer.weight"}
-
-
-def test_all_ranks_describe_the_same_in_the_same_words() -> None:
-    assert partition(model()).described() == partition(model()).described()
-    assert "parameter 'table.weight' of shape (4, 2) and torch.float32" in partition(model()).described()
 
 
 @pytest.mark.parametrize("named", [["hea"], ["own.layer.bia"], [nn.Linear(1, 1)], [3]])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -132,7 +132,30 @@ def made(kind: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> n
 
 
 def state(module: nn.Module) -> Tensor:
-    return torch.cat([p.detach().float().flatten() for p in module.parameters()]).clone()
+    """All parameters, those of sharded layers as a whole."""
+    whole = [p.full_tensor() if hasattr(p, "full_tensor") else p for p in module.parameters()]
+    return torch.cat([p.detach().float().flatten() for p in whole]).clone()
+
+
+def trained(
+    module: nn.Module,
+    optimizers: Sequence[Any],
+    loss: Callable[[int], Tensor],
+    steps: int,
+    exchange: Callable[[], Any] | None = None,
+) -> list[Tensor]:
+    """Parameters after each step down the loss of that step."""
+    found = []
+    for step in range(steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss(step).backward()
+        if exchange is not None:
+            exchange()
+        for optimizer in optimizers:
+            optimizer.step()
+        found.append(state(module))
+    return found
 
 
 Flags = Callable[[int, int], dict[str, Any]]
@@ -155,26 +178,16 @@ def multiply_on_rank_0(step: int, rank: int) -> dict[str, Any]:
 
 
 def course(
-    module: nn.Module,
-    model: Any,
-    ranks: list[int],
-    optimizer: str,
-    flags: Flags,
-    steps: int = 4,
-    average: Callable[[nn.Module], Any] | None = None,
+    module: nn.Module, model: Any, ranks: list[int], optimizer: str, flags: Flags, steps: int = 4
 ) -> list[Tensor]:
-    """Parameters after each step on the batches of ``ranks`` together; ``average`` exchanges gradients."""
-    chosen = getattr(mg.optim, optimizer)(module.parameters(), lr=0.1)
-    found = []
-    for step in range(steps):
-        chosen.zero_grad()
-        losses = [loss_of(model(batches(step, rank), **flags(step, rank))) for rank in ranks]
-        torch.stack(losses).mean().backward()
-        if average is not None:
-            average(module)
-        chosen.step()
-        found.append(state(module))
-    return found
+    """A training on the batches of ``ranks`` together."""
+
+    def loss(step: int) -> Tensor:
+        return torch.stack(
+            [loss_of(model(batches(step, rank), **flags(step, rank))) for rank in ranks]
+        ).mean()
+
+    return trained(module, [getattr(mg.optim, optimizer)(module.parameters(), lr=0.1)], loss, steps)
 
 
 SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
