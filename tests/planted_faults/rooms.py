@@ -44,7 +44,10 @@ _ELSEWHERE = {
 _LAWS = {
     "semantics/stored/": "tests/laws/storage/test_conformance.py tests/laws/storage/test_special_values.py",
     "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/storage/test_jagged_deletion.py",
-    "semantics/": "tests/laws/test_deletion.py tests/laws/test_deletion_along.py tests/laws/test_identity.py",
+    "semantics/": (
+        "tests/laws/test_deletion.py tests/laws/test_deletion_along.py tests/laws/test_identity.py "
+        "tests/laws/test_non_interference.py"
+    ),
     "kernels/": "tests/unit/kernels/test_registry.py tests/laws/test_deletion.py",
     "patterns/": "tests/laws/storage/test_conformance.py",
 }

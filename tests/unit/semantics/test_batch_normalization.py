@@ -14,6 +14,16 @@ from torch import Tensor
 
 import maskgrad as mg
 
+NATIVE: dict[str, Callable[..., Any]] = {
+    "native_batch_norm": torch.native_batch_norm,
+    "_native_batch_norm_legit": torch._native_batch_norm_legit,
+    "aten._native_batch_norm_legit": torch.ops.aten._native_batch_norm_legit,
+    "aten._batch_norm_with_update": lambda x, w, b, m, v, _, momentum, eps: (
+        torch.ops.aten._batch_norm_with_update(x, w, b, m, v, momentum, eps)
+    ),
+}
+
+
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 
 nan, inf = float("nan"), float("inf")
@@ -80,29 +90,6 @@ def test_a_channel_is_standardized_without_its_unspecified_entries(
     torch.testing.assert_close(module.running_var, running[1])
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_evaluation_is_elementwise(shape: tuple[int, ...]) -> None:
-    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
-    for kind in (BATCH, INSTANCE):
-        if len(shape) not in kind:
-            continue
-        module = module_for(kind, shape, track_running_stats=True)
-        module.running_mean.normal_()
-        module.running_var.uniform_(0.5, 2.0)
-        module.eval()
-        before = copy.deepcopy(module.state_dict())
-        dirty = torch.where(mask, x, nan).requires_grad_()
-        result = module(mg.masked(dirty, mask))
-        assert result.mask.equal(mask)
-        torch.testing.assert_close(result.filled(0.0), torch.where(mask, module(x), 0))
-        result.sum().backward()
-        assert dirty.grad is not None
-        assert dirty.grad.isfinite().all()
-        assert not dirty.grad[~mask].count_nonzero()
-        for name, value in before.items():
-            torch.testing.assert_close(module.state_dict()[name], value, rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("momentum", [0.3, None])
 def test_running_statistics_follow_several_batches(momentum: float | None) -> None:
     module, reference = nn.BatchNorm1d(1, momentum=momentum), nn.BatchNorm1d(1, momentum=momentum)
@@ -162,16 +149,6 @@ def test_instance_norm(shape: tuple[int, ...]) -> None:
     assert not dirty.grad[~mask].count_nonzero()
 
 
-def test_instance_norm_tracks_as_torch_does_on_complete_data() -> None:
-    x = torch.randn(3, 2, 5)
-    module, reference = (nn.InstanceNorm1d(2, track_running_stats=True) for _ in range(2))
-    result = module(mg.masked(x, torch.ones(3, 2, 5, dtype=torch.bool)))
-    torch.testing.assert_close(result.filled(0.0), reference(x))
-    torch.testing.assert_close(module.running_mean, reference.running_mean)
-    torch.testing.assert_close(module.running_var, reference.running_var)
-    assert nn.InstanceNorm1d(2)(mg.masked(x[0], torch.tensor(True))).shape == (2, 5)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_masked_parameters_and_statistics(training: bool) -> None:
     x = torch.randn(6, 3)
@@ -188,109 +165,6 @@ def test_masked_parameters_and_statistics(training: bool) -> None:
     assert mean.mask.equal(known)
     torch.testing.assert_close(mean.get_data()[known], statistics[0][known])
     assert mean.get_data()[1] == 0
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_are_computed_in_float32(dtype: torch.dtype) -> None:
-    x, mask = (50 + torch.randn(9, 4)).to(dtype), mask_for((9, 4))
-    module = nn.BatchNorm1d(4)
-    result = module(mg.masked(x, mask))
-    assert result.dtype == dtype
-    precise = nn.BatchNorm1d(4)
-    right = precise(mg.masked(x.float(), mask))
-    torch.testing.assert_close(result.filled(0.0), right.filled(0.0).to(dtype))
-    assert module.running_mean.dtype == torch.float32
-    torch.testing.assert_close(module.running_mean, precise.running_mean)
-    native = torch.native_batch_norm(mg.masked(x, mask), None, None, None, None, True, 0.1, 1e-5)
-    plain = torch.native_batch_norm(x, None, None, None, None, True, 0.1, 1e-5)
-    assert [part.dtype for part in native] == [part.dtype for part in plain]
-
-
-NATIVE: dict[str, Callable[..., Any]] = {
-    "native_batch_norm": torch.native_batch_norm,
-    "_native_batch_norm_legit": torch._native_batch_norm_legit,
-    "aten._native_batch_norm_legit": torch.ops.aten._native_batch_norm_legit,
-    "aten._batch_norm_with_update": lambda x, w, b, m, v, _, momentum, eps: (
-        torch.ops.aten._batch_norm_with_update(x, w, b, m, v, momentum, eps)
-    ),
-}
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_native_spellings(name: str) -> None:
-    x, mask = torch.randn(6, 4), mask_for((6, 4))
-    w, b, mean, variance = torch.randn(4), torch.randn(4), torch.zeros(4), torch.ones(4)
-    results = NATIVE[name](mg.masked(torch.where(mask, x, nan), mask), w, b, mean, variance, True, 0.1, 1e-5)
-    again = torch.zeros(4), torch.ones(4)
-    right = torch.batch_norm(mg.masked(x, mask), w, b, *again, True, 0.1, 1e-5, False)
-    torch.testing.assert_close(results[0].filled(0.0), right.filled(0.0))
-    torch.testing.assert_close(mean, again[0])
-    present = mask.any(0)
-    for part, exact in (
-        (results[1], lambda v: v.mean()),
-        (results[2], lambda v: (v.var(correction=0) + 1e-5).rsqrt()),
-    ):
-        assert part.mask.equal(present)
-        for channel in (0, 2, 3):
-            torch.testing.assert_close(part.filled(0.0)[channel], exact(x[:, channel][mask[:, channel]]))
-    assert len(results) == (4 if "update" in name else 3)
-
-
-@pytest.mark.parametrize(
-    ("call", "error", "text"),
-    [
-        (lambda x: nn.BatchNorm1d(4)(x[:1]), ValueError, "more than 1 value per channel"),
-        (lambda x: F.instance_norm(x[:, :, :1]), ValueError, "more than 1 spatial element"),
-        (
-            lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3)),
-            RuntimeError,
-            "running_mean should contain",
-        ),
-        (
-            lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3), training=True),
-            RuntimeError,
-            "running_mean should",
-        ),
-        (
-            lambda x: F.batch_norm(x, None, None, torch.ones(3), training=True),
-            RuntimeError,
-            "weight should contain",
-        ),
-        (lambda x: F.batch_norm(x, None, None), RuntimeError, "must be defined in evaluation mode"),
-        (lambda x: F.instance_norm(x, use_input_stats=False), RuntimeError, "Expected running_mean"),
-        (nn.BatchNorm1d(3), RuntimeError, "running_mean should contain"),
-    ],
-)
-def test_torchs_errors(call: Callable[..., Any], error: type[Exception], text: str) -> None:
-    shape = (2, 4) if "1 value" in text else (2, 4, 1)
-    for x in (torch.ones(shape), mg.masked(torch.ones(shape), torch.ones(shape, dtype=torch.bool))):
-        with pytest.raises(error, match=text):
-            call(x)
-
-
-def test_second_derivatives() -> None:
-    mask = mask_for((6, 4))
-    w = torch.randn(4, dtype=torch.float64, requires_grad=True)
-    x = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
-
-    def composed(x: Tensor, w: Tensor) -> Tensor:
-        return F.batch_norm(mg.masked(x, mask), None, None, w, None, True, 0.1, 0.1).filled(0.0)
-
-    assert torch.autograd.gradcheck(composed, (x, w))
-    assert torch.autograd.gradgradcheck(composed, (x, w))
-
-
-@pytest.mark.parametrize("kind", [BATCH, INSTANCE])
-def test_one_graph(kind: dict[int, Any]) -> None:
-    shape = (3, 4, 5)
-    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
-    module, reference = (module_for(kind, shape, track_running_stats=True) for _ in range(2))
-    compiled = torch.compile(
-        lambda x, mask: module(mg.masked(x, mask)).filled(0.0), fullgraph=True, backend="aot_eager"
-    )
-    torch.testing.assert_close(compiled(x, mask), reference(mg.masked(x, mask)).filled(0.0))
-    torch.testing.assert_close(module.running_mean, reference.running_mean)
-    torch.testing.assert_close(module.running_var, reference.running_var)
 
 
 def test_a_batch_of_nothing_changes_nothing() -> None:
@@ -316,3 +190,23 @@ def test_the_running_variance_is_exact_in_float64(momentum: float | None) -> Non
     module(mg.masked(torch.where(mask, values, nan), mask))
     wanted = torch.stack([values[mask[:, channel], channel].var() for channel in range(3)])
     torch.testing.assert_close(module.running_var, wanted, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NATIVE)
+def test_native_spellings(name: str) -> None:
+    x, mask = torch.randn(6, 4), mask_for((6, 4))
+    w, b, mean, variance = torch.randn(4), torch.randn(4), torch.zeros(4), torch.ones(4)
+    results = NATIVE[name](mg.masked(torch.where(mask, x, nan), mask), w, b, mean, variance, True, 0.1, 1e-5)
+    again = torch.zeros(4), torch.ones(4)
+    right = torch.batch_norm(mg.masked(x, mask), w, b, *again, True, 0.1, 1e-5, False)
+    torch.testing.assert_close(results[0].filled(0.0), right.filled(0.0))
+    torch.testing.assert_close(mean, again[0])
+    present = mask.any(0)
+    for part, exact in (
+        (results[1], lambda v: v.mean()),
+        (results[2], lambda v: (v.var(correction=0) + 1e-5).rsqrt()),
+    ):
+        assert part.mask.equal(present)
+        for channel in (0, 2, 3):
+            torch.testing.assert_close(part.filled(0.0)[channel], exact(x[:, channel][mask[:, channel]]))
+    assert len(results) == (4 if "update" in name else 3)

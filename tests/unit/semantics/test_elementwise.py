@@ -26,24 +26,6 @@ def test_the_pattern_is_the_intersection() -> None:
         assert_entries(result, [known, None, None, None])
 
 
-def test_patterns_broadcast() -> None:
-    column, row = poisoned([[1.0], [None]]), poisoned([10.0, None])
-    assert_entries(column + row, [[11.0, None], [None, None]])
-    assert_entries(column * torch.tensor([2.0, 3.0]), [[2.0, 3.0], [None, None]])
-    assert_entries(poisoned(None) + torch.ones(2), [None, None])
-
-
-def test_three_operands() -> None:
-    a, b, c = poisoned([1.0, None, 1.0]), poisoned([2.0, 2.0, None]), torch.tensor([3.0, 3.0, nan])
-    assert_entries(torch.addcmul(a, b, c, value=2), [13.0, None, None])
-    assert_entries(torch.lerp(a, b, 0.5), [1.5, None, None])
-    assert_entries(torch.clamp(c, a, b), [2.0, None, None])
-
-
-def test_a_real_nan_surfaces() -> None:
-    assert_entries(poisoned([nan, None, -1.0]).sqrt(), [nan, None, nan])
-
-
 @pytest.mark.parametrize("partner", [0.0, inf, nan, 1e300])
 def test_a_plain_partner_of_nothing_takes_no_part(partner: float) -> None:
     x, w = poisoned([2.0, None], requires_grad=True), leaf(3.0, partner)
@@ -52,72 +34,11 @@ def test_a_plain_partner_of_nothing_takes_no_part(partner: float) -> None:
         assert_entries(gradient(result, w), [dw, 0.0])
 
 
-def test_a_number_partner() -> None:
-    x = poisoned([2.0, None], requires_grad=True)
-    assert_entries(gradient(1 / x, x), [-0.25, 0.0])
-    assert_entries(gradient(x**0.5, x), [0.5 / 2**0.5, 0.0])
-
-
 @pytest.mark.parametrize("scale", [2.0, inf])
 def test_a_scalar_tensor_partner_keeps_type_promotion(scale: float) -> None:
     x, s = poisoned([2.0, None], torch.float32, requires_grad=True), torch.tensor(scale, dtype=torch.float64)
     assert (x * s).dtype == torch.float32
     assert gradient(x * s, x).tolist() == [scale, 0.0]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "dtype"),
-    [
-        (torch.int32, torch.float16, torch.float16),
-        (torch.bool, torch.int64, torch.int64),
-        (torch.float32, torch.complex64, torch.complex64),
-    ],
-)
-def test_dtypes_promote_as_usual(first: torch.dtype, second: torch.dtype, dtype: torch.dtype) -> None:
-    a = poisoned([True, None] if first == torch.bool else [1, None], first)
-    assert (a * torch.ones(2, dtype=second)).dtype == (a * poisoned([1, 1], second)).dtype == dtype
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves_stay_halves(dtype: torch.dtype) -> None:
-    assert_entries(poisoned([4.0, None], dtype).sqrt(), [2.0, None], dtype=dtype)
-
-
-def test_comparisons_give_masked_booleans() -> None:
-    x = poisoned([1.0, None, 3.0])
-    assert_entries(x > 2, [False, None, True], dtype=torch.bool)
-    assert_entries(x == poisoned([1.0, None, None]), [True, None, None])
-    assert_entries(torch.isnan(poisoned([nan, None])), [True, None])
-    assert_entries((x > 2).logical_not() | (x == 3), [True, None, True])
-
-
-def test_several_results() -> None:
-    mantissa, exponent = torch.frexp(poisoned([8.0, None]))
-    assert_entries(mantissa, [0.5, None])
-    assert_entries(exponent, [4, None])
-
-
-def test_prelu_lays_the_weight_along_the_channels() -> None:
-    x, w = poisoned([[-1.0, -1.0], [None, -3.0]], requires_grad=True), leaf(0.5, nan)
-    weight = mg.masked(w, on(1, 0))
-    assert_entries(F.prelu(x, weight), [[-0.5, None], [None, None]])
-    assert gradient(F.prelu(x, weight), x).tolist() == [[0.5, 0.0], [0.0, 0.0]]
-    assert gradient(F.prelu(x, weight), w).tolist() == [-1.0, 0.0]
-    assert_entries(F.prelu(x, leaf(0.1)), [[-0.1, -0.1], [None, -0.3]])
-
-
-SMOOTH = "abs exp log sqrt rsqrt reciprocal sin tan atanh acos asin erfinv lgamma digamma logit sigmoid softplus gelu"
-
-
-@pytest.mark.parametrize("name", SMOOTH.split())
-def test_first_and_second_derivatives_are_those_of_the_specified_entry(name: str) -> None:
-    function = getattr(torch, name, None) or getattr(F, name)
-    data, alone = leaf(0.5, nan, inf, -1e38), leaf(0.5)
-    result = function(mg.masked(data, on(1, 0, 0, 0)))
-    (first,) = torch.autograd.grad(result.filled(0.0).sum(), data, create_graph=True)
-    (wanted,) = torch.autograd.grad(function(alone).sum(), alone, create_graph=True)
-    assert_entries(first, [wanted.item(), 0.0, 0.0, 0.0])
-    assert_entries(gradient(first, data), [gradient(wanted, alone).item(), 0.0, 0.0, 0.0])
 
 
 def test_every_filler_is_harmless() -> None:

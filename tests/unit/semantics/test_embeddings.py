@@ -14,7 +14,6 @@ from tests.poison import assert_entries, gradient, inf, nan, on
 
 INDICES = torch.tensor([[2, -7, 2], [10**9, 10**9, 0], [-1, -1, -1]])
 KNOWN = on([1, 0, 1], [0, 0, 1], [0, 0, 0])
-BAGS = [[2, 2], [0], []]
 
 
 def table(requires_grad: bool = True) -> Tensor:
@@ -37,16 +36,6 @@ def test_rows_are_read_where_the_index_is_known() -> None:
         F.embedding(mg.masked(torch.tensor([1, 4]), on(0, 1)), weight)
 
 
-def test_a_masked_table() -> None:
-    weight = mg.masked(
-        torch.where(on([1, 0], [0, 0], [0, 1], [1, 1]), table(False), nan), on([1, 0], [0, 0], [0, 1], [1, 1])
-    )
-    result = F.embedding(torch.tensor([0, 2, 1]), weight)
-    assert_entries(result, [[table()[0, 0].item(), None], [None, table()[2, 1].item()], [None, None]])
-    both = F.embedding(mg.masked(torch.tensor([0, 9]), on(1, 0)), weight)
-    assert_entries(both, [[table()[0, 0].item(), None], [None, None]])
-
-
 @pytest.mark.parametrize("module", [nn.Embedding, nn.EmbeddingBag])
 def test_a_sparse_gradient_lists_only_what_was_read(module: Any) -> None:
     layer = module(4, 2, sparse=True, dtype=torch.float64)
@@ -62,25 +51,6 @@ def test_a_sparse_gradient_lists_only_what_was_read(module: Any) -> None:
     layer.weight.grad = None
     layer(mg.masked(INDICES, on([0] * 3, [0] * 3, [0] * 3))).sum().backward()
     assert layer.weight.grad._nnz() == 0
-
-
-def test_frequencies_count_known_indices() -> None:
-    known = mg.masked(torch.tensor([0, 0, 3, 0, 0]), on(1, 0, 1, 0, 1))
-    left, weight, alone = torch.tensor([0, 3, 0]), table(), table()
-    found = gradient(F.embedding(known, weight, scale_grad_by_freq=True), weight)
-    assert found[:, 0].tolist() == [1.0, 0.0, 0.0, 1.0]
-    bags = F.embedding_bag(known, weight, torch.tensor([0, 2]), mode="sum", scale_grad_by_freq=True)
-    expected = F.embedding_bag(left, alone, torch.tensor([0, 1]), mode="sum", scale_grad_by_freq=True)
-    assert_entries(bags, expected.tolist())
-    assert torch.equal(gradient(bags, weight), gradient(expected, alone))
-
-
-def test_padding_gets_no_gradient() -> None:
-    layer = nn.Embedding(4, 2, padding_idx=2)
-    result = layer(indices())
-    assert result.mask[..., 0].tolist() == KNOWN.tolist()
-    result.sum().backward()
-    assert layer.weight.grad.tolist() == [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("known", [on(1, 0, 1), on(0, 0, 0)])
@@ -104,61 +74,12 @@ def test_the_norm_of_a_masked_row_is_that_of_its_entries() -> None:
     assert_entries(weight, [[1.0, None], [0.6, 0.8], [0.3, None]], tol=1e-5)
 
 
-def pooled(mode: str, rows: list[int], weights: list[float] | None = None) -> list[Any]:
-    if not rows:
-        return [None, None]
-    entries = table(False)[rows]
-    if weights is not None:
-        entries = entries * torch.tensor(weights).double()[:, None]
-    return {"sum": entries.sum(0), "mean": entries.mean(0), "max": entries.amax(0)}[mode].tolist()
-
-
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
-@pytest.mark.parametrize("masked_table", [False, True])
-@pytest.mark.parametrize("eager", [True, False])
-def test_bags(mode: str, masked_table: bool, eager: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not eager:  # as under compilation, where shapes must not depend on the mask
-        monkeypatch.setattr("maskgrad.semantics.embeddings.can_read", lambda _: False)
-    weight = table()
-    wrapped = mg.masked(weight, torch.ones(4, 2).bool()) if masked_table else weight
-    expected = [pooled(mode, bag) for bag in BAGS]
-    result = F.embedding_bag(indices(), wrapped, mode=mode)
-    assert_entries(result, expected)
-    offsets = torch.tensor([0, 3, 6])
-    assert_entries(F.embedding_bag(indices().reshape(-1), wrapped, offsets, mode=mode), expected)
-    ends = torch.tensor([0, 3, 6, 9])
-    layer = nn.EmbeddingBag(4, 2, mode=mode, include_last_offset=True, _weight=weight.detach())
-    assert_entries(layer(indices().reshape(-1), ends), expected)
-    alone = table()
-    (
-        torch.stack([alone[2], alone[2]]).amax(0) if mode == "max" else alone[2] * (2 if mode == "sum" else 1)
-    ).sum().backward()
-    alone.grad[0] += 1
-    torch.testing.assert_close(gradient(result, weight), alone.grad)
-
-
 def test_a_bag_of_padding_is_zero_and_one_of_nothing_unspecified() -> None:
     bags = mg.masked(torch.tensor([[1, 1], [1, 1], [1, 3]]), on([1, 1], [0, 0], [1, 1]))
     for weight in (table(), mg.masked(table(), torch.ones(4, 2).bool())):
         for mode in ("sum", "mean", "max"):
             result = F.embedding_bag(bags, weight, mode=mode, padding_idx=1)
             assert_entries(result, [[0.0, 0.0], [None, None], table()[3].tolist()])
-
-
-def test_weights_of_samples() -> None:
-    weight, factors = (
-        table(),
-        mg.masked(
-            torch.tensor([[2.0, inf, nan], [1.0, 1.0, 3.0], [nan] * 3]).double().requires_grad_(),
-            on([1, 1, 0], [1, 1, 1], [0, 0, 0]),
-        ),
-    )
-    result = F.embedding_bag(indices(), weight, mode="sum", per_sample_weights=factors)
-    assert_entries(result, [pooled("sum", [2], [2.0]), pooled("sum", [0], [3.0]), [None, None]])
-    grad = gradient(result, factors)
-    expected = torch.zeros(3, 3).double()
-    expected[0, 0], expected[1, 2] = weight[2].sum(), weight[0].sum()
-    torch.testing.assert_close(grad, expected.detach())
 
 
 def test_holes_in_the_table_and_in_the_bag() -> None:
@@ -184,19 +105,6 @@ def test_holes_in_the_table_and_in_the_bag() -> None:
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_halves(dtype: torch.dtype) -> None:
-    weight = torch.full((4, 2), 0.1, dtype=dtype)
-    many = mg.masked(torch.zeros(1, 4096, dtype=torch.long), torch.ones(1, 4096).bool())
-    assert_entries(
-        F.embedding_bag(many, mg.masked(weight), mode="sum"),
-        [[weight[0, 0].item() * 4096] * 2],
-        dtype=dtype,
-        tol=1e-2,
-    )
-    assert_entries(F.embedding(indices(), weight)[0, 0], [weight[0, 0].item()] * 2, dtype=dtype)
-
-
 def test_mistakes() -> None:
     weight = table()
     offsets = mg.masked(torch.tensor([0, 3]))
@@ -220,38 +128,6 @@ def test_mistakes() -> None:
         F.embedding_bag(weight, indices())
 
 
-def test_the_function_behind_the_function() -> None:
-    weight = table()
-    usual = F.embedding(indices(), weight, padding_idx=2)
-    result = torch.embedding(weight, indices(), 2)
-    assert_entries(result, usual.tolist())
-    assert torch.equal(gradient(result, weight), gradient(usual, weight))
-
-
-def test_one_hot() -> None:
-    assert_entries(
-        F.one_hot(mg.masked(torch.tensor([1, -5, 0]), on(1, 0, 1))), [[0, 1], [None, None], [1, 0]]
-    )
-    assert F.one_hot(indices(), 7).shape == (3, 3, 7)
-    assert F.one_hot(indices(), num_classes=7).mask[..., 3].tolist() == KNOWN.tolist()
-
-
-def test_compiled() -> None:
-    weight, known = table(False), KNOWN
-
-    def look_up(weight: Tensor, index: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        masked = mg.masked(index, known)
-        return F.embedding(masked, weight, max_norm=1.0).filled(0.0), F.embedding_bag(masked, weight).filled(
-            0.0
-        )
-
-    compiled = torch.compile(look_up, fullgraph=True, backend="aot_eager")
-    for found, expected in zip(
-        compiled(weight.clone(), INDICES, known), look_up(weight.clone(), INDICES, known), strict=True
-    ):
-        torch.testing.assert_close(found, expected)
-
-
 @pytest.mark.parametrize("options", [{"sparse": True}, {"scale_grad_by_freq": True}, {}])
 def test_derivatives_of_torch_func_and_forward_mode(options: dict[str, bool]) -> None:
     ids = mg.masked(torch.tensor([[1, 2, 99], [3, 4, 0]]), torch.tensor([[1, 1, 0], [1, 1, 0]]) > 0)
@@ -268,3 +144,11 @@ def test_derivatives_of_torch_func_and_forward_mode(options: dict[str, bool]) ->
         assert found.coalesce().indices().tolist() == [rows.tolist()]
     _, tangent = torch.func.jvp(total, (table,), (direction,))
     torch.testing.assert_close(tangent, (expected * direction).sum())
+
+
+def test_the_function_behind_the_function() -> None:
+    weight = table()
+    usual = F.embedding(indices(), weight, padding_idx=2)
+    result = torch.embedding(weight, indices(), 2)
+    assert_entries(result, usual.tolist())
+    assert torch.equal(gradient(result, weight), gradient(usual, weight))

@@ -4,52 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, gradient, leaf, nan, on, poisoned
 
 X = [[1.0, None, 3.0], [None, 5.0, 6.0]]
-
-
-@pytest.mark.parametrize(
-    ("index", "expected"),
-    [
-        (0, X[0]),
-        (-1, X[1]),
-        ((0, 1), None),
-        ((1, 2), 6.0),
-        (slice(1, None), [X[1]]),
-        ((slice(None), 1), [None, 5.0]),
-        ((..., slice(None, None, 2)), [[1.0, 3.0], [None, 6.0]]),
-        (None, [X]),
-        ((None, ..., None, 0), [[[1.0], [None]]]),
-        (..., X),
-        ([1, 0], [X[1], X[0]]),
-        (torch.tensor([1, 1]), [X[1], X[1]]),
-        (np.array([1, 0]), [X[1], X[0]]),
-        (([0, 1], [2, 1]), [3.0, 5.0]),
-        ((torch.tensor([[0], [1]]), torch.tensor([0, 2])), [[1.0, 3.0], [None, 6.0]]),
-        (on(0, 1), [X[1]]),
-        ([True, False], [X[0]]),
-        (on([1, 1, 0], [0, 0, 1]), [1.0, None, 6.0]),
-        ((slice(None), on(0, 1, 1)), [[None, 3.0], [5.0, 6.0]]),
-        (torch.tensor(1), X[1]),
-    ],
-)
-def test_reading(index: Any, expected: Any) -> None:
-    x = poisoned(X, requires_grad=True)
-    assert_entries(x[index], expected)
-    places = torch.arange(6).reshape(2, 3)[index].reshape(-1)
-    reads = torch.bincount(places, minlength=6).reshape(2, 3).double()
-    assert torch.equal(gradient(x[index], x), reads * x.mask)
-
-
-def test_a_position_out_of_range_is_torchs_error() -> None:
-    with pytest.raises(IndexError, match="out of bounds"):
-        poisoned(X)[2]
 
 
 @pytest.mark.parametrize(
@@ -123,12 +84,6 @@ def test_writing(index: Any, value: Any, expected: Any) -> None:
     assert_entries(other, X)
 
 
-def test_writing_converts_to_the_dtype_of_the_target() -> None:
-    x = poisoned([1, None, 3], torch.int32)
-    x[:2] = poisoned([7.9, None])
-    assert_entries(x, [7, None, 3], dtype=torch.int32)
-
-
 def test_writing_into_an_expanded_mask() -> None:
     x = mg.masked(torch.zeros(2, 2), on([1, 0]))
     x[0, 0] = 1.0  # changes no mask
@@ -177,21 +132,6 @@ def test_gradients_stop_where_entries_were_overwritten() -> None:
 def test_a_plain_tensor_cannot_be_written_with_unspecified_entries() -> None:
     with pytest.raises(mg.UnsupportedOperationError, match=r"torch.Tensor.__setitem__"):
         torch.zeros(3)[0] = poisoned(None)
-
-
-def test_index_select() -> None:
-    x = poisoned(X, requires_grad=True)
-    assert_entries(x.index_select(1, torch.tensor([2, 0, 2])), [[3.0, 1.0, 3.0], [6.0, None, 6.0]])
-    assert gradient(x.index_select(1, torch.tensor([2, 0, 2])), x).tolist() == [
-        [1.0, 0.0, 2.0],
-        [0.0, 0.0, 2.0],
-    ]
-    y = torch.index_select(x, 0, poisoned([0, None], torch.int64))
-    assert_entries(y, [[1.0, None, 3.0], [None, None, None]])
-    assert gradient(y, x).tolist() == [[1.0, 0.0, 1.0], [0.0, 0.0, 0.0]]
-    missing = poisoned([None, 1], torch.int64)
-    assert_entries(torch.arange(4.0).reshape(2, 2).index_select(1, missing), [[None, 1.0], [None, 3.0]])
-    assert_entries(torch.tensor(3.0).index_select(0, poisoned([None], torch.int64)[0]), None)
 
 
 #: Positions, of which some are missing; what lies there names no entry.
@@ -282,27 +222,6 @@ def test_what_is_written_at_missing_positions_is_refused() -> None:
 
 
 class TestWhere:
-    def test_the_chosen_side_decides(self) -> None:
-        a, b = poisoned([1.0, 2.0, None, None], requires_grad=True), poisoned([5.0, None, 7.0, None])
-        assert_entries(torch.where(on(1, 0, 0, 0), a, b), [1.0, None, 7.0, None])
-        assert_entries(torch.where(on(1, 1, 1, 0), a, torch.full((4,), inf)), [1.0, 2.0, None, inf])
-        assert gradient(torch.where(on(1, 0, 1, 1), a, b), a).tolist() == [1.0, 0.0, 0.0, 0.0]
-
-    def test_a_masked_condition(self) -> None:
-        condition = poisoned([True, False, None], torch.bool)
-        x, y = leaf(1.0, nan, nan), leaf(nan, 2.0, nan)
-        result = torch.where(condition, x, y)
-        assert_entries(result, [1.0, 2.0, None])
-        assert gradient(result, x).tolist() == [1.0, 0.0, 0.0]
-        assert gradient(result, y).tolist() == [0.0, 1.0, 0.0]
-
-    def test_numbers_and_broadcasting(self) -> None:
-        x = poisoned([[1.0], [None]])
-        assert_entries(torch.where(on(1, 0), x, 0.0), [[1.0, 0.0], [None, 0.0]])
-        assert_entries(torch.where(on(1, 0), 5, x), [[5.0, 1.0], [5.0, None]])
-        assert_entries(x.where(x > 0, -1.0), [[1.0], [None]])
-        assert_entries(x.where(condition=on(0), other=x + 1), [[2.0], [None]])
-
     def test_refusals(self) -> None:
         condition = poisoned([True, None], torch.bool)
         with pytest.raises(TypeError, match=r"torch.where\(condition\) is undefined on a MaskedTensor"):
@@ -311,22 +230,6 @@ class TestWhere:
             poisoned([1.0, None]).where(on(1, 0))
         with pytest.raises(TypeError, match=r"condition must be a Boolean tensor, got torch.float64"):
             torch.where(poisoned([1.0, None]), 1.0, 2.0)
-
-
-class TestMaskedFill:
-    def test_what_is_written_becomes_specified(self) -> None:
-        x = poisoned([1.0, None, 3.0, None], requires_grad=True)
-        y = x.masked_fill(on(0, 1, 1, 0), -1.0)
-        assert_entries(y, [1.0, -1.0, -1.0, None])
-        assert gradient(y, x).tolist() == [1.0, 0.0, 0.0, 0.0]
-
-    def test_where_the_choice_is_unknown_so_is_the_result(self) -> None:
-        chosen = poisoned([True, False, None], torch.bool)
-        assert_entries(torch.ones(3).masked_fill(chosen, 5.0), [5.0, 1.0, None])
-        assert_entries(poisoned([None, None, 1.0]).masked_fill(chosen, 5.0), [5.0, None, None])
-
-    def test_a_masked_value(self) -> None:
-        assert_entries(torch.masked_fill(torch.ones(2).double(), on(1, 0), poisoned(None)), [None, 1.0])
 
 
 def test_gather_with_a_sparse_gradient() -> None:
@@ -351,14 +254,6 @@ def test_a_condition_that_is_known_wherever_the_tensor_is_selects_entries() -> N
     assert_entries(x, [[1.0, 0.0, None], [None, 5.0, 0.0]])
     x[x > 1] = mg.unspecified
     assert_entries(x, [[1.0, 0.0, None], [None, None, 0.0]])
-
-
-def test_gradients_reach_what_is_selected() -> None:
-    values = torch.tensor([1.0, nan, -3.0, 4.0], requires_grad=True)
-    x = mg.masked(values, torch.tensor([True, False, True, True]))
-    x[x > 0].square().sum().backward()
-    assert values.grad is not None
-    assert values.grad.tolist() == [2.0, 0.0, 0.0, 8.0]
 
 
 def test_a_condition_that_is_not_known_is_refused() -> None:

@@ -107,14 +107,6 @@ def test_no_gradient_comes_from_what_is_unspecified(poison: float, way: str) -> 
     assert (found[0][~KEPT.squeeze(-1)] == 0).all()
 
 
-def test_infinite_slopes_are_kept_from_what_is_unspecified() -> None:
-    x = torch.tensor([[1.0, 2.0], [-3.0, -4.0]], requires_grad=True)
-    masked = mg.masked(x, torch.tensor([[True], [False]]))
-    F.leaky_relu(masked, math.inf).sum().backward()
-    assert x.grad is not None
-    assert x.grad.tolist() == [[1.0, 1.0], [0.0, 0.0]]
-
-
 @pytest.mark.parametrize("norm", ["layer_norm", "rms_norm", "group_norm"])
 def test_infinite_parameters_reach_nothing_where_nothing_is_specified(norm: str) -> None:
     x = torch.randn(2, 3, 4, requires_grad=True)

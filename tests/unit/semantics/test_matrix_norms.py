@@ -14,19 +14,6 @@ from tests.poison import assert_entries, assert_nothing, gradient, poisoned
 X = [[3.0, None, -4.0], [None, None, None], [1.0, 1.0, None]]
 
 
-@pytest.mark.parametrize(
-    ("ord", "expected"),
-    [("fro", math.sqrt(27)), (math.inf, 7.0), (-math.inf, 2.0), (1, 4.0), (-1, 1.0)],
-)
-def test_orders(ord: Any, expected: float) -> None:
-    x = poisoned(X)
-    assert_entries(torch.linalg.matrix_norm(x, ord), expected)
-    assert_entries(torch.linalg.norm(x, ord), expected)
-    assert_entries(torch.linalg.norm(x.t(), ord, (1, 0)), expected)
-    assert_entries(torch.linalg.matrix_norm(x[None], ord, keepdim=True), [[[expected]]])
-    assert_entries(torch.linalg.matrix_norm(x[None, 1:2], ord), [None])
-
-
 @pytest.mark.parametrize("ord", ["fro", math.inf, 1, None])
 def test_a_norm_of_nothing_is_zero(ord: Any) -> None:
     x = poisoned(X, requires_grad=True)
@@ -43,27 +30,6 @@ def test_a_norm_of_nothing_is_unspecified_where_an_empty_matrix_has_none(ord: An
     for norm in (torch.linalg.matrix_norm(x[1:2], ord), torch.linalg.norm(x[1:2], ord)):
         assert_entries(norm, None)
         assert not gradient(norm, x).count_nonzero()
-
-
-def test_gradients() -> None:
-    x = poisoned(X, requires_grad=True)
-    assert gradient(torch.linalg.matrix_norm(x, math.inf), x).tolist() == [
-        [1.0, 0.0, -1.0],
-        [0.0] * 3,
-        [0.0] * 3,
-    ]
-    assert gradient(torch.linalg.matrix_norm(x, -1), x).tolist() == [[0.0] * 3, [0.0] * 3, [0.0, 1.0, 0.0]]
-    nothing = poisoned([[None, None]], requires_grad=True)
-    assert gradient(torch.linalg.matrix_norm(nothing), nothing).tolist() == [[0.0, 0.0]]
-
-
-def test_norm_of_vectors() -> None:
-    x = poisoned(X)
-    assert_entries(torch.linalg.norm(x), math.sqrt(27))
-    assert_entries(torch.linalg.norm(x, dim=1), [5.0, None, math.sqrt(2)])
-    assert_entries(torch.linalg.norm(x, math.inf, dim=1), [4.0, None, 1.0])
-    assert_entries(torch.linalg.norm(x[0], 1), 7.0)
-    assert_entries(torch.linalg.norm(x.float(), dtype=torch.float64), math.sqrt(27), torch.float64)
 
 
 @pytest.mark.parametrize("ord", [2, -2, "nuc"])

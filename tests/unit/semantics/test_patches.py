@@ -21,31 +21,8 @@ def test_unfold_moves_the_mask_and_pads_with_specified_zeros() -> None:
     assert_entries(nn.Unfold(2)(x[0]), [[1.0], [None], [3.0], [4.0]])
 
 
-def test_fold_adds_what_is_specified() -> None:
-    columns = poisoned([[[1.0, None, 4.0], [None, None, 5.0]]], requires_grad=True)
-    image = F.fold(columns, (1, 4), (1, 2))
-    assert_entries(image, [[[[1.0, None, 4.0, 5.0]]]])
-    assert gradient(image, columns).tolist() == [[[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]]
-    assert_entries(nn.Fold((1, 4), (1, 2))(columns[0]), [[[1.0, None, 4.0, 5.0]]])
-
-
-def test_gaps_between_patches_are_created() -> None:
-    assert_entries(F.fold(poisoned([[[2.0, None]]]), (1, 3), 1, stride=2), [[[[2.0, 0.0, None]]]])
-
-
 def test_fold_after_unfold_counts_the_patches() -> None:
     x = mg.masked(torch.tensor([[[[1.0, nan, 2.0]] * 3]]), torch.tensor([[[[1, 0, 1]] * 3]]).bool())
     back = F.fold(F.unfold(x, 3, padding=1), (3, 3), 3, padding=1)
     assert torch.equal(back.mask, x.mask)
     assert_entries(back[0, 0, 1], [6.0, None, 12.0])
-
-
-def test_a_convolution_is_a_product_with_patches() -> None:
-    x, w = poisoned(IMAGE), torch.randn(3, 1, 2, 2).double()
-    product = torch.einsum("ok,nkl->nol", w.flatten(1), F.unfold(x, 2))
-    assert_entries(product.unflatten(2, (1, 1)) - F.conv2d(x, w), [[[[0.0]]] * 3])
-
-
-def test_compiled() -> None:
-    f = torch.compile(lambda x: F.fold(F.unfold(x, 2), (2, 2), 2), fullgraph=True, backend="eager")
-    assert_entries(f(poisoned(IMAGE)), IMAGE)

@@ -108,14 +108,6 @@ def test_the_mean_by_hand() -> None:
     assert (x.sum() / torch.ones_like(x).sum()).item() == x.mean().item()
 
 
-def test_the_same_numbers_as_pytorch_draws() -> None:
-    x = poisoned(X)
-    torch.manual_seed(0)
-    expected = torch.rand_like(x.get_data())
-    torch.manual_seed(0)
-    assert torch.equal(torch.rand_like(x).filled(0), expected.masked_fill(~x.mask, 0))
-
-
 def test_a_masked_number_to_fill_with() -> None:
     x, known, unknown = poisoned(X), poisoned(5.0), poisoned(None)
     assert_entries(torch.full_like(x, known), [[5.0, None], [5.0, 5.0]])

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
-from torch import Tensor
 
 import maskgrad as mg
 
@@ -22,51 +20,6 @@ MASK = torch.rand(SHAPE, generator=torch.Generator().manual_seed(0)) < 0.6
 def seeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     torch.manual_seed(7)
     return function(*args, **kwargs)
-
-
-DROPOUTS: dict[str, Callable[..., Any]] = {
-    "dropout": F.dropout,
-    "torch.dropout": lambda x: torch.dropout(x, 0.5, train=True),
-    "dropout1d": F.dropout1d,
-    "dropout2d": lambda x: F.dropout2d(x[:, :, None])[:, :, 0],
-    "dropout3d": lambda x: F.dropout3d(x[:, :, None, None])[:, :, 0, 0],
-    "alpha_dropout": lambda x: F.alpha_dropout(x, training=True),
-    "feature_alpha_dropout": lambda x: F.feature_alpha_dropout(x, training=True),
-    "torch.feature_dropout": lambda x: torch.feature_dropout(x, 0.3, True),
-    "native_dropout": lambda x: torch.native_dropout(x, 0.3, True)[0],
-    "rrelu": lambda x: F.rrelu(x - 100, training=True),
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("name", DROPOUTS)
-def test_dropouts_draw_as_torch_does_and_keep_the_pattern(name: str, garbage: float) -> None:
-    function, x = DROPOUTS[name], torch.randn(SHAPE, requires_grad=True)
-    dirty = torch.where(MASK, x, garbage).detach().requires_grad_()
-    result = seeded(function, mg.masked(dirty, MASK))
-    assert result.mask.equal(MASK)
-    right = seeded(function, x)
-    if (
-        name == "rrelu"
-    ):  # draws for negative entries only, so that its numbers depend on which entries are there
-        slopes = (result / (x.detach() - 100)).compressed()
-        assert slopes.min() > 1 / 8 - 1e-6
-        assert slopes.max() < 1 / 3 + 1e-6
-    else:
-        torch.testing.assert_close(result.filled(0.0), torch.where(MASK, right, 0))
-    (found,) = torch.autograd.grad(result.filled(0.0).sum(), dirty)
-    (expected,) = torch.autograd.grad(right[MASK].sum(), x)
-    assert found.isfinite().all()
-    assert not found[~MASK].count_nonzero()
-    if name != "rrelu":
-        torch.testing.assert_close(found, expected)
-
-
-def test_which_entries_were_kept() -> None:
-    values, kept = torch.native_dropout(mg.masked(torch.ones(SHAPE), MASK), 0.5, True)
-    assert kept.dtype == torch.bool
-    assert kept.mask.equal(MASK)
-    assert (values.filled(0.0) != 0).equal(kept.filled(False))
 
 
 MODULES = (
@@ -86,15 +39,6 @@ def test_modules_work_unmodified(module: nn.Module) -> None:
         result = module.eval()(before)
         torch.testing.assert_close(result.filled(0.0), before.filled(0.0))
     module.train()
-
-
-def test_dropout_in_place() -> None:
-    x = mg.masked(torch.ones(SHAPE), MASK)
-    assert torch.dropout_(x, 1.0, True) is x
-    assert not x.filled(1.0)[MASK].count_nonzero()
-    assert F.dropout(x, 0.3, True, True) is x
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        F.dropout(x, 1.5)
 
 
 @pytest.mark.parametrize(
@@ -128,22 +72,6 @@ def test_rewriting_a_leaf_is_refused_as_in_torch() -> None:
     with torch.no_grad():
         x.normal_()
     assert x.mask.tolist() == [True, True, False]
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-def test_bernoulli(garbage: float) -> None:
-    p = torch.rand(SHAPE)
-    masked = mg.masked(torch.where(MASK, p, garbage), MASK)
-    right = seeded(torch.bernoulli, p)
-    for function in (torch.bernoulli, lambda x: x.bernoulli(), lambda x: torch.bernoulli(x, generator=None)):
-        result = seeded(function, masked)
-        assert result.mask.equal(MASK)
-        assert result.filled(0.0).equal(torch.where(MASK, right, 0))
-    result = masked.bernoulli(1.0)
-    assert result.mask.equal(MASK)
-    assert result.filled(0.0)[MASK].all()
-    drawn = mg.masked(torch.zeros(SHAPE)).clone().bernoulli_(masked)
-    assert drawn.mask.equal(MASK)
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
@@ -188,12 +116,8 @@ def test_drawing_from_distributions_entry_by_entry(garbage: float) -> None:
     assert seeded(torch.normal, whole, 2.0).filled(0.0).equal(seeded(torch.normal, rate, 2.0))
 
 
-def test_one_graph() -> None:
-    def step(x: Tensor, mask: Tensor) -> Any:
-        y = F.dropout(mg.masked(x, mask), 0.5)
-        return y.filled(0.0), torch.multinomial(y.abs() + 1, 1).filled(-1)
-
-    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    values, drawn = compiled(torch.ones(4, 5), torch.rand(4, 5) < 0.5)
-    assert set(values.unique().tolist()) <= {0.0, 2.0}
-    assert drawn.shape == (4, 1)
+def test_which_entries_were_kept() -> None:
+    values, kept = torch.native_dropout(mg.masked(torch.ones(SHAPE), MASK), 0.5, True)
+    assert kept.dtype == torch.bool
+    assert kept.mask.equal(MASK)
+    assert (values.filled(0.0) != 0).equal(kept.filled(False))

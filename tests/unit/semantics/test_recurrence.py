@@ -199,14 +199,6 @@ def test_packing_is_refused_with_a_remedy() -> None:
         nn.utils.rnn.pack_padded_sequence(x, torch.tensor([3, 2]), batch_first=True)
 
 
-def test_torchs_complaints() -> None:
-    module = nn.LSTM(4, 3)
-    with pytest.raises(RuntimeError, match="larger than 0"):
-        module(mg.masked(torch.randn(0, 2, 4), torch.ones(0, 2, 4).bool()))
-    with pytest.raises(RuntimeError, match=r"input\.size"):
-        module(mg.masked(torch.randn(3, 2, 5), torch.ones(3, 2, 5).bool()))
-
-
 CELLS = [nn.RNNCell(4, 3), nn.RNNCell(4, 3, nonlinearity="relu"), nn.LSTMCell(4, 3), nn.GRUCell(4, 3)]
 
 
@@ -236,21 +228,3 @@ def test_a_state_goes_on_entry_by_entry() -> None:
     cell, known = nn.GRUCell(4, 3), torch.tensor([[True, False, True]])
     out = cell(torch.randn(1, 4), mg.masked(torch.full((1, 3), nan).masked_fill(known, 1.0), known))
     assert out.mask.equal(known)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves(dtype: torch.dtype) -> None:
-    module = nn.LSTM(4, 3, batch_first=True).to(dtype)
-    x, mask = batch(dtype=dtype)
-    out, (h, c) = module(mg.masked(x, mask))
-    assert out.dtype == h.dtype == c.dtype == dtype
-    right, (last, state) = module(x[:1, :5])
-    for found, expected in ((out[0, :5], right[0]), (h[:, :1], last), (c[:, :1], state)):
-        torch.testing.assert_close(found.filled(0.0), expected)
-
-
-def test_second_derivatives() -> None:
-    module = nn.GRU(2, 2, dtype=D)
-    x, mask = torch.randn(3, 2, 2, dtype=D, requires_grad=True), torch.ones(3, 2, 2).bool()
-    mask[1:, 0] = False
-    assert torch.autograd.gradgradcheck(lambda x: module(mg.masked(x, mask))[0].filled(0.0), (x,))

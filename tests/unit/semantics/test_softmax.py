@@ -1,4 +1,4 @@
-"""Softmax and its relatives, against torch on each vector without its unspecified entries."""
+"""Softmax: infinities, integers, dimensions that are not named, whole slices, and Gumbel noise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,31 +38,6 @@ def by_deletion(function: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor) -
     return result
 
 
-SOFTMAXES: dict[str, Callable[..., Any]] = {
-    "softmax": torch.softmax,
-    "log_softmax": torch.log_softmax,
-    "softmin": F.softmin,
-    "safe": torch.ops.aten._safe_softmax,
-}
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("name", SOFTMAXES)
-def test_rows_are_normalized_without_their_unspecified_entries(name: str, garbage: float) -> None:
-    function = SOFTMAXES[name]
-    weights = torch.randn(MASK.shape, dtype=torch.float64)
-    clean, dirty = leaf(0.0), leaf(garbage)
-    with torch.autograd.detect_anomaly(check_nan=True) if garbage is nan else torch.enable_grad():
-        result = function(mg.masked(dirty, MASK), 1)
-        (found,) = torch.autograd.grad((result.filled(0.0) * weights).sum(), dirty)
-    assert result.mask.equal(MASK)
-    right = by_deletion(lambda row: function(row, 0), clean, MASK)
-    torch.testing.assert_close(result.filled(0.0), right)
-    (expected,) = torch.autograd.grad((right * weights).sum(), clean)
-    torch.testing.assert_close(found, expected)
-    assert not found[~MASK].count_nonzero()
-
-
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
@@ -90,23 +64,6 @@ def test_slices_that_are_there_or_not(name: str, dtype: torch.dtype, garbage: fl
             assert not second[~mask].count_nonzero()
 
 
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_every_spelling(name: str) -> None:
-    x = mg.masked(leaf(dtype=torch.float32), MASK)
-    right = getattr(torch, name)(x, 1, torch.float64)
-    assert right.dtype == torch.float64
-    for result in (
-        getattr(x, name)(1, torch.float64),
-        getattr(x, name)(dim=1, dtype=torch.float64),
-        getattr(F, name)(x, 1, dtype=torch.float64),
-        getattr(F, name)(x, -1, 3, torch.float64),
-        getattr(torch.special, name)(x, 1, dtype=torch.float64),
-        getattr(torch, name)(input=x, dim=1, dtype=torch.float64),
-    ):
-        assert result.mask.equal(MASK)
-        assert result.filled(0.0).equal(right.filled(0.0))
-
-
 def test_an_implicit_dimension_is_chosen_with_torchs_warning() -> None:
     x = mg.masked(leaf(), MASK)
     with pytest.warns(UserWarning, match="Implicit dimension choice"):
@@ -125,18 +82,6 @@ def test_integers_are_refused_as_in_torch_unless_a_dtype_is_given() -> None:
     )
 
 
-def test_a_wrong_dimension_is_torchs_error() -> None:
-    with pytest.raises(IndexError, match="Dimension out of range"):
-        mg.masked(leaf(), MASK).softmax(2)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_exclusion_is_exact_in_half_precision(dtype: torch.dtype) -> None:
-    lowest = torch.finfo(dtype).min
-    x = torch.tensor([lowest, -lowest, lowest], dtype=dtype)
-    assert mg.masked(x, torch.tensor([True, False, True])).softmax(0).tolist() == [0.5, None, 0.5]
-
-
 def test_what_torch_says_of_specified_infinities_stands() -> None:
     x = torch.tensor([[-inf, -inf, 3.0], [-inf, 1.0, 3.0], [inf, 1.0, 3.0]])
     mask = torch.tensor([[True, True, False]])
@@ -145,65 +90,6 @@ def test_what_torch_says_of_specified_infinities_stands() -> None:
     torch.testing.assert_close(result.filled(0.0), right, equal_nan=True)
     safe = torch.ops.aten._safe_softmax(mg.masked(x, mask), 1)
     assert safe.tolist()[0] == [0.0, 0.0, None]
-
-
-@pytest.mark.parametrize(("shape", "dim"), [((), 0), ((0,), 0), ((2, 0), 1), ((0, 2), 1), ((1,), -1)])
-def test_odd_shapes(shape: tuple[int, ...], dim: int) -> None:
-    x, mask = torch.full(shape, 3.0), torch.ones(shape, dtype=torch.bool)
-    assert mg.masked(x, mask).softmax(dim).filled(7.0).equal(x.softmax(dim))
-    assert not mg.masked(torch.full(shape, nan), ~mask).log_softmax(dim).mask.any()
-
-
-def test_a_transposed_view_with_a_broadcast_mask() -> None:
-    x = torch.randn(4, 3).t()
-    mask = torch.tensor([True, False, True, True])
-    result = mg.masked(x, mask[None]).softmax(1)
-    torch.testing.assert_close(result.filled(0.0)[:, mask], x[:, mask].softmax(1))
-
-
-@pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax, torch.logsumexp])
-def test_second_derivatives(function: Callable[..., Any]) -> None:
-    def composed(x: Tensor) -> Tensor:
-        return function(mg.masked(x, MASK), 1).filled(0.0)
-
-    x = leaf(0.5)
-    assert torch.autograd.gradcheck(composed, (x,), check_forward_ad=True)
-    assert torch.autograd.gradgradcheck(composed, (x,))
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("dim", [1, (0, 1), (1,), 0])
-def test_logsumexp(dim: Any, garbage: float) -> None:
-    x = leaf(garbage)
-    result = torch.logsumexp(mg.masked(x, MASK), dim, keepdim=True)
-    present = MASK.any(dim, keepdim=True)
-    assert result.mask.equal(present)
-    right = torch.where(MASK, x.detach(), -inf).logsumexp(dim, keepdim=True)
-    torch.testing.assert_close(result.filled(-inf), right)
-    (grad,) = torch.autograd.grad(result.filled(0.0).sum(), x)
-    torch.testing.assert_close(grad, torch.where(MASK, (x - right).exp(), 0).detach())
-    assert mg.masked(x, MASK).logsumexp(dim).mask.equal(MASK.any(dim))
-
-
-def test_logsumexp_of_integers_has_the_default_dtype() -> None:
-    x = mg.masked(torch.tensor([1, 2, 9]), torch.tensor([True, True, False]))
-    result = x.logsumexp(0)
-    assert result.dtype == torch.float32
-    torch.testing.assert_close(result.filled(0.0), torch.tensor([1.0, 2.0]).logsumexp(0))
-    assert torch.special.logsumexp(x, (0,)).item() == result.item()
-
-
-def test_modules_work_unmodified() -> None:
-    x = leaf(mask=MASK)
-    for module in (nn.Softmax(1), nn.LogSoftmax(1), nn.Softmin(1)):
-        result = module(mg.masked(x, MASK))
-        torch.testing.assert_close(
-            result.filled(0.0), by_deletion(lambda row, m=module: m(row[None])[0], x, MASK)
-        )
-    image = torch.randn(2, 3, 4, 5)
-    mask = torch.rand(2, 3, 4, 5) < 0.5
-    result = nn.Softmax2d()(mg.masked(image, mask))
-    torch.testing.assert_close(result.filled(0.0), torch.where(mask, image, -inf).softmax(1).nan_to_num(0.0))
 
 
 def test_gumbel_softmax_draws_specified_classes_only() -> None:
@@ -232,17 +118,6 @@ def test_gumbel_softmax_is_torchs_on_complete_data() -> None:
         F.gumbel_softmax(mg.masked(x, torch.ones(5, 3, dtype=torch.bool)), eps=1e-8)
 
 
-def test_one_graph() -> None:
-    def step(x: Tensor, mask: Tensor) -> Tensor:
-        y = mg.masked(x, mask)
-        return F.softmax(y, dim=1).sum() + y.log_softmax(-1).sum() + y.logsumexp(1).sum()
-
-    x = leaf(nan)
-    right = torch.autograd.grad(step(x, MASK), x)[0]
-    compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
-    torch.testing.assert_close(torch.autograd.grad(compiled(x, MASK), x)[0], right)
-
-
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize(
@@ -268,9 +143,3 @@ def test_compiled_rows_that_are_whole_or_not_there(function: Any, dim: int, back
         found = torch.autograd.grad(result, spoilt)[0]
         torch.testing.assert_close(found, slope)
         assert not found[~mask.expand(x.shape)].any()
-
-
-def test_under_vmap() -> None:
-    x = leaf(nan)
-    result = torch.vmap(lambda row, mask: mg.masked(row, mask).softmax(0).filled(0.0))(x, MASK)
-    torch.testing.assert_close(result, mg.masked(x, MASK).softmax(1).filled(0.0))

@@ -1,4 +1,4 @@
-"""Sparse layouts of several dimensions, indexed and multiplied, against the Boolean mask."""
+"""Sparse layouts of several dimensions, indexed, against the Boolean mask; refused writes."""
 
 from __future__ import annotations
 
@@ -52,32 +52,6 @@ def test_every_index_of_up_to_three_parts(sparse_dim: int) -> None:
                 dense[index]
             continue
         assert_same(found, dense[index])
-
-
-SHAPES = [(4,), (3, 4), SHAPE]
-
-
-@pytest.mark.every
-@pytest.mark.parametrize("other", [(4,), (5, 4), (2, 5, 4)])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_inner_of_any_number_of_dimensions(shape: tuple[int, ...], other: tuple[int, ...]) -> None:
-    x, y = entries(shape), entries(other)
-    expected = torch.inner(x, y)
-    for one, two in ((x.to_sparse(), y), (x, y.to_sparse()), (x.to_sparse(), y.to_sparse())):
-        assert_same(torch.inner(one, two), expected)  # type: ignore[arg-type]
-
-
-def test_outer_of_long_vectors_costs_what_is_stored() -> None:
-    places = torch.tensor([[0, 10**8]])
-    x = mg.from_sparse(torch.sparse_coo_tensor(places, [1.0, 2.0], (10**9,))).requires_grad_()
-    y = mg.from_sparse(torch.sparse_coo_tensor(places[:, 1:], [5.0], (10**9,)))
-    product = torch.outer(x, y)
-    assert product.shape == (10**9, 10**9)
-    assert product.indices().tolist() == [[0, 10**8], [10**8, 10**8]]
-    assert product.values().tolist() == [5.0, 10.0]
-    product.sum().backward()
-    assert x.grad is not None
-    assert x.grad.values().tolist() == [5.0, 5.0]
 
 
 def test_complex_means_without_nan() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["FORWARD", "by_windows", "forward_table", "middles_of", "transposed_table"]
+__all__ = ["FORWARD", "by_windows", "forward_table", "middles_of"]
 
 FORWARD = [
     {},
@@ -68,21 +68,6 @@ def forward_table(
     positions = (length + 2 * padding - dilation * (taps - 1) - 1) // stride + 1
     places = torch.arange(positions)[:, None] * stride + torch.arange(taps) * dilation - padding
     return torch.where((places >= 0) & (places < length), places, -1)
-
-
-def transposed_table(
-    length: int,
-    taps: int,
-    stride: int = 1,
-    padding: int = 0,
-    output_padding: int = 0,
-    dilation: int = 1,
-    **_: Any,
-) -> Tensor:
-    positions = (length - 1) * stride - 2 * padding + dilation * (taps - 1) + output_padding + 1
-    reached = torch.arange(positions)[:, None] + padding - torch.arange(taps) * dilation
-    places = reached // stride
-    return torch.where((reached % stride == 0) & (places >= 0) & (places < length), places, -1)
 
 
 def middles_of(

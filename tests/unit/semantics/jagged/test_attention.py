@@ -65,25 +65,6 @@ def test_self_attention(is_causal: bool, masked: str | None) -> None:
     assert gradient[~real].count_nonzero() == 0
 
 
-def test_queries_without_keys_are_unspecified() -> None:
-    queries, keys = padded(QUERIES, 6, 8, 0), padded(KEYS, 5, 8, 1)
-
-    def run(layout: torch.layout) -> mg.MaskedTensor:
-        q = heads(mg.from_lengths(queries, QUERIES, layout=layout), 2)
-        k = heads(mg.from_lengths(keys, KEYS, layout=layout), 2)
-        return F.scaled_dot_product_attention(q, k, k)
-
-    found, expected = run(torch.jagged), run(torch.strided)
-    assert torch.equal(found.mask, expected.mask)
-    assert not found.mask[3].any()
-    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
-    gradients = torch.autograd.grad(found.square().sum(), [queries, keys])
-    for one, other in zip(
-        gradients, torch.autograd.grad(expected.square().sum(), [queries, keys]), strict=True
-    ):
-        torch.testing.assert_close(one, other)
-
-
 @pytest.mark.parametrize("sizes", [(2, 0, 3, 0), (0, 0, 0, 0)])
 def test_memories_that_are_empty_leave_no_nan(sizes: tuple[int, ...]) -> None:
     queries, lengths = padded(QUERIES, 6, 8, 0), torch.tensor(sizes)
@@ -136,20 +117,6 @@ def test_a_key_without_a_value_counts_in_the_softmax() -> None:
     torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
     weights = torch.softmax(data[0, 0] @ data[0, :3].T / 8**0.5, -1)
     torch.testing.assert_close(found.filled(NAN)[0, 0], weights[:2] @ data[0, :2])
-
-
-def test_grouped_heads_and_one_head() -> None:
-    data = padded(QUERIES, 6, 8, 0)
-    x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
-    q, k = heads(x, 4), heads(x, 4)[:, :2]
-    found = F.scaled_dot_product_attention(q, k, k, enable_gqa=True)
-    expected = F.scaled_dot_product_attention(q.to_dense(), k.to_dense(), k.to_dense(), enable_gqa=True)
-    assert found.layout == torch.jagged
-    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
-    single = F.scaled_dot_product_attention(x, x, x)
-    assert single.layout == torch.jagged
-    expected = F.scaled_dot_product_attention(x.to_dense(), x.to_dense(), x.to_dense())
-    torch.testing.assert_close(single.filled(0.0), expected.filled(0.0))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -211,15 +178,3 @@ def test_transformer_with_a_decoder() -> None:
 
     for b, rows in enumerate(alone(run, (source, torch.tensor([4, 3, 6])), (target, lengths))):
         torch.testing.assert_close(found.filled(NAN)[b, : lengths[b]], rows)
-
-
-def test_dropout_scales_what_is_left() -> None:
-    torch.manual_seed(0)
-    ones = torch.ones(4, 6, 8, dtype=torch.float64)
-    q = heads(mg.from_lengths(ones, QUERIES, layout=torch.jagged), 2)
-    found = torch.stack(
-        [F.scaled_dot_product_attention(q, q, q, dropout_p=0.5).filled(0.0) for _ in range(400)]
-    )
-    real = q.mask.to(torch.float64)
-    torch.testing.assert_close(found.mean(0), real, atol=0.15, rtol=0)
-    assert found.std(0)[q.mask].min() > 0.1

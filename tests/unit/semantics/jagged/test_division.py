@@ -51,14 +51,6 @@ def test_parts_stay_rows(name, args, options, swapped) -> None:
         torch.testing.assert_close(one, other, equal_nan=False)
 
 
-def test_errors_are_those_of_torch() -> None:
-    x = mg.from_lengths(torch.ones(4, 3, 2), LENGTHS, layout=torch.jagged)
-    with pytest.raises(RuntimeError, match=r"start \(3\) \+ length \(2\) exceeds dimension size \(4\)"):
-        x.narrow(0, 3, 2)
-    with pytest.raises(RuntimeError, match="split_sizes to sum exactly to 3"):
-        x.split([1, 1], 1)
-
-
 def test_in_a_graph() -> None:
     def run(x):
         first, second = x.split(2, 1)

@@ -91,48 +91,6 @@ def test_every_sequence_as_if_it_were_alone(kind: str, layers: int, both: bool, 
         torch.testing.assert_close(grad, expected)
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lengths", [[3, 0, 1], [0, 0], [4], [1, 1, 1], [0, 5], list(range(30))])
-@pytest.mark.parametrize("dtype", [torch.float32, D], ids=str)
-def test_the_boolean_rule_says_the_same(kind: str, lengths: list[int], dtype: torch.dtype) -> None:
-    cls, options = KINDS[kind]
-    module = cls(4, 3, 2, bidirectional=True, batch_first=True, dtype=dtype, **options)
-    rows, x = batch(lengths, dtype=dtype)
-    results = []
-    for operand in (x, x.to_dense()):
-        out, final = module(operand)
-        parts = [out, *listed(final)]
-        total = sum(part.filled(0.0).square().sum() for part in parts)
-        grads = torch.autograd.grad(total, [rows, *module.parameters()])
-        results.append((parts, grads))
-    (found, grads), (right, expected) = results
-    assert found[0].layout == torch.jagged
-    for part, other in zip(found, right, strict=True):
-        assert part.shape == other.shape
-        assert part.dtype == other.dtype
-        assert part.mask.equal(other.mask)
-        torch.testing.assert_close(part.filled(0.0), other.filled(0.0), rtol=1e-5, atol=1e-6)
-    for one, other in zip(grads, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("kind", ["tanh", "LSTM", "GRU"])
-def test_derivatives(kind: str) -> None:
-    cls, options = KINDS[kind]
-    module = cls(2, 2, bidirectional=True, batch_first=True, dtype=D, **options)
-    rows, _ = batch([3, 0, 1, 2], 2)
-    hx = states(module, 4)
-
-    def run(rows: Tensor, *hx: Tensor) -> tuple[Tensor, ...]:
-        x = mg.from_offsets(rows, torch.tensor([0, 3, 3, 4, 6]))
-        out, final = module(x, packed(hx))
-        return (out.values(), *(state.filled(0.0) for state in listed(final)))
-
-    assert torch.autograd.gradcheck(run, (rows, *hx))
-    assert torch.autograd.gradgradcheck(run, (rows, *hx))
-
-
 @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
 def test_no_sequence_hears_of_another(garbage: float) -> None:
     module = nn.LSTM(2, 3, 2, bidirectional=True, batch_first=True)
@@ -218,38 +176,6 @@ def test_the_ragged_dimension_must_be_that_of_the_steps() -> None:
     _, x = batch([3, 0, 2])
     with pytest.raises(mg.UndefinedOnMaskedError, match=r"sequences without gaps"):
         nn.GRU(4, 3, dtype=D)(x)  # batch_first is absent: the sequences would be the steps
-
-
-def test_torchs_complaints() -> None:
-    _, x = batch([3, 0, 2])
-    with pytest.raises(RuntimeError, match=r"input\.size"):
-        nn.LSTM(5, 3, batch_first=True, dtype=D)(x)
-    with pytest.raises(RuntimeError, match=r"Expected hidden size \(1, 3, 3\)"):
-        nn.GRU(4, 3, batch_first=True, dtype=D)(x, torch.zeros(1, 4, 3, dtype=D))
-    gru = nn.GRU(4, 3, dtype=D)
-    with pytest.raises(RuntimeError):
-        torch.gru(x, torch.zeros(1, 4, 3, dtype=D), gru._flat_weights, True, 1, 0.0, False, False, True)
-    with pytest.raises(mg.UndefinedOnMaskedError, match="padded batch"):
-        torch.gru(
-            x, torch.tensor([3]), torch.zeros(1, 3, 3, dtype=D), gru._flat_weights, True, 1, 0.0, False, False
-        )
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves(dtype: torch.dtype) -> None:
-    module = nn.LSTM(4, 3, batch_first=True).to(dtype)
-    rows, x = batch([5, 1], dtype=dtype)
-    out, (h, c) = module(x)
-    assert out.dtype == h.dtype == c.dtype == dtype
-    right, (last, state) = module(rows[None, :5])
-    for found, expected in ((out.values()[:5], right[0]), (h[:, :1], last), (c[:, :1], state)):
-        torch.testing.assert_close(found if isinstance(found, Tensor) else found.filled(0.0), expected)
-
-
-def test_packed_sequences_go_through_a_module_as_ever() -> None:
-    module = nn.GRU(4, 3, batch_first=True)
-    data = nn.utils.rnn.pack_sequence([torch.randn(3, 4), torch.randn(1, 4)])
-    assert type(module(data)[0]) is nn.utils.rnn.PackedSequence
 
 
 def test_options_may_be_named() -> None:

@@ -50,15 +50,6 @@ def test_samples_without_features_are_deleted(reduction: str, chunked: bool) -> 
     assert not grad[[1, 4]].count_nonzero()
 
 
-def test_chunks_know_weights_and_ignored_labels() -> None:
-    arguments = case(input=on([1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]))
-    common = {"target": LABELS, "weight": torch.tensor([1.0, 2.0, 3.0, 4.0]).double(), "ignore_index": 2}
-    chunked = F.linear_cross_entropy(
-        **arguments, **common, options=nn.LinearCrossEntropyOptions(batch_chunk_size=2)
-    )
-    assert_entries(chunked, F.linear_cross_entropy(**arguments, **common).item())
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_an_ignored_label_is_unspecified(chunked: bool, weighted: bool) -> None:
@@ -90,38 +81,3 @@ def test_a_class_without_weights_takes_no_part() -> None:
     )
     rows = F.cross_entropy(logits, torch.tensor([2, 0, 0, 1, 0]), reduction="none").tolist()
     assert_entries(loss, [rows[0], None, rows[2], rows[3], None])
-
-
-def test_only_a_label_is_missing() -> None:
-    target = mg.masked(LABELS, on(1, 0, 1, 1, 1))
-    arguments = case()
-    arguments["input"][1] = nan
-    logits = F.linear(**{k.removeprefix("linear_"): v for k, v in arguments.items()})
-    kept = target.mask
-    expected = F.cross_entropy(logits[kept], LABELS[kept])
-    assert_entries(F.linear_cross_entropy(**arguments, target=target), expected.item())
-
-
-def test_halves_are_rounded_as_by_the_layer_and_the_loss() -> None:
-    x, w = (value.bfloat16() for value in (torch.randn(5, 300), torch.randn(4, 300)))
-    x = mg.masked(x, on(1, 1, 0, 1, 1)[:, None])
-    found = F.linear_cross_entropy(x, w, LABELS, reduction="none")
-    expected = F.cross_entropy(F.linear(x, w), LABELS, reduction="none")
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, expected)
-
-
-def test_mistakes_are_torchs() -> None:
-    x = mg.masked(torch.zeros(2, 3))
-    with pytest.raises(RuntimeError, match="in_features"):
-        F.linear_cross_entropy(x, torch.zeros(4, 2), LABELS[:2])
-    with pytest.raises(RuntimeError, match="linear_bias"):
-        F.linear_cross_entropy(x, torch.zeros(4, 3), LABELS[:2], linear_bias=torch.zeros(3))
-    with pytest.raises(RuntimeError, match="dimensionality 1 or 2"):
-        F.linear_cross_entropy(mg.masked(torch.zeros(1, 2, 3)), torch.zeros(4, 3), LABELS[:2])
-    with pytest.raises(RuntimeError, match="at least 2"):
-        F.linear_cross_entropy(x, torch.zeros(3), LABELS[:2])
-    with pytest.raises(RuntimeError, match="batched input"):
-        F.linear_cross_entropy(x[0], torch.zeros(4, 2, 3), LABELS[:2])
-    with pytest.raises(RuntimeError, match="probabilities"):
-        F.linear_cross_entropy(x, torch.zeros(4, 3), torch.zeros(2, 4), ignore_index=1)
