@@ -39,6 +39,15 @@ def test_tensors_of_different_lengths() -> None:
     assert padded.filled(0).equal(x.filled(0))
 
 
+def test_equal_lengths_give_the_same_types() -> None:
+    for lengths in ((2, 2), (2, 3), (0, 0), (1,)):
+        batch = collate([{"x": torch.ones(n), "y": [1] * n, "z": 1.0} for n in lengths])
+        assert batch["x"].layout == batch["y"].layout == torch.jagged
+        assert batch["x"].lengths().tolist() == list(lengths)
+        assert batch["y"].dtype == torch.int64
+        assert isinstance(batch["z"], torch.Tensor)
+
+
 def test_each_kind_of_field() -> None:
     sample = {
         "ids": [1, 2],

@@ -97,6 +97,14 @@ def test_duplicates_are_added_up() -> None:
     assert_entries(mg.from_scipy(flags).to_dense(), [[True, None]], torch.bool)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_coordinates_in_any_order(dtype: str) -> None:
+    coo = sp.coo_array((np.array([1, 0, 1]).astype(dtype), ([1, 0, 0], [0, 1, 0])), shape=(2, 2))
+    plain = mg.from_scipy(coo).to_sparse_tensor()
+    assert plain.indices().tolist() == [[0, 0, 1], [0, 1, 0]]
+    assert plain.values().tolist() == [1, 0, 1]
+
+
 def test_blocks_are_specified_as_a_whole() -> None:
     bsr = sp.bsr_array(
         (np.array([[[1.0, 0.0], [0.0, 2.0]]]), np.array([1]), np.array([0, 1, 1])), shape=(4, 4)
