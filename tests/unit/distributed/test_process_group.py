@@ -7,8 +7,15 @@ from typing import Any
 import torch
 
 import maskgrad as mg
-from maskgrad.distributed.process_group import ProcessGroup
+from maskgrad.distributed.process_group import ProcessGroup, as_bytes, from_bytes
 from tests.ranks import run_on_ranks
+
+
+def test_bytes_of_views_and_conjugates() -> None:
+    x = torch.randn(4, 3, dtype=torch.complex64)
+    for view in (x.t(), x.conj(), x.conj().imag, x[::2]):
+        found, _ = from_bytes(as_bytes(view), view.dtype, tuple(view.shape))
+        assert torch.equal(found, view)
 
 
 def _texts(rank: int, world_size: int) -> Any:
