@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.kernel import LEAST, REDUCIBLE, backend_of, kernel, like
+from maskgrad.kernels.smallest import smallest
 from maskgrad.mode import TRACED, mode
 
 #: Fewer values with a gradient are filled by PyTorch, whose backward pass does not enter Python: a step of an MLP of
@@ -47,7 +48,7 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
             values, mask = values.expand(shape), mask.expand(shape)
         return masked_filling(values, mask, filler)
     elif values.shape == mask.shape:
-        return values.masked_fill(~mask, filler)
+        return values.masked_fill(~smallest(mask), filler)  # which is kept for the backward pass
     return torch.where(mask, values, filler)
 
 
