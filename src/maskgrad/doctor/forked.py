@@ -173,9 +173,10 @@ def _fork() -> int:
 class Continued(BaseException):
     """A run, in its own process: raised to leave the experiments there, and go on with the script."""
 
-    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection) -> None:
+    def __init__(self, batch: Any, mode: Guarded, after: Any, answers: Connection, memory: str) -> None:
         super().__init__()
         self.batch, self._mode, self._after, self._answers = batch, mode, after, answers
+        self._memory = memory
 
     def begin(self, roots: Sequence[nn.Module]) -> None:
         """From here on the mode sees what the script does; gradients of earlier steps are gone."""
@@ -197,7 +198,9 @@ class Continued(BaseException):
 
     def _send(self, *answer: Any) -> None:
         try:
-            self._answers.send_bytes(pickle.dumps(answer, protocol=5))
+            torch.serialization.set_crc32_options(False)  # memory needs no checksum
+            torch.save(answer, self._memory)  # a pipe is slow for all gradients of a model
+            self._answers.send_bytes(b"saved")
         finally:
             _exit(0)
 
@@ -215,25 +218,29 @@ class _ForkedRunner(StepRunner):
         """Go on with the script in another process; what ``after`` returns comes back."""
         mode.sends_nothing = True
         answers, theirs = Pipe(duplex=False)
+        memory = os.memfd_create("answer")
+        path = f"/proc/self/fd/{memory}"
         child = _fork()
         if not child:
             batch = self.presented.as_given(self.batch if batch is None else batch)
-            raise Continued(batch, mode, after, theirs)
+            raise Continued(batch, mode, after, theirs, path)
         theirs.close()
         try:
-            answer, *failure = _received(answers, self._patience_s)
+            _received(answers, self._patience_s)
+            answer, *failure = torch.load(path, mmap=True, weights_only=False)  # from our own process
         finally:
             _end(child)
+            os.close(memory)
         if failure:
             raise type(answer, (Exception,), {})(*failure)
         return answer
 
 
-def _received(answers: Connection, seconds: float) -> Any:
+def _received(answers: Connection, seconds: float) -> bytes:
     if not answers.poll(seconds):
         raise TimeoutError(f"it did not end within {seconds:.0f} s")
     try:
-        return pickle.loads(answers.recv_bytes())  # noqa: S301  (from our own process)
+        return answers.recv_bytes()
     except EOFError:
         raise ChildProcessError("its process ended before its backward pass") from None
 
@@ -271,7 +278,8 @@ class Snapshot:
         seconds = time.monotonic() - self._start
         self._pipe.send_bytes(pickle.dumps((paddings, seconds)))
         try:
-            report: Report = _received(self._pipe, 20 * (_PATIENCE_S + 20 * seconds))
+            answer = _received(self._pipe, 20 * (_PATIENCE_S + 20 * seconds))
+            report: Report = pickle.loads(answer)  # noqa: S301  (from our own process)
         except Exception as error:  # the program goes on as it would without us
             return Report(skipped=[Skipped("padding-length", f"{type(error).__name__}: {error}")])
         return report

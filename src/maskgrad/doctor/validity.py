@@ -208,11 +208,15 @@ class ValidityMasks:
 
     def _product(self, first: Tensor, second: Tensor, output: Tensor) -> Tensor | None:
         """A pair of real entries makes a result real."""
-        left, right = self.get(first), self.get(second)
-        if left is None and right is None:
+        if self.get(first) is None and self.get(second) is None:
             return None
-        pairs = torch.matmul(self._or_real(first).float(), self._or_real(second).float())
-        return (pairs > 0).expand(output.shape)
+        left, right = self._or_real(first), self._or_real(second)
+        # the rows of one, or the columns of the other, are alike in most products: one is enough
+        if left.ndim > 1 and torch.equal(left, left[..., :1, :].expand_as(left)):
+            left = left[..., :1, :]
+        if right.ndim > 1 and torch.equal(right, right[..., :1].expand_as(right)):
+            right = right[..., :1]
+        return (torch.matmul(left.float(), right.float()) > 0).expand(output.shape)
 
     def by_shape(self, output: Tensor) -> Tensor | None:
         """The mask, if an axis has the size of the batch and others that of the sequence."""
