@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from maskgrad.doctor.findings import KINDS
+from maskgrad.doctor.findings import _OF_KINDS
 from tests.doctor.pairs import Pair, diagnose, pairs
 from tests.doctor.table import KNOWN, PAGE, table
 from tests.project_file import ROOT
@@ -23,7 +23,7 @@ def test_the_mistake_is_found_and_its_remedy_is_not(pair: Pair) -> None:
 
 
 def test_there_is_a_pair_for_every_kind_of_finding() -> None:
-    assert {pair.kind for pair in PAIRS} == set(KINDS)
+    assert {pair.kind for pair in PAIRS} == set(_OF_KINDS)
 
 
 def test_a_pair_says_where_it_comes_from_and_what_is_to_be_named() -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
 from maskgrad.cli.script import check_program, ending, exits_reported, run
 from maskgrad.doctor import Report, Watch, watch
@@ -33,9 +32,6 @@ def _no_script(path: Path | None) -> Path | None:
     return path
 
 
-#: on stderr, and the script's own output is not redirected
-_BAR: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "auto_refresh": False}
-_BAR |= {"redirect_stdout": False, "redirect_stderr": False}
 _FILE: dict[str, Any] = {"dir_okay": False, "writable": True, "callback": _no_script}
 
 
@@ -66,8 +62,9 @@ def doctor(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
     ] = False,
-    json: Annotated[Path | None, typer.Option(**_FILE, help="Write the report to this file as JSON.")] = None,
-    html: Annotated[Path | None, typer.Option(**_FILE, help="Write it to this file as a page.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--json", **_FILE, help="Write the report to this file as JSON.")
+    ] = None,
 ) -> None:
     """Run a script until its first steps are examined; exit status 1 if padding affects results, 2 if unknown."""
     given = _given(padding)
@@ -82,7 +79,7 @@ def doctor(
         """Write the report; the exit status."""
         assert watched is not None
         watched.close(how)
-        return _write(watched.report, json, html)
+        return _write(watched.report, file)
 
     ended = ""
     options: dict[str, Any] = {
@@ -93,9 +90,8 @@ def doctor(
     }
     try:
         with (
-            Progress(disable=keep_going or not sys.stderr.isatty(), **_BAR) as bar,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
-            watch(given, **options, progress=_shown(bar)) as watched,
+            watch(given, **options, progress=_show) as watched,
         ):
             run(script, context.args, module=module)
     except ExaminationError as error:  # an option that does not fit
@@ -110,17 +106,8 @@ def doctor(
     raise typer.Exit(status)
 
 
-def _shown(bar: Progress) -> Callable[[str, int, int], None]:
-    """A bar on a terminal, until the script is stopped; elsewhere a line on stderr for each experiment."""
-    task = bar.add_task("")
-
-    def show(name: str, number: int, total: int) -> None:
-        if not bar.disable:
-            bar.update(task, description=name, completed=number, total=total, refresh=True)
-        elif name:
-            typer.echo(f"maskgrad doctor: step {number + 1} of {total}: {name}", err=True)
-
-    return show
+def _show(words: str) -> None:
+    typer.echo(f"maskgrad doctor: {words}", err=True)
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
@@ -153,19 +140,18 @@ def as_options(text: str) -> str:
     return re.sub(r"padding=\{('?)([\w.]+)\1: (?:'(~?[\w.]+)'|(-?\d+)|mask)\}", written, text)
 
 
-def _write(report: Report, json: Path | None, html: Path | None) -> int:
-    """Print the report, and write it to the files that were asked for; the exit status."""
+def _write(report: Report, file: Path | None) -> int:
+    """Print the report, and write it to the file that was asked for; the exit status."""
     console = Console()
     color = {"ok": "green", "found": "red", "incomplete": "yellow"}[report.verdict]
     console.rule(f"[{color}]maskgrad doctor[/{color}]")
     # soft_wrap: a path and a line of code are copied as a whole
     console.print(escape(as_options(str(report))), soft_wrap=True, highlight=False)
-    for path, write in ((json, report.to_json), (html, report.to_html)):
-        if path is not None:
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write(path)
-            except OSError as error:
-                typer.echo(f"Error: cannot write {str(path)!r} ({error.strerror})", err=True)
-                return UNABLE
+    if file is not None:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            typer.echo(f"Error: cannot write {str(file)!r} ({error.strerror})", err=True)
+            return UNABLE
     return STATUS[report.verdict]

@@ -5,7 +5,6 @@ from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.hooks import watch
 from maskgrad.doctor.report import Experiment, Part, Report, Skipped
 from maskgrad.doctor.watching import Watch
-from maskgrad.errors import ExaminationError
 from maskgrad.instead import missing_attribute
 
 __all__ = ["Experiment", "Finding", "Note", "Part", "Report", "Skipped", "Watch", "examine", "watch"]
@@ -13,11 +12,3 @@ __all__ = ["Experiment", "Finding", "Note", "Part", "Report", "Skipped", "Watch"
 
 def __getattr__(name: str) -> object:
     raise missing_attribute(__name__, name)
-
-
-def load_ipython_extension(_: object) -> None:
-    """``%load_ext maskgrad.doctor``: only a block knows which cell trains."""
-    raise ExaminationError(
-        "%load_ext maskgrad.doctor: the doctor is a block, not an extension; in the cell that trains, write "
-        "`with mg.doctor.watch() as watched:` before the loop, and print(watched.report) after it"
-    )

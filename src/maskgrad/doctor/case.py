@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from maskgrad.doctor.batches import Key, fields, tensor_of
-from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.operations import dense, differing, same
 from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.report import Experiment, Part, Report, Skipped
+from maskgrad.doctor.report import Report
 from maskgrad.doctor.runner import Outcome, StepRunner
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import other_contents, rows_of
@@ -85,11 +84,6 @@ class Difference:
             others = f" and {len(self.gradients) - 1} more" if len(self.gradients) > 1 else ""
             parts.append(f"the gradient of {worst}{others} changes by up to {self.gradients[worst]:.3g}")
         return "; ".join(parts)
-
-    def numbers(self) -> dict[str, Any]:
-        """The difference as plain data."""
-        loss = None if self.loss is None else list(self.loss)
-        return {"loss": loss, "gradients": dict(self.gradients), "relative": self.relative}
 
 
 def compare(
@@ -203,8 +197,6 @@ class Examination:
     runner: StepRunner
     paddings: list[Padding] = field(default_factory=list)
     report: Report = field(default_factory=Report)
-    #: its parts, by what the first run has shown
-    inventory: Callable[..., list[Part]] = field(init=False)
     #: what the first run has shown
     use: ObservedUse | None = None
     #: which document each token belongs to, in a packed batch
@@ -213,13 +205,10 @@ class Examination:
     asked: frozenset[str] = frozenset()
     #: whether the program as it is gives NaN
     gives_nan: bool = False
-    #: for each key of the batch, the experiments that changed it
-    examined: dict[Key, list[str]] = field(default_factory=dict)
     #: results of the program as it is, by experiment
     base: dict[str, Any] = field(default_factory=dict)
-    #: what differed when the program as it is ran once more
-    differs: list[str] = field(default_factory=list)
-    is_repeated: bool = False
+    #: what differed when the program as it is ran once more; None if it did not yet
+    differs: list[str] | None = None
 
     @functools.cached_property
     def count(self) -> int:
@@ -228,27 +217,11 @@ class Examination:
 
     def repeat(self, outcome: Outcome) -> None:
         """The program as it is has run once more: note what differs from its first run."""
-        first, second = self.base["first"].tensors(), outcome.tensors()
-        names = () if self.is_repeated else dict.fromkeys((*first, *second))
-        self.differs = [
-            n for n in names if n not in first or n not in second or not same(first[n], second[n])
-        ]
-        self.is_repeated = True
-
-    def tried(self, name: str, changed: str, result: str, keys: Iterable[Key] = ()) -> None:
-        """Write down what was done, and to which parts of the batch."""
-        self.report.experiments.append(Experiment(name, changed, result))
-        for key in keys:
-            made = self.examined.setdefault(key, [])
-            made += [name] * (name not in made)
-
-    def skipped(self, experiment: str, why: str, option: str = "") -> None:
-        """Write down what was asked for, or detected, and is not examined."""
-        self.report.skip(Skipped(experiment, why, option))
-
-    def note(self, about: str, message: str, place: Any = None) -> None:
-        """Write down what is no fault."""
-        self.report.note(Note.at(place, about, message))
+        if self.differs is None:
+            first, second = self.base["first"].tensors(), outcome.tensors()
+            names = dict.fromkeys((*first, *second))
+            both = first.keys() & second.keys()
+            self.differs = [name for name in names if name not in both or not same(first[name], second[name])]
 
 
 def run_perturbed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from maskgrad.doctor.batches import Presented, fields, ragged, tensor_of
 from maskgrad.doctor.case import Examination
-from maskgrad.doctor.findings import Note
 from maskgrad.doctor.inferred import ObservedUse
 from maskgrad.doctor.influence import document_alone, document_leak, future_leak
 from maskgrad.doctor.leaks import nan_under_mask, padding_leak
@@ -22,58 +20,20 @@ from maskgrad.doctor.modes import Guarded, module_calls
 from maskgrad.doctor.operations import tensors_in
 from maskgrad.doctor.packed import WEIGHT, documents_of, shapes_of_positions
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
-from maskgrad.doctor.report import Report, Skipped, inventory_of
+from maskgrad.doctor.report import Report, inventory_of
 from maskgrad.doctor.reshaped import denominator, first_difference, log, order, padding_length, where_real
 from maskgrad.doctor.roles import Roles
-from maskgrad.doctor.runner import Outcome, StepRunner, parameters_of
+from maskgrad.doctor.runner import Outcome, StepRunner, names_of
 from maskgrad.errors import ExaminationError
 
 __all__ = ["EXPERIMENTS", "examine", "examine_outputs"]
 
-
-def _gradients(case: Examination) -> None:
-    """Parameters without a gradient, or with one that is zero, or dense where it could be sparse: meant, or not."""
-    found: dict[tuple[str, str], list[str]] = {}
-    first: Outcome = case.base["first"]
-    modules = [module for root in case.runner.roots for module in root.modules()]
-    tables = [module for module in modules if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
-    sparse = {id(table.weight) for table in tables if table.sparse}
-    for name, parameter in parameters_of(case.runner.roots):
-        gradient = first.gradients.get(name)
-        if not parameter.requires_grad or not parameter.numel():
-            continue
-        if gradient is None:
-            said = "got no gradient", "them to the loss, or .requires_grad_(False)"
-        elif gradient.layout is torch.strided and id(parameter) in sparse:
-            said = "got a dense gradient, though sparse=True", "sparse=False, or no use of the whole table"
-        elif gradient.layout is torch.strided and not bool(gradient.any()):
-            said = "got a gradient of zeros", "a mask that leaves something of what it computes"
-        else:
-            continue
-        found.setdefault(said, []).append(name)
-    for (why, option), names in found.items():
-        case.skipped("gradients", f"{', '.join(names)} {why}", option)
-    seen = "; ".join(f"{len(held)} {why}" for (why, _), held in found.items())
-    case.tried("gradients", "nothing", seen or "nothing found")
-
-
-#: experiments of earlier versions, and what to do instead
-_GONE = {
-    "empty-row": "give a batch with such a sample; 'nan-under-mask' says where its NaN is made",
-    "sample-coupling": "write documents={key: torch.arange(len(batch[key]))}: each sample is a document",
-    "silent-hook": "count the calls of the hook",
-    "stale-rows": "the optimizer warns of them while it trains",
-    **dict.fromkeys(
-        ("recorded-step", "unused-parameter", "zero-gradient", "densified-gradient"), "write 'gradients'"
-    ),
-}
 
 #: in this order
 EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
     "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
     "denominator": denominator, "order": order, "document-leak": document_leak,
     "document-alone": document_alone, "future-leak": future_leak,
-    "gradients": _gradients,
 }  # fmt: skip
 _OF_DOCUMENTS = {"document-leak", "document-alone"}
 #: those for which the rows of a batch are samples
@@ -141,7 +101,6 @@ def examine(
     case = Examination(StepRunner(step, batch, model), asked=asked)
     _prepare(case, padding, documents)
     _run(case, chosen)
-    case.report.inventory = case.inventory(examined=case.examined)
     return case.report
 
 
@@ -155,7 +114,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
         runner.turn(roles.turned)
         roles = Roles(runner.batch, documents=document)
     case.paddings = with_given(roles.paddings, runner.batch, padding)
-    use = ObservedUse(runner.batch, runner.modules())
+    use = ObservedUse(runner.batch, names_of(runner.roots))
     with module_calls(use.enter, use.leave):
         outcome = runner.run(use, after=Outcome.cloned)
     if not use.reads_batch:
@@ -171,23 +130,23 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
         case.paddings = with_given(roles.paddings, runner.batch, padding)
     case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
-    case.inventory = functools.partial(inventory_of, roles, case.paddings, use, case.documents)
+    case.report.inventory = inventory_of(roles, case.paddings, use, case.documents)
     case.base["first"], case.gives_nan = outcome, outcome.has_nan()
 
 
 def _run(case: Examination, chosen: list[str]) -> None:
     samples = ragged(case.runner.batch)
     if samples:
-        case.note(
+        case.report.note(
             "padding",
             f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
             "leak; their values, columns and samples are not changed",
         )
     modules = [module for root in case.runner.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
-        case.note("torch.compile", "is off during the examination: the program runs uncompiled")
+        case.report.note("torch.compile", "is off during the examination: the program runs uncompiled")
     for name in _possible(case, chosen, none=not samples):
-        if not case.is_repeated and name != "padding-leak":
+        if case.differs is None and name != "padding-leak":
             case.runner.run(Guarded(), after=case.repeat)
             _check_repeats(case)
         EXPERIMENTS[name](case)
@@ -200,28 +159,31 @@ def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
     if not case.paddings and "padding-leak" in chosen:
         left_out, why = {"padding-leak"}, "no padding was recognised in the batch"
         if case.asked:
-            case.skipped("padding-leak", why, SAYS_PADDING)
+            case.report.skip("padding-leak", why, SAYS_PADDING)
         if none and case.documents is None:
-            case.note("padding", f"{why}; {SAYS_PADDING} marks it")
+            case.report.note("padding", f"{why}; {SAYS_PADDING} marks it")
     if case.documents is not None:  # another column would belong to a document; rows may be tokens
         left_out = left_out | (_OF_SAMPLES if case.documents.ids.ndim == 1 else {"padding-length"})
     else:
         left_out = left_out | _OF_DOCUMENTS
         for name in case.asked & _OF_DOCUMENTS:
             why = "no documents were recognised in the batch"
-            case.skipped(name, why, "documents='seq_idx', the key of their ids")
+            case.report.skip(name, why, "documents='seq_idx', the key of their ids")
     chosen = [name for name in chosen if name not in left_out]
     return chosen if chosen or case.asked else ["order"]  # quick, where nothing is padded
 
 
 def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
     if experiments is None:
-        experiments = ("padding-leak", "document-leak") if quick else EXPERIMENTS.keys() - {"future-leak"}
+        experiments = (
+            ("padding-leak", "document-leak")
+            if quick
+            else EXPERIMENTS.keys() - {"future-leak", "denominator"}
+        )
     named = [experiments] if isinstance(experiments, str) else experiments
     wanted = set(named)
     for name in sorted(wanted - EXPERIMENTS.keys()):
-        known, instead = ", ".join(EXPERIMENTS), f"; {_GONE[name]}" if name in _GONE else ""
-        raise ExaminationError(f"experiments: {name!r} is none of {known}{instead}")
+        raise ExaminationError(f"experiments: {name!r} is none of {', '.join(EXPERIMENTS)}")
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
 
 
@@ -283,11 +245,11 @@ def examine_outputs(
         report.experiments = [replace(each, result=_of_outputs(each.result)) for each in report.experiments]
         report.inventory = [part for part in report.inventory if part.name != WEIGHT]
         about = f"the outputs of {type(module).__name__} were examined, but no later computation"
-        report.note(Note(kind, about))
+        report.note(kind, about)
     except Exception as error:  # the program goes on as it would without us
         why = str(error) if isinstance(error, ExaminationError) else f"the model fails: {error!r}"
         report = Report()
-        report.skip(Skipped(kind, why))
+        report.skip(kind, why)
     return report
 
 

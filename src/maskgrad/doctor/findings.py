@@ -10,7 +10,7 @@ from typing import Any
 
 from maskgrad.doctor.operations import Operated, Place
 
-__all__ = ["KINDS", "Finding", "Note", "lines_for", "remedy_for"]
+__all__ = ["Finding", "Note", "lines_for", "remedy_for"]
 
 #: in all remedies `mask` is that of the batch, (B, T), True or 1 where entries are real; `x`, `scores`, `logits` and so
 #: on are the inputs of the line; each is pasted into a program that draws it by `tests/doctor/test_remedies.py`
@@ -207,20 +207,6 @@ def remedy_for(kind: str, operation: str, lines: tuple[str, ...] = ()) -> str:
     return "\n".join(code)
 
 
-#: every kind of finding in one sentence
-KINDS = {
-    "padding-leak": "the values of the padding change the loss or a gradient",
-    "nan-under-mask": "NaN or infinity in the padding reaches the loss or a gradient",
-    "padding-length": "more padding, or none, changes the loss or a gradient",
-    "denominator": "the result depends on how the batch is split into parts",
-    "empty-row": "a sample that is all padding gives NaN",
-    "order": "the order of the samples changes the loss or a gradient",
-    "document-leak": "another document of the pack changes the loss of a document, or a gradient",
-    "document-alone": "a document gives different results packed and alone",
-    "future-leak": "later positions change the loss of earlier ones, or a gradient",
-}
-
-
 @dataclass(frozen=True)
 class Finding:
     """One mistake: the line of the user's program, the message, and a fix.
@@ -234,7 +220,6 @@ class Finding:
         remedy: code to write instead, with maskgrad and without.
         module: dotted name of the running module.
         operation: the first PyTorch operation whose real entries depend on padding.
-        affected: the size of the effect, by name, such as the change of the loss.
         package_file: path of a file of an installed package, if the line calls one: the innermost that was running.
         package_line: number of the line in it.
         callers: the lines of the program through which the line was reached, the innermost first, as "file:line: code".
@@ -248,24 +233,19 @@ class Finding:
     remedy: str = ""
     module: str = ""
     operation: str = ""
-    affected: dict[str, Any] = field(default_factory=dict)
     package_file: str = ""
     package_line: int = 0
     callers: list[str] = field(default_factory=list)
 
     @classmethod
-    def at(cls, where: Any, kind: str, message: str, **rest: Any) -> Finding:
+    def at(cls, where: Any, kind: str, message: str) -> Finding:
         """A finding with what to write instead: at a ``Place``, an operation that was seen there, or None."""
-        place = where if where is None or isinstance(where, Place) else where.place
-        known: dict[str, Any] = {}
-        if place is not None:
-            known = {"file": place.file, "line": place.line, "code": place.code}
-            known |= {"package_file": place.package_file, "package_line": place.package_line}
-        if where is not place:
-            known |= {"operation": where.operation, "module": getattr(where, "module", "")}
-            known["callers"] = getattr(where, "callers", [])
+        of_place = ("file", "line", "code", "package_file", "package_line")
+        held = dict.fromkeys(of_place, getattr(where, "place", where))
+        held |= dict.fromkeys(("operation", "module", "callers"), where)
+        known = {name: getattr(of, name) for name, of in held.items() if hasattr(of, name)}
         known["remedy"] = remedy_for(kind, known.get("operation", ""), getattr(where, "instead", ()))
-        return cls(kind, message, **known | rest)
+        return cls(kind, message, **known)
 
     def __str__(self) -> str:
         where = f"{self.file}:{self.line}" if self.file else "(no line is known)"
@@ -295,11 +275,6 @@ class Note:
     message: str
     file: str = ""
     line: int = 0
-
-    @classmethod
-    def at(cls, place: Place | None, about: str, message: str) -> Note:
-        """A note about a line of the program."""
-        return cls(about, message, place.file, place.line) if place else cls(about, message)
 
     def __str__(self) -> str:
         where = f" ({self.file}:{self.line})" if self.file else ""

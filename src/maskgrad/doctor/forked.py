@@ -304,5 +304,5 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     try:
         padding_length(case)
     except Exception as error:
-        case.skipped("padding-length", f"{type(error).__name__}: {error}")
+        case.report.skip("padding-length", f"{type(error).__name__}: {error}")
     orders.send_bytes(pickle.dumps(case.report))

@@ -41,7 +41,7 @@ def watch(
     causal: bool = False,
     steps: int = 2,
     stop: bool = False,
-    progress: Callable[[str, int, int], None] | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Watch]:
     """Examine the first training steps inside the block while they run.
 
@@ -58,7 +58,7 @@ def watch(
         causal: whether later positions must not reach earlier outputs of the model.
         steps: the number of steps to watch; the first with different values, the second with large ones.
         stop: leave the block after these steps.
-        progress: called with the experiment, the number of finished steps, and the number of steps to watch.
+        progress: called with the step and the experiment, in words.
 
     Yields:
         an object whose ``report`` has the findings.
@@ -121,7 +121,7 @@ def _observed(watched: Watch) -> Iterator[None]:
         if watched.is_off:
             return
         watched.differentiated(losses, gradients)
-        if watched.ends:
+        if watched.stops and watched.done:
             raise _Stopped
 
     def called(module: nn.Module, args: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, fields, ragged, tensor_of
 from maskgrad.doctor.modes import Guarded
@@ -125,7 +126,9 @@ class ObservedUse(Guarded):
     def run(self, call: Operated) -> Any:
         """Note what a table reads, and what is packed."""
         name, args = call.facts.name, call.args
-        self.reads_batch |= any(key_of(tensor) in {None, *self._batch} for tensor in call.inputs)
+        self.reads_batch = self.reads_batch or any(
+            key_of(tensor) in {None, *self._batch} for tensor in call.inputs
+        )
         if name == "embedding" and len(args) > 2 and args[2] >= 0:
             module = self._stack[-1] if self._stack else "a table"
             self.reads.append(IdsRead(args[1], args[2], "padding_idx", "table", module))
@@ -148,10 +151,11 @@ class ObservedUse(Guarded):
         code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
         named = zip(code.co_varnames[1 : code.co_argcount + 1] if code else (), args, strict=False)
         mapped = torch._C._functorch.peek_interpreter_stack() is not None  # whose tensors cannot be looked at
-        for name, held in [] if mapped else [*named, *given.items()]:
-            if isinstance(held, Tensor) and held.ndim == 2 and (sides := as_mask(held)) is not None:
-                self.masks.append((sides, f"argument {name} of {type(module).__name__}"))
-                self._pairs |= {len(held)} if held.shape[0] == held.shape[1] else set()
+        with _disable_current_modes():  # these operations are ours
+            for name, held in [] if mapped else [*named, *given.items()]:
+                if isinstance(held, Tensor) and held.ndim == 2 and (sides := as_mask(held)) is not None:
+                    self.masks.append((sides, f"argument {name} of {type(module).__name__}"))
+                    self._pairs |= {len(held)} if held.shape[0] == held.shape[1] else set()
         first = next((held for held in (*args, *given.values()) if isinstance(held, Tensor)), None)
         cares = getattr(module, "self_attn", module)
         if isinstance(cares, (nn.RNNBase, nn.MultiheadAttention, nn.Transformer)) and first is not None:

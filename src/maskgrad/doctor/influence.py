@@ -19,10 +19,6 @@ from maskgrad.doctor.reshaped import Aligned, Change, first_wrong, where_real
 
 __all__ = ["document_alone", "document_leak", "future_leak"]
 
-LABELS = (
-    "labels of integers (-100), a MaskedTensor, or weights, with 'label', 'target' or 'weight' in their name"
-)
-
 
 def document_leak(case: Examination) -> None:
     """For a few documents: the labels of all others ignored, and their inputs rewritten."""
@@ -48,7 +44,10 @@ def _first_leak(
                 return
             made |= batch is not None
     if not made:
-        case.skipped(kind, f"no label can be ignored for {noun}", LABELS)
+        option = (
+            "labels of integers (-100), a MaskedTensor, or weights, with 'label', 'target' or 'weight' in"
+        )
+        case.report.skip(kind, f"no label can be ignored for {noun}", f"{option} their name")
 
 
 def _hidden(case: Examination, tokens: Documents, seen: Callable[[Tensor], Tensor]) -> list[Padding]:
@@ -92,13 +91,13 @@ def future_leak(case: Examination) -> None:
     """For a few positions: the labels after each ignored, and the inputs after it rewritten."""
     positions = _positions(case)
     if positions is None:
-        case.skipped("future-leak", "no tensor of the batch has the shape (samples, positions)")
+        case.report.skip("future-leak", "no tensor of the batch has the shape (samples, positions)")
         return
     if not _is_settled(case, positions):
         axis = _axis_of_time(case, positions)
         if axis is None:
             why = "which axis of the batch is time is unknown: samples influence each other along both"
-            case.skipped("future-leak", why, "an nn module with batch_first, or padding={key: mask}")
+            case.report.skip("future-leak", why, "an nn module with batch_first, or padding={key: mask}")
             return
         positions = _along(positions, axis)
     last = int(positions.ids.max())

@@ -21,13 +21,13 @@ from maskgrad.doctor.case import (
     randomize_padding,
     run_perturbed,
 )
-from maskgrad.doctor.findings import Finding, Note
+from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.inferred import same_part
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.recorder import Event, Origin, Origins, Recorder, has_nan
-from maskgrad.doctor.reshaped import first_difference, log, where_real
-from maskgrad.doctor.runner import Outcome
+from maskgrad.doctor.reshaped import first_difference, log, raised, where_real
+from maskgrad.doctor.runner import Outcome, names_of
 from maskgrad.doctor.twins import Twins
 from maskgrad.doctor.variants import KINDS, other_contents
 from maskgrad.masked_tensor import MaskedTensor
@@ -77,7 +77,7 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
         with _other_rows(case.runner.roots, looked_up) as served:
             after = case.runner.run(Guarded(), replaced(batch, new), after=Outcome.cloned)
     except Exception as error:  # such as ids that a table does not have
-        return Whole(Difference(), failure=f"the step fails on changed data ({_raised(error)})")
+        return Whole(Difference(), failure=f"the step fails on changed data ({raised(error)})")
     if len(served) < len(looked_up) or (
         kind == "large" and after.has_nan()
     ):  # what only overflows is no fault
@@ -87,10 +87,6 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
         return whole
     # what was not rewritten may be what the twins saw
     return whole if mode.not_followed and not run_perturbed(case, rest, kind, seed, batch)[0] else None
-
-
-def _raised(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 @contextlib.contextmanager
@@ -135,11 +131,11 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
         if whole is None:
             if not difference and mode.not_followed:
                 why = f"{mode.not_followed[0][1]}, and the whole step cannot be compared"
-                case.skipped(hidden.kind, why)
+                case.report.skip(hidden.kind, why)
         elif whole.failure:  # what only the twins show is a note at its line
             for found in _locate(case, hidden, kind, seed, difference) if difference else ():
-                case.report.note(Note(hidden.kind, f"not confirmed: {found.message}", found.file, found.line))
-            case.skipped(hidden.kind, f"{whole.failure}, so that no difference can be confirmed")
+                case.report.note(hidden.kind, f"not confirmed: {found.message}", found)
+            case.report.skip(hidden.kind, f"{whole.failure}, so that no difference can be confirmed")
             continue
         elif whole.difference:
             lost = mode.not_followed and (difference is None or difference.loss is None)
@@ -147,12 +143,14 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
                 case.report.add(_not_followed(case, hidden, kind, mode, whole))
                 return True
         elif difference and difference.relative >= SMALL:
-            case.note(hidden.kind, "not confirmed: the whole step gives the same result on changed data")
+            case.report.note(
+                hidden.kind, "not confirmed: the whole step gives the same result on changed data"
+            )
             continue
         if not difference:
             continue
         if difference.is_doubtful:
-            case.skipped(
+            case.report.skip(
                 hidden.kind, f"a relative difference of {difference.relative:.0e} may be rounding", IN_DOUBLE
             )
             continue
@@ -179,7 +177,7 @@ def _not_followed(
         align = where_real([padding.mask for padding in hidden.paddings])
         entry = first_difference(log(case, hidden.batch), log(case, whole.batch), align)
     message = f"{lost}; {found.message}"
-    return [Finding.at(place if entry is None else entry, hidden.kind, message, affected=found.affected)]
+    return [Finding.at(place if entry is None else entry, hidden.kind, message)]
 
 
 def _with_other_contents(
@@ -194,10 +192,10 @@ def _with_other_contents(
     if name != "nan-under-mask" and mode.not_followed:
         nothing += ", as far as it was tracked: see the notes"
         for place, why in mode.not_followed:
-            case.note(name, why, place)
+            case.report.note(name, why, place)
     where = "" if hidden.noun == "padding" else f"for {hidden.others}, "
     words = f"{where}{KINDS[kind]} in {', '.join(map(str, changed))}"
-    case.tried(name, words, found.words() or nothing, changed)
+    case.report.tried(name, words, found.words() or nothing, changed)
     return found, mode
 
 
@@ -212,7 +210,7 @@ def _locate(
     if kind == "large" and not difference.finite:
         return []
     masks = [padding.mask for padding in hidden.paddings]
-    recorder = Recorder(masks, case.runner.modules())
+    recorder = Recorder(masks, names_of(case.runner.roots))
     randomize_padding(recorder, case.runner.batch, hidden.paddings, kind, seed)
     found: list[Event] = case.runner.run(
         recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends_of(outcome, difference))
@@ -229,17 +227,10 @@ def findings_of(
     if 0 < difference.relative < SMALL:
         message += f" (relative difference {difference.relative:.1e})"
     if not found:
-        return [Finding(hidden.kind, message, affected=difference.numbers())]
+        return [Finding(hidden.kind, message)]
     unique = {(event.place, event.module if event.place is None else ""): event for event in reversed(found)}
-    return [
-        Finding.at(
-            event,
-            hidden.kind,
-            f"{event.operation} mixes {hidden.noun} into {hidden.others}: {message}",
-            affected={**difference.numbers(), "share": event.share},
-        )
-        for event in reversed(unique.values())
-    ]
+    how = f"mixes {hidden.noun} into {hidden.others}: {message}"
+    return [Finding.at(event, hidden.kind, f"{event.operation} {how}") for event in reversed(unique.values())]
 
 
 def nan_under_mask(case: Examination) -> None:
@@ -250,7 +241,7 @@ def nan_under_mask(case: Examination) -> None:
         if not {"nan-under-mask", "empty-row"} & set(known):
             empty = any(not bool(mask.flatten(1).any(1).all()) for mask in masks)
             case.report.add(nan_findings(case, "empty-row" if empty else "nan-under-mask"))
-        case.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
+        case.report.tried("nan-under-mask", "nothing", "the unmodified program gives NaN")
     elif "padding-leak" not in known:  # else NaN takes the way that is known already
         every = "nan-under-mask" in case.asked
         paddings = [padding for padding in case.paddings if every or _holds_no_numbers(case, padding)]
@@ -294,7 +285,6 @@ def nan_findings(case: Examination, kind: str) -> list[Finding]:
             kind,
             f"{when}{what}: {origin.operation or 'the batch'} makes NaN "
             + ("in the backward pass of this line" if origin.backward else "here"),
-            affected={"loss": lost, "gradients": names},
         )
         for origin in dict.fromkeys(made)
     ][:3]

@@ -143,7 +143,8 @@ def flat(tree: Any) -> list[Any]:
         tree = list(tree.values())
     if not isinstance(tree, (tuple, list)):
         return [tree]
-    return [leaf for member in tree for leaf in flat(member)]
+    inner = (flat(member) if isinstance(member, (tuple, list, dict)) else (member,) for member in tree)
+    return [leaf for leaves in inner for leaf in leaves]
 
 
 def tensors_in(tree: Any) -> list[Tensor]:

@@ -50,11 +50,7 @@ class Documents:
         return next((form for form in forms if tensor.shape[: form.ndim] == form.shape), None)
 
 
-def _numbered(tensor: Tensor, tokens: set[tuple[int, ...]]) -> Tensor | None:
-    return _counted(tensor)
-
-
-def _restarted(tensor: Tensor, tokens: set[tuple[int, ...]]) -> Tensor | None:
+def _restarted(tensor: Tensor, _: set[tuple[int, ...]]) -> Tensor | None:
     starts = tensor == 0
     follows = (tensor[..., 1:] == tensor[..., :-1] + 1) | starts[..., 1:]
     return _counted(starts.cumsum(-1)) if bool(starts[..., 0].all() and follows.all()) else None
@@ -68,8 +64,11 @@ def _bounded(tensor: Tensor, tokens: set[tuple[int, ...]]) -> Tensor | None:
 
 
 #: how documents are given: how that is read, and the names under which programs do so
-_READERS = {
-    "ids": (_numbered, re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id")),
+_READERS: dict[str, tuple[Callable[..., Tensor | None], re.Pattern[str]]] = {
+    "ids": (
+        lambda ids, _: _counted(ids),
+        re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id"),
+    ),
     "bounds": (_bounded, re.compile("cu_(seq|doc).*")),
     "restarting positions": (_restarted, re.compile("position_ids|input_pos|positions")),
 }

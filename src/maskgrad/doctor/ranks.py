@@ -19,33 +19,30 @@ __all__ = ["end_group_last", "waited_for", "why_refused", "with_fake_group", "wi
 
 
 def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a collective operation with a group that sends nothing: every rank has what this one has."""
-    names: Any = torch.distributed.distributed_c10d
+    """The arguments of a collective operation with a group of one rank that sends nothing."""
     inside: list[Any] = []
     for declared, given in zip(func._schema.arguments, args, strict=False):
         if isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(declared.type):
-            group = torch.distributed.ProcessGroup.unbox(given)
-            inside.append(_fake_group(group.rank(), group.size()).boxed())
+            inside.append(_fake_group().boxed())
         elif declared.name == "group_name" and isinstance(given, str):
-            group = names._resolve_process_group(given)
-            inside.append(_fake_group(group.rank(), group.size()).group_name)
+            inside.append(_fake_group().group_name)
         else:
             inside.append(given)
     return tuple(inside)
 
 
 @functools.cache
-def _fake_group(rank: int, size: int) -> Any:
+def _fake_group() -> Any:
     from torch._C._distributed_c10d import FakeProcessGroup, _register_process_group
 
     make: Callable[[int, int], Any] = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
     distributed: Any = torch.distributed
     custom = distributed.ProcessGroup.BackendType.CUSTOM
-    group = distributed.ProcessGroup(distributed.HashStore(), rank, size)
+    group = distributed.ProcessGroup(distributed.HashStore(), 0, 1)
     for device in ("cpu", "cuda"):
-        group._register_backend(torch.device(device), custom, make(rank, size))
+        group._register_backend(torch.device(device), custom, make(0, 1))
     group._set_default_backend(custom)
-    group._set_group_name(f"maskgrad-doctor-{rank}-{size}")
+    group._set_group_name("maskgrad-doctor")
     _register_process_group(group.group_name, group)
     return group
 

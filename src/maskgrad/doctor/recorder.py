@@ -88,9 +88,9 @@ class Event:
     backward: bool
     #: events that wrote the bad inputs; if none is bad, the inputs
     causes: list[int]
-    #: the share of the real entries that differ
-    share: float
-    #: an output differs where it is real, and no input does
+    #: an output differs where it is real
+    bad: bool
+    #: and no input does
     mixes: bool
     #: of an operation that mixes: what to write instead, and the lines that led to it
     instead: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class Recorder(Twins):
     def twinned(self, call: Operated, result: Any, before: Any) -> None:
         """Write down what differs, if anything does."""
         outputs = tensors_in(result)
-        differs, share = False, 0.0
+        differs = bad = False
         for index, validity in enumerate(self.validity.of_result(call, result)):
             output = outputs[index]
             self.validity.set(output, validity)
@@ -155,19 +155,17 @@ class Recorder(Twins):
                 self._writers.pop(any_key(output), None)
                 continue
             differs = True
-            real = self._differing(output, validity)
-            if bool(real.any()):
-                share = max(share, float(real.sum()) / real.numel())
+            bad = bad or bool(self._differing(output, validity).any())
         if differs:
-            self._add(call, outputs, before, share, keep=bool(call.written))
+            self._add(call, outputs, before, bad=bad, keep=bool(call.written))
 
-    def _add(self, call: Operated, outputs: list[Tensor], before: Any, share: float, *, keep: bool) -> None:
+    def _add(self, call: Operated, outputs: list[Tensor], before: Any, *, bad: bool, keep: bool) -> None:
         causes, bad_before = before
         running = self._stack[-1] if self._stack else None
         module = "" if running is None else self._names.get(id(running), type(running).__name__)
-        backward, mixes = torch._C._current_autograd_node() is not None, share > 0 and not bad_before
+        backward, mixes = torch._C._current_autograd_node() is not None, bad and not bad_before
         place = self._nodes.here()
-        event = Event(call.facts.name, place, module, backward, causes, share, mixes)
+        event = Event(call.facts.name, place, module, backward, causes, bad, mixes)
         if mixes:
             first = next((tuple(tensor.shape) for tensor in call.inputs if self.twin(tensor) is not None), ())
             masks = [tuple(mask.shape) for mask in self.validity.masks]
@@ -202,11 +200,9 @@ class Recorder(Twins):
             axis = call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)
             if source.ndim < 2 or not self._runs_along(source, axis):
                 return
-            unequal = [self._differing(output, None) for output in outputs]
-            share = max(float(entries.sum()) / max(entries.numel(), 1) for entries in unequal)
-            if share:
+            if any(bool(self._differing(output, None).any()) for output in outputs):
                 before: Any = self._who_wrote([source]), self.is_bad(source)
-                self._add(call, outputs, before, share, keep=True)
+                self._add(call, outputs, before, bad=True, keep=True)
         for output in outputs:
             self.validity.slice(output)
 
@@ -236,5 +232,5 @@ class Recorder(Twins):
             if number not in seen:
                 seen.add(number)
                 event = self.events[number]
-                waiting += event.causes if event.share and not event.mixes else []
+                waiting += event.causes if event.bad and not event.mixes else []
         return [self.events[number] for number in sorted(seen) if self.events[number].mixes]

@@ -24,7 +24,7 @@ from maskgrad.errors import ExaminationError
 
 __all__ = [
     "Aligned", "Change", "denominator", "first_difference", "first_wrong",
-    "log", "order", "padding_length", "where_real",
+    "log", "order", "padding_length", "raised", "where_real",
 ]  # fmt: skip
 
 #: of two outputs: what may be compared, None if nothing can be
@@ -98,9 +98,6 @@ def where_real(
     return align
 
 
-DRAWS = "skipped: the program draws its own random numbers, which would differ"
-
-
 @dataclass(frozen=True)
 class Change:
     """A batch, ``batch``, for which loss and gradients must be those of another one, ``beside``; None: as it is."""
@@ -164,18 +161,19 @@ def _changed(case: Examination, name: str, change: Change) -> Difference | None:
     except ExaminationError:
         raise
     except Exception as error:
-        case.note(name, f"{words}: {_raised(error)}")
+        case.report.note(name, f"{words}: the program fails: {raised(error)}")
         return None
     if before.draws != after.draws or (name == "order" and any(shape for _, shape in before.draws)):
-        case.note(name, DRAWS, before.draws[0][0] if before.draws else None)
+        why = "skipped: the program draws its own random numbers, which would differ"
+        case.report.note(name, why, before.draws[0][0] if before.draws else None)
         return None
     difference: Difference = after.outcome
     if difference.is_doubtful:
-        case.skipped(
+        case.report.skip(
             name, f"{words}, a relative difference of {difference.relative:.0e} may be rounding", IN_DOUBLE
         )
         difference = Difference()
-    case.tried(name, words, difference.words() or "nothing changed", _altered(case, change.batch))
+    case.report.tried(name, words, difference.words() or "nothing changed", _altered(case, change.batch))
     return difference
 
 
@@ -185,15 +183,16 @@ def _altered(case: Examination, batch: Any) -> list[Key]:
     return [key for key, held in fields(batch).items() if held is not before.get(key)]
 
 
-def _raised(error: Exception) -> str:
-    return f"the program fails: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+def raised(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation with a different result: " if entry else ""
     message = f"{where}{words}, {difference.words()}"
-    return Finding.at(entry, kind, message, affected=difference.numbers())
+    return Finding.at(entry, kind, message)
 
 
 def add_finding(case: Examination, name: str, change: Change, difference: Difference) -> None:
@@ -244,7 +243,7 @@ def _wider_inside(case: Examination) -> Iterator[Change]:
     try:
         pads = run(case).pads
     except Exception as error:
-        case.note("padding-length", f"without dropout {_raised(error)}")
+        case.report.note("padding-length", f"without dropout the program fails: {raised(error)}")
         return
     for lengths, left in pads[:1]:
         mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -274,9 +273,7 @@ def order(case: Examination) -> None:
 
 
 def denominator(case: Examination) -> None:
-    """If it is asked for, other orders of the samples make other parts: parts of a step that passes them one by one."""
-    if "denominator" not in case.asked:
-        return  # `order` sees them, too
+    """Other orders of the samples make other parts of a step that passes them one by one; `order` sees it, too."""
     if not splits(case):
         raise ExaminationError(
             "step: it passes its batch to its model at once, or sample by sample; write the loop over the parts as the "
@@ -286,7 +283,7 @@ def denominator(case: Examination) -> None:
     even = not case.count % next(filter(None, case.runner.rows))
     if even and all(len(held.unique()) == 1 for held in _lengths(case)) and not case.report.findings:
         why = "every order makes parts of as many samples and real entries"
-        case.skipped("denominator", why, "samples of different lengths, or one more to the batch")
+        case.report.skip("denominator", why, "samples of different lengths, or one more to the batch")
 
 
 def _other_orders(case: Examination) -> Iterator[Change]:
@@ -301,7 +298,7 @@ def _other_orders(case: Examination) -> Iterator[Change]:
 def _add_order(case: Examination, name: str, change: Change, difference: Difference) -> None:
     if not splits(case):
         if _in_pairs(case):
-            case.note("order", "the step pairs samples by their positions in the batch")
+            case.report.note("order", "the step pairs samples by their positions in the batch")
         else:
             add_finding(case, name, change, difference)
     elif "denominator" not in case.report.kinds():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "StepRunner", "named", "parameters_of", "reached"]
+__all__ = ["Outcome", "StepRunner", "named", "names_of", "reached"]
 
 
 @dataclass
@@ -111,14 +111,6 @@ class StepRunner:
         own = frozenset(name for name, leaf in leaves.items() if id(leaf) not in before)
         return Outcome(loss.detach() if loss is not None else None, gradients, leaves, own)
 
-    def modules(self) -> dict[int, str]:
-        """The dotted name of each module by its id."""
-        return {
-            id(module): name or type(module).__name__
-            for root in reversed(self.roots)
-            for name, module in root.named_modules()
-        }
-
     def turn(self, keys: Collection[Key]) -> None:
         """Let the samples come first in the tensors of these keys; the step is given them as before."""
         self.presented.batch = self.batch
@@ -204,19 +196,23 @@ def reached(loss: Tensor | None) -> list[Tensor]:
     return found
 
 
-def named(leaves: Iterable[Tensor], roots: Iterable[nn.Module]) -> list[tuple[str, Tensor]]:
+def named(leaves: Iterable[Tensor], roots: Sequence[nn.Module]) -> list[tuple[str, Tensor]]:
     """Leaves with the names of the parameters that they are."""
-    names = {id(param): name for name, param in parameters_of(roots)}
+    names = {
+        id(parameter): f"{place}.{name}" if len(roots) > 1 else name
+        for place, root in enumerate(roots)
+        for name, parameter in root.named_parameters()
+    }
     return [
         (names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"), leaf)
         for place, leaf in enumerate(leaves)
     ]
 
 
-def parameters_of(roots: Iterable[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """Names and parameters of modules."""
-    roots = list(roots)
-    for place, root in enumerate(roots):
-        above = f"{place}." if len(roots) > 1 else ""
-        for name, parameter in root.named_parameters():
-            yield f"{above}{name}", parameter
+def names_of(roots: Sequence[nn.Module]) -> dict[int, str]:
+    """The dotted name of each module by its id."""
+    return {
+        id(module): name or type(module).__name__
+        for root in reversed(roots)
+        for name, module in root.named_modules()
+    }

@@ -26,30 +26,16 @@ from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 
-__all__ = ["State", "objects_with_state", "random_state", "set_random_state"]
+__all__ = ["State", "cuda_in_use", "objects_with_state"]
 
 #: of a parameter
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 _COUNTERS = (LRScheduler, torch.amp.GradScaler)
 
 
-def random_state(generator: torch.Generator | None = None) -> Any:
-    """The state of a generator, or of those of all devices in use."""
-    if generator is not None:
-        return generator.get_state()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return torch.get_rng_state(), torch.cuda.get_rng_state_all()
-    return torch.get_rng_state(), None
-
-
-def set_random_state(state: Any, generator: torch.Generator | None = None) -> None:
-    """Put back what :func:`random_state` gave."""
-    if generator is not None:
-        generator.set_state(state)
-        return
-    torch.set_rng_state(state[0])
-    if state[1] is not None:
-        torch.cuda.set_rng_state_all(state[1])
+def cuda_in_use() -> range:
+    """The devices that have random numbers; to ask others for theirs would initialise CUDA."""
+    return range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
 
 
 def objects_with_state(*things: Any) -> tuple[list[Tensor], list[Any], list[nn.Module]]:
@@ -118,10 +104,13 @@ class State:
     """
 
     def __init__(self, *things: Any) -> None:
-        # the global one of numpy is meant
-        self._random = random_state(), random.getstate(), np.random.get_state()  # noqa: NPY002
         #: puts back one thing each, in this order
-        self._undo: list[Callable[[], Any]] = []
+        self._undo: list[Callable[[], Any]] = [
+            partial(torch.set_rng_state, torch.get_rng_state()),
+            *(partial(torch.cuda.set_rng_state, torch.cuda.get_rng_state(at), at) for at in cuda_in_use()),
+            partial(random.setstate, random.getstate()),
+            partial(np.random.set_state, np.random.get_state()),  # noqa: NPY002  (the global one is meant)
+        ]
         self._leaves: dict[int, Tensor] = {}
         #: rows that their own optimizer has written last, and not a load
         self._own: list[tuple[Tensor, Any]] = []
@@ -207,9 +196,6 @@ class State:
             undo()
         for leaf, rows in self._own:
             rows.version = leaf._version
-        set_random_state(self._random[0])
-        random.setstate(self._random[1])
-        np.random.set_state(self._random[2])  # noqa: NPY002
 
 
 def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:

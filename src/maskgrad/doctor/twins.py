@@ -28,7 +28,7 @@ from maskgrad.doctor.operations import (
     same,
     tensors_in,
 )
-from maskgrad.doctor.state import random_state, set_random_state
+from maskgrad.doctor.state import cuda_in_use
 
 __all__ = ["Twins"]
 
@@ -40,8 +40,8 @@ class Twins(Guarded):
 
     def __init__(self) -> None:
         super().__init__()
-        #: for each memory that of its twin, with a tensor that has the geometry most asked for
-        self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage, Tensor | None]] = {}
+        #: for each memory that of its twin
+        self._storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
         self._others: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._sentinels: set[int] = set()
         self._workspaces: set[int] = set()
@@ -61,11 +61,8 @@ class Twins(Guarded):
             other: Tensor | None = self._others.get(tensor)
             return other
         entry = self._storages.get(key)
-        if entry is None:
-            return None
         # the weak reference keeps the address: a tensor that lives and has it has this memory
-        _, storage, whole = entry
-        return whole if whole is not None and _same_geometry(tensor, whole) else on(storage, tensor)
+        return None if entry is None else on(entry[1], tensor)
 
     def set_twin(self, tensor: Tensor, twin: Tensor, *, sentinel: bool = False) -> None:
         """Let ``twin`` stand for ``tensor`` in the second run; tests of a ``sentinel`` see the tensor itself."""
@@ -75,13 +72,12 @@ class Twins(Guarded):
             return
         entry = self._storages.get(key)
         if entry is None:
-            memory, storage, whole = tensor.untyped_storage(), twin.untyped_storage(), twin
+            memory, storage = tensor.untyped_storage(), twin.untyped_storage()
             if not _same_geometry(tensor, twin) or memory.nbytes() != storage.nbytes():
                 storage = memory.clone()
-                whole = on(storage, tensor)
-                whole.copy_(twin)
+                on(storage, tensor).copy_(twin)
             self.forget(key)
-            self._storages[key] = (StorageWeakRef(memory), storage, whole)
+            self._storages[key] = (StorageWeakRef(memory), storage)
             self._fresh += 1
             if self._fresh > len(self._storages) // 8:
                 self._fresh = 0  # twins of tensors that are gone take memory
@@ -149,24 +145,19 @@ class Twins(Guarded):
             return twins.get(id(tensor), tensor)
 
         seen = self._seen(call, with_twin, twins) if facts.looks else other
-        twin_args, twin_kwargs = mapped(seen, call.args), call.kwargs and mapped(seen, call.kwargs)
+        twin_args, twin_kwargs = mapped(seen, (call.args, call.kwargs))
         keeps = facts.name in COPIES | {"masked_fill", "where"}  # which write constants as well
         marked = keeps and any(key_of(tensor) in self._sentinels for tensor in with_twin)
         before = self.before(call)
-        generator = call.kwargs.get("generator")
-        state = random_state(generator) if facts.random else None
-        result = call()
-        if state is not None:
-            after = random_state(generator)
-            set_random_state(state, generator)
+        if call.kwargs.get("generator") is not None:
+            twin_kwargs = {**twin_kwargs, "generator": call.kwargs["generator"].clone_state()}
         try:
-            others = call.func(*twin_args, **twin_kwargs)
+            with torch.random.fork_rng(cuda_in_use(), enabled=facts.random):
+                others = call.func(*twin_args, **twin_kwargs)
         except Exception as error:
             self.note_not_followed(facts.name, str(error))
-            return result
-        finally:
-            if state is not None:
-                set_random_state(after, generator)
+            return call()
+        result = call()
         targets = {key_of(tensor) for tensor in written}
         for index, (output, twin) in enumerate(zip(flat(result), flat(others), strict=False)):
             if not isinstance(output, Tensor):
@@ -252,7 +243,8 @@ class Twins(Guarded):
         """Views share the memory of the twin by themselves; what has no single memory is viewed twice."""
         if not any(key_of(tensor) is None and tensor in self._others for tensor in call.inputs):
             return
-        twins = call.func(*mapped(self.other, call.args), **mapped(self.other, call.kwargs))
+        args, kwargs = mapped(self.other, (call.args, call.kwargs))
+        twins = call.func(*args, **kwargs)
         for output, twin in zip(tensors_in(result), tensors_in(twins), strict=False):
             self._take(call, output, twin)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,7 +13,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.case import PerturbedInput, compare_twins, ends_of, randomize_padding
 from maskgrad.doctor.examination import examine_outputs
-from maskgrad.doctor.findings import Note
 from maskgrad.doctor.forked import Continued, Snapshot, Variables, paddings_in, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
 from maskgrad.doctor.leaks import findings_of
@@ -21,8 +20,8 @@ from maskgrad.doctor.modes import OUTSIDE, is_examining
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
-from maskgrad.doctor.report import Experiment, Part, Report, Skipped, Stock
-from maskgrad.doctor.runner import Outcome, named, reached
+from maskgrad.doctor.report import Part, Report, ignored_by_loss, recognised
+from maskgrad.doctor.runner import Outcome, named, names_of, reached
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variants import KINDS
 
@@ -48,10 +47,9 @@ class Watch:
         documents: Any = None,
         causal: bool = False,
         stop: bool = False,
-        progress: Callable[[str, int, int], None] | None = None,
+        progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.report, self.steps = Report(), 0
-        self.stock = Stock(self.report)
         self.passes = 0  # backward, of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
@@ -62,7 +60,6 @@ class Watch:
         self._paddings: list[Padding] = []
         self._batch: dict[Key, Any] = {}
         self._changed: list[str] = []
-        self._recognised = False
         #: the program at the beginning of this step, and in the process of a run that run
         self._snapshot: Snapshot | None = None
         self._run: Continued | None = None
@@ -80,17 +77,8 @@ class Watch:
         Where no padding was recognised, later batches may have some, but not where something may be padding already.
         """
         is_open = any(part.option for part in self.report.inventory)
-        expects = self._wanted if is_open else self._patience
+        expects = self._wanted if is_open else max(8, 4 * self._wanted)
         return self.steps >= self._wanted or bool(self.report.findings) or self.passes >= expects
-
-    @property
-    def ends(self) -> bool:
-        """Whether the program is to be stopped."""
-        return self.stops and self.done
-
-    @property
-    def _patience(self) -> int:
-        return max(8, 4 * self._wanted)
 
     @property
     def is_off(self) -> bool:
@@ -100,7 +88,7 @@ class Watch:
     def read_by_loss(self, losses: Any) -> None:
         """A backward pass begins: labels that the loss ignores are no forgotten padding."""
         if self._run is None:
-            self.stock.ignored(losses if isinstance(losses, Tensor) else losses[0], self._seen)
+            ignored_by_loss(self.report, losses if isinstance(losses, Tensor) else losses[0], self._seen)
 
     def batch(self, batch: Any, *, of_loader: bool = False) -> Any:
         """A batch came from a data loader, or to a model: from here on its padding has twins.
@@ -142,7 +130,7 @@ class Watch:
             self._seen |= inside
             plain = fields(Presented(batch).batch)
             self._arrays |= {key: held for key, held in plain.items() if key not in inside}
-            paddings = self.stock.recognised(batch, self._padding, self._is_new)
+            paddings = recognised(self.report, batch, self._padding, self._is_new)
             if paddings:
                 self._rewrite(paddings, inside)
 
@@ -156,12 +144,13 @@ class Watch:
         masks = [padding.by_sample for padding in paddings]
         recorder = self._recorder
         if recorder is None:
-            names = {id(module): name for root in self._roots for name, module in root.named_modules()}
-            recorder = Recorder(masks, names)
+            recorder = Recorder(masks, names_of(self._roots))
         else:
             recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
         # ids have no size: others were in the step before
-        sized = kind != "large" or any(inside[padding.key].is_floating_point() for padding in paddings)
+        known = {part.name for part in self.report.inventory if part.examined}
+        ids = [padding.key for padding in paddings if not inside[padding.key].is_floating_point()]
+        sized = kind != "large" or len(ids) < len(paddings) or not known.issuperset(map(str, ids))
         if sized:
             changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
         else:
@@ -170,18 +159,20 @@ class Watch:
             return
         if sized:
             self._changed += map(str, changed)
-            self._show(f"padding-leak, {KINDS[kind]} in {', '.join(self._changed)}", self.steps)
-        self._recognised = True
+            words = f"padding-leak, {KINDS[kind]} in {', '.join(self._changed)}"
+            self._progress(f"step {self.steps + 1} of {self._wanted}: {words}")
         self._paddings += paddings
         self._batch |= inside
-        self.stock.rewritten(paddings, changed)
+        self._examined(paddings, changed)
         if self._recorder is None:
             self._recorder = recorder
             recorder.__enter__()
 
-    def _show(self, name: str, step: int) -> None:
-        if self._progress is not None:
-            self._progress(name, step, self._wanted)
+    def _examined(self, paddings: list[Padding], changed: Collection[Key]) -> None:
+        """The padding of these parts is known, and has other contents from here on."""
+        for padding in paddings:
+            if padding.key in changed:
+                self.report.mark([padding.key], "padding-leak", recognised=padding.source, option="")
 
     def called(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module is called; if no loader gave a batch, its arguments are the batch."""
@@ -190,7 +181,7 @@ class Watch:
         if not self._roots and (why := why_refused(module)):
             self._leave()
             self._wanted = 0
-            self._skip("padding-leak", f"{why}: nothing is watched")
+            self.report.skip("padding-leak", f"{why}: nothing is watched")
             return
         if not any(module is inner for root in self._roots for inner in root.modules()):
             self._roots.append(module)
@@ -224,10 +215,8 @@ class Watch:
         """Ids that are padded with the table's own id of padding: nothing else in the program may say so."""
         if table.padding_idx is None or not isinstance(ids, Tensor):
             return
-        names = (name for root in self._roots for name, inner in root.named_modules() if inner is table)
-        read = IdsRead(
-            ids, table.padding_idx, "padding_idx", "table", next(names, "") or type(table).__name__
-        )
+        name = names_of(self._roots).get(id(table), type(table).__name__)
+        read = IdsRead(ids, table.padding_idx, "padding_idx", "table", name)
         with self._apart():
             seen = {key: held for key, held in self._seen.items() if isinstance(held, Tensor)}
             known = {key: held for key, held in seen.items() if read.of(held)}
@@ -239,13 +228,12 @@ class Watch:
                 self._recorder is not None and self._is_new(ids)
             ):  # or a copy that was made before
                 self._rewrite_read(read, f"ids of {read.module}", ids)
-                made = [Padding(key, held, read.source) for key, held in copied.items()]
-                self.stock.rewritten(made, [padding.key for padding in made])
+                self._examined([Padding(key, held, read.source) for key, held in copied.items()], copied)
 
     def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:
         real = padded_ids(held, read.padding_idx)
         if real is not None and self._is_new(held):
-            self.stock.take([Part.of(key, held, "ids", read.source, samples=0, positions=1)])
+            self.report.take_parts([Part.of(key, held, "ids", read.source)])
             self._rewrite([Padding(key, real, read.source)], {key: held})
 
     @contextlib.contextmanager
@@ -261,23 +249,23 @@ class Watch:
         """The step is over: it is made again with other lengths, if it was right; whether anything was tried."""
         if self._not_forked and paddings and not self.report.findings:
             option = "CUDA_VISIBLE_DEVICES= in front of the command to run it on a CPU, or --quick to leave this out"
-            self._skip("padding-length", self._not_forked, option)
+            self.report.skip("padding-length", self._not_forked, option)
             self._lengths_are_known = True
         if self._snapshot is None or self.report.findings:
             return False
         if paddings:
-            self._show("padding-length", self.steps - 1)
+            self._progress(f"step {self.steps} of {self._wanted}: padding-length")
         known = list(paddings_in(paddings, self._batch, Presented(self._snapshot.batch).batch))
         if paddings and not known:
-            self._note("padding-length", "skipped: what is padded is in no variable and no argument")
+            self.report.note("padding-length", "skipped: what is padded is in no variable and no argument")
         try:
             found = self._snapshot.examined(known)
         except BaseException:
-            self._skip("padding-length", "the program was interrupted")
+            self.report.skip("padding-length", "the program was interrupted")
             raise
         self.report.take(found)
         made = bool(found.experiments)
-        self.stock.examined({str(padding.key): ("padding-length",) for padding in paddings if made})
+        self.report.mark([padding.key for padding in paddings if made], "padding-length")
         self._lengths_are_known |= bool(paddings) or made
         return made
 
@@ -296,9 +284,7 @@ class Watch:
         self._call = None
         if found is not None:
             self._influence_is_known = True
-            made, found.inventory = {part.name: part.examined for part in found.inventory}, []
             self.report.take(found)
-            self.stock.examined(made)
 
     def differentiated(self, losses: Any, pairs: list[tuple[Tensor, Tensor]] | None = None) -> None:
         """A backward pass from ``losses`` is over; ``pairs``: leaves with their gradients, if not in ``.grad``."""
@@ -316,8 +302,6 @@ class Watch:
         self._look_at_influence()
         if recorder is None:  # no padding, but for what the step itself pads: this was all
             self.steps += made + self._influence_is_known
-        elif self.done:
-            self._show("", self._wanted)
 
     def _outcome(self, loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None) -> Outcome:
         found = [(leaf, leaf.grad) for leaf in reached(loss)] if pairs is None else pairs
@@ -335,11 +319,11 @@ class Watch:
             return
         words = f"step {self.steps}: {KINDS[kind]} in {', '.join(changed)}"
         result = difference.words() or "nothing else changed"
-        self.report.experiments.append(Experiment("padding-leak", words, result))
+        self.report.tried("padding-leak", words, result)
         for place, why in recorder.not_followed:
-            self.report.note(Note.at(place, "padding-leak", why))
+            self.report.note("padding-leak", why, place)
             if why.endswith(OUTSIDE) and not difference:
-                self._skip("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
+                self.report.skip("padding-leak", why, "mg.doctor.examine(step, batch) to the program")
         if difference:
             events = recorder.mixing(ends_of(outcome, difference))
             self.report.add(findings_of(events, PerturbedInput("padding-leak", paddings), kind, difference))
@@ -362,23 +346,17 @@ class Watch:
         self._leave()
         self._forget()
         if how and self.done:
-            self._note("end", f"the program {how}, after the examined steps")
+            self.report.note("end", f"the program {how}, after the examined steps")
         elif how:
-            self._skip("padding-leak", f"the program {how} after {self.steps} of {self._wanted} steps")
+            self.report.skip("padding-leak", f"the program {how} after {self.steps} of {self._wanted} steps")
         if self._causal and not self._influence_is_known:
-            self._skip("future-leak", "no model was called whose outputs could be examined")
-        if self._seen and not self._recognised:
-            self._note(
+            self.report.skip("future-leak", "no model was called whose outputs could be examined")
+        if self._seen and not any("padding-leak" in part.examined for part in self.report.inventory):
+            self.report.note(
                 "padding",
                 f"none was recognised in the batches and arguments ({', '.join(map(repr, self._seen))}); add "
                 "padding={key: mask}, or call mg.doctor.examine(step, batch) for what only the loss reads",
             )
         if not self.report.experiments and not self.report.notes:
             why = "no backward pass followed a batch with padding"
-            self._note("steps", f"{why}; watch the training, including loss.backward()")
-
-    def _note(self, about: str, message: str) -> None:
-        self.report.note(Note(about, message))
-
-    def _skip(self, experiment: str, why: str, option: str = "") -> None:
-        self.report.skip(Skipped(experiment, why, option))
+            self.report.note("steps", f"{why}; watch the training, including loss.backward()")
