@@ -69,14 +69,6 @@ def test_the_order_of_samples_is_asked(name: str) -> None:
     assert ordered.kinds() == ["order"], str(ordered)
 
 
-@pytest.mark.parametrize("name", BATCHES)
-def test_a_parameter_outside_of_the_loss_is_seen(name: str) -> None:
-    model = nn.ModuleList([LAYER, nn.Linear(1, 1)])
-    report = mg.doctor.examine(lambda b: _means(b).mean(), BATCHES[name](), model=model)
-    assert report.verdict == "incomplete"
-    assert "1.weight, 1.bias got no gradient" in str(report.skipped[0])
-
-
 @pytest.mark.parametrize("name", ["jagged", "packed"])
 def test_a_step_that_ignores_a_ragged_batch_is_refused(name: str) -> None:
     with pytest.raises(ExaminationError, match="does not depend on the batch"):
