@@ -12,7 +12,9 @@ import json
 import sys
 from pathlib import Path
 
-__all__ = ["INSTEAD", "missing_attribute"]
+from maskgrad.errors import ExaminationError
+
+__all__ = ["INSTEAD", "load_ipython_extension", "missing_attribute"]
 
 INSTEAD: dict[str, dict[str, str]] = json.loads(
     Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
@@ -29,6 +31,14 @@ def missing_attribute(module: str, name: str) -> AttributeError:
         return AttributeError(f"{text}: it was removed in version 0.3; {instead}")
     meant = _meant(name) if module == "maskgrad" else ""
     return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
+
+
+def load_ipython_extension(_: object) -> None:
+    """``%load_ext maskgrad.doctor``, where it is: only a block knows which cell trains."""
+    raise ExaminationError(
+        "%load_ext maskgrad.doctor: the doctor is a block, not an extension; in the cell that trains, write "
+        "`with mg.doctor.watch() as watched:` before the loop, and print(watched.report) after it"
+    )
 
 
 def _meant(name: str) -> str:

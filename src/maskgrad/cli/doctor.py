@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import linecache
 import os
 import re
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.syntax import Syntax
+from rich.text import Text
 
 from maskgrad.cli.script import check_program, ending, exits_reported, run
 from maskgrad.doctor import Report, Watch, watch
@@ -62,9 +68,10 @@ def doctor(
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
     ] = False,
-    file: Annotated[
+    data: Annotated[
         Path | None, typer.Option("--json", **_FILE, help="Write the report to this file as JSON.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(**_FILE, help="Write it to this file as a page.")] = None,
 ) -> None:
     """Run a script until its first steps are examined; exit status 1 if padding affects results, 2 if unknown."""
     given = _given(padding)
@@ -79,7 +86,7 @@ def doctor(
         """Write the report; the exit status."""
         assert watched is not None
         watched.close(how)
-        return _write(watched.report, file)
+        return _write(watched.report, data, html)
 
     ended = ""
     options: dict[str, Any] = {
@@ -90,8 +97,9 @@ def doctor(
     }
     try:
         with (
+            _progress() as show,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
-            watch(given, **options, progress=_show) as watched,
+            watch(given, **options, progress=show) as watched,
         ):
             run(script, context.args, module=module)
     except ExaminationError as error:  # an option that does not fit
@@ -106,8 +114,15 @@ def doctor(
     raise typer.Exit(status)
 
 
-def _show(words: str) -> None:
-    typer.echo(f"maskgrad doctor: {words}", err=True)
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """What shows an experiment on stderr: in one line that changes on a terminal, elsewhere in a line of its own."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda words: typer.echo(f"maskgrad doctor: {words}", err=True)
+        return
+    with console.status("maskgrad doctor: waiting for the first step") as status:
+        yield lambda words: status.update(f"maskgrad doctor: {escape(words)}")
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:
@@ -140,18 +155,32 @@ def as_options(text: str) -> str:
     return re.sub(r"padding=\{('?)([\w.]+)\1: (?:'(~?[\w.]+)'|(-?\d+)|mask)\}", written, text)
 
 
-def _write(report: Report, file: Path | None) -> int:
-    """Print the report, and write it to the file that was asked for; the exit status."""
+def _write(report: Report, data: Path | None, html: Path | None) -> int:
+    """Print the report, and write it to the files that were asked for; the exit status."""
     console = Console()
     color = {"ok": "green", "found": "red", "incomplete": "yellow"}[report.verdict]
     console.rule(f"[{color}]maskgrad doctor[/{color}]")
     # soft_wrap: a path and a line of code are copied as a whole
     console.print(escape(as_options(str(report))), soft_wrap=True, highlight=False)
-    if file is not None:
+    for path in filter(None, (data, html)):
+        text = json.dumps(report.as_dict(), indent=2) if path is data else _page(report)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(report.as_dict(), indent=2) + "\n", encoding="utf-8")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.rstrip() + "\n", encoding="utf-8")
         except OSError as error:
-            typer.echo(f"Error: cannot write {str(file)!r} ({error.strerror})", err=True)
+            typer.echo(f"Error: cannot write {str(path)!r} ({error.strerror})", err=True)
             return UNABLE
     return STATUS[report.verdict]
+
+
+def _page(report: Report) -> str:
+    """The text of the report as HTML, with the lines of the program around each finding."""
+    console = Console(record=True, file=io.StringIO(), width=160)
+    console.print(Text(as_options(str(report))), soft_wrap=True)
+    for file in dict.fromkeys(finding.file for finding in report.findings if finding.file):
+        lines = {finding.line for finding in report.findings if finding.file == file}
+        shown = (max(1, min(lines) - 5), max(lines) + 5)
+        console.print(Text(f"\n{file}"), soft_wrap=True)
+        code = "".join(linecache.getlines(file))
+        console.print(Syntax(code, "python", line_numbers=True, line_range=shown, highlight_lines=lines))
+    return console.export_html(inline_styles=True)

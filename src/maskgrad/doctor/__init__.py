@@ -5,7 +5,7 @@ from maskgrad.doctor.findings import Finding, Note
 from maskgrad.doctor.hooks import watch
 from maskgrad.doctor.report import Experiment, Part, Report, Skipped
 from maskgrad.doctor.watching import Watch
-from maskgrad.instead import missing_attribute
+from maskgrad.instead import load_ipython_extension, missing_attribute  # noqa: F401  (IPython's name)
 
 __all__ = ["Experiment", "Finding", "Note", "Part", "Report", "Skipped", "Watch", "examine", "watch"]
 

@@ -185,15 +185,14 @@ class ObservedUse(Guarded):
     def paddings(self, batch: Any, known: Collection[Key]) -> list[Padding]:
         """The padding of tensors of which none is known yet."""
         plain = {key: held for key, held in _strided(batch).items() if key not in known}
-        found = ((self._by_table(key, held) or self._by_mask(key, held)) for key, held in plain.items())
+        found = (self._padding(key, held) for key, held in plain.items())
         return [padding for padding in found if padding is not None]
 
-    def _by_table(self, key: Key, tensor: Tensor) -> Padding | None:
-        made = ((read, padded_ids(tensor, read.padding_idx)) for read in self.reads if read.of(tensor))
-        return next((Padding(key, real, read.source) for read, real in made if real is not None), None)
-
-    def _by_mask(self, key: Key, tensor: Tensor) -> Padding | None:
-        """A mask that a module was given, if the data agree: the mask of another input is none of theirs."""
+    def _padding(self, key: Key, tensor: Tensor) -> Padding | None:
+        """That of a table, or a mask of a module, if the data agree: the mask of another input is none of theirs."""
+        for read in self.reads:
+            if read.of(tensor) and (real := padded_ids(tensor, read.padding_idx)) is not None:
+                return Padding(key, real, read.source)
         if tensor.ndim < 2 or as_mask(tensor) is not None:
             return None
         for mask, name in self.masks:

@@ -66,7 +66,7 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
             continue
         if held.is_floating_point() and mode.saw_sentinels:
             return None
-        if mode.saw_sentinels or padding.is_marked:
+        if mode.saw_sentinels or padding.source.startswith(("NaN", "padding_idx", "the id")):
             looked_up.append((held, other))
         else:
             new[padding.key] = other.requires_grad_(held.requires_grad)

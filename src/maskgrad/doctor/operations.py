@@ -190,14 +190,14 @@ def expanded(mask: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The tensor without a sparse layout."""
+    """The tensor without a sparse layout; the rows of a jagged one."""
+    if tensor.layout is torch.jagged:
+        return tensor.values()
     return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are equal entry for entry; NaN equals NaN."""
-    if a.layout is torch.jagged:
-        return same(a.values(), b.values())
     if a.layout is torch.sparse_coo:
         a, b = a.coalesce(), b.coalesce()
         return same(a._indices(), b._indices()) and same(a._values(), b._values())
@@ -207,8 +207,6 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 def differing(a: Tensor, b: Tensor) -> Tensor:
     """Boolean tensor: True where entries differ; NaN equals NaN."""
-    if a.layout is torch.jagged:
-        a, b = a.values(), b.values()
     a, b = dense(a), dense(b)
     unequal = a != b
     # a sum is NaN if an entry is, and faster than a search

@@ -62,11 +62,6 @@ class Padding:
         """The mask in the shape of the tensor."""
         return expanded(self.mask, tensor.shape)
 
-    @property
-    def is_marked(self) -> bool:
-        """Whether the padding is recognised by its value: -100, NaN, an id."""
-        return self.source.startswith(("NaN", "labels", "padding_idx", "ignore_index", "the id"))
-
 
 def lengths_mask(lengths: Tensor, columns: int, device: torch.device) -> Tensor:
     """The mask of sequences of these lengths."""

@@ -18,6 +18,7 @@ from maskgrad.doctor.operations import (
     Place,
     any_key,
     callers,
+    dense,
     differing,
     key_of,
     tensors_in,
@@ -69,13 +70,8 @@ class Origins(Guarded):
 
 def has_nan(tensor: Tensor) -> bool:
     """Whether there is a NaN among the entries."""
-    return bool(_stored(tensor).isnan().any())
-
-
-def _stored(tensor: Tensor) -> Tensor:
-    if tensor.layout is torch.strided:
-        return tensor
-    return tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
+    stored = tensor._values() if tensor.layout is torch.sparse_coo else dense(tensor)
+    return bool(stored.isnan().any())
 
 
 @dataclass

@@ -32,6 +32,8 @@ class Part:
         role: data, ids, labels, padding mask, selection mask, attention mask, lengths, positions, documents or
             unknown.
         recognised: how its role and padding were recognised; empty if they were not.
+        samples: its axis of samples, None if there is none.
+        positions: its axis of positions, None if there is none.
         examined: the experiments that changed it.
         option: the option with which it would be examined, if it may have padding and was not examined; else empty.
     """
@@ -41,6 +43,8 @@ class Part:
     dtype: str
     role: str
     recognised: str = ""
+    samples: int | None = None
+    positions: int | None = None
     examined: tuple[str, ...] = ()
     option: str = ""
 
@@ -71,11 +75,13 @@ class Skipped:
 
 def _table(parts: Sequence[Part]) -> list[str]:
     """The inventory as text, the head first."""
-    rows: list[tuple[str, ...]] = [("name", "shape", "role", "recognised by", "examined by")]
+    head = ("name", "shape", "role", "recognised by", "samples", "positions", "examined by")
+    rows: list[tuple[str, ...]] = [head]
     for part in parts:
         examined = ", ".join(part.examined) or (f"nothing; add {part.option}" if part.option else "")
         shape = f"{part.dtype} {'×'.join(map(str, part.shape)) or 'scalar'}"
-        rows.append((part.name, shape, part.role, part.recognised, examined))
+        axes = ("" if axis is None else str(axis) for axis in (part.samples, part.positions))
+        rows.append((part.name, shape, part.role, part.recognised, *axes, examined))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
@@ -99,12 +105,21 @@ def inventory_of(
             role = "data" if tensor_of(held).is_floating_point() else "ids"
         how = known[key].source if key in known else how
         option = f"padding={{{key!r}: {candidates[key]}}}" if key in candidates else ""
-        found.append(Part.of(key, held, role, how, option=option))
+        found.append(Part.of(key, held, role, how, *_axes_of(roles, key), option=option))
     for name, read in () if use is None else use.unknown(roles.batch).items():
         how = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
         option = f"these ids to the batch, or padding_idx={read.padding_idx} to their key"
-        found.append(Part.of(name, read.ids, "ids", how, option=option))
+        found.append(Part.of(name, read.ids, "ids", how, 0, 1, option=option))
     return found
+
+
+def _axes_of(roles: Roles, key: Key) -> tuple[int | None, int | None]:
+    """The axes of samples and positions: those of padded data; else the first, and one as long as positions are."""
+    shape = tensor_of(roles.inside[key]).shape
+    lengths = {tensor_of(roles.inside[k]).shape[axis] for k, (_, axes) in roles.axes.items() for axis in axes}
+    also = [axis for axis, n in enumerate(shape) if axis and n in lengths]
+    samples, positions = roles.axes.get(key, (0 if shape else None, also))
+    return samples, next(iter(positions), None)
 
 
 def _role_of(roles: Roles, key: Key) -> tuple[str, str]:
@@ -175,7 +190,7 @@ class Report:
     """The result of :func:`examine`; true if all that was recognised or asked for was examined, and nothing was found.
 
     Attributes:
-        inventory: every tensor, array and list of the batch: its role, and the experiments that changed it.
+        inventory: every tensor, array and list of the batch: its role, its axes, and the experiments that changed it.
         skipped: the experiments that were requested, or that the batch needs, and were not made, with the reason.
         findings: the mistakes, each with its line.
         notes: remarks that are not findings, such as a BatchNorm that couples the samples of a batch.

@@ -71,8 +71,8 @@ class Roles:
         self._data = {key: tensor_of(held) for key, held in dense.items() if key not in tells}
         #: numbers of samples that one-dimensional tensors have
         self._counts = {len(held) for held in tell.values() if held.ndim == 1}
-        #: leading sizes of data in which the positions come before the samples
-        self._turned: set[tuple[int, ...]] = set()
+        #: axes of samples and of positions of data of which the padding is known by a mask or lengths
+        self.axes: dict[Key, tuple[int, tuple[int, ...]]] = {}
         #: masks and lengths with which data agree
         self.proven: dict[Key, _Option] = {}
         self._found: dict[Key, Padding] = {}
@@ -85,7 +85,9 @@ class Roles:
         for key in [] if only_proven else [key for key in self._data if key not in self._found]:
             self._take(key, self._data[key], self._of_others(key, self._data[key]))
         self.paddings = [self._found[key] for key in self.inside if key in self._found]
-        of_shape = {key for key, held in dense.items() if tuple(held.shape[:2]) in self._turned}
+        second = [self._data[key].shape[:2] for key, (samples, _) in self.axes.items() if samples == 1]
+        shapes = {shape for shape in second if shape[0] != shape[1]}
+        of_shape = {key for key, held in dense.items() if held.shape[:2] in shapes}
         #: keys of tensors in which the positions come before the samples
         self.turned = of_shape | self._turned_masks
 
@@ -101,8 +103,7 @@ class Roles:
         is_weight = best is not None and "weight" in str(key).lower()
         if best is None or (is_weight and not bool(tensor[~expanded(best.laid.real, tensor.shape)].any())):
             return None  # a weight that is zero in the padding is a mask
-        if best.laid.samples == 1 and tensor.shape[0] != tensor.shape[1]:
-            self._turned.add(tuple(tensor.shape[:2]))
+        self.axes[key] = best.laid.samples, best.laid.positions
         mask_values: dict[Key, float | None] = {}
         for name in dict.fromkeys((best.name, *self.masks, *self.lengths)):
             for laid in [best.laid] if name == best.name else self._laid(name, tensor):

@@ -204,7 +204,9 @@ class Twins(Guarded):
             if tests and key_of(tensor) in self._sentinels:
                 if is_loss:
                     return twin if ignored is None else torch.where(tensor.eq(ignored), tensor, twin)
-                if name in SEARCHES and not _has_one_id(tensor, twin):
+                # the tokens of another document are several ids, those of padding one
+                is_number = tensor.is_floating_point()
+                if name in SEARCHES and (is_number or len(tensor[differing(tensor, twin)].unique()) > 1):
                     return twin
                 if name in _ORDERS and not _tells_padding(call, tensor, twin):
                     return twin
@@ -257,12 +259,6 @@ def _tells_padding(call: Operated, tensor: Tensor, twin: Tensor) -> bool:
     rewritten = differing(tensor, twin)
     inside, outside = result[rewritten], result[~rewritten]
     return not inside.numel() or bool((inside == inside[0]).all() and (outside != inside[0]).all())
-
-
-def _has_one_id(tensor: Tensor, twin: Tensor) -> bool:
-    """Whether all that was rewritten is one id, that of padding: the tokens of another document are several."""
-    rewritten = tensor[differing(tensor, twin)]
-    return not tensor.is_floating_point() and bool((rewritten == rewritten[:1]).all())
 
 
 def _same_geometry(a: Tensor, b: Tensor) -> bool:

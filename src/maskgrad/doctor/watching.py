@@ -233,7 +233,7 @@ class Watch:
     def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:
         real = padded_ids(held, read.padding_idx)
         if real is not None and self._is_new(held):
-            self.report.take_parts([Part.of(key, held, "ids", read.source)])
+            self.report.take_parts([Part.of(key, held, "ids", read.source, 0, 1)])
             self._rewrite([Padding(key, real, read.source)], {key: held})
 
     @contextlib.contextmanager

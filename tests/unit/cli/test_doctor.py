@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from maskgrad.cli.doctor import _given, as_options
+from maskgrad.cli.doctor import _given, _page, as_options
 from maskgrad.cli.main import app
+from maskgrad.doctor import Finding, Report
 from tests.project_file import ROOT
 
 SCRIPT = """
@@ -93,14 +95,17 @@ def test_a_script_that_runs(
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    out = tmp_path / "made" / "report.json"
-    done = CliRunner().invoke(app, ["doctor", "--json", str(out), *options, str(script), *arguments])
+    out = [tmp_path / "made" / "report.json", tmp_path / "report.html"]
+    files = ["--json", str(out[0]), "--html", str(out[1])]
+    done = CliRunner().invoke(app, ["doctor", *files, *options, str(script), *arguments])
     assert done.exit_code == status, done.output
     assert words in done.output
     assert status == 0 or "0 findings" not in done.output
-    report = json.loads(out.read_text(encoding="utf-8"))
+    report = json.loads(out[0].read_text(encoding="utf-8"))
     assert report["ok"] is (status == 0)
-    assert ("not all was examined" in done.output) == (report["verdict"] == "incomplete")
+    assert ("not all was examined" in out[1].read_text(encoding="utf-8")) == (
+        report["verdict"] == "incomplete"
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,3 +263,12 @@ def test_progress_is_on_stderr(tmp_path: Path) -> None:
         "step 2 of 2: padding-leak, values ten thousand times",
     ]
     assert all(line in done.stderr and line not in done.stdout for line in lines)
+
+
+def test_a_page_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("x = 1\ny = 2\n" + "z = 3\n" * 20, encoding="utf-8")
+    html = _page(Report([Finding("denominator", "…", str(script), 2, "y = 2")]))
+    text = re.sub("<[^>]+>", "", html)
+    numbers = re.findall(r"^[ ❱]*(\d+) [xyz] = ", text, re.MULTILINE)
+    assert [int(number) for number in numbers] == [*range(1, 8)]

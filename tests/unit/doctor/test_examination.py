@@ -196,3 +196,14 @@ def test_gradients_of_leaves_that_the_step_makes_move_with_their_samples() -> No
     report = mg.doctor.examine(step, given, experiments=["padding-leak", "padding-length", "order"])
     assert report.ok, str(report)
     assert {tried.name for tried in report.experiments} >= {"padding-length", "order"}
+
+
+def test_the_inventory_has_the_axes_of_samples_and_positions() -> None:
+    weight = torch.ones(3, requires_grad=True)
+    x, mask = torch.randn(3, 2, 5), torch.arange(5) < torch.tensor([[5], [2], [4]])
+    x.masked_fill_(~mask[:, None], 0.0)
+    given = {"x": x, "mask": mask, "labels": torch.tensor([0, 1, 1])}
+    report = mg.doctor.examine(lambda b: (weight * b["x"].sum((1, 2)) * b["labels"]).sum(), given)
+    axes = {part.name: (part.samples, part.positions) for part in report.inventory}
+    assert axes == {"x": (0, 2), "mask": (0, 1), "labels": (0, None)}
+    assert "samples  positions  examined by" in str(report)

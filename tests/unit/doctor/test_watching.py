@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import maskgrad as mg
+from maskgrad.errors import ExaminationError
 
 
 def test_a_watch_gives_the_program_its_own_numbers_and_takes_itself_away() -> None:
@@ -128,3 +129,10 @@ def test_gradients_that_are_returned_are_a_backward_pass(right: bool) -> None:
     tried = {experiment.name for experiment in watched.report.experiments}
     assert tried == ({"padding-leak", "padding-length"} if right else {"padding-leak"})
     assert right or "the gradient of weight and 1 more" in watched.report.findings[0].message
+
+
+def test_the_extension_for_notebooks_names_the_block() -> None:
+    with pytest.raises(
+        ExaminationError, match=r"write `with mg\.doctor\.watch\(\) as watched:` before the loop"
+    ):
+        mg.doctor.load_ipython_extension(None)
