@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 
 import pytest
@@ -25,8 +26,13 @@ def jagged_of(lengths: list[int], *features: int) -> tuple[Tensor, Tensor]:
 EACH_LAYOUT = pytest.mark.parametrize("layout", [torch.jagged, torch.strided], ids=str)
 
 
-@EACH_LAYOUT
-@pytest.mark.parametrize("features", [(), (2,), (2, 3), (0,)])
+@pytest.mark.parametrize(
+    ("layout", "features"),
+    [
+        *itertools.product([torch.jagged, torch.strided], [(), (2,), (2, 3)]),
+        (torch.jagged, (0,)),  # a mask without entries has no lengths
+    ],
+)
 @pytest.mark.parametrize("lengths", BATCHES)
 def test_there_and_back(lengths: list[int], features: tuple[int, ...], layout: torch.layout) -> None:
     """Padded, or without a copy."""
@@ -131,6 +137,8 @@ def test_masks_that_are_no_padding_are_refused() -> None:
             ValueError, match=r"position 1 of sequence 0 is specified in some features and not in others"
         ):
             function(poisoned([[[1.0, 1.0], [None, 1.0]]]))
+        with pytest.raises(ValueError, match=r"no features.*keep the lengths"):
+            function(mg.from_lengths(torch.zeros(3, 4, 0), torch.tensor([4, 0, 2])))
         with pytest.raises(TypeError, match=r"x must be a MaskedTensor, found Tensor"):
             function(torch.ones(2, 2))
         with pytest.raises(TypeError, match=r"strided layout, found torch.sparse_coo"):
