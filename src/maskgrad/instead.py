@@ -12,8 +12,6 @@ import json
 import sys
 from pathlib import Path
 
-from maskgrad.errors import ExaminationError
-
 __all__ = ["INSTEAD", "load_ipython_extension", "missing_attribute"]
 
 INSTEAD: dict[str, dict[str, str]] = json.loads(
@@ -35,7 +33,7 @@ def missing_attribute(module: str, name: str) -> AttributeError:
 
 def load_ipython_extension(_: object) -> None:
     """``%load_ext maskgrad.doctor``, where it is: only a block knows which cell trains."""
-    raise ExaminationError(
+    raise ImportError(
         "%load_ext maskgrad.doctor: the doctor is a block, not an extension; in the cell that trains, write "
         "`with mg.doctor.watch() as watched:` before the loop, and print(watched.report) after it"
     )
