@@ -47,4 +47,4 @@ def _garbage_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     plant(monkeypatch)
     with pytest.raises(Failure):
-        run_programs(1000, derandomize=True, database=None, phases=[Phase.generate])
+        run_programs(5000, derandomize=True, database=None, phases=[Phase.generate])

@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "the gradient of a variance reaches unspecified entries",
         "kernels/variance/__init__.py",
-        "return refilled(slope, mask, 0).to(values.dtype)",
+        "return cleared(slope, mask).to(values.dtype)",
         "return slope.to(values.dtype)",
     ),
     Fault(
@@ -83,7 +83,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "masked entries count among several maxima",
         "kernels/extrema/__init__.py",
-        "        hit = refilled(hit, mask, 0)\n",
+        "        hit = cleared(hit, mask)\n",
         "",
     ),
     Fault(

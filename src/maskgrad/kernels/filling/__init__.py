@@ -20,6 +20,8 @@ from maskgrad.mode import TRACED, mode
 #: Fewer values with a gradient are filled by PyTorch, whose backward pass does not enter Python: a step of an MLP of
 #: 64 x 200 takes 0.9 of the time.
 RECORDED = 16_384
+#: The integers of a size in bytes.
+BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @kernel(
@@ -52,14 +54,18 @@ def filled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
     return torch.where(mask, values, filler)
 
 
-def refilled(values: Tensor, mask: Tensor, filler: float) -> Tensor:
-    """:func:`filled` in the memory of ``values``, which nothing else reads: fresh memory takes longer than the fill.
+def cleared(values: Tensor, mask: Tensor) -> Tensor:
+    """0 where masked, in the memory of ``values``, which nothing else reads: fresh memory takes longer than the fill.
 
-    A step with four poolings of 16 x 128 x 256 takes 0.9 of the time.
+    A step with four poolings of 16 x 128 x 256 takes 0.9 of the time. A product of the bits and the mask is exact, and
+    takes 7 µs for 65,536 values, a loop that writes where it reads 64 to 90.
     """
-    if values.requires_grad or masked_filling.body_for(values, mask, filler) != "cpu":
-        return filled(values, mask, filler)
-    backend_of(f"{__name__}.cpu", "select")(values, values, mask, filler)
+    if values.requires_grad or masked_filling.body_for(values, mask, 0) != "cpu":
+        return filled(values, mask, 0)
+    if mask.stride(-1):
+        values.view(BITS[values.element_size()]).mul_(mask)
+    else:  # equal rows are one, which the loop writes without reading the mask for each value
+        backend_of(f"{__name__}.cpu", "select")(values, values, mask, 0)
     return values
 
 

@@ -22,11 +22,11 @@ from maskgrad.kernels.cpu.compiler import at, compiled, flat, formula
 from maskgrad.kernels.cpu.memory import advised
 from maskgrad.kernels.cpu.partition import KEPT
 from maskgrad.kernels.cpu.threads import LIGHT, run
+from maskgrad.kernels.filling import BITS
 from maskgrad.kernels.layout import Axis, axes
 
 PIECE = 16384  # entries of a long row that make one task
 AXES = 3  # that a loop traverses
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _NUMBERS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 
 
@@ -59,7 +59,7 @@ def _bits(filler: float, dtype: torch.dtype) -> int:
     """Return the bits of a scalar in a dtype, as a signed integer; -0 for both zeros, as they are equal."""
     exact = torch.float64 if dtype.is_floating_point else torch.int64
     return int(
-        torch.tensor(filler or math.copysign(0.0, -1), dtype=exact).to(dtype).view(_BITS[dtype.itemsize])
+        torch.tensor(filler or math.copysign(0.0, -1), dtype=exact).to(dtype).view(BITS[dtype.itemsize])
     )
 
 

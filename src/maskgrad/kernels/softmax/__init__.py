@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.filling import filled, refilled
+from maskgrad.kernels.filling import cleared, filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_sum
@@ -73,7 +73,7 @@ class _Softmax(torch.autograd.Function):
         if torch.is_grad_enabled():  # the second derivative multiplies the output
             output = filled(output, mask, -torch.inf if ctx.logarithm else 0)
         found: Tensor = _DERIVATIVES[ctx.logarithm](grad, output, ctx.dim, output.dtype)
-        return refilled(found, mask, 0), None, None, None
+        return cleared(found, mask), None, None, None
 
 
 _softmax = apply_of(_Softmax)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.extrema import best_of
-from maskgrad.kernels.filling import filled, refilled
+from maskgrad.kernels.filling import cleared, filled
 from maskgrad.kernels.kernel import HALVES
 from maskgrad.kernels.smallest import any_of
 
@@ -45,7 +45,7 @@ def _logsumexp(values: Tensor, mask: Tensor, dims: tuple[int, ...], keepdim: boo
 def masked_logsumexp_backward(grad: Tensor, values: Tensor, result: Tensor, mask: Tensor) -> Tensor:
     wide = torch.float32 if values.dtype in HALVES else values.dtype
     powers = _exponential_(filled(values.detach().to(wide), mask, -torch.inf).sub_(result))
-    return refilled(powers.mul_(grad), mask, 0).to(values.dtype)
+    return cleared(powers.mul_(grad), mask).to(values.dtype)
 
 
 def _exponential_(x: Tensor) -> Tensor:

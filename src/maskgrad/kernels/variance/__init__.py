@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
-from maskgrad.kernels.filling import filled, refilled
+from maskgrad.kernels.filling import cleared, filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept, masked_mean
 from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
@@ -80,7 +80,7 @@ def masked_variance_backward(
     enough = count > max(correction, 0)
     if not (can_read(enough) and all_of(enough)):
         slope = torch.where(enough, slope, 0)  # a single entry that is infinite would give 0 * (inf - inf)
-    return refilled(slope, mask, 0).to(values.dtype)
+    return cleared(slope, mask).to(values.dtype)
 
 
 def _deviation(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
