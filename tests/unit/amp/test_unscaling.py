@@ -241,3 +241,19 @@ def test_odd_gradients() -> None:
     made.update()
     assert made.get_scale() == 4.0
     assert c.tolist() == [0.5 - 1j, 1 + 0j]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("build", [mg.optim.SGD, torch.optim.SGD], ids=["mg", "torch"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_scale_below_one_makes_gradients_larger(dtype: torch.dtype, build: Any, sparse: bool) -> None:
+    p = nn.Parameter(torch.ones(2, dtype=dtype))
+    optimizer, made = build([p], lr=1.0), scaler(0.25)
+    p.grad = torch.full((2,), torch.finfo(dtype).max / 2, dtype=dtype)
+    p.grad = p.grad.to_sparse() if sparse else p.grad
+    # The rules of mg.optim get float32, where there is room for four times what float16 can hold.
+    fits = dtype is torch.float16 and build is mg.optim.SGD
+    made.step(optimizer)
+    made.update()
+    assert made.get_scale() == (0.25 if fits else 0.125)
+    assert (p.tolist() == [1.0, 1.0]) is not fits
