@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import linecache
@@ -10,13 +9,14 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, TextColumn
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -38,6 +38,10 @@ def _no_script(path: Path | None) -> Path | None:
     return path
 
 
+_WORDS = TextColumn("maskgrad doctor: {task.description}", markup=False)
+#: on stderr; the script's own output is not redirected, and no thread is there when its process is forked
+_LINE: dict[str, Any] = {"console": Console(stderr=True), "transient": True, "auto_refresh": False}
+_LINE |= {"redirect_stdout": False, "redirect_stderr": False}
 _FILE: dict[str, Any] = {"dir_okay": False, "writable": True, "callback": _no_script}
 
 
@@ -97,9 +101,9 @@ def doctor(
     }
     try:
         with (
-            _progress() as show,
+            Progress(_WORDS, disable=keep_going or not sys.stderr.isatty(), **_LINE) as line,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
-            watch(given, **options, progress=show) as watched,
+            watch(given, **options, progress=_shown(line)) as watched,
         ):
             run(script, context.args, module=module)
     except ExaminationError as error:  # an option that does not fit
@@ -114,15 +118,17 @@ def doctor(
     raise typer.Exit(status)
 
 
-@contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """What shows an experiment on stderr: in one line that changes on a terminal, elsewhere in a line of its own."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda words: typer.echo(f"maskgrad doctor: {words}", err=True)
-        return
-    with console.status("maskgrad doctor: waiting for the first step") as status:
-        yield lambda words: status.update(f"maskgrad doctor: {escape(words)}")
+def _shown(line: Progress) -> Callable[[str], None]:
+    """Show an experiment: in one line that changes on a terminal, elsewhere in a line of its own on stderr."""
+    task = line.add_task("waiting for the first step")
+
+    def show(words: str) -> None:
+        if line.disable:
+            typer.echo(f"maskgrad doctor: {words}", err=True)
+        else:
+            line.update(task, description=words, refresh=True)
+
+    return show
 
 
 def _given(padding: list[str] | None) -> dict[Any, Any] | None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 from typer.testing import CliRunner
 
-from maskgrad.cli.doctor import _given, _page, as_options
+from maskgrad.cli.doctor import _LINE, _WORDS, _given, _page, _shown, as_options
 from maskgrad.cli.main import app
 from maskgrad.doctor import Finding, Report
 from tests.project_file import ROOT
@@ -272,3 +276,11 @@ def test_a_page_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
     text = re.sub("<[^>]+>", "", html)
     numbers = re.findall(r"^[ ❱]*(\d+) [xyz] = ", text, re.MULTILINE)
     assert [int(number) for number in numbers] == [*range(1, 8)]
+
+
+def test_a_terminal_s_line_starts_no_thread_and_leaves_the_program_s_output_alone() -> None:
+    out, before = io.StringIO(), (threading.enumerate(), sys.stdout, sys.stderr)
+    with Progress(_WORDS, **_LINE | {"console": Console(file=out, force_terminal=True)}) as line:
+        _shown(line)("step 1 of 2: [padding-leak]")
+        assert (threading.enumerate(), sys.stdout, sys.stderr) == before
+    assert "maskgrad doctor: step 1 of 2: [padding-leak]" in out.getvalue()
