@@ -107,7 +107,7 @@ class _Guard(StepObserver):
 
     def before_step(self, optimizer: Optimizer) -> None:
         self._before.pop(optimizer, None)  # the last step raised
-        if getattr(optimizer, "knows_trained_entries", False):
+        if getattr(optimizer, "takes_masked_gradients", False):
             return
         masks = [(p, m) for p in parameters_of(optimizer) if (m := trained_entries(p)) is not None]
         if masks:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -60,11 +60,6 @@ def _is_constant(option: Any) -> bool:
     return all(isinstance(part, (int, float, str, type(None))) for part in parts)
 
 
-def same(some: Collection[Any], others: Collection[Any]) -> bool:
-    """Return whether both contain the same objects in the same order."""
-    return len(some) == len(others) and all(map(operator.is_, some, others))
-
-
 class MaskedOptimizer(TorchSteps):
     """A ``torch.optim.Optimizer`` for dense, sparse and masked gradients; subclasses declare the rule."""
 
@@ -93,9 +88,6 @@ class MaskedOptimizer(TorchSteps):
     def _prepared(self) -> dict[int, Prepared]:
         """Checked options of each group, by its position."""
         return {}
-
-    knows_trained_entries: ClassVar[bool] = True
-    """Frozen entries (``mg.train_only``) are excluded here, and need not be restored after a step."""
 
     def _numbers_now(self, param: Tensor, numbers: Hyperparameters) -> Hyperparameters:
         """Scalars of a step of ``param`` that depend on its state."""
@@ -234,7 +226,8 @@ class MaskedOptimizer(TorchSteps):
         """The options of a group, checked again if one has changed."""
         options = [group, *group.values()]
         kept = self._prepared.get(position)
-        if kept is None or kept.options is None or not same(kept.options, options):
+        known = kept.options if kept else None
+        if not kept or not known or len(known) != len(options) or not all(map(operator.is_, known, options)):
             numbers = self._read_group(group)
             constant = all(_is_constant(group[name]) for name in self.defaults if name in group)
             dense = rows = None

@@ -28,11 +28,6 @@ ADDED = 1 << 20
 KEPT = 256
 
 
-def _is_of_rows(grad: Any) -> bool:
-    """Return whether the gradient lists whole rows."""
-    return type(grad) is Tensor and grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
-
-
 class RowLoop:
     """The loop of a rule over the rows of one table, with checked options."""
 
@@ -52,8 +47,8 @@ class RowLoop:
         """Prepare and check the step of ``param``, writing nothing; None if this loop does not support it."""
         grad = param.grad
         if (
-            grad is None
-            or not _is_of_rows(grad)
+            type(grad) is not Tensor
+            or not (grad.layout is torch.sparse_coo and grad.sparse_dim() == 1)  # whole rows
             or type(param) not in PLAIN
             or (param.__dict__ and not is_simple(param))
             or not (param.is_cpu and param.dtype in SINGLE and param.is_contiguous())
