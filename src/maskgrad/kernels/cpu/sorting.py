@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from maskgrad.kernels.cpu.compiler import compiled
+
 
 class Runs(NamedTuple):
     """Run k: the entries ``keys[starts[k]:starts[k + 1]] & places``, in order, all of index ``rows[k]``; arrays."""
@@ -40,16 +42,26 @@ def runs(indices: Tensor, num_rows: int) -> Runs:
     keys |= np.arange(len(given))
     keys.sort()
     ascending = keys >> bits
-    begins = np.ones(len(given) + 1, np.bool_)
+    begins = np.empty(len(given) + 1, np.bool_)
+    begins[0] = begins[-1] = True
     np.not_equal(ascending[1:], ascending[:-1], out=begins[1:-1])
-    starts = np.flatnonzero(begins)
+    starts = begins.nonzero()[0]
     return Runs(keys, np.int64((1 << bits) - 1), starts, ascending[starts[:-1]])
 
 
 def are_inside(indices: Tensor, num_rows: int) -> bool:
-    """Return whether all ``indices`` (at least one) lie in [0, num_rows)."""
-    given = indices.numpy()
-    return bool(given.min() >= 0 and given.max() < num_rows)
+    """Return whether all ``indices`` lie in [0, num_rows)."""
+    inside: bool = _are_inside(indices.view(-1).numpy(), num_rows)
+    return inside
+
+
+@compiled
+def _are_inside(indices: Any, num_rows: int) -> bool:
+    """A reduction of NumPy takes 8 us of 64 indices between other work: a tenth of a small SGD step."""
+    outside = 0
+    for index in indices:  # without a branch
+        outside |= index < 0 or index >= num_rows
+    return outside == 0
 
 
 def _bits(count: int) -> int:
