@@ -74,7 +74,6 @@ OURS: Mapping[str, Callable[[Table], Any]] = {
     "argmin": lambda t: t.x.argmin(),
     "cov": lambda t: torch.cov(torch.stack([real(t.x), real(t.y)]))[0, 1],
     "corr": lambda t: torch.corrcoef(torch.stack([real(t.x), real(t.y)]))[0, 1],
-    "dot": lambda t: (t.x * t.y).sum(),
     "sort": lambda t: t.x.sort().values,
     "sort descending": lambda t: t.x.sort(descending=True).values,
     "largest": lambda t: t.x.topk(min(3, len(t.x))).values,

@@ -18,7 +18,7 @@ OVER_EVERYTHING = (
     r"(x\.(sum|prod|any|all|mean|var|std)\((None|dtype|\)).* of (nothing|no rows)"
     r"|(sum|prod|mean|real mean) of .* nothing|(real )?(var|std)(, ddof 0)? of .* (nothing|one entry))"
 )
-TABLES = ("pandas", "polars", "pyarrow")
+TABLES = ("pandas", "pyarrow")
 RULES: tuple[Rule, ...] = (
     Rule(
         ("numpy.ma", *TABLES),
@@ -91,7 +91,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: "masks that differ" in case,
     ),
     Rule(
-        ("torch.masked", *TABLES[:2]),
+        ("torch.masked", "pandas"),
         "an estimate of too few entries (variance, covariance, correlation) is NaN or 0",
         "an estimate from too few entries is unspecified along a dimension",
         lambda case: case.startswith(("tensor.var(", "tensor.std(", "cov of", "corr of")),
@@ -103,7 +103,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: case.startswith(("and of", "or of")),
     ),
     Rule(
-        TABLES[:2],
+        ("pandas",),
         "a missing condition selects the second operand",
         "where the condition is unspecified, so is the result",
         lambda case: case.startswith("where of"),
@@ -113,12 +113,6 @@ RULES: tuple[Rule, ...] = (
         "argmax of an empty slice is refused",
         "where PyTorch refuses an empty tensor, the result is unspecified",
         lambda case: case.startswith(("argmax of", "argmin of")) and "nothing" in case,
-    ),
-    Rule(
-        ("polars",),
-        "the sum of a fully missing row is 0",
-        "deletion: along a dimension, an empty result is unspecified; write x.sum(0).filled(0.0)",
-        lambda case: case.startswith("rows: sum"),
     ),
     Rule(
         ("torch.optim",),
@@ -148,20 +142,7 @@ RULES: tuple[Rule, ...] = (
         lambda case: case.endswith("of columns"),
     ),
     Rule(
-        ("awkward",),
-        "a mean, a variance or a softmax of integers is refused, where the peer gives floats",
-        "as torch.mean: integers have no mean of their own dtype; write x.mean(dtype=torch.float64)",
-        _has("mean ", "var ", "std ", "softmax ", "less its mean", also="int"),
-    ),
-    Rule(
-        ("awkward", "xarray"),
-        "along a dimension, an empty result is unspecified, where the peer gives 0, 1, True, NaN or an error",
-        "deletion: a result without entries is unspecified, with gradient zero (docs/semantics.md, Deletion)",
-        lambda case: "nothing left" in case,
-        fewer=True,
-    ),
-    Rule(
-        ("awkward", "torch.nested"),
+        ("torch.nested",),
         "argmax over all entries is an index in the padded shape, in the peer one in the flattened lists",
         "as torch.argmax: the index is into x.flatten(), and x has the shape (B, T)",
         lambda case: case.startswith("arg") and ("axis=None" in case or "over all" in case),
@@ -185,20 +166,20 @@ RULES: tuple[Rule, ...] = (
         _has("softmax over time"),
     ),
     Rule(
-        ("scipy.sparse", "pydata sparse"),
+        ("scipy.sparse",),
         "a sum, a difference, a maximum or a minimum has entries where both operands have, in the peer where one has",
         "elementwise results are specified where all operands are (docs/semantics.md, Elementwise operations)",
         _has("sum of two", "difference of two", "maximum of two", "minimum of two"),
         fewer=True,
     ),
     Rule(
-        ("scipy.sparse", "pydata sparse"),
+        ("scipy.sparse",),
         "a mean divides by the number of stored entries, the peer's by the size",
         "a missing entry is unspecified, not 0: a mean divides by the number of specified entries",
         _has("mean of all", "mean along"),
     ),
     Rule(
-        ("scipy.sparse", "pydata sparse"),
+        ("scipy.sparse",),
         "without stored entries or products, the result is unspecified, where the peer gives 0",
         "deletion, and contractions are specified where a product exists",
         lambda case: "empty rows" in case or case.startswith("diagonal"),
@@ -215,12 +196,6 @@ RULES: tuple[Rule, ...] = (
         "a triangle or a Kronecker product is refused, where the peer keeps the stored entries",
         "the zeros of tril are specified, so the result is dense; kron has no rule: both suggest x.to_dense()",
         _has("lower triangle", "upper triangle", "kron"),
-    ),
-    Rule(
-        ("xarray",),
-        "0 / 0 stays NaN, where the peer treats it as missing",
-        "masks are not inferred from values: a NaN in a specified entry stays NaN; only from_nan converts NaN",
-        _has("standardised ", also=" left"),
     ),
     Rule(
         ("opacus and torch.func",),
