@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 import maskgrad as mg
 from maskgrad.masked_tensor.dispatch import binding_of
 from maskgrad.semantics.registry import OPERATIONS
-from tests.poison import assert_entries, assert_number, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, assert_number, nan, poisoned
 
 X = [1.0, None, 4.0]
 
@@ -29,14 +27,6 @@ def test_every_function_leads_to_its_own_record_and_to_no_other() -> None:
             assert binding.operation is operation
             assert binding.in_place == (function in operation.in_place)
     assert {function: names for function, names in owners.items() if len(names) > 1} == {}
-
-
-@pytest.mark.parametrize("name", ["sub", "pow", "matmul", "lshift"])
-def test_spellings_with_exchanged_operands(name: str) -> None:
-    dtype = torch.int64 if name == "lshift" else torch.float64
-    x, y = poisoned([[1, None], [2, 3]], dtype), torch.tensor([[5, 2], [4, 7]], dtype=dtype)
-    result = getattr(torch.Tensor, f"__r{name}__")(y, x)  # x - y
-    assert_entries(result, getattr(operator, f"__{name}__")(x, y).tolist())
 
 
 class TestRefusals:
@@ -96,55 +86,7 @@ class TestRefusals:
             torch.max(poisoned(X), 0, out=(torch.zeros(()), torch.zeros((), dtype=torch.int64)))
 
 
-F16, I32 = torch.float16, torch.int32
-
-
 class TestInPlace:
-    @pytest.mark.parametrize(
-        ("target", "write", "expected"),
-        [
-            (poisoned(X), torch.neg_, [-1.0, None, -4.0]),
-            (poisoned(X), lambda x: F.relu(x - 2, inplace=True), [0.0, None, 2.0]),
-            (poisoned(X), lambda x: torch.add(torch.ones(3), 1, out=x), [2.0, 2.0, 2.0]),
-            (poisoned(X), lambda x: torch.mul(x, 2, out=x), [2.0, None, 8.0]),
-            (poisoned(X), lambda x: operator.imul(x, poisoned([2.0, 2.0, None])), [2.0, None, None]),
-            (poisoned(X), lambda x: operator.itruediv(x, torch.tensor([2.0, 0.0, 0.0])), [0.5, None, inf]),
-            (
-                poisoned([[1.0, None], [None, 4.0]]),
-                lambda x: operator.imatmul(x, poisoned([[None, 1.0], [2.0, 1.0]])),
-                [[None, 1.0], [8.0, 4.0]],
-            ),
-            (
-                poisoned([True, None, False], torch.bool),
-                lambda x: operator.ior(x, on(0, 0, 1)),
-                [True, None, True],
-            ),
-            (
-                poisoned([True, None, False], torch.bool),
-                lambda x: operator.ixor(x, True),
-                [False, None, True],
-            ),
-            # its dtype stays
-            (poisoned(X, F16), lambda x: x.add_(poisoned(X)), [2.0, None, 8.0]),
-            (poisoned([1, None], I32), lambda x: x.mul_(2), [2, None]),
-            (poisoned([1.0, None]), lambda x: x.eq_(1), [1.0, None]),
-        ],
-    )
-    def test_values_and_pattern_are_written(self, target: Any, write: Any, expected: Any) -> None:
-        x = target.clone()
-        result = write(x)
-        assert_entries(result, expected, dtype=target.dtype)
-
-    def test_the_target_is_returned_and_views_and_data_see_it(self) -> None:
-        data = torch.tensor([1.0, nan, 4.0])
-        x = mg.masked(data, on(1, 0, 1))
-        alias, view = mg.masked(x, on(1, 1, 1)), x[:2]
-        assert x.add_(1) is x
-        assert_entries(x, [2.0, None, 5.0])
-        assert_entries(alias, [2.0, None, 5.0])
-        assert_entries(view, [2.0, None])
-        assert data.nan_to_num().tolist() == [2.0, 0.0, 5.0]
-
     def test_a_leaf_is_protected(self) -> None:
         x = poisoned(X, requires_grad=True)
         for write in (lambda: x.add_(1), lambda: torch.neg(x, out=x), lambda: x.__setitem__(0, 1.0)):
@@ -153,12 +95,6 @@ class TestInPlace:
         with torch.no_grad():
             x += 1
         assert_entries(x, [2.0, None, 5.0])
-
-    def test_gradients_flow_through(self) -> None:
-        x = poisoned(X, requires_grad=True)
-        y = x * 3
-        y *= x
-        assert gradient(y, x).tolist() == [6.0, 0.0, 24.0]
 
     def test_the_target_keeps_its_shape(self) -> None:
         with pytest.raises(RuntimeError, match=r"the result has shape \(2, 3\), the target \(3,\)"):
@@ -177,20 +113,3 @@ class TestInPlace:
             write(torch.ones(2, dtype=dtype))
         with pytest.raises(RuntimeError, match=f"cannot be cast to {dtype}"):
             write(poisoned([True, None] if dtype == torch.bool else [1, None], dtype))
-
-    @pytest.mark.parametrize(
-        ("module", "expected"),
-        [
-            (nn.ReLU, [0.0, None, 4.0]),
-            (lambda inplace: nn.Threshold(2.0, 5.0, inplace=inplace), [5.0, None, 4.0]),
-            (nn.ELU, [-0.6321206, None, 4.0]),
-        ],
-    )
-    def test_modules_that_write_in_place(self, module: Any, expected: Any) -> None:
-        data = leaf(-1.0, nan, 4.0)
-        x = mg.masked(data, on(1, 0, 1)) * 1
-        y = module(inplace=True)(x)
-        assert y is x
-        assert_entries(y, expected)
-        assert gradient(y, data)[1] == 0.0
-        assert_entries(module(inplace=False)(mg.masked(data, on(1, 0, 1))), expected)

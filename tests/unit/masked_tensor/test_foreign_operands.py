@@ -117,16 +117,6 @@ def test_arrays_that_are_masked_read_only_or_without_dimensions() -> None:
             assert found.tolist() == [2.0, None, 6.0]
 
 
-def test_arrays_in_place_and_with_gradient() -> None:
-    x = masked()
-    x *= np.array([2.0, 5.0, 3.0], dtype=np.float32)
-    assert x.tolist() == [2.0, None, 9.0]
-    leaf = torch.ones(3, requires_grad=True)
-    (np.array([2.0, math.inf, 3.0]) * mg.masked(leaf, MASK)).sum().backward()
-    assert leaf.grad is not None
-    assert leaf.grad.tolist() == [2.0, 0.0, 3.0]
-
-
 class Stranger:
     """Has reflected operators, and no idea of tensors: keeps what it is shown."""
 

@@ -42,13 +42,6 @@ class TestCopy:
         assert torch.equal(x.filled(0), expected)
         assert x.mask.all()
 
-    def test_gradient_of_the_source(self) -> None:
-        source = torch.tensor([5.0, nan], requires_grad=True)
-        x = poisoned(X) * 1
-        x.copy_(mg.masked(source, on(1, 0)))
-        (x * torch.tensor([[1.0, nan], [10.0, nan]])).sum().backward()
-        assert source.grad.tolist() == [11.0, 0.0]
-
     def test_what_cannot_be_written_is_refused_and_nothing_changes(self) -> None:
         plain, x = torch.zeros(2, 2), poisoned(X)
         with pytest.raises(RuntimeError, match=r"it cannot store which .* \.filled\(value\)"):
@@ -116,17 +109,6 @@ def test_data_is_the_same_memory_outside_of_the_graph() -> None:
     s = poisoned(X).to_sparse()
     s.data.zero_()
     assert_entries(s.to_dense(), [[0.0, None], [0.0, 0.0]])
-
-
-def test_requires_grad_can_be_set() -> None:
-    x = mg.masked(torch.tensor([1.0, nan]), on(1, 0))
-    x.requires_grad = True
-    (x * 2).sum().backward()
-    assert_entries(x.grad, [2.0, None])
-    x.requires_grad = False
-    assert not x.requires_grad
-    with pytest.raises(RuntimeError, match="floating point"):
-        mg.masked(torch.tensor([1])).requires_grad = True
 
 
 @pytest.mark.parametrize(

@@ -49,31 +49,6 @@ def test_operators_act_on_specified_entries(function: Any, exchanged: bool, othe
     assert_entries(result, [e if m else None for e, m in zip(expected.tolist(), mask, strict=True)])
 
 
-@pytest.mark.parametrize(
-    "function", [operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift]
-)
-@pytest.mark.parametrize("exchanged", [False, True])
-def test_operators_of_integers(function: Any, exchanged: bool) -> None:
-    x, full, other = poisoned([1, None, 4], torch.int64), torch.tensor([1, 1, 4]), torch.tensor([6, 1, 3])
-    result = function(other, x) if exchanged else function(x, other)
-    expected = (function(other, full) if exchanged else function(full, other)).tolist()
-    assert_entries(result, [expected[0], None, expected[2]])
-
-
-def test_unary() -> None:
-    x = poisoned(X)
-    assert_entries(-x, [-1.0, None, -4.0])
-    assert_entries(+x, X)
-    assert_entries(abs(-x), X)
-    assert_entries(~poisoned([True, None], torch.bool), [False, None])
-
-
-def test_the_order_of_operands_of_a_product() -> None:
-    x, w = poisoned([[1.0, None], [3.0, 4.0]]), torch.tensor([[1.0, 2.0], [5.0, 7.0]], dtype=torch.float64)
-    assert_entries(w @ x, [[7.0, 8.0], [26.0, 28.0]])
-    assert_entries(x @ w, [[1.0, 2.0], [23.0, 34.0]])
-
-
 def test_every_record_put_its_methods_on_the_class() -> None:
     for operation in OPERATIONS:
         for name in operation.methods:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
@@ -92,24 +91,6 @@ def test_raw_data_passes_gradients_at_specified_entries_only() -> None:
     assert_entries(x.get_data(), [1.0, nan, inf])
     assert gradient(x.get_data(), data).tolist() == [1.0, 0.0, 0.0]
     assert x.get_mask() is x.mask
-
-
-def test_to_numpy() -> None:
-    array = poisoned([[1.0, None]], requires_grad=True).to_numpy()
-    assert isinstance(array, np.ma.MaskedArray)
-    assert array.mask.tolist() == [[False, True]]
-    assert array.filled(0).tolist() == [[1.0, 0.0]]
-    assert poisoned([1j, None], torch.complex64).conj().to_numpy().filled(0).tolist() == [-1j, 0]
-
-
-def test_transposed_and_parts_of_complex_numbers() -> None:
-    x = poisoned([[1j, None], [3.0, 4.0]], torch.complex64, requires_grad=True)
-    for turned in (x.T, x.mT, x.H.conj(), x.mH.conj()):
-        assert_entries(turned, [[1j, 3.0], [None, 4.0]])
-    assert_entries(x.real, [[0.0, None], [3.0, 4.0]], dtype=torch.float32)
-    assert gradient(x.imag, x).tolist() == [[1j, 0], [1j, 1j]]
-    with pytest.raises((RuntimeError, TypeError), match="non-complex"):  # the latter since PyTorch 2.15
-        _ = poisoned([1.0]).imag
 
 
 def test_instances_are_hashed_by_identity() -> None:

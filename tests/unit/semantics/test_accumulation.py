@@ -58,13 +58,3 @@ def test_of_two_that_write_to_one_place_the_unspecified_gets_no_gradient() -> No
     twice = torch.tensor([0, 0])
     result = torch.zeros(1).scatter(0, twice, mg.masked(source, on(1, 0)))
     assert torch.autograd.grad(result.filled(0.0).sum(), source, torch.tensor(1.0))[0][1] == 0
-
-
-def test_products_have_no_forward_mode() -> None:
-    x = torch.ones(2)
-
-    def function(x: Tensor) -> Tensor:
-        return mg.masked(x, on(1, 0)).scatter_reduce(0, torch.tensor([0, 0]), x, "prod").filled(0.0)
-
-    with pytest.raises(NotImplementedError, match="vjp"):
-        torch.func.jvp(function, (x,), (x,))

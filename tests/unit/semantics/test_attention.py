@@ -96,20 +96,6 @@ def test_a_masked_attention_mask() -> None:
             torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
 
 
-def test_second_derivatives_of_modules() -> None:
-    torch.manual_seed(0)
-    data = torch.randn(2, 6, 4, dtype=torch.float64, requires_grad=True)
-    layer = torch.nn.MultiheadAttention(4, 2, batch_first=True).double()
-
-    def attend(data: Tensor) -> Tensor:
-        x = mg.from_lengths(data, torch.tensor([4, 6]))
-        return layer(x, x, x, need_weights=False)[0].filled(0.0)  # type: ignore[no-any-return]
-
-    assert torch.autograd.gradgradcheck(attend, data)
-    penalty = mg.gradient_penalty(attend(data).square().sum(), layer.parameters())
-    assert penalty.isfinite()
-
-
 def test_one_sequence_has_neither_batch_nor_heads() -> None:
     clean, masks = operands(rows=True)
     given = {name: dirty(clean[name][0, 0], masks[name][0, 0]) for name in clean}

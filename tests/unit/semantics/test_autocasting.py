@@ -1,4 +1,4 @@
-"""Composite functions and stored entries under torch.autocast: PyTorch's dtypes, and its numbers on full input."""
+"""Stored entries under torch.autocast: PyTorch's dtypes, and its numbers on full input."""
 
 from __future__ import annotations
 
@@ -14,19 +14,8 @@ import maskgrad as mg
 
 HALVES = [torch.bfloat16, torch.float16]
 DTYPES = [torch.float32, *HALVES]
-VOLUME, MATRIX, ROWS = (2, 4, 6, 5, 4), (3, 6), (2, 3, 6)
+MATRIX, ROWS = (3, 6), (2, 3, 6)
 #: Called with an operand, a weight for its last dimension and a bias.
-COMPOSITES: dict[str, tuple[tuple[int, ...], Callable[..., Any]]] = {
-    "lp_pool3d": (VOLUME, lambda x, w, b: F.lp_pool3d(x.abs() + 1, 2.0, 2)),
-    "interpolate": (VOLUME, lambda x, w, b: F.interpolate(x, scale_factor=2.0, mode="area")),
-    "local_response_norm": (VOLUME, lambda x, w, b: F.local_response_norm(x, 3)),
-    "instance_norm": (VOLUME, lambda x, w, b: F.instance_norm(x)),
-    "cosine_similarity": (ROWS, lambda x, w, b: F.cosine_similarity(x, x + 1, dim=-1)),
-    "triplet_margin_with_distance_loss": (
-        MATRIX,
-        lambda x, w, b: F.triplet_margin_with_distance_loss(x, x + 1, x - 1),
-    ),
-}
 STORED = {
     "linear": (ROWS, F.linear),
     "matmul": (ROWS, lambda x, w, b: x @ w.mT),
@@ -52,14 +41,6 @@ def compare(
         found = found.filled(0.0)
     assert found.dtype == expected.dtype
     torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
-
-
-@pytest.mark.parametrize("to", HALVES)
-@pytest.mark.parametrize("of", DTYPES)
-@pytest.mark.parametrize("name", COMPOSITES)
-def test_composite_functions(name: str, of: torch.dtype, to: torch.dtype) -> None:
-    shape, call = COMPOSITES[name]
-    compare(call, lambda x: mg.masked(x, torch.ones(shape, dtype=torch.bool)), shape, of, to)
 
 
 @pytest.mark.parametrize("to", HALVES)

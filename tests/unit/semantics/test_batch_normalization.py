@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,22 +13,11 @@ from torch import Tensor
 
 import maskgrad as mg
 
-NATIVE: dict[str, Callable[..., Any]] = {
-    "native_batch_norm": torch.native_batch_norm,
-    "_native_batch_norm_legit": torch._native_batch_norm_legit,
-    "aten._native_batch_norm_legit": torch.ops.aten._native_batch_norm_legit,
-    "aten._batch_norm_with_update": lambda x, w, b, m, v, _, momentum, eps: (
-        torch.ops.aten._batch_norm_with_update(x, w, b, m, v, momentum, eps)
-    ),
-}
-
-
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning")
 
 nan, inf = float("nan"), float("inf")
 SHAPES = [(6, 4), (3, 4, 5), (2, 4, 2, 3), (2, 4, 1, 2, 2)]
 BATCH = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-INSTANCE = {3: nn.InstanceNorm1d, 4: nn.InstanceNorm2d, 5: nn.InstanceNorm3d}
 
 
 def mask_for(shape: tuple[int, ...]) -> Tensor:
@@ -108,47 +96,6 @@ def test_complete_data_runs_torchs_kernel() -> None:
     assert module.running_var.equal(reference.running_var)
 
 
-def test_without_running_statistics_evaluation_uses_the_batch() -> None:
-    mask, x = mask_for((6, 4)), torch.randn(6, 4)
-    module = nn.BatchNorm1d(4, track_running_stats=False)
-    right = module(mg.masked(x, mask))
-    assert module.eval()(mg.masked(x, mask)).filled(0.0).equal(right.filled(0.0))
-
-
-@pytest.mark.parametrize("shape", SHAPES[1:])
-def test_instance_norm(shape: tuple[int, ...]) -> None:
-    mask, x = mask_for(shape), torch.randn(shape, dtype=torch.float64)
-    module = module_for(INSTANCE, shape, track_running_stats=True)
-    dirty = torch.where(mask, x, nan).requires_grad_()
-    result = module(mg.masked(dirty, mask))
-    assert result.mask.equal(mask)
-    means: list[list[Tensor]] = [[] for _ in range(4)]
-    variances: list[list[Tensor]] = [[] for _ in range(4)]
-    for n in range(shape[0]):
-        for channel in range(4):
-            left = x[n, channel][mask[n, channel]]
-            if not len(left):
-                continue
-            expected = F.layer_norm(left, left.shape) * module.weight[channel] + module.bias[channel]
-            torch.testing.assert_close(result.filled(0.0)[n, channel][mask[n, channel]], expected)
-            means[channel].append(left.mean())
-            if len(left) > 1:
-                variances[channel].append(left.var())
-    for channel in range(4):
-        mean = 0.1 * torch.stack(means[channel]).mean() if means[channel] else torch.zeros(()).double()
-        variance = (
-            0.9 + 0.1 * torch.stack(variances[channel]).mean()
-            if variances[channel]
-            else torch.ones(()).double()
-        )
-        torch.testing.assert_close(module.running_mean[channel], mean)
-        torch.testing.assert_close(module.running_var[channel], variance)
-    result.sum().backward()
-    assert dirty.grad is not None
-    assert dirty.grad.isfinite().all()
-    assert not dirty.grad[~mask].count_nonzero()
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_masked_parameters_and_statistics(training: bool) -> None:
     x = torch.randn(6, 3)
@@ -190,23 +137,3 @@ def test_the_running_variance_is_exact_in_float64(momentum: float | None) -> Non
     module(mg.masked(torch.where(mask, values, nan), mask))
     wanted = torch.stack([values[mask[:, channel], channel].var() for channel in range(3)])
     torch.testing.assert_close(module.running_var, wanted, rtol=1e-14, atol=0.0)
-
-
-@pytest.mark.parametrize("name", NATIVE)
-def test_native_spellings(name: str) -> None:
-    x, mask = torch.randn(6, 4), mask_for((6, 4))
-    w, b, mean, variance = torch.randn(4), torch.randn(4), torch.zeros(4), torch.ones(4)
-    results = NATIVE[name](mg.masked(torch.where(mask, x, nan), mask), w, b, mean, variance, True, 0.1, 1e-5)
-    again = torch.zeros(4), torch.ones(4)
-    right = torch.batch_norm(mg.masked(x, mask), w, b, *again, True, 0.1, 1e-5, False)
-    torch.testing.assert_close(results[0].filled(0.0), right.filled(0.0))
-    torch.testing.assert_close(mean, again[0])
-    present = mask.any(0)
-    for part, exact in (
-        (results[1], lambda v: v.mean()),
-        (results[2], lambda v: (v.var(correction=0) + 1e-5).rsqrt()),
-    ):
-        assert part.mask.equal(present)
-        for channel in (0, 2, 3):
-            torch.testing.assert_close(part.filled(0.0)[channel], exact(x[:, channel][mask[:, channel]]))
-    assert len(results) == (4 if "update" in name else 3)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, gradient, inf, leaf, on, poisoned
 
 
 def test_padding_is_no_data() -> None:
@@ -33,23 +33,6 @@ def test_without_batch_and_with_a_masked_bias() -> None:
 def test_infinite_weights_without_partners() -> None:
     w = torch.tensor([[[inf, 1.0]]]).double()
     assert_entries(F.conv1d(poisoned([[[None, 2.0, None]]]), w), [[[2.0, inf]]])
-
-
-def test_modules_unmodified() -> None:
-    x = mg.masked(torch.tensor([[[[1.0, nan], [nan, nan]]]]), torch.tensor([[[[1, 0], [0, 0]]]]).bool())
-    for mode in ("zeros", "circular", "replicate", "reflect"):
-        conv = nn.Conv2d(1, 2, 3, padding=1, padding_mode=mode)
-        y = conv(x)
-        y.sum().backward()
-        assert conv.weight.grad.isfinite().all()
-        assert conv.bias.grad.tolist() == [float(y.mask[0, 0].sum())] * 2
-    assert (
-        nn.ConvTranspose2d(1, 2, 2, stride=2)(x).mask[0, 0].tolist()
-        == [[True] * 2 + [False] * 2] * 2 + [[False] * 4] * 2
-    )
-    assert_entries(
-        nn.Conv1d(1, 1, 1)(mg.masked(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1).bool())), [[[None]]]
-    )
 
 
 def test_time_first_is_refused_with_the_line_to_write() -> None:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, nan, on
+from tests.poison import assert_entries, nan, on
 
 INDICES = torch.tensor([[2, -7, 2], [10**9, 10**9, 0], [-1, -1, -1]])
 KNOWN = on([1, 0, 1], [0, 0, 1], [0, 0, 0])
@@ -23,17 +23,6 @@ def table(requires_grad: bool = True) -> Tensor:
 
 def indices() -> mg.MaskedTensor:
     return mg.masked(INDICES, KNOWN)
-
-
-def test_rows_are_read_where_the_index_is_known() -> None:
-    weight = table()
-    result = F.embedding(indices(), weight)
-    rows = weight.tolist()
-    none = [None, None]
-    assert_entries(result, [[rows[2], none, rows[2]], [none, none, rows[0]], [none] * 3])
-    assert gradient(result, weight).tolist() == [[1.0, 1.0], [0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]
-    with pytest.raises(IndexError):
-        F.embedding(mg.masked(torch.tensor([1, 4]), on(0, 1)), weight)
 
 
 @pytest.mark.parametrize("module", [nn.Embedding, nn.EmbeddingBag])
@@ -82,29 +71,6 @@ def test_a_bag_of_padding_is_zero_and_one_of_nothing_unspecified() -> None:
             assert_entries(result, [[0.0, 0.0], [None, None], table()[3].tolist()])
 
 
-def test_holes_in_the_table_and_in_the_bag() -> None:
-    mask = on([1, 0], [1, 1], [0, 1], [0, 0])
-    values = torch.tensor([[1.0, nan], [2.0, 5.0], [inf, 3.0], [nan, nan]]).requires_grad_()
-    weight = mg.masked(values, mask)
-    bags = mg.masked(torch.tensor([[0, 1, 2], [3, 2, 99], [3, 3, 3]]), on([1, 1, 1], [1, 1, 0], [1, 1, 1]))
-    expected = {
-        "sum": [[3.0, 8.0], [None, 3.0]],
-        "mean": [[1.5, 4.0], [None, 3.0]],
-        "max": [[2.0, 5.0], [None, 3.0]],
-    }
-    for mode, rows in expected.items():
-        result = F.embedding_bag(bags, weight, mode=mode)
-        assert_entries(result, [*rows, [None, None]])
-        grad = gradient(result, values)
-        assert not grad[~mask].count_nonzero()
-        assert grad.isfinite().all()
-    assert_entries(F.embedding_bag(torch.tensor([[1, 1]]), weight, mode="max"), [[2.0, 5.0]])
-    assert gradient(F.embedding_bag(torch.tensor([[1, 1]]), weight, mode="max"), values)[1].tolist() == [
-        1.0,
-        1.0,
-    ]
-
-
 def test_mistakes() -> None:
     weight = table()
     offsets = mg.masked(torch.tensor([0, 3]))
@@ -144,11 +110,3 @@ def test_derivatives_of_torch_func_and_forward_mode(options: dict[str, bool]) ->
         assert found.coalesce().indices().tolist() == [rows.tolist()]
     _, tangent = torch.func.jvp(total, (table,), (direction,))
     torch.testing.assert_close(tangent, (expected * direction).sum())
-
-
-def test_the_function_behind_the_function() -> None:
-    weight = table()
-    usual = F.embedding(indices(), weight, padding_idx=2)
-    result = torch.embedding(weight, indices(), 2)
-    assert_entries(result, usual.tolist())
-    assert torch.equal(gradient(result, weight), gradient(usual, weight))

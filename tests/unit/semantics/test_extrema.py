@@ -8,23 +8,6 @@ import torch
 import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, nan, on, poisoned
 
-X = [[1.0, None, 4.0], [None, None, None], [2.0, 2.0, None]]
-
-
-def test_gradients_are_shared_among_equals() -> None:
-    x = poisoned(X, requires_grad=True)
-    assert gradient(x.amax(1), x).tolist() == [[0.0, 0.0, 1.0], [0.0] * 3, [0.5, 0.5, 0.0]]
-    assert gradient(x.amin(1), x).tolist() == [[1.0, 0.0, 0.0], [0.0] * 3, [0.5, 0.5, 0.0]]
-    assert gradient(x.max(1).values, x).tolist() == [[0.0, 0.0, 1.0], [0.0] * 3, [1.0, 0.0, 0.0]]
-
-
-@pytest.mark.parametrize("hidden", [4.0, 9.0, inf])
-def test_an_equal_under_the_mask_gets_and_takes_no_share(hidden: float) -> None:
-    data = torch.tensor([1.0, hidden, 4.0], dtype=torch.float64, requires_grad=True)
-    x = mg.masked(data, on(1, 0, 1))
-    assert gradient(x.amax(), data).tolist() == gradient(x.max(0).values, data).tolist() == [0.0, 0.0, 1.0]
-    assert_entries(x.argmax(), 2)
-
 
 def test_specified_infinities_are_not_mistaken_for_nothing() -> None:
     x = poisoned([[-inf, None, -inf]], requires_grad=True)

@@ -7,14 +7,6 @@ import torch
 import maskgrad as mg
 from tests.poison import assert_entries, assert_number, gradient, leaf, nan, poisoned
 
-A, B = poisoned([1.0, None]), poisoned([None, 4.0])
-
-
-def test_a_block_diagonal_has_specified_zeros_outside() -> None:
-    result = torch.block_diag(poisoned([[1.0]]), poisoned([[None, 2.0]]))
-    assert_entries(result.filled(0.0), [[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]])
-    assert_entries(result, [[1.0, 0.0, 0.0], [0.0, None, 2.0]])
-
 
 def test_losses_of_which_one_is_empty_are_combined_by_deletion() -> None:
     x, y = poisoned([1.0, 3.0], requires_grad=True), poisoned([None, None], requires_grad=True)

@@ -6,22 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, poisoned
-
-
-class TestCross:
-    def test_a_component_needs_four_entries(self) -> None:
-        a, b = poisoned([1.0, 2.0, None], requires_grad=True), poisoned([4.0, 5.0, 6.0], requires_grad=True)
-        for result in (torch.linalg.cross(a, b), torch.cross(a, b, dim=0), a.cross(b, dim=0)):
-            assert_entries(result, [None, None, -3.0])
-        assert gradient(result, a).tolist() == [5.0, -4.0, 0.0]
-        assert gradient(result, b).tolist() == [-2.0, 1.0, 0.0]
-
-    @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-    def test_garbage_makes_no_anomaly(self) -> None:
-        a = poisoned([1.0, 2.0, None], requires_grad=True)
-        with torch.autograd.detect_anomaly():
-            gradient(torch.linalg.cross(a, a.flip(0)), a)
+from tests.poison import poisoned
 
 
 class TestWithoutMissingEntries:

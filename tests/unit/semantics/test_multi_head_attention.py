@@ -156,27 +156,6 @@ def test_encoders(which: int, training: bool) -> None:
         torch.testing.assert_close(again.filled(0.0), out.filled(0.0).detach())
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_the_whole_transformer(training: bool) -> None:
-    model = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, batch_first=True, dtype=D).train(training)
-    _, source, source_mask = padded(4)
-    _, target, target_mask = padded(4)
-    causal = nn.Transformer.generate_square_subsequent_mask(4, dtype=D)
-    out = model(
-        mg.masked(source, source_mask), mg.masked(target, target_mask), tgt_mask=causal, tgt_is_causal=True
-    )
-    assert out.mask.equal(target_mask)
-    leaves = [source, target, *model.parameters()]
-    found = gradients(out.filled(0.0).square().sum(), leaves)
-    total = 0
-    for i, n in enumerate(LENGTHS):
-        alone = model(source[i : i + 1, :n], target[i : i + 1, :n], tgt_mask=causal[:n, :n])
-        torch.testing.assert_close(out.filled(0.0)[i, :n], alone[0])
-        total = total + alone.square().sum()
-    for grad, wanted in zip(found, gradients(total, leaves), strict=True):
-        torch.testing.assert_close(grad, wanted)
-
-
 def test_torchs_complaints() -> None:
     attention = nn.MultiheadAttention(4, 2, batch_first=True, dtype=D)
     x = mg.masked(torch.randn(1, 3, 4, dtype=D), torch.ones(1, 3, 4).bool())

@@ -88,22 +88,6 @@ def test_a_group_of_nothing_has_no_derivative_to_be_infinite(mask: Tensor) -> No
         assert not grad[1].count_nonzero()
 
 
-def test_native_statistics() -> None:
-    x = torch.randn(4, 4)
-    out, mean, scale = torch.native_layer_norm(
-        mg.masked(torch.where(MASK, x, nan), MASK), (4,), None, None, 1e-5
-    )
-    assert out.mask.equal(MASK)
-    assert mean.mask.equal(MASK.any(1, keepdim=True))
-    assert scale.mask.equal(MASK.any(1, keepdim=True))
-    for row, here in ((0, MASK[0]), (2, MASK[2]), (3, MASK[3])):
-        _, right_mean, right_scale = torch.native_layer_norm(
-            x[row, here], (int(here.sum()),), None, None, 1e-5
-        )
-        torch.testing.assert_close(mean.filled(0.0)[row], right_mean)
-        torch.testing.assert_close(scale.filled(0.0)[row], right_scale)
-
-
 def test_an_absent_neighbour_is_one_beyond_the_border() -> None:
     x = torch.tensor([[[3.0], [nan], [4.0]]], requires_grad=True)
     mask = torch.tensor([[[1], [0], [1]]]).bool()
@@ -116,21 +100,6 @@ def test_an_absent_neighbour_is_one_beyond_the_border() -> None:
     assert not torch.autograd.grad(result.filled(0.0).sum(), nothing)[0].count_nonzero()
     with pytest.raises(ValueError, match="Expected 3D"):
         F.local_response_norm(mg.masked(torch.ones(2, 2), torch.ones(2, 2, dtype=torch.bool)), 2)
-
-
-def test_renorm_in_place() -> None:
-    x = mg.masked(
-        torch.tensor([[3.0, 4.0, inf], [0.3, nan, 0.4]]), torch.tensor([[1, 1, 0], [1, 0, 1]]).bool()
-    )
-    assert x.renorm_(2, 0, 1.0) is x
-    torch.testing.assert_close(x.filled(0.0), torch.tensor([[0.6, 0.8, 0.0], [0.3, 0.0, 0.4]]))
-    assert torch.renorm(input=x, p=2, dim=0, maxnorm=5.0).mask.equal(x.mask)
-
-
-def test_under_autocast_dtypes_are_torchs() -> None:
-    module, x = nn.LayerNorm(4), torch.randn(4, 4, dtype=torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert module(mg.masked(x, MASK)).dtype == module(x).dtype
 
 
 def test_a_group_of_one_channel_has_the_entries_of_its_space() -> None:

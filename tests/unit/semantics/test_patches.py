@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, nan, poisoned
-
-IMAGE = [[[[1.0, None], [3.0, 4.0]]]]
-
-
-def test_unfold_moves_the_mask_and_pads_with_specified_zeros() -> None:
-    x = poisoned(IMAGE, requires_grad=True)
-    columns = F.unfold(x, (1, 2), padding=(0, 1))
-    assert_entries(columns, [[[0.0, 1.0, None, 0.0, 3.0, 4.0], [1.0, None, 0.0, 3.0, 4.0, 0.0]]])
-    assert gradient(columns, x).tolist() == [[[[2.0, 0.0], [2.0, 2.0]]]]
-    assert_entries(nn.Unfold(2)(x), [[[1.0], [None], [3.0], [4.0]]])
-    assert_entries(nn.Unfold(2)(x[0]), [[1.0], [None], [3.0], [4.0]])
+from tests.poison import assert_entries, nan
 
 
 def test_fold_after_unfold_counts_the_patches() -> None:

@@ -103,11 +103,6 @@ def test_what_is_like_a_tensor_has_its_pattern(name: str, layout: torch.layout) 
         assert_entries(whole, [[value, None], [value, value]], torch.float32)
 
 
-def test_the_mean_by_hand() -> None:
-    x = poisoned(X)
-    assert (x.sum() / torch.ones_like(x).sum()).item() == x.mean().item()
-
-
 def test_a_masked_number_to_fill_with() -> None:
     x, known, unknown = poisoned(X), poisoned(5.0), poisoned(None)
     assert_entries(torch.full_like(x, known), [[5.0, None], [5.0, 5.0]])

@@ -11,28 +11,6 @@ import maskgrad as mg
 from tests.poison import assert_entries, gradient, nan, poisoned
 
 
-def test_the_mean_of_what_a_window_has() -> None:
-    x = poisoned([[[1.0, None, 3.0, 5.0, None, None]]], requires_grad=True)
-    y = nn.AvgPool1d(2)(x)
-    assert_entries(y, [[[1.0, 4.0, None]]])
-    assert_entries(gradient(y, x), [[[1.0, 0.0, 0.5, 0.5, 0.0, 0.0]]])
-    assert_entries(F.adaptive_avg_pool1d(x, 2), [[[2.0, 5.0]]])
-    assert_entries(nn.AdaptiveAvgPool1d(1)(x), [[[3.0]]])
-
-
-def test_padding_counts_if_it_should() -> None:
-    x = poisoned([[[6.0, None, 3.0, None]]])
-    assert_entries(
-        F.avg_pool1d(x, 3, 2, 1), [[[3.0, 3.0]]]
-    )  # (0 + 6) / 2: the zero of the padding is an entry
-    assert_entries(F.avg_pool1d(x, 3, 2, 1, count_include_pad=False), [[[6.0, 3.0]]])
-    x = poisoned([[[[None, None, 3.0, None]]]])
-    assert_entries(
-        F.avg_pool2d(x, (1, 3), (1, 2), (0, 1)), [[[[None, 3.0]]]]
-    )  # padding makes nothing specified
-    assert_entries(F.avg_pool2d(x, (1, 2), divisor_override=4), [[[[None, 0.75]]]])  # a sum, divided as told
-
-
 def test_unpooling_writes() -> None:
     x = poisoned([[[1.0, None, 4.0, 3.0, None, None]]], requires_grad=True)
     y, index = F.max_pool1d(x, 2, return_indices=True)

@@ -2,79 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.semantics.products import einsum_call, letters, written_out
 from tests.poison import assert_entries, inf, leaf, nan, poisoned
-
-GARBAGE = (nan, inf, -inf, 1e38)
-
-
-def operands(
-    shapes: Sequence[tuple[int, ...]], density: float, garbage: float
-) -> tuple[list[Tensor], list[Tensor]]:
-    masks = [torch.rand(shape) < density for shape in shapes]
-    values = [
-        torch.where(m, torch.randn(m.shape, dtype=torch.float64), garbage).requires_grad_() for m in masks
-    ]
-    return values, masks
-
-
-def by_loops(
-    terms: Sequence[str], result: str, values: Sequence[Tensor], masks: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """One product at a time, those with an unspecified factor never made."""
-    sizes = {c: n for term, v in zip(terms, values, strict=True) for c, n in zip(term, v.shape, strict=True)}
-    shape = [sizes[c] for c in result]
-    sums: dict[tuple[int, ...], Any] = {}
-    for index in itertools.product(*(range(n) for n in sizes.values())):
-        at = dict(zip(sizes, index, strict=True))
-        places = [tuple(at[c] for c in term) for term in terms]
-        if all(m[p] for m, p in zip(masks, places, strict=True)):
-            where = tuple(at[c] for c in result)
-            sums[where] = sums.get(where, 0) + math.prod(v[p] for v, p in zip(values, places, strict=True))
-    places = list(itertools.product(*(range(n) for n in shape)))
-    flat = [sums.get(place, torch.zeros((), dtype=torch.float64)) for place in places]
-    known = torch.tensor([place in sums for place in places], dtype=torch.bool)
-    return torch.stack(flat).reshape(shape), known.reshape(shape)
-
-
-def check(
-    function: Callable[..., Any], terms: Sequence[str], result: str, shapes: Sequence[tuple[int, ...]]
-) -> None:
-    """Every choice of masked operands, at two densities: mask, values, gradients."""
-    for chosen in itertools.product([False, True], repeat=len(shapes)):
-        if not any(chosen):
-            continue
-        for density, garbage in itertools.product((0.5, 0.2), GARBAGE[:2]):
-            values, masks = operands(shapes, density, garbage)
-            for i, masked in enumerate(chosen):
-                if not masked:
-                    masks[i] = torch.ones_like(masks[i])
-                    values[i] = torch.randn(shapes[i], dtype=torch.float64).requires_grad_()
-            parts = [mg.masked(v, m) if c else v for v, m, c in zip(values, masks, chosen, strict=True)]
-            found = function(*parts)
-            expected, known = by_loops(terms, result, values, masks)
-            assert found.mask.shape == known.shape
-            assert torch.equal(found.mask, known)
-            torch.testing.assert_close(found.filled(0), torch.where(known, expected, 0))
-            weights = torch.randn(known.shape, dtype=torch.float64)
-            wanted = torch.autograd.grad(
-                (torch.where(known, expected, 0) * weights).sum()
-                + sum(0 * v[m].sum() for v, m in zip(values, masks, strict=True)),
-                values,
-            )
-            grads = torch.autograd.grad((found.filled(0) * weights).sum(), values)
-            torch.testing.assert_close(grads, wanted)
 
 
 def test_einsum_spellings() -> None:

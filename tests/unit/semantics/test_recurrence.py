@@ -103,26 +103,6 @@ def test_what_grows_without_bound_does_not_do_so_in_the_padding() -> None:
         torch.testing.assert_close(grad, expected)
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
-@pytest.mark.parametrize("kind", KINDS)
-def test_fully_specified_input_gives_what_torch_gives(kind: str) -> None:
-    cls, options = KINDS[kind]
-    module = cls(4, 3, 2, bidirectional=True, dropout=0.5, **options)
-    x = torch.randn(5, 2, 4)
-    for training in (True, False):
-        module.train(training)
-        torch.manual_seed(1)
-        out, final = module(x)
-        torch.manual_seed(1)
-        found, ends = module(mg.masked(x, torch.ones_like(x).bool()))
-        assert isinstance(ends, tuple) == isinstance(final, tuple)
-        assert found.mask.all()
-        torch.testing.assert_close(found.filled(0.0), out)
-        for end, state in zip(listed(ends), listed(final), strict=True):
-            assert end.mask.all()
-            torch.testing.assert_close(end.filled(0.0), state)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_unbatched(kind: str) -> None:
     cls, options = KINDS[kind]

@@ -11,7 +11,6 @@ import maskgrad as mg
 from tests.poison import assert_entries, assert_nothing, gradient, nan, poisoned
 
 X = [[1.0, None, 4.0], [None, None, None], [2.0, 3.0, None]]
-NAMES = ["sum", "mean", "prod", "var", "std", "any", "all", "nansum", "nanmean", "count_nonzero"]
 
 
 def test_all_dimensions_by_name_stay_masked() -> None:
@@ -60,7 +59,3 @@ def test_no_estimate_from_one_infinity_has_no_second_derivative(name: str, lengt
     assert torch.equal(first[1], torch.zeros_like(first[1]))
     assert torch.equal(second[1], torch.zeros_like(second[1]))
     assert second.isfinite().all()
-
-
-def test_variance_far_from_zero_is_stable() -> None:
-    assert_entries(poisoned([1e6 + 1, None, 1e6 + 3], torch.float32).var(), 2.0)

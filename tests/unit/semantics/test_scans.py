@@ -44,19 +44,6 @@ def test_differences_do_not_jump_over_gaps() -> None:
     assert_entries(poisoned([True, False, None], torch.bool).diff(), [True, None])
 
 
-def test_integrals_with_missing_coordinates() -> None:
-    y = poisoned([[1.0, None, 3.0, 5.0], [None] * 4, [None, 2.0, None, None]], requires_grad=True)
-    x = poisoned([0.0, 1.0, None, 4.0], requires_grad=True)
-    assert_entries(torch.trapezoid(y, x), [12.0, None, 0.0])
-    assert_entries(torch.trapz(y, x, dim=-1), [12.0, None, 0.0])
-    assert_entries(torch.cumulative_trapezoid(y, x=x), [[None, None, 12.0], [None] * 3, [None] * 3])
-    total = torch.trapezoid(y, x)
-    assert gradient(total, y).tolist() == [[2.0, 0.0, 0.0, 2.0], [0.0] * 4, [0.0] * 4]
-    assert gradient(total, x).tolist() == [-3.0, 0.0, 0.0, 3.0]
-    assert_entries(torch.trapezoid(torch.ones(4).double(), x), 4.0)
-    assert_entries(torch.trapezoid(y.T, dim=0), [6.0, None, 0.0])
-
-
 def test_compaction() -> None:
     mask = on([1, 0, 1], [0, 0, 0])
     assert specified_first(mask, 1).tolist() == [[0, 2, 1], [0, 1, 2]]

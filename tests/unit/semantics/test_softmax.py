@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,49 +18,12 @@ pytestmark = [
 ]
 
 nan, inf = float("nan"), float("inf")
-GARBAGE = (nan, inf, -inf, 1e38, 7.0)
 MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]]).bool()
 
 
 def leaf(garbage: float = nan, mask: Tensor = MASK, dtype: torch.dtype = torch.float64) -> Tensor:
     x = torch.randn(mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return torch.where(mask, x, garbage).to(dtype).requires_grad_()
-
-
-def by_deletion(function: Callable[[Tensor], Tensor], x: Tensor, mask: Tensor) -> Tensor:
-    """Row by row."""
-    result = torch.zeros(x.shape, dtype=function(torch.ones(1, dtype=x.dtype)).dtype)
-    for row, here in zip(range(len(x)), mask, strict=True):
-        if here.any():
-            places = (torch.full((int(here.sum()),), row), here.nonzero().squeeze(1))
-            result = result.index_put(places, function(x[row, here]))
-    return result
-
-
-@pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_slices_that_are_there_or_not(name: str, dtype: torch.dtype, garbage: float) -> None:
-    mask = torch.tensor([True, False, True, False])[:, None].expand(4, 20)
-    weights = torch.randn(4, 20, dtype=dtype)
-    clean, dirty = leaf(0.0, mask, dtype), leaf(garbage, mask, dtype)
-    for specified in (0.5, -inf):
-        with torch.no_grad():
-            clean[0, 3] = dirty[0, 3] = specified
-        result = getattr(mg.masked(dirty, mask), name)(1)
-        weight = torch.where(result.filled(0.0).isfinite(), weights, 0)
-        first = torch.autograd.grad((result**2 * weight).filled(0.0).sum(), dirty, create_graph=True)[0]
-        right = getattr(clean, name)(1)
-        wanted = torch.autograd.grad((right**2 * weight * mask).sum(), clean, create_graph=True)[0]
-        torch.testing.assert_close(result.filled(0.0), torch.where(mask, right, 0))
-        torch.testing.assert_close(first, wanted, equal_nan=True)
-        assert not first[~mask].count_nonzero()
-        if specified == 0.5:
-            second, expected = (
-                torch.autograd.grad(g.sum(), x)[0] for g, x in ((first, dirty), (wanted, clean))
-            )
-            torch.testing.assert_close(second, expected)
-            assert not second[~mask].count_nonzero()
 
 
 def test_an_implicit_dimension_is_chosen_with_torchs_warning() -> None:
@@ -80,16 +42,6 @@ def test_integers_are_refused_as_in_torch_unless_a_dtype_is_given() -> None:
     torch.testing.assert_close(
         x.softmax(0, torch.float64)[:2].filled(0.0), torch.tensor([1.0, 2.0]).double().softmax(0)
     )
-
-
-def test_what_torch_says_of_specified_infinities_stands() -> None:
-    x = torch.tensor([[-inf, -inf, 3.0], [-inf, 1.0, 3.0], [inf, 1.0, 3.0]])
-    mask = torch.tensor([[True, True, False]])
-    result = mg.masked(x, mask).softmax(1)
-    right = by_deletion(lambda row: row.softmax(0), x, mask.expand(3, 3))
-    torch.testing.assert_close(result.filled(0.0), right, equal_nan=True)
-    safe = torch.ops.aten._safe_softmax(mg.masked(x, mask), 1)
-    assert safe.tolist()[0] == [0.0, 0.0, None]
 
 
 def test_gumbel_softmax_draws_specified_classes_only() -> None:

@@ -23,24 +23,6 @@ def test_specified_infinities_and_nan_are_no_sentinels() -> None:
     assert gradient(x.topk(4).values[2:], x).tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 
 
-def test_distinct_entries() -> None:
-    x = poisoned([[3.0, None, 1.0], [None, 3.0, nan]])
-    assert_entries(x.unique(), [1.0, 3.0, nan])
-    found, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
-    assert_entries(found, [1.0, 3.0, nan])
-    assert_entries(inverse, [[1, None, 0], [None, 1, 2]])
-    assert_entries(counts, [1, 2, 1])
-    assert_entries(torch.unique(x, True, False, True)[1], [1, 2, 1])
-    # what is left are neighbours
-    y = poisoned([1, None, 1, 2, None], torch.int64)
-    found, inverse, counts = y.unique_consecutive(return_inverse=True, return_counts=True)
-    assert_entries(found, [1, 2])
-    assert_entries(inverse, [0, None, 0, 1, None])
-    assert_entries(counts, [2, 1])
-    assert_entries(poisoned([None, None]).unique(), [])
-    assert_entries(poisoned(True, torch.bool).unique(), [True])
-
-
 def test_distinct_slices_must_be_complete() -> None:
     x = poisoned([[1.0, 2.0], [None, None], [1.0, 2.0], [0.0, 5.0]])
     found, inverse = x.unique(dim=0, return_inverse=True)
@@ -49,16 +31,3 @@ def test_distinct_slices_must_be_complete() -> None:
     assert_entries(x.unique_consecutive(dim=0), [[1.0, 2.0], [0.0, 5.0]])
     with pytest.raises(mg.UndefinedOnMaskedError, match=r"1 slices along dimension 0 .* first at position 1"):
         poisoned([[1.0, 2.0], [None, 2.0]]).unique(dim=0)
-
-
-def test_membership() -> None:
-    x, tests = poisoned([1.0, None, 3.0, 7.0]), poisoned([[None, 7.0], [1.0, None]])
-    assert_entries(torch.isin(x, tests), [True, None, False, True])
-    assert_entries(torch.isin(x, torch.tensor([3.0])), [False, None, True, False])
-    assert_entries(torch.isin(torch.tensor([1.0, inf]), tests, invert=True), [False, True])
-    assert_entries(torch.isin(x, tests, assume_unique=True, invert=True), [False, None, True, False])
-    nothing = mg.masked(torch.zeros(0).double(), torch.zeros(0, dtype=torch.bool))
-    assert_entries(torch.isin(x, poisoned([None, None])), [False, None, False, False])
-    assert_entries(torch.isin(x, nothing, invert=True), [True, None, True, True])
-    assert_entries(torch.isin(elements=x, test_element=3), [False, None, True, False])
-    assert_entries(torch.isin(7.0, tests), True)

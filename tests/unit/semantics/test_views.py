@@ -8,8 +8,6 @@ import torch
 import maskgrad as mg
 from tests.poison import assert_entries, nan, on, poisoned
 
-X = [[1.0, None, 3.0], [None, 5.0, 6.0]]
-
 
 def test_views_share_storage() -> None:
     data = torch.tensor([[1.0, nan], [3.0, 4.0]])
@@ -30,13 +28,3 @@ def test_a_view_as_another_dtype_needs_its_size() -> None:
     assert_entries(poisoned([1, None], torch.int32).view(torch.float32), [1.4e-45, None], dtype=torch.float32)
     with pytest.raises(TypeError, match=r"same size, 4 bytes, found torch.int8; .*Use view before"):
         poisoned([1, None], torch.int32).view(torch.int8)
-
-
-def test_the_parts_of_a_complex_number_share_its_mask() -> None:
-    z = poisoned([1 + 2j, None], torch.complex64)
-    assert_entries(torch.view_as_real(z), [[1.0, 2.0], [None, None]])
-    assert_entries(torch.view_as_complex(poisoned([[1.0, 2.0], [3.0, None]], torch.float32)), [1 + 2j, None])
-
-
-def test_a_plain_tensor_only_borrows_the_shape() -> None:
-    assert_entries(torch.arange(6.0).view_as(poisoned(X)), [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])

@@ -12,37 +12,13 @@ from torch import Tensor
 
 import maskgrad as mg
 from tests.poison import inf, nan
-
-D = torch.float64
-KINDS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
-    "tanh": (nn.RNN, {}),
-    "relu": (nn.RNN, {"nonlinearity": "relu"}),
-    "LSTM": (nn.LSTM, {}),
-    "LSTM with projection": (nn.LSTM, {"proj_size": 2}),
-    "GRU": (nn.GRU, {}),
-}
+from tests.unit.semantics.test_recurrence import KINDS, D, listed, packed, states
 
 
 def batch(lengths: list[int], width: int = 4, dtype: torch.dtype = D) -> tuple[Tensor, mg.MaskedTensor]:
     """Rows that require a gradient, and sequences of them in a frame with a step more than the longest has."""
     rows = torch.randn(sum(lengths), width, dtype=dtype, requires_grad=True)
     return rows, mg.from_offsets(rows, torch.tensor([0, *lengths]).cumsum(0), max(lengths) + 1)
-
-
-def states(module: Any, size: int) -> list[Tensor]:
-    runs = module.num_layers * (2 if module.bidirectional else 1)
-    widths = [module.proj_size or module.hidden_size]
-    if isinstance(module, nn.LSTM):
-        widths.append(module.hidden_size)
-    return [torch.randn(runs, size, width, dtype=D, requires_grad=True) for width in widths]
-
-
-def packed(parts: Any) -> Any:
-    return tuple(parts) if len(parts) == 2 else parts[0]
-
-
-def listed(parts: Any) -> list[Any]:
-    return list(parts) if isinstance(parts, tuple) else [parts]
 
 
 def alone(module: Any, rows: Tensor, lengths: list[int], hx: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -103,21 +79,6 @@ def test_no_sequence_hears_of_another(garbage: float) -> None:
         torch.testing.assert_close(one.to_dense().filled(0.0), other.to_dense().filled(0.0))
     (grad,) = torch.autograd.grad(found[::2].sum(), rows)
     assert grad[[0, 1, 2, 7]].isfinite().all()
-
-
-def test_what_grows_without_bound_does_not_do_so_behind_the_end() -> None:
-    module = nn.RNN(2, 2, 2, nonlinearity="relu", batch_first=True)
-    with torch.no_grad():
-        for weight in module.parameters():
-            weight.fill_(3.0)
-    rows = torch.ones(152, 2, requires_grad=True)  # 6 ** 150 is infinite
-    x = mg.from_offsets(rows, torch.tensor([0, 2, 152]))
-    out, final = module(x)
-    right, end = module(rows[None, :2])
-    torch.testing.assert_close(out.values()[:2], right[0])
-    torch.testing.assert_close(final.filled(nan)[:, :1], end)
-    (grad,) = torch.autograd.grad(out.values()[:2].sum(), rows)
-    assert grad[:2].isfinite().all()
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 import maskgrad as mg
 from tests.poison import assert_entries, assert_nothing, gradient, leaf, nan, on, poisoned
@@ -22,19 +21,6 @@ def deleted(row: list[float | None], label: int, **options: Any) -> torch.Tensor
     kept = [c for c, logit in enumerate(row) if logit is not None]
     logits = torch.tensor([[row[c] for c in kept]], dtype=torch.float64)
     return F.cross_entropy(logits, torch.tensor([kept.index(label)]), **options)
-
-
-@pytest.mark.parametrize("label_smoothing", [0.0, 0.3])
-def test_unspecified_classes_might_as_well_be_deleted(label_smoothing: float) -> None:
-    x = poisoned(LOGITS, requires_grad=True)
-    options = {"label_smoothing": label_smoothing}
-    rows = [
-        deleted(row, label, **options).item() for row, label in zip(LOGITS[:3], LABELS.tolist(), strict=False)
-    ]
-    loss = F.cross_entropy(x, LABELS, reduction="none", **options)
-    assert_entries(loss, [*rows, None])
-    assert_entries(nn.CrossEntropyLoss(**options)(x, LABELS), sum(rows) / 3)
-    assert not gradient(loss, x)[~x.mask].count_nonzero()
 
 
 @pytest.mark.parametrize("garbage", [-1, 10**9, 7])

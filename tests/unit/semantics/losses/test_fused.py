@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -15,67 +11,6 @@ from maskgrad.semantics.numbers import noting
 from tests.poison import nan
 
 SIZE = 50_001  # enough for the compiled bodies
-PAIRS: dict[str, Callable[..., Any]] = {
-    "mse": F.mse_loss,
-    "l1": F.l1_loss,
-    "huber": lambda x, t, **options: F.huber_loss(x, t, delta=0.3, **options),
-    "smooth_l1": lambda x, t, **options: F.smooth_l1_loss(x, t, beta=2.0, **options),
-    "smooth_l1 of 0": lambda x, t, **options: F.smooth_l1_loss(x, t, beta=0.0, **options),
-    "logits": F.binary_cross_entropy_with_logits,
-    "probabilities": F.binary_cross_entropy,
-}
-
-
-Loss = Callable[[torch.Tensor], Any]
-
-
-def filled(result: mg.MaskedTensor | torch.Tensor) -> torch.Tensor:
-    """One loss for each position is masked; reduced, it is a number."""
-    return result.filled(0.0) if isinstance(result, mg.MaskedTensor) else result
-
-
-def both_ways(loss: Loss, data: torch.Tensor) -> list[tuple[Any, torch.Tensor]]:
-    results = []
-    for body in ("cpu", "reference"):
-        leaf = data.clone().requires_grad_()
-        with mg.use_kernels(body):
-            result = loss(leaf)
-            (filled(result) * torch.linspace(1, 2, result.numel()).view(result.shape)).sum().backward()
-        assert leaf.grad is not None
-        results.append((result.detach(), leaf.grad))
-    return results
-
-
-def assert_same(loss: Loss, data: torch.Tensor, unspecified: torch.Tensor, reduced: bool) -> None:
-    (mine, by), (theirs, wanted) = both_ways(loss, data)
-    assert mine.dtype == theirs.dtype
-    assert type(mine) is type(theirs) is (torch.Tensor if reduced else mg.MaskedTensor)
-    assert reduced or torch.equal(mine.mask, theirs.mask)
-    torch.testing.assert_close(filled(mine), filled(theirs), rtol=2e-6, atol=2e-6, equal_nan=reduced)
-    assert not by[unspecified].count_nonzero()
-    torch.testing.assert_close(by, wanted, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("name", list(PAIRS))
-@pytest.mark.parametrize("masked", ["input", "target", "both"])
-def test_pairs(name: str, reduction: str, masked: str) -> None:
-    data, target = torch.rand(SIZE), torch.rand(SIZE)
-    mask, other = torch.rand(SIZE) < 0.5, torch.rand(SIZE) < 0.5
-    if masked != "target":
-        data[~mask] = nan
-    if masked != "input":
-        target[~other] = math.inf
-    t = target if masked == "input" else mg.masked(target, other)
-
-    def loss(leaf: torch.Tensor) -> Any:
-        x = leaf if masked == "target" else mg.masked(leaf, mask)
-        return PAIRS[name](x, t, reduction=reduction)
-
-    specified = {"input": mask, "target": other, "both": mask & other}[masked]
-    assert_same(loss, data, ~specified, reduction != "none")
-    if reduction == "none":
-        assert int(loss(data).num_specified()) == int(specified.sum())
 
 
 @pytest.mark.parametrize("size", [200, SIZE])
