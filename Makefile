@@ -73,7 +73,7 @@ test-ecosystem: .venv-ecosystem/.stamp  ## run MaskedTensors through twenty othe
 	@$(call which_versions,.venv-ecosystem)
 	.venv-ecosystem/bin/python -m pytest tests/ecosystem
 
-test-peers: $(VENV)/.stamp-dev  ## compare operations of numpy.ma, pandas, SciPy, opacus and others with ours: docs/proof.md
+test-peers: $(VENV)/.stamp-dev  ## compare operations of numpy.ma, pandas, SciPy, torch.masked and others with ours: docs/proof.md
 	$(BIN)/python -m pytest --effort full $(one_process_per_core) tests/peers
 
 fuzz: $(VENV)/.stamp-dev  ## a million random programs of operations, views and writes; hours. ARGS='--number 10000' is the short way
