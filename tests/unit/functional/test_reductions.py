@@ -14,7 +14,11 @@ DATA, MASK = [[1.0, 4.0, nan], [inf, nan, -inf], [2.0, inf, 3.0]], on([1, 1, 0],
 ROWS = [[1.0, 4.0], None, [2.0, 3.0]]
 ORACLES: dict[str, Any] = {
     name: getattr(torch, name) for name in ("sum", "mean", "prod", "var", "std", "amax", "amin", "any", "all")
-} | {"norm": lambda row, dim: torch.linalg.vector_norm(row, 2, dim)}
+} | {
+    "norm": lambda row, dim: torch.linalg.vector_norm(row, 2, dim),
+    "median": lambda row, dim: row.median(dim).values,
+    "logsumexp": torch.logsumexp,
+}
 
 
 @pytest.mark.parametrize("name", ORACLES)

@@ -1,4 +1,4 @@
-"""Masked softmax and its relatives on plain tensors: each slice as if alone, gradient exactly zero under the mask."""
+"""Masked softmax and running sums on plain tensors: each slice as if alone, gradient exactly zero under the mask."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ ORACLES: dict[str, Any] = {
     "log_softmax": lambda row: row.log_softmax(0),
     "softmin": lambda row: F.softmin(row, 0),
     "normalize": lambda row: F.normalize(row, 2.0, 0),
+    "cumsum": lambda row: row.cumsum(0),
+    "cumprod": lambda row: row.cumprod(0),
 }
 
 

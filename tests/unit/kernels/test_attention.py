@@ -140,18 +140,6 @@ def test_packed_projections_of_each_dtype_and_head_size(body: str, dtype: torch.
 
 
 @pytest.mark.parametrize("body", BODIES)
-def test_a_float32_mask_for_halves_and_what_lies_transposed(body: str) -> None:
-    offsets = offsets_of([3, 5])
-    rows = [torch.randn(4, 2, 8).bfloat16().transpose(0, 2).transpose(1, 2)[:, :, ::2] for _ in range(3)]
-    assert rows[0].shape == (8, 4, 1)
-    mask = torch.randn(5, 6).t()[:5]
-    with use_kernels(body):
-        found = ragged_scaled_dot_product_attention(*rows, offsets, offsets, 5, 5, mask)
-    expected = by_loop(*rows, offsets, offsets, mask, False, None)
-    torch.testing.assert_close(found.double(), expected, rtol=3e-2, atol=3e-2)
-
-
-@pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize(("heads", "size"), [(1, 3), (2, 3), (4, 6)])
 def test_groups_of_heads_share_keys_and_values_may_have_another_size(
     body: str, heads: int, size: int

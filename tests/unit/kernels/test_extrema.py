@@ -143,12 +143,3 @@ def test_integers_beyond_floats_are_told_apart() -> None:
     values, mask = torch.tensor([[2**62 + 1, 2**62, 3]]), torch.tensor([[True, True, False]])
     assert kernels.masked_extremum(values, mask, (1,), False, True)[0].item() == 2**62 + 1
     assert kernels.masked_extremum(values, mask, (1,), False, False)[0].item() == 2**62
-
-
-@pytest.mark.parametrize("garbage", [-inf, inf, nan, 1e38])
-def test_an_infinite_extremum_is_at_the_first_specified_entry(garbage: float) -> None:
-    mask = torch.tensor([[False, True, True], [False, False, True], [False] * 3, [True, False, True]])
-    values = soiled(torch.full((4, 3), -inf), mask, garbage)
-    index, present = kernels.masked_position(values, mask, 1, False, True)
-    assert index.tolist() == [1, 2, 0, 0]
-    assert present.tolist() == [True, True, False, True]

@@ -89,23 +89,6 @@ def test_results_lie_where_pytorch_puts_them(layout: str) -> None:
     assert found.data_ptr() != values.data_ptr()
 
 
-@pytest.mark.parametrize("strides", ["mask repeats", "values repeat", "both repeat"])
-def test_rows_of_several_pieces(strides):
-    values, mask = torch.randn(3, 40_000), torch.rand(3, 40_000) < 0.5
-    if strides != "values repeat":
-        mask = torch.tensor([[True], [False], [True]]).expand(3, 40_000)
-    if strides != "mask repeats":
-        values = torch.randn(3, 1).expand(3, 40_000)
-    assert torch.equal(run("cpu", "masked_filling", values, mask, -7.0), torch.where(mask, values, -7.0))
-
-
-def test_more_axes_than_a_loop_walks():
-    """Five axes that do not merge: gaps in what is read and in the mask."""
-    values = torch.randn(5, 3, 4, 6, 7)[:, :2, 1:3, ::2, ::3]
-    mask = (torch.rand(values.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
-    assert torch.equal(run("cpu", "masked_filling", values, mask, 2.0), torch.where(mask, values, 2.0))
-
-
 @pytest.mark.parametrize(
     "shapes", [((LEAST // 8, 8),) * 2, ((8,), (LEAST // 8, 8)), ((LEAST // 8, 8), (LEAST // 8, 1))]
 )

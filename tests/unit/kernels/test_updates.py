@@ -86,22 +86,6 @@ def ids(case: Rule) -> str:
     return "-".join([case.kernel, *[f"{k}={v}" for k, v in case.numbers.items()]])
 
 
-@pytest.mark.parametrize("row", [(), (5,), (2, 3)])
-def test_rowwise_adagrad_keeps_the_mean_square_of_a_row(row: tuple[int, ...]) -> None:
-    param, state = torch.randn(6, *row, dtype=torch.float64), torch.rand(6, dtype=torch.float64)
-    indices, values = torch.tensor([4, 1, 4]), torch.randn(3, *row, dtype=torch.float64)
-    p, s = param.clone(), state.clone()
-    assert update_rows_("rowwise_adagrad", [p, s], indices, values, **ROWWISE.numbers, factor=-0.5)
-    for k, grad in ((1, values[1]), (4, values[0] + values[2])):
-        g = -0.5 * grad + 0.1 * param[k]
-        total = state[k] + g.square().mean()
-        torch.testing.assert_close(s[k], total)
-        torch.testing.assert_close(p[k], param[k] - 0.1 * g / (total.sqrt() + 1e-3))
-        p[k], s[k] = param[k], state[k]
-    assert torch.equal(p, param)
-    assert torch.equal(s, state)
-
-
 @st.composite
 def problems(draw: Any) -> Any:
     num_rows, n = draw(st.sampled_from([1, 4, 50, 3000])), draw(st.integers(0, 60))

@@ -17,8 +17,6 @@ from tests.unit.kernels.deletion import run
 from tests.unit.kernels.masks import MaskedSuite
 from tests.unit.kernels.segments import SegmentSuite, rows_of
 
-ROUNDING = {torch.float64: 1e-12, torch.float32: 4e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-
 
 class TestMaskedVariance(MaskedSuite):
     """Of as few entries as the correction takes away the sum of squares, without a gradient."""
@@ -125,18 +123,6 @@ def test_no_digits_are_lost(name, dim):
     assert torch.equal(number, count)
     assert ((center - mean).abs() <= 1e-6 * (mean.abs() + expected.nan_to_num().sqrt())).all()
     torch.testing.assert_close(variance, expected.float(), rtol=3e-6, atol=0)
-
-
-def test_float64_near_its_ends():
-    mask = torch.rand(200, 200) < 0.5
-    for scale in (1e150, 1e-150):
-        values = torch.randn(200, 200, dtype=torch.float64) * scale
-        for dim in ((0,), (1,), (0, 1)):
-            expected = (
-                run("reference", "masked_variance", values / scale, mask, dim, False, 1.0)[0] * scale * scale
-            )
-            result = run("cpu", "masked_variance", values, mask, dim, False)[0]
-            torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
 
 
 @pytest.mark.every

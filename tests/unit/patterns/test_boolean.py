@@ -40,10 +40,3 @@ def test_masks_are_freed(shape: tuple[int, ...]) -> None:
     del x, mask
     gc.collect()
     assert [ref() for ref in gone] == [None] * 3
-
-
-def test_a_mask_that_was_read_is_copied_by_writes_to_what_is_made_of_it() -> None:
-    x = mg.masked(torch.ones(3), on(1, 0, 1))
-    y = mg.masked(torch.ones(3), x.mask)
-    y[1] = 2.0
-    assert x.mask.tolist() == [True, False, True]
