@@ -151,6 +151,12 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("x.flip(0)", MOVED, meets=True),
         Program("x.roll(1, 0)", MOVED, meets=True),
         Program("x[:, :3]", in_graph=READ),
+        Program("x.narrow(1, 0, 2)", in_graph=READ, meets=True),
+        Program("x.narrow(0, -3, 2)", in_graph=READ, meets=True),
+        Program("x.split(2, 1)", in_graph=READ, meets=True),
+        Program("x.transpose(0, 1).split_with_sizes([1, 4])", in_graph=READ, meets=True),
+        Program("x.chunk(3)", in_graph=READ, meets=True),
+        Program("x.tensor_split((1, 2), 1)", in_graph=READ, meets=True),
         Program("x[:, ::2]", "skipped positions"),
     ),
 }  # fmt: skip
