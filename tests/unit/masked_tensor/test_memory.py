@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nan, nn
+from torch import nn
 
 import maskgrad as mg
 from tests.poison import assert_entries, on, poisoned
@@ -109,26 +109,6 @@ def test_data_is_the_same_memory_outside_of_the_graph() -> None:
     s = poisoned(X).to_sparse()
     s.data.zero_()
     assert_entries(s.to_dense(), [[0.0, None], [0.0, 0.0]])
-
-
-@pytest.mark.parametrize(
-    "name", ["uniform_", "normal_", "trunc_normal_", "xavier_uniform_", "kaiming_uniform_"]
-)
-def test_initialisers_draw_what_pytorch_draws_and_keep_the_pattern(name: str) -> None:
-    plain = torch.empty(6, 5)
-    mask = torch.rand(6, 5) < 0.5
-    x = mg.masked(torch.full((6, 5), nan, requires_grad=True), mask)
-    initialise = getattr(nn.init, name)
-    torch.manual_seed(1)
-    initialise(plain)
-    torch.manual_seed(1)
-    assert initialise(x) is x
-    assert x.is_leaf
-    assert x.requires_grad
-    assert torch.equal(x.mask, mask)
-    assert torch.equal(x.detach().filled(0), plain.masked_fill(~mask, 0))
-    torch.manual_seed(1)
-    assert torch.equal(initialise(tensor=x).mask, mask)
 
 
 @pytest.mark.parametrize("initialise", [lambda x: nn.init.constant_(x, 2.0), nn.init.ones_, nn.init.zeros_])

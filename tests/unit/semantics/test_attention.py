@@ -68,20 +68,6 @@ def test_a_broken_key_disturbs_only_those_who_use_it() -> None:
     assert out.filled(0.0)[1].isnan().all()
 
 
-def test_grouped_queries() -> None:
-    query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
-    mask = (torch.rand(2, 2, 5, 1) < 0.5).expand(2, 2, 5, 8)
-    found = F.scaled_dot_product_attention(
-        query, mg.masked(key, mask), mg.masked(value, mask), enable_gqa=True
-    )
-    wide = [mg.masked(x.repeat_interleave(2, 1), mask.repeat_interleave(2, 1)) for x in (key, value)]
-    expected = F.scaled_dot_product_attention(query, *wide)
-    assert found.mask.equal(expected.mask)
-    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
-    with pytest.raises(RuntimeError, match="must divide"):
-        F.scaled_dot_product_attention(query[:, :3], mg.masked(key, mask), value, enable_gqa=True)
-
-
 def test_a_masked_attention_mask() -> None:
     x = torch.randn(1, 3, 4)
     whole = mg.masked(x, torch.ones(1, 3, 4).bool())

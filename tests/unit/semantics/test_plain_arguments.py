@@ -78,31 +78,6 @@ def test_in_a_graph_nobody_knows() -> None:
         fast(poisoned(X), mg.masked(torch.tensor([1, 2])))
 
 
-LIKE = ["empty_like", "zeros_like", "ones_like", "rand_like", "randn_like"]
-
-
-@pytest.mark.parametrize("name", LIKE)
-@pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
-def test_what_is_like_a_tensor_has_its_pattern(name: str, layout: torch.layout) -> None:
-    x = poisoned(X)
-    stored = x if layout == torch.strided else x.to_sparse(layout=layout)
-    function = getattr(torch, name)
-    for found in (
-        function(stored),
-        function(input=stored),
-        function(stored, dtype=torch.float32, requires_grad=True),
-    ):
-        assert found.layout == layout
-        whole = found.detach() if layout == torch.strided else found.detach().to_dense()
-        assert torch.equal(whole.mask, x.mask)
-    assert found.dtype == torch.float32
-    assert found.requires_grad
-    assert function(stored, device="meta").device.type == "meta"
-    if name in ("zeros_like", "ones_like"):
-        value = float(name == "ones_like")
-        assert_entries(whole, [[value, None], [value, value]], torch.float32)
-
-
 def test_a_masked_number_to_fill_with() -> None:
     x, known, unknown = poisoned(X), poisoned(5.0), poisoned(None)
     assert_entries(torch.full_like(x, known), [[5.0, None], [5.0, 5.0]])

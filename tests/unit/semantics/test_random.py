@@ -100,24 +100,3 @@ def test_multinomial_is_torchs_on_complete_data() -> None:
         torch.multinomial(mg.masked(torch.zeros(2), torch.tensor([True, False])), 1)
     with pytest.raises(RuntimeError, match="cannot sample"):
         torch.multinomial(whole, 9)
-
-
-@pytest.mark.parametrize("garbage", [*GARBAGE, -1.0])
-def test_drawing_from_distributions_entry_by_entry(garbage: float) -> None:
-    rate = torch.rand(SHAPE) + 0.5
-    masked = mg.masked(torch.where(MASK, rate, garbage), MASK)
-    for result in (torch.normal(masked, 1.0), torch.normal(0.0, masked), torch.poisson(masked)):
-        assert result.mask.equal(MASK)
-        assert result.compressed().isfinite().all()
-    assert torch.normal(masked, mg.masked(rate, MASK.flip(0))).mask.equal(MASK & MASK.flip(0))
-    chance = mg.masked(torch.where(MASK, rate / 2, garbage), MASK)
-    assert torch.binomial(torch.full(SHAPE, 5.0), chance).mask.equal(MASK)
-    whole = mg.masked(rate, torch.tensor(True))
-    assert seeded(torch.normal, whole, 2.0).filled(0.0).equal(seeded(torch.normal, rate, 2.0))
-
-
-def test_which_entries_were_kept() -> None:
-    values, kept = torch.native_dropout(mg.masked(torch.ones(SHAPE), MASK), 0.5, True)
-    assert kept.dtype == torch.bool
-    assert kept.mask.equal(MASK)
-    assert (values.filled(0.0) != 0).equal(kept.filled(False))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -68,30 +66,3 @@ def test_gumbel_softmax_is_torchs_on_complete_data() -> None:
         torch.testing.assert_close(result.filled(0.0), right)
     with pytest.warns(UserWarning, match="deprecated and has no effect"):
         F.gumbel_softmax(mg.masked(x, torch.ones(5, 3, dtype=torch.bool)), eps=1e-8)
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("dim", [0, 1, 2])
-@pytest.mark.parametrize(
-    "function", [torch.softmax, torch.log_softmax], ids=lambda function: function.__name__
-)
-def test_compiled_rows_that_are_whole_or_not_there(function: Any, dim: int, backend: str) -> None:
-    """Along the last dimension, the mask repeats; along the others, a slice may have nothing."""
-
-    def step(x: torch.Tensor, mask: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return (function(mg.masked(x, mask), dim).filled(0.0) * weight).sum()
-
-    compiled = torch.compile(step, fullgraph=True, backend=backend)
-    generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(3, 4, 5, generator=generator, dtype=torch.float64) for _ in range(2))
-    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]], dtype=torch.bool)[..., None]
-    clean = x.clone().requires_grad_()
-    expected = step(clean, mask, weight)
-    slope = torch.autograd.grad(expected, clean)[0]
-    for garbage in (nan, float("inf"), 1e38):
-        spoilt = torch.where(mask, x, garbage).requires_grad_()
-        result = compiled(spoilt, mask, weight)
-        torch.testing.assert_close(result, expected)
-        found = torch.autograd.grad(result, spoilt)[0]
-        torch.testing.assert_close(found, slope)
-        assert not found[~mask.expand(x.shape)].any()

@@ -29,42 +29,6 @@ def alone(run, *batches: tuple[Tensor, Tensor]) -> list[Tensor]:
     return [run(*(p.unsqueeze(0) for p in each)).squeeze(0) for each in parts]
 
 
-def heads(x, number: int):
-    return x.unflatten(-1, (number, -1)).transpose(1, 2)
-
-
-@pytest.mark.parametrize(
-    ("is_causal", "masked"), [(False, None), (True, None), (False, "boolean"), (False, "added")]
-)
-def test_self_attention(is_causal: bool, masked: str | None) -> None:
-    data = padded(QUERIES, 6, 8, 0)
-    torch.manual_seed(1)
-    mask: Tensor | None = None
-    if masked:
-        mask = torch.rand(6, 6) < 0.7 if masked == "boolean" else torch.randn(6, 6, dtype=torch.float64)
-        mask.diagonal().fill_(True if masked == "boolean" else 1.0)
-
-    def run(x):
-        q = heads(x, 2)
-        length = q.shape[-2]
-        own = None if mask is None else mask[:length, :length]
-        return F.scaled_dot_product_attention(q, q, q, own, is_causal=is_causal).transpose(1, 2).flatten(2)
-
-    x = mg.from_lengths(data, QUERIES, layout=torch.jagged)
-    q = heads(x, 2)
-    found = F.scaled_dot_product_attention(q, q, q, mask, is_causal=is_causal)
-    assert found.layout == torch.jagged
-    found = found.transpose(1, 2).flatten(2)
-    expected = alone(run, (data, QUERIES))
-    for b, rows in enumerate(expected):
-        torch.testing.assert_close(found.filled(NAN)[b, : QUERIES[b]], rows)
-    (gradient,) = torch.autograd.grad(found.square().sum(), data)
-    (right,) = torch.autograd.grad(sum(rows.square().sum() for rows in expected), data)
-    real = torch.arange(6) < QUERIES[:, None]
-    torch.testing.assert_close(gradient[real], right[real])
-    assert gradient[~real].count_nonzero() == 0
-
-
 @pytest.mark.parametrize("sizes", [(2, 0, 3, 0), (0, 0, 0, 0)])
 def test_memories_that_are_empty_leave_no_nan(sizes: tuple[int, ...]) -> None:
     queries, lengths = padded(QUERIES, 6, 8, 0), torch.tensor(sizes)

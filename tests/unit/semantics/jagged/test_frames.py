@@ -112,17 +112,6 @@ def test_a_size_of_one_is_repeated_as_ever() -> None:
     assert (x - first).to_dense().mask.equal(x.to_dense().mask)
 
 
-def test_gradients() -> None:
-    one, other = sequences(), sequences()
-
-    def total(*values: Tensor) -> Tensor:
-        count = len(LENGTHS)
-        x, y = batch(list(values[:count]), 3), batch(list(values[count:]), 5)
-        return torch.cat([x * y, y]).square().mean(1).filled(0.0)  # type: ignore[no-any-return]
-
-    assert torch.autograd.gradcheck(total, [part.requires_grad_() for part in one + other])
-
-
 @pytest.mark.parametrize("sizes", [(5, 3), (3, 5)])
 def test_in_a_graph_joins_take_the_longest(sizes: tuple[int, int]) -> None:
     x, y = (batch(sequences((2, 1)), size) for size in sizes)

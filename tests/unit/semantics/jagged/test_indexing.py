@@ -61,21 +61,6 @@ def test_whole_sequences_that_are_not_known_are_empty() -> None:
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("turned", [False, True])
-def test_rows_in_front_of_each_sequence(turned: bool) -> None:
-    rows, masked, data = batch(2)
-    tokens = torch.randn(3, 2, 2, dtype=torch.float64, requires_grad=True)
-    results = []
-    for x in (rows, masked):
-        parts = [tokens.mT, x.transpose(1, 2)] if turned else [tokens, x]
-        results.append(torch.cat(parts, -1 if turned else 1))
-    found, expected = results
-    assert torch.equal(found.mask, expected.mask)
-    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
-    gradients = [torch.autograd.grad((x * x).sum(), (data, tokens)) for x in results]
-    torch.testing.assert_close(*gradients)
-
-
 @pytest.mark.parametrize("position", [-1, 4])
 def test_a_position_that_is_not_there_is_an_error(position: int) -> None:
     rows, masked, _ = batch(2)

@@ -55,18 +55,6 @@ def test_time_steps_are_deleted(garbage: float) -> None:
     assert grad.isfinite().all()
 
 
-def test_labels_are_deleted() -> None:
-    targets = mg.masked(
-        torch.tensor([[1, -9, 2], [3, 10**9, 4], [77, 4, 1]]), on([1, 0, 1], [1, 0, 0], [0, 1, 1])
-    )
-    rows = [alone(range(6), 0, [1, 2]).item(), alone(range(5), 1, [3]).item(), None]
-    loss = F.ctc_loss(log_probs(), targets, LENGTHS, SIZES, reduction="none")
-    assert_entries(loss, rows)
-    assert_entries(F.ctc_loss(log_probs(), targets, LENGTHS, SIZES), (rows[0] / 2 + rows[1]) / 2)
-    one_behind_the_other = mg.masked(torch.tensor([1, -9, 2, 3, 10**9, 77]), on(1, 0, 1, 1, 0, 0))
-    assert_entries(F.ctc_loss(log_probs(), one_behind_the_other, LENGTHS, SIZES, reduction="none"), rows)
-
-
 def test_alignments_through_an_absent_class_do_not_count() -> None:
     mask = torch.ones(TIMES, SEQUENCES, CLASSES).bool()
     mask[2, :, 0] = False  # no blank at this time

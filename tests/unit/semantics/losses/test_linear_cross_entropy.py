@@ -29,27 +29,6 @@ def case(**masks: torch.Tensor) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-@pytest.mark.parametrize("chunked", [False, True])
-def test_samples_without_features_are_deleted(reduction: str, chunked: bool) -> None:
-    arguments = case(input=on([1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0], [1, 1, 1]))
-    target = mg.masked(torch.where(on(1, 1, 1, 1, 0), LABELS, -7), on(1, 1, 1, 1, 0))
-    options = nn.LinearCrossEntropyOptions(batch_chunk_size=2) if chunked else None
-    x = arguments["input"]
-    loss = F.linear_cross_entropy(**arguments, target=target, reduction=reduction, options=options)
-    kept = [0, 2, 3]
-    logits = x.filled(0)[kept] @ arguments["linear_weight"].T + arguments["linear_bias"]
-    expected = F.cross_entropy(logits, LABELS[kept], reduction=reduction)
-    if reduction == "none":
-        a, b, c = expected.tolist()
-        assert_entries(loss, [a, None, b, c, None])
-    else:
-        assert_entries(loss, expected.item())
-    grad = gradient(loss, x)
-    assert not grad[~x.mask].count_nonzero()
-    assert not grad[[1, 4]].count_nonzero()
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_an_ignored_label_is_unspecified(chunked: bool, weighted: bool) -> None:
