@@ -43,7 +43,7 @@ _ELSEWHERE = {
 #: What is asked next, by the beginning of the file's name.
 _LAWS = {
     "semantics/stored/": "tests/laws/storage/test_conformance.py tests/laws/storage/test_special_values.py",
-    "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/storage/test_jagged_deletion.py",
+    "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/test_jagged.py",
     "semantics/": (
         "tests/laws/test_deletion.py tests/laws/test_deletion_along.py tests/laws/test_identity.py "
         "tests/laws/test_non_interference.py"

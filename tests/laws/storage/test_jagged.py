@@ -1,11 +1,10 @@
-"""Sequences of different lengths: conversions, memory, autograd, transforms, wherever they are."""
+"""Sequences of different lengths, wherever they are: conversions, autograd, writes; few features; classes in front.
+
+Copies, files, reading and transforms: tests/unit/patterns/suite, with all layouts.
+"""
 
 from __future__ import annotations
 
-import copy
-import io
-import pickle
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
-from torch.utils import _pytree as pytree
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
@@ -64,53 +62,6 @@ def test_conversions_go_there_and_back(name: str, storage: Storage) -> None:
     weights = torch.rand(storage.shape, dtype=torch.float64)
     grads = [torch.autograd.grad((t.filled(0) * weights).sum(), entries)[0] for t in (found, plain)]
     torch.testing.assert_close(*grads, rtol=0, atol=0)
-
-
-@pytest.mark.layouts(per=lambda name: name, keep=2)
-@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
-@pytest.mark.parametrize("name", ["compressed", "tolist", "num_specified", "to_sparse_tensor"])
-def test_what_is_read_is_what_the_boolean_mask_reads(name: str, storage: Storage) -> None:
-    entries = entries_of(storage).detach()
-    ours, theirs = (getattr(build(storage, entries), name)() for build in (stored, boolean))
-    if name == "tolist":
-        assert ours == theirs
-    else:
-        assert ours.to_dense().equal(theirs.to_dense())
-
-
-def through_file(x: mg.MaskedTensor) -> Any:
-    file = io.BytesIO()
-    torch.save({"x": x}, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)["x"]
-
-
-def through_tree(x: mg.MaskedTensor) -> Any:
-    leaves, spec = pytree.tree_flatten(x)
-    assert all(isinstance(leaf, Tensor) for leaf in leaves)
-    return pytree.tree_unflatten(leaves, spec)
-
-
-COPIES: dict[str, Callable[[Any], Any]] = {
-    "copy": copy.copy, "deepcopy": copy.deepcopy, "clone": lambda x: x.clone(), "file": through_file,
-    "pickle": lambda x: pickle.loads(pickle.dumps(x)), "tree": through_tree, "to": lambda x: x.to("cpu", copy=True),
-}  # fmt: skip
-
-
-@pytest.mark.layouts(per=lambda name: name, keep=2)
-@pytest.mark.parametrize("storage", JAGGED, ids=lambda s: s.name)
-@pytest.mark.parametrize("name", COPIES)
-def test_copies_are_jagged_and_equal(name: str, storage: Storage) -> None:
-    x = stored(storage, entries_of(storage).detach())
-    found = COPIES[name](x)
-    assert found.layout == torch.jagged
-    assert found.shape == x.shape
-    assert torch.equal(found.mask, storage.whole_mask)
-    assert torch.equal(found, x)
-    assert torch.equal(found.lengths(), storage.mask.sum(-1))
-    if name in ("deepcopy", "clone", "file", "pickle", "to"):
-        found.add_(1)
-        assert not found.values().numel() or not torch.equal(found, x)
 
 
 def sent_back(gradient: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -199,21 +150,6 @@ def test_situations_agree_with_the_boolean_mask(name: str, storage: Storage) -> 
 
 
 @pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
-def test_a_leaf_gathers_its_gradient_on_its_rows(storage: Storage) -> None:
-    x = stored(storage, entries_of(storage).detach()).requires_grad_()
-    assert x.is_leaf
-    for times in (1, 2):
-        (x * x).sum().backward()
-        assert x.grad.layout == torch.jagged
-        assert torch.equal(x.grad.values(), 2 * times * x.values().detach())
-    x.grad.zero_()
-    assert not x.grad.values().any()
-    assert torch.equal(x.grad.mask, x.mask)
-    with pytest.raises(RuntimeError, match="leaf"):
-        x.mul_(2)
-
-
-@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
 def test_derivatives_to_the_second_order(storage: Storage) -> None:
     x = stored(storage, distinct(storage).detach()).requires_grad_()
     dim = storage.places[-1]
@@ -221,26 +157,6 @@ def test_derivatives_to_the_second_order(storage: Storage) -> None:
     assert mg.gradcheck(lambda y: y.sin() - y.mean(dim, keepdim=True), (x,))
     with pytest.raises(GradcheckError, match="numeric"):
         mg.gradcheck(lambda y: y * y.detach(), (x,))
-
-
-@pytest.mark.parametrize("storage", SOME, ids=lambda s: s.name)
-def test_transforms_see_the_rows(storage: Storage) -> None:
-    entries = distinct(storage).detach()
-
-    def run(build: Callable[..., Any], values: Tensor) -> Tensor:
-        x = build(storage, values)
-        return filled((x.softmax(storage.places[-1]) * x).sum(storage.places[-1]))
-
-    for transform in (torch.func.jacrev, torch.func.jacfwd, lambda f: torch.vmap(f, 1)):
-        point = (
-            entries
-            if transform in (torch.func.jacrev, torch.func.jacfwd)
-            else torch.stack([entries, -entries], 1)
-        )
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
-            found = [transform(lambda v, b=build: run(b, v))(point) for build in (stored, boolean)]
-        torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize(
@@ -321,3 +237,40 @@ def test_classes_stand_in_front_of_positions_or_behind(target: str, name: str) -
             torch.autograd.grad(filled(r).sum(), entries, retain_graph=True)[0] for r in (found, expected)
         ]
         torch.testing.assert_close(*grads)
+
+
+@pytest.mark.every
+@pytest.mark.parametrize("size", [0, 1, 2])
+@pytest.mark.parametrize(
+    "name", ["sum", "mean", "prod", "any", "logsumexp", "var", "std", "var_mean", "std_mean", "count_nonzero"]
+)
+def test_too_few_features_are_unspecified_as_on_a_mask(name: str, size: int) -> None:
+    lengths, data = torch.tensor([2, 0, 3]), torch.rand(3, 4, size, dtype=torch.float64)
+    x, plain = (mg.from_lengths(data, lengths, layout=layout) for layout in (torch.jagged, torch.strided))
+    options: list[dict[str, Any]] = [{}]
+    if name.startswith(("var", "std")):
+        options += [{"correction": 0}, {"correction": 2}, {"unbiased": False}, {"unbiased": True}]
+    for given in options:
+        results = [getattr(torch, name)(t, dim=-1, **given) for t in (x, plain)]
+        pairs = zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True)
+        for found, expected in pairs:
+            assert torch.equal(found.mask, expected.mask), given
+            torch.testing.assert_close(filled(found), filled(expected))
+
+
+@pytest.mark.every
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: x @ torch.ones(0, 2),
+        lambda x: torch.nn.functional.linear(x, torch.ones(2, 0), torch.ones(2)),
+        lambda x: torch.nn.functional.cosine_similarity(x, x, dim=-1),
+        lambda x: torch.nn.functional.pairwise_distance(x, x),
+    ],
+    ids=["matmul", "linear", "cosine_similarity", "pairwise_distance"],
+)
+def test_products_without_factors_are_unspecified_as_on_a_mask(run: Callable[[Any], Any]) -> None:
+    x = mg.from_lengths(torch.rand(3, 4, 0), torch.tensor([2, 0, 3]), layout=torch.jagged)
+    found, expected = run(x), run(x.to_dense())
+    assert torch.equal(found.mask, expected.mask)
+    assert torch.equal(filled(found), filled(expected))
