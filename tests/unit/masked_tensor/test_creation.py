@@ -20,13 +20,8 @@ LENGTHS = torch.tensor([2, 1])
 WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "a mask in a list": (lambda: mg.masked(TWO, [True, False]), TypeError,
                          "mask must be a Boolean .* found list; .*as_tensor"),
-    "a mask of numpy": (lambda: mg.masked(TWO, np.array([True, False])), TypeError, "found ndarray; .*as_tensor"),
     "a mask elsewhere": (lambda: mg.masked(META, on(1, 0, 1)), ValueError,
                          r"mask must be on the device of the data, meta, found cpu; use mask\.to"),
-    "a sparse mask": (lambda: mg.masked(TWO, on(1, 0).to_sparse()), TypeError,
-                      r"mask must be a strided tensor, found layout torch\.sparse_coo"),
-    "a mask of another shape": (lambda: mg.masked(TWO, on([1, 0], [1, 1])), ValueError,
-                                r"found a mask of shape \(2, 2\) for data of shape \(2,\)"),
     "data in a list": (lambda: mg.masked([1.0, 2.0], on(1, 0)), TypeError,
                        r"data must be a strided torch.Tensor, found list; .*as_tensor"),
     "data of numpy": (lambda: mg.masked(np.zeros(2)), TypeError, "found ndarray; .*as_tensor"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import io
-import pickle
 from collections.abc import Callable
 from typing import Any
 
@@ -124,19 +122,9 @@ def test_two_look_ups_in_one_graph() -> None:
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-10, atol=1e-12)
 
 
-def through_torch_save(table: Any) -> Any:
-    file = io.BytesIO()
-    torch.save(table, file)
-    file.seek(0)
-    return torch.load(file, weights_only=False)
-
-
+#: Copies and files, also of models: tests/unit/masked_tensor/torch_patches/test_conversions.py.
 READ: dict[str, Callable[[Any], Tensor]] = {
     "state_dict": lambda table: table.state_dict()["weight"],
-    "state_dict of a model": lambda table: nn.Sequential(table).state_dict()["0.weight"],
-    "deepcopy of a model": lambda table: copy.deepcopy(nn.Sequential(table))[0].weight,
-    "pickle": lambda table: pickle.loads(pickle.dumps(table)).weight,
-    "torch.save": lambda table: through_torch_save(table).weight,
     "float": lambda table: table.float().weight,
     "vmap": lambda table: torch.func.vmap(table)(torch.arange(ROWS)[None])[0],
     "without the optimizer": lambda table: table(torch.arange(ROWS)),

@@ -96,6 +96,19 @@ def test_complete_data_runs_torchs_kernel() -> None:
     assert module.running_var.equal(reference.running_var)
 
 
+def test_running_statistics_of_instance_norm_are_means_over_samples() -> None:
+    mask, x = mask_for((3, 4, 5)), torch.randn(3, 4, 5, dtype=torch.float64)
+    module = nn.InstanceNorm1d(4, track_running_stats=True, dtype=torch.float64)
+    module(mg.masked(torch.where(mask, x, nan), mask))
+    for channel in range(4):
+        parts = [x[n, channel][mask[n, channel]] for n in range(3)]
+        means, variances = [p.mean() for p in parts if len(p)], [p.var() for p in parts if len(p) > 1]
+        mean = 0.1 * torch.stack(means).mean() if means else torch.zeros(()).double()
+        variance = 0.9 + 0.1 * torch.stack(variances).mean() if variances else torch.ones(()).double()
+        torch.testing.assert_close(module.running_mean[channel], mean)
+        torch.testing.assert_close(module.running_var[channel], variance)
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_masked_parameters_and_statistics(training: bool) -> None:
     x = torch.randn(6, 3)
