@@ -150,14 +150,9 @@ class ProgramModule(nn.Module):
 
 #: Records outside the family ``random`` that draw random numbers.
 RANDOM_ELSEWHERE = (
-    "nn.functional.fractional_max_pool2d",
-    "nn.functional.fractional_max_pool3d",
-    "nn.functional.gumbel_softmax",
-    "rrelu",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-)
+    "nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_pool3d",
+    "nn.functional.gumbel_softmax", "rrelu", "rand_like", "randn_like", "randint_like",
+)  # fmt: skip
 
 
 @functools.cache

@@ -14,13 +14,9 @@ from tests.laws.contraction_oracle import sum_of_products
 from tests.laws.reduced import Named, reduced
 
 __all__ = [
-    "cross_entropy",
-    "linear_cross_entropy",
-    "multi_margin",
-    "multilabel_margin",
-    "multilabel_soft_margin",
+    "cross_entropy", "linear_cross_entropy", "multi_margin", "multilabel_margin", "multilabel_soft_margin",
     "nll",
-]
+]  # fmt: skip
 
 Result = tuple[Tensor, Tensor]
 

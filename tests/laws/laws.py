@@ -21,13 +21,9 @@ from tests.laws.evaluation import Outcome, anomalies_raise, plain_parts, unread
 from tests.laws.oracles import WRITES, expect
 
 __all__ = [
-    "check_identity",
-    "check_identity_of_refused",
-    "check_non_interference",
-    "check_refusals",
-    "check_spellings",
-    "refused",
-]
+    "check_identity", "check_identity_of_refused", "check_non_interference", "check_refusals",
+    "check_spellings", "refused",
+]  # fmt: skip
 
 #: Families that only move values: not a bit may change.
 MOVING = ("views", "indexing", "joins", "conversion")

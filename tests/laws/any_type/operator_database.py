@@ -33,16 +33,9 @@ DTYPES = (torch.float32, torch.int64, torch.complex64, torch.bool)
 #: deviations as small as the root of eps; chains of matrices, covariances and distances by products subtract
 #: large numbers.
 PRECISE = (
-    "attention",
-    "normalization",
-    "nn.functional.ctc_loss",
-    "linalg.multi_dot",
-    "linalg.matrix_power",
-    "cov",
-    "corrcoef",
-    "cdist",
-    "logcumsumexp",
-)
+    "attention", "normalization", "nn.functional.ctc_loss", "linalg.multi_dot", "linalg.matrix_power", "cov",
+    "corrcoef", "cdist", "logcumsumexp",
+)  # fmt: skip
 
 #: Operations that sort entries, with an undefined order of ties.
 ORDERS = ("sort", "argsort", "msort", "topk", "kthvalue")
@@ -155,14 +148,8 @@ class Entry:
         getter = getattr(method, "__get__", None)  # x.T, x.mH, …
         info = self.info
         spellings = (
-            info.op,
-            info.method_variant,
-            info.operator_variant,
-            named,
-            method,
-            getter,
-            info.inplace_variant,
-        )
+            info.op, info.method_variant, info.operator_variant, named, method, getter, info.inplace_variant,
+        )  # fmt: skip
         bindings = (binding_of(spelling) for spelling in spellings if spelling is not None)
         return next((binding.operation for binding in bindings if binding), None)
 

@@ -11,18 +11,9 @@ import torch
 from tests.laws.storage.layouts import Storage
 
 __all__ = [
-    "Operation",
-    "World",
-    "anywhere",
-    "both",
-    "coo",
-    "has_sizes",
-    "like_intersection",
-    "of_rank",
-    "same",
-    "strided",
-    "typical",
-]
+    "Operation", "World", "anywhere", "both", "coo", "has_sizes", "like_intersection", "of_rank", "same",
+    "strided", "typical",
+]  # fmt: skip
 
 
 class World(NamedTuple):
@@ -107,17 +98,9 @@ def both(w: World) -> Any:
 
 #: Operations that differ in the formula for an entry only are tried on these.
 TYPICAL = (
-    "jagged-hybrid",
-    "jagged-empty",
-    "jagged-turned",
-    "coo-1d",
-    "coo-hybrid",
-    "coo-empty",
-    "csr",
-    "csr-single",
-    "csc-batched",
-    "bsr-2x3",
-)
+    "jagged-hybrid", "jagged-empty", "jagged-turned", "coo-1d", "coo-hybrid", "coo-empty", "csr",
+    "csr-single", "csc-batched", "bsr-2x3",
+)  # fmt: skip
 
 
 def typical(storage: Storage) -> bool:

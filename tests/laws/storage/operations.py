@@ -26,34 +26,13 @@ from tests.laws.storage.movements import MOVEMENTS, PRODUCTS
 __all__ = ["OPERATIONS"]
 
 UNARY = (
-    "exp",
-    "sin",
-    "tanh",
-    "abs",
-    "neg",
-    "square",
-    "sigmoid",
-    "ceil",
-    "sign",
-    "floor",
-    "erf",
-    "expm1",
-    "atan",
-)
+    "exp", "sin", "tanh", "abs", "neg", "square", "sigmoid", "ceil", "sign", "floor", "erf", "expm1", "atan",
+)  # fmt: skip
 POSITIVE = ("log", "sqrt", "reciprocal", "rsqrt", "log1p", "lgamma", "digamma")
 FUNCTIONS = (
-    "relu",
-    "gelu",
-    "silu",
-    "softplus",
-    "elu",
-    "leaky_relu",
-    "hardtanh",
-    "logsigmoid",
-    "mish",
-    "selu",
+    "relu", "gelu", "silu", "softplus", "elu", "leaky_relu", "hardtanh", "logsigmoid", "mish", "selu",
     "softsign",
-)
+)  # fmt: skip
 BINARY = ("add", "sub", "mul", "maximum", "minimum", "atan2", "hypot", "logaddexp")
 
 

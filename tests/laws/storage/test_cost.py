@@ -22,17 +22,8 @@ LIMIT = 10 * SIZE
 #: Losses and reductions come in many forms that share their code; of these one is enough. What needs a dense operand
 #: of the whole shape, or asks for a Boolean of the whole shape, has none here.
 WITHOUT_DENSE = (
-    " dense",
-    "where",
-    "x[mask]",
-    "row - x",
-    "dense - x",
-    "expand",
-    "minus",
-    "prelu",
-    "unbind",
-    "split",
-)
+    " dense", "where", "x[mask]", "row - x", "dense - x", "expand", "minus", "prelu", "unbind", "split",
+)  # fmt: skip
 
 
 class Bounded(TorchDispatchMode):

@@ -45,20 +45,9 @@ BINARY = (
 )  # fmt: skip
 NUMBERS = ("add", "sub", "mul", "div", "pow", "eq", "lt", "gt", "le", "ge", "remainder", "fmod")
 REDUCTIONS = (
-    "sum",
-    "mean",
-    "amax",
-    "amin",
-    "prod",
-    "any",
-    "all",
-    "argmax",
-    "argmin",
-    "var",
-    "std",
-    "logsumexp",
+    "sum", "mean", "amax", "amin", "prod", "any", "all", "argmax", "argmin", "var", "std", "logsumexp",
     "norm",
-)
+)  # fmt: skip
 
 #: Along the last dimension, that of the features.
 OVER_FEATURES: dict[str, Function] = {

@@ -51,17 +51,9 @@ def mask_of(kind: str, lengths: tuple[int, int, int], dtype: torch.dtype) -> Ten
 
 
 KINDS = [
-    "",
-    "causal",
-    "(L,S)",
-    "(B,1,L,S)",
-    "(B,H,L,S)",
-    "(H,L,S)",
-    "(B,1,1,S)",
-    "added (L,S)",
-    "added (B,H,L,S)",
+    "", "causal", "(L,S)", "(B,1,L,S)", "(B,H,L,S)", "(H,L,S)", "(B,1,1,S)", "added (L,S)", "added (B,H,L,S)",
     "added (L,1)",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("body", BODIES)

@@ -16,14 +16,8 @@ from maskgrad.semantics.registry import OPERATIONS
 
 MASK = torch.tensor([True, False, True])
 OPERATORS = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.pow,
-    operator.lt,
-    operator.eq,
-]
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.lt, operator.eq,
+]  # fmt: skip
 
 
 def masked() -> mg.MaskedTensor:

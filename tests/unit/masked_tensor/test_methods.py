@@ -18,14 +18,8 @@ from tests.poison import assert_entries, inf, poisoned
 X = [1.0, None, 4.0]
 PLAIN = torch.tensor([2.0, inf, 3.0], dtype=torch.float64)
 ARITHMETIC = [
-    operator.add,
-    operator.sub,
-    operator.mul,
-    operator.truediv,
-    operator.floordiv,
-    operator.mod,
-    operator.pow,
-]
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+]  # fmt: skip
 COMPARISONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 
 

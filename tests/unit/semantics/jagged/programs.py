@@ -20,16 +20,9 @@ from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.stored import entries
 
 __all__ = [
-    "PROGRAMS",
-    "Program",
-    "every_part",
-    "function_of",
-    "leaves_of",
-    "names_of",
-    "on",
-    "operands",
+    "PROGRAMS", "Program", "every_part", "function_of", "leaves_of", "names_of", "on", "operands",
     "padding_seen",
-]
+]  # fmt: skip
 
 #: Lengths of the sequences in the programs: different ones, with empty sequences at both ends; one; none at all.
 LENGTHS = {"some": (0, 3, 1, 0, 4, 2, 0), "one": (3,), "empty": (0, 0, 0)}

@@ -55,14 +55,9 @@ def test_a_specified_nan_at_a_position_that_takes_no_part_reaches_nothing() -> N
 
 
 SATURATING = [
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "binary_cross_entropy_with_logits",
-    "binary_cross_entropy",
-    "soft_margin_loss",
-]
+    "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits",
+    "binary_cross_entropy", "soft_margin_loss",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
