@@ -43,42 +43,6 @@ def test_rules_of_what_is_specified(rule: Any, geometry: dict[str, Any], masked:
         torch.testing.assert_close(torch.autograd.grad((found.filled(0) * noise).sum(), (x, w)), wanted)
 
 
-@pytest.mark.parametrize(
-    ("rule", "options"),
-    [
-        ("center", {"kernel_size": 3, "padding": 1}),
-        ("center", {"kernel_size": 5, "padding": "same"}),
-        ("center", {"kernel_size": 4, "padding": "same"}),
-        ("center", {"kernel_size": 2, "padding": "same", "dilation": 3}),
-        ("center", {"kernel_size": 3, "padding": 2, "dilation": 2}),
-        ("center", {"kernel_size": 3, "padding": 1, "stride": 2}),
-        ("center", {"kernel_size": 5, "padding": 2, "stride": 3}),
-        ("all", {"kernel_size": 3}),
-        ("all", {"kernel_size": 4, "dilation": 2}),
-        ("all", {"kernel_size": 3, "stride": 2}),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
-def test_padded_sequences_give_what_they_give_alone(rule: Any, options: dict[str, Any]) -> None:
-    torch.manual_seed(1)
-    layers = [mg.nn.Conv1d(4, 6, **options, specified=rule), mg.nn.Conv1d(6, 2, **options, specified=rule)]
-    net = nn.Sequential(layers[0], nn.GELU(), layers[1]).double()
-    lengths = [20, 29, 17, 24]
-    for width in (29, 40):
-        x = torch.full((4, 4, width), nan).double()
-        alone = [torch.randn(4, n).double() for n in lengths]
-        for row, sequence in zip(x, alone, strict=True):
-            row[:, : sequence.shape[1]] = sequence
-        y = net(mg.from_lengths(x, torch.tensor(lengths), dim=2))
-        for n, sequence in enumerate(alone):
-            expected = net(sequence[None])[0]
-            assert type(expected) is Tensor
-            found = y[n]
-            assert int(found.mask.sum(1)[0]) == expected.shape[1]
-            torch.testing.assert_close(found.filled(0)[:, : expected.shape[1]], expected)
-            assert not found.mask[:, expected.shape[1] :].any()
-
-
 @pytest.mark.parametrize(("rule", "density"), [("center", 0.3), ("all", 0.95)])
 def test_rules_in_two_and_three_dimensions(rule: Any, density: float) -> None:
     for spatial, groups in itertools.product((2, 3), (1, 2)):
