@@ -11,8 +11,8 @@ import torch
 from tests.laws.storage.layouts import Storage
 
 __all__ = [
-    "Operation", "World", "anywhere", "both", "coo", "has_sizes", "like_intersection", "of_rank", "same",
-    "strided", "typical",
+    "Operation", "World", "anywhere", "both", "coo", "has_sizes", "keeps", "like_intersection", "meets", "of_rank",
+    "same", "strided", "typical",
 ]  # fmt: skip
 
 
@@ -86,6 +86,16 @@ def strided(storage: Storage, rank: int) -> torch.layout:
 
 def of_rank(*ranks: int) -> Callable[[Storage], bool]:
     return lambda storage: len(storage.shape) in ranks
+
+
+def keeps(name: str, run: Callable[[World], Any], fits: Any = anywhere, **more: Any) -> Operation:
+    """The pattern of x, on its layout."""
+    return Operation(name, run, lambda w: w.x, same, fits, **more)
+
+
+def meets(name: str, run: Callable[[World], Any], fits: Any = anywhere, **more: Any) -> Operation:
+    """Where both x and another pattern are specified."""
+    return Operation(name, run, both, like_intersection, fits, **more)
 
 
 def has_sizes(storage: Storage) -> bool:

@@ -8,13 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tests.laws.storage.expectations import (
-    Operation,
-    World,
-    coo,
-    of_rank,
-    strided,
-)
+from tests.laws.storage.expectations import Operation, World, coo, of_rank, strided
 from tests.laws.storage.layouts import TURNED, Storage
 
 __all__ = ["MOVEMENTS", "PRODUCTS"]
@@ -32,14 +26,21 @@ def _moves() -> list[Operation]:
         """Exchanging the last two dimensions, which may be the sparse ones."""
         return torch.sparse_coo if s.dense else TURNED.get(s.layout, torch.sparse_coo)
 
+    def flat(s: Storage, rank: int) -> torch.layout:
+        return s.layout if len(s.shape) == 1 else torch.sparse_coo
+
+    def first_taken(s: Storage, rank: int) -> torch.layout:
+        """Without the first dimension."""
+        return torch.sparse_coo if len(s.shape) > 1 else torch.strided
+
     not_empty = lambda s: min(s.shape) > 0 and len(s.shape) > 1  # noqa: E731
     return [
         case("mT", lambda w: w.x.mT, turned, of_rank(2, 3, 4)),
         case("T", lambda w: w.x.T, turned, lambda s: len(s.shape) == 2),
         case("t", lambda w: w.x.t(), turned, lambda s: len(s.shape) == 2),
         case("transpose 0 1", lambda w: w.x.transpose(0, 1),
-             lambda s, r: TURNED.get(s.layout, torch.sparse_coo) if s.mask.ndim == 2 else
-             (torch.sparse_coo), of_rank(2, 3, 4)),
+             lambda s, r: TURNED.get(s.layout, torch.sparse_coo) if s.mask.ndim == 2 else torch.sparse_coo,
+             of_rank(2, 3, 4)),
         case("permute", lambda w: w.x.permute(1, 2, 0), coo, fits=of_rank(3)),
         case("movedim", lambda w: w.x.movedim(0, -1), lambda s, r: turned(s, r) if r == 2 else torch.sparse_coo,
              of_rank(2, 3, 4)),
@@ -47,14 +48,13 @@ def _moves() -> list[Operation]:
         case("unsqueeze -1", lambda w: w.x.unsqueeze(-1), coo),
         case("squeeze", lambda w: w.x.unsqueeze(1).squeeze(1), coo),
         case("reshape", lambda w: w.x.reshape(-1, 1), coo, fits=lambda s: min(s.shape) > 0),
-        case("flatten", lambda w: w.x.flatten(), lambda s, r: s.layout if len(s.shape) == 1 else torch.sparse_coo),
+        case("flatten", lambda w: w.x.flatten(), flat),
         case("unflatten", lambda w: w.x.unflatten(0, (1, -1)), coo, fits=not_empty),
         case("expand", lambda w: w.x.unsqueeze(0).expand(2, *w.x.shape)),
         case("flip", lambda w: w.x.flip(0)),
         case("flip all", lambda w: torch.flip(w.x, tuple(range(w.x.ndim))), coo),
         case("roll", lambda w: w.x.roll(2, 0)),
-        case("roll all", lambda w: torch.roll(w.x, 3), lambda s,
-                  r: s.layout if len(s.shape) == 1 else torch.sparse_coo),
+        case("roll all", lambda w: torch.roll(w.x, 3), flat),
         case("diagonal", lambda w: w.x.diagonal(), coo, of_rank(2, 3, 4)),
         case("diagonal 1", lambda w: torch.diagonal(w.x, 1), coo, of_rank(2, 3, 4)),
         case("narrow", lambda w: w.x.narrow(0, 1, 2), fits=lambda s: s.shape[0] > 2),
@@ -62,16 +62,13 @@ def _moves() -> list[Operation]:
         case("x[::2]", lambda w: w.x[::2], fits=not_empty),
         case("x[..., 1:]", lambda w: w.x[..., 1:], coo, not_empty),
         case("x[:, None]", lambda w: w.x[:, None]),
-        case("x[0]", lambda w: w.x[0], lambda s, r: torch.sparse_coo if len(s.shape) > 1 else torch.strided,
-             lambda s: s.shape[0] > 0),
-        case("x[-1]", lambda w: w.x[-1], lambda s, r: torch.sparse_coo if len(s.shape) > 1 else torch.strided,
-             lambda s: s.shape[0] > 0),
+        case("x[0]", lambda w: w.x[0], first_taken, lambda s: s.shape[0] > 0),
+        case("x[-1]", lambda w: w.x[-1], first_taken, lambda s: s.shape[0] > 0),
         case("x[:, 0]", lambda w: w.x[:, 0], lambda s, r: s.layout if s.mask.ndim == 1 else torch.sparse_coo,
              not_empty),
         case("x[1, 0]", lambda w: w.x[1, 0], lambda s, r: torch.sparse_coo if len(s.shape) > 2 else torch.strided,
              not_empty),
-        case("select", lambda w: w.x.select(0, 1), lambda s, r: torch.sparse_coo if len(s.shape) > 1 else torch.strided,
-             not_empty),
+        case("select", lambda w: w.x.select(0, 1), first_taken, not_empty),
         case("x[[2, 0, 2]]", lambda w: w.x[[2, 0, 2]], fits=lambda s: s.shape[0] > 2),
         case("x[tensor]", lambda w: w.x[torch.tensor([-1, 0])], fits=not_empty),
         case("index_select", lambda w: w.x.index_select(-1, torch.tensor([1, 1, 0])),
@@ -81,8 +78,7 @@ def _moves() -> list[Operation]:
         case("x[i, j]", lambda w: w.x[torch.tensor([[0, 1], [1, 1]]), torch.tensor([0, -1])], strided,
              lambda s: s.mask.ndim == 2 and min(s.shape) > 1),
         case("cat", lambda w: torch.cat([w.x, w.other, w.x])),
-        case("cat last", lambda w: torch.cat([w.x, w.same], -1),
-             coo),
+        case("cat last", lambda w: torch.cat([w.x, w.same], -1), coo),
         case("stack", lambda w: torch.stack([w.x, w.other])),
         case("stack 1", lambda w: torch.stack([w.x, w.same], 1)),
         case("hstack", lambda w: torch.hstack([w.x, w.other])),
@@ -90,8 +86,7 @@ def _moves() -> list[Operation]:
         case("split", lambda w: torch.split(w.x, 2)),
         case("chunk", lambda w: w.x.chunk(2, -1), coo, not_empty),
         case("tensor_split", lambda w: w.x.tensor_split([1, 2]), fits=not_empty),
-        case("unbind", lambda w: w.x.unbind(), lambda s, r: torch.sparse_coo if len(s.shape) > 1 else torch.strided,
-             lambda s: s.shape[0] > 0),
+        case("unbind", lambda w: w.x.unbind(), first_taken, lambda s: s.shape[0] > 0),
         case("where", lambda w: torch.where(_third(w.x), w.x, w.other), coo),
         case("where same", lambda w: torch.where(_third(w.x), w.x, w.same), coo),
     ]  # fmt: skip

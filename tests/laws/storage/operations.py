@@ -14,7 +14,8 @@ from tests.laws.storage.expectations import (
     anywhere,
     both,
     has_sizes,
-    like_intersection,
+    keeps,
+    meets,
     of_rank,
     same,
     strided,
@@ -37,100 +38,88 @@ BINARY = ("add", "sub", "mul", "maximum", "minimum", "atan2", "hypot", "logaddex
 
 
 def _elementwise() -> list[Operation]:
-    cases = [Operation(n, lambda w, n=n: getattr(torch, n)(w.x), lambda w: w.x, same, typical) for n in UNARY]
-    cases += [
-        Operation(n, lambda w, n=n: getattr(torch, n)(w.x), lambda w: w.x, same, typical, 0.5)
-        for n in POSITIVE
+    alone = [
+        *((n, getattr(torch, n), -2.0) for n in UNARY),
+        *((n, getattr(torch, n), 0.5) for n in POSITIVE),
+        *((f"F.{n}", getattr(F, n), -2.0) for n in FUNCTIONS),
     ]
-    cases += [
-        Operation(f"F.{n}", lambda w, n=n: getattr(F, n)(w.x), lambda w: w.x, same, typical)
-        for n in FUNCTIONS
-    ]
+    cases = [keeps(n, lambda w, f=f: f(w.x), typical, low=low) for n, f, low in alone]
     for n in BINARY:
         f = getattr(torch, n)
         cases += [
-            Operation(f"{n} same", lambda w, f=f: f(w.x, w.same), lambda w: w.x, same),
-            Operation(f"{n} other", lambda w, f=f: f(w.x, w.other), both, like_intersection),
-            Operation(f"{n} dense", lambda w, f=f: f(w.x, w.dense), lambda w: w.x, same),
+            keeps(f"{n} same", lambda w, f=f: f(w.x, w.same)),
+            meets(f"{n} other", lambda w, f=f: f(w.x, w.other)),
+            keeps(f"{n} dense", lambda w, f=f: f(w.x, w.dense)),
         ]
-    cases += [
-        Operation("div by dense", lambda w: w.x / (w.dense.abs() + 1), lambda w: w.x, same),
-        Operation("dense - x", lambda w: w.dense - w.x, lambda w: w.x, same),
-        Operation("row - x", lambda w: w.row - w.x, lambda w: w.x, same),
-        Operation("x * row", lambda w: w.x * w.row, lambda w: w.x, same),
-        Operation("3 - x", lambda w: 3 - w.x, lambda w: w.x, same),
-        Operation("x ** 3", lambda w: w.x**3, lambda w: w.x, same),
-        Operation("x > 0", lambda w: w.x > 0, lambda w: w.x, same),
-        Operation("x == other", lambda w: w.x == w.other, both, like_intersection),
-        Operation("clamp", lambda w: w.x.clamp(-1, 1), lambda w: w.x, same),
-        Operation("add alpha", lambda w: torch.add(w.x, w.same, alpha=2), lambda w: w.x, same),
-        Operation("lerp", lambda w: torch.lerp(w.x, w.same, 0.3), lambda w: w.x, same),
-        Operation("addcmul", lambda w: torch.addcmul(w.x, w.same, w.other, value=2), both, like_intersection),
-        Operation("isnan", lambda w: torch.isnan(w.x), lambda w: w.x, same),
+    return [
+        *cases,
+        keeps("div by dense", lambda w: w.x / (w.dense.abs() + 1)),
+        keeps("dense - x", lambda w: w.dense - w.x),
+        keeps("row - x", lambda w: w.row - w.x),
+        keeps("x * row", lambda w: w.x * w.row),
+        keeps("3 - x", lambda w: 3 - w.x),
+        keeps("x ** 3", lambda w: w.x**3),
+        keeps("x > 0", lambda w: w.x > 0),
+        meets("x == other", lambda w: w.x == w.other),
+        keeps("clamp", lambda w: w.x.clamp(-1, 1)),
+        keeps("add alpha", lambda w: torch.add(w.x, w.same, alpha=2)),
+        keeps("lerp", lambda w: torch.lerp(w.x, w.same, 0.3)),
+        meets("addcmul", lambda w: torch.addcmul(w.x, w.same, w.other, value=2)),
+        keeps("isnan", lambda w: torch.isnan(w.x)),
         Operation("frexp", lambda w: tuple(torch.frexp(w.x)), lambda w: (w.x, w.x), same, order=0),
-        Operation("prelu", lambda w: F.prelu(w.x, w.row[:1].abs()), lambda w: w.x, same,
-                  lambda s: s.shape[-1] > 0, order=1),  # torch's second derivative at 0 is not that of its first
-        Operation("clone", lambda w: w.x.clone(), lambda w: w.x, same),
-        Operation("to float32", lambda w: w.x.to(torch.float32), lambda w: w.x, same, order=1),
-        Operation(
-            "minus mean", lambda w: w.x - w.x.mean(-1, keepdim=True), lambda w: w.x,
-            lambda s, r: torch.sparse_coo if s.dense else s.layout,
-        ),
+        # torch's second derivative at 0 is not that of its first
+        keeps("prelu", lambda w: F.prelu(w.x, w.row[:1].abs()), lambda s: s.shape[-1] > 0, order=1),
+        keeps("clone", lambda w: w.x.clone()),
+        keeps("to float32", lambda w: w.x.to(torch.float32), order=1),
+        Operation("minus mean", lambda w: w.x - w.x.mean(-1, keepdim=True), lambda w: w.x,
+                  lambda s, r: torch.sparse_coo if s.dense else s.layout),
     ]  # fmt: skip
-    return cases
+
+
+def _vector_norm(order: float) -> Callable[..., Any]:
+    return lambda x, dim, **options: torch.linalg.vector_norm(x, order, dim, **options)
 
 
 def _reductions() -> list[Operation]:
     cases = []
     formulas: list[tuple[str, Callable[..., Any], int, float]] = [
-        *((n, getattr(torch, n), 2, -2.0) for n in ("sum", "mean", "logsumexp")),
+        *((n, getattr(torch, n), 2, -2.0) for n in ("sum", "mean", "logsumexp", "nansum", "nanmean")),
         *((n, getattr(torch, n), 1, -2.0) for n in ("amax", "amin", "any", "all", "count_nonzero")),
-        ("nansum", torch.nansum, 2, -2.0),
-        ("nanmean", torch.nanmean, 2, -2.0),
-        ("norm", lambda x, dim, **k: torch.linalg.vector_norm(x, 2, dim, **k), 2, 0.5),
-        ("norm 0 at zeros", lambda x, dim, **k: torch.linalg.vector_norm(x, 0, dim, **k), 0, -2.0),
-        ("norm 1", lambda x, dim, **k: torch.linalg.vector_norm(x, 1, dim, **k), 1, -2.0),
-        ("norm inf", lambda x, dim, **k: torch.linalg.vector_norm(x, float("inf"), dim, **k), 1, -2.0),
-        ("norm -inf", lambda x, dim, **k: torch.linalg.vector_norm(x, -float("inf"), dim, **k), 1, -2.0),
-        ("norm 3", lambda x, dim, **k: torch.linalg.vector_norm(x, 3, dim, **k), 2, 0.5),
-        ("norm -1", lambda x, dim, **k: torch.linalg.vector_norm(x, -1, dim, **k), 2, 0.5),
+        ("norm", _vector_norm(2), 2, 0.5), ("norm 0 at zeros", _vector_norm(0), 0, -2.0),
+        ("norm 1", _vector_norm(1), 1, -2.0), ("norm inf", _vector_norm(inf), 1, -2.0),
+        ("norm -inf", _vector_norm(-inf), 1, -2.0), ("norm 3", _vector_norm(3), 2, 0.5),
+        ("norm -1", _vector_norm(-1), 2, 0.5),
         ("var", lambda x, dim, **k: torch.var(x, dim, correction=0, **k), 2, -2.0),
         ("std", lambda x, dim, **k: torch.std(x, dim, correction=0, **k), 1, 0.5),
     ]  # fmt: skip
     for name, f, order, low in formulas:
         fits = has_sizes if name in ("amax", "amin", "norm inf", "norm -inf", "norm -1") else anywhere
+        more: dict[str, Any] = {"low": low, "order": order, "fits": fits}
         cases += [
-            Operation(f"{name} last", lambda w, f=f: f(w.x, dim=-1), lambda w: w.x.any(-1), _remaining(1),
-                      low=low, order=order, fits=fits),
-            Operation(f"{name} first", lambda w, f=f: f(w.x, dim=0), lambda w: w.x.any(0), _remaining(0),
-                      low=low, order=order, fits=fits),
-            Operation(f"{name} all", lambda w, f=f: f(w.x, dim=tuple(range(w.x.ndim))), lambda w: w.x.any(),
-                      strided, low=low, order=order, fits=fits),
+            Operation(f"{name} last", lambda w, f=f: f(w.x, dim=-1), lambda w: w.x.any(-1), _remaining(1), **more),
+            Operation(f"{name} first", lambda w, f=f: f(w.x, dim=0), lambda w: w.x.any(0), _remaining(0), **more),
+            Operation(f"{name} all", lambda w, f=f: f(w.x, dim=tuple(range(w.x.ndim))), lambda w: w.x.any(), strided,
+                      **more),
         ]  # fmt: skip
         if name != "count_nonzero":
-            cases.append(
-                Operation(f"{name} keepdim", lambda w, f=f: f(w.x, dim=0, keepdim=True),
-                          lambda w: w.x.any(0, keepdim=True), _remaining(0), low=low, order=order, fits=fits)
-            )  # fmt: skip
-    single: list[tuple[str, Callable[..., Any], int]] = [
-        ("prod", torch.prod, 2), ("argmax", torch.argmax, 0), ("argmin", torch.argmin, 0),
-    ]  # fmt: skip
-    for name, f, order in single:
-        fits = anywhere if name == "prod" else has_sizes
+            cases.append(Operation(f"{name} keepdim", lambda w, f=f: f(w.x, dim=0, keepdim=True),
+                                   lambda w: w.x.any(0, keepdim=True), _remaining(0), **more))  # fmt: skip
+    for name, order in (("prod", 2), ("argmax", 0), ("argmin", 0)):
+        f, more = getattr(torch, name), {"order": order, "fits": anywhere if name == "prod" else has_sizes}
         cases += [
-            Operation(f"{name} last", lambda w, f=f: f(w.x, dim=-1), lambda w: w.x.any(-1), _remaining(1),
-                      order=order, fits=fits),
+            Operation(f"{name} last", lambda w, f=f: f(w.x, dim=-1), lambda w: w.x.any(-1), _remaining(1), **more),
             Operation(f"{name} first", lambda w, f=f: f(w.x, 0, True), lambda w: w.x.any(0, keepdim=True),
-                      _remaining(0), order=order, fits=fits),
-            Operation(f"{name} all", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided, order=order, fits=fits,
-                      nothing=1 if name == "prod" else None),
+                      _remaining(0), **more),
+            Operation(f"{name} all", lambda w, f=f: f(w.x), lambda w: w.x.any(), strided,
+                      nothing=1 if name == "prod" else None, **more),
         ]  # fmt: skip
     cases += [
         Operation(f"{n} dim", lambda w, n=n: tuple(getattr(torch, n)(w.x, dim=-1)),
                   lambda w: (w.x.any(-1), w.x.any(-1)), _remaining(1), has_sizes, order=1)
         for n in ("max", "min", "aminmax")
     ]  # fmt: skip
-    cases += [
+    return [
+        *cases,
         Operation("max all", lambda w: w.x.max(), lambda w: w.x.any(), strided, has_sizes, order=1),
         Operation("var_mean", lambda w: tuple(torch.var_mean(w.x, -1)), lambda w: (w.x.sum(-1) > 1, w.x.any(-1)),
                   _remaining(1), order=1),
@@ -144,14 +133,13 @@ def _reductions() -> list[Operation]:
                   low=0.5),
         Operation("p-norm", lambda w: torch.norm(w.x, 2, -1), lambda w: w.x.any(-1), _remaining(1), low=0.5),
         *(
-            Operation(f"{n} {dim}", lambda w, n=n, dim=dim: getattr(torch, n)(w.x, dim), lambda w: w.x, same)
+            keeps(f"{n} {dim}", lambda w, n=n, dim=dim: getattr(torch, n)(w.x, dim))
             for n in ("softmax", "log_softmax") for dim in (0, -1)
         ),
-        Operation("softmin", lambda w: F.softmin(w.x, -1), lambda w: w.x, same),
-        Operation("normalize", lambda w: F.normalize(w.x, dim=-1), lambda w: w.x, same, low=0.5),
-        Operation("normalize first", lambda w: F.normalize(w.x, dim=0), lambda w: w.x, same, low=0.5),
+        keeps("softmin", lambda w: F.softmin(w.x, -1)),
+        keeps("normalize", lambda w: F.normalize(w.x, dim=-1), low=0.5),
+        keeps("normalize first", lambda w: F.normalize(w.x, dim=0), low=0.5),
     ]  # fmt: skip
-    return cases
 
 
 def _numbers() -> list[Operation]:
@@ -196,35 +184,32 @@ def _remaining(last: int) -> Callable[[Storage, int], torch.layout]:
 
 def _losses() -> list[Operation]:
     cases = []
-    plain: list[tuple[str, Callable[..., Any], float]] = [
+    binary = F.binary_cross_entropy
+    losses: list[tuple[str, Callable[..., Any], float]] = [
         ("mse_loss", F.mse_loss, -2.0), ("l1_loss", F.l1_loss, -2.0), ("smooth_l1_loss", F.smooth_l1_loss, -2.0),
         ("huber_loss", F.huber_loss, -2.0), ("poisson_nll_loss", F.poisson_nll_loss, 0.5),
-        ("kl_div", lambda x, y, reduction: F.kl_div(-x, y, reduction="batchmean" if reduction == "mean" else reduction),
-         0.5),
-        ("bce", lambda x, y, reduction: F.binary_cross_entropy(x / 9, y / 9, reduction=reduction), 0.5),
-        ("bce weights", lambda x, y, reduction: F.binary_cross_entropy(x / 9, y / 9, y.detach(),
-                  reduction=reduction), 0.5),
+        ("kl_div", lambda x, y, reduction: F.kl_div(-x, y, reduction=reduction.replace("mean", "batchmean")), 0.5),
+        ("bce", lambda x, y, **how: binary(x / 9, y / 9, **how), 0.5),
+        ("bce weights", lambda x, y, **how: binary(x / 9, y / 9, y.detach(), **how), 0.5),
         ("bce logits", F.binary_cross_entropy_with_logits, 0.5),
-        ("soft_margin",
-         lambda x, y, reduction: F.soft_margin_loss(x, y.detach(), reduction=reduction), -2.0),
-        ("gaussian", lambda x, y, reduction: F.gaussian_nll_loss(x, y, y * y + 1, reduction=reduction), 0.5),
-        ("hinge", lambda x, y, reduction: F.hinge_embedding_loss(x, torch.sign(y), reduction=reduction), 0.5),
-        ("margin", lambda x, y, reduction: F.margin_ranking_loss(x, y, torch.sign(y), reduction=reduction), 0.5),
-        ("weighted mse", lambda x, y, reduction: F.mse_loss(x, y, weight=y * y + 1, reduction=reduction), -2.0),
-        ("weighted l1", lambda x, y, reduction: F.l1_loss(x, y, weight=y * y + 1, reduction=reduction), -2.0),
-        ("weighted huber", lambda x, y, reduction: F.huber_loss(x, y, weight=y * y + 1, reduction=reduction), -2.0),
+        ("soft_margin", lambda x, y, **how: F.soft_margin_loss(x, y.detach(), **how), -2.0),
+        ("gaussian", lambda x, y, **how: F.gaussian_nll_loss(x, y, y * y + 1, **how), 0.5),
+        ("hinge", lambda x, y, **how: F.hinge_embedding_loss(x, torch.sign(y), **how), 0.5),
+        ("margin", lambda x, y, **how: F.margin_ranking_loss(x, y, torch.sign(y), **how), 0.5),
+        ("weighted mse", lambda x, y, **how: F.mse_loss(x, y, weight=y * y + 1, **how), -2.0),
+        ("weighted l1", lambda x, y, **how: F.l1_loss(x, y, weight=y * y + 1, **how), -2.0),
+        ("weighted huber", lambda x, y, **how: F.huber_loss(x, y, weight=y * y + 1, **how), -2.0),
     ]  # fmt: skip
-    for name, f, low in plain:
+    for name, f, low in losses:
+        more: dict[str, Any] = {"low": low, "order": 1, "fits": typical}
         cases += [
             Operation(f"{name} dense", lambda w, f=f: f(w.x, w.dense.abs(), reduction="mean"), lambda w: w.x.any(),
-                      strided, low=low, order=1, fits=typical, nothing=nan),
+                      strided, nothing=nan, **more),
             Operation(f"{name} sum", lambda w, f=f: f(w.x, w.same, reduction="sum"), lambda w: w.x.any(), strided,
-                      low=low, order=1, fits=typical, nothing=0),
-            Operation(f"{name} none", lambda w, f=f: f(w.x, w.other, reduction="none"), both,
-                      like_intersection, low=low,
-                      order=1, fits=typical),
+                      nothing=0, **more),
+            meets(f"{name} none", lambda w, f=f: f(w.x, w.other, reduction="none"), **more),
             Operation(f"{name} other", lambda w, f=f: f(w.x, w.other, reduction="mean"), lambda w: both(w).any(),
-                      strided, low=low, order=1, fits=typical, nothing=nan),
+                      strided, nothing=nan, **more),
         ]  # fmt: skip
     return cases
 
