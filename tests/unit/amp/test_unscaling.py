@@ -139,7 +139,7 @@ def test_without_grad_dtype_the_float32_gradient_is_attached(monkeypatch: pytest
 
 @pytest.mark.parametrize("kind", ENTRIES.values(), ids=ENTRIES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_attached_gradients(kind: Any, dtype: torch.dtype) -> None:
+def test_attached_gradients_are_unscaled_on_their_pattern(kind: Any, dtype: torch.dtype) -> None:
     values = torch.tensor([[0.0, 3.0, 0.0, 0.0], [-4.0, 2.0, 0.0, 0.0]])
     p = nn.Parameter(torch.ones(2, 4, dtype=dtype))
     attached = kind((values * 8).to(dtype))
@@ -218,7 +218,7 @@ def test_a_gradient_that_two_parameters_share_is_unscaled_once() -> None:
         assert p.tolist() == q.tolist() == [0.5, 0.5]
 
 
-def test_odd_gradients() -> None:
+def test_empty_complex_and_transposed_gradients_are_unscaled() -> None:
     nothing, z, c = (
         nn.Parameter(torch.ones(0, 3)),
         nn.Parameter(torch.ones(())),

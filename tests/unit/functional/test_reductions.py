@@ -46,7 +46,7 @@ def test_the_number_of_specified_entries() -> None:
     assert mg.functional.count(torch.zeros(2, 3), (0, 1), keepdim=True).shape == (1, 1)
 
 
-def test_positions() -> None:
+def test_positions_are_those_in_the_whole_row() -> None:
     assert mg.functional.argmax(torch.tensor(DATA), 1, mask=MASK).tolist() == [1, 0, 2]
     assert mg.functional.argmin(torch.tensor(DATA), 1, mask=MASK).tolist() == [0, 0, 0]
     assert mg.functional.argmax(torch.tensor(DATA), mask=MASK).item() == 1
@@ -155,7 +155,7 @@ def test_without_a_mask_everything_is_specified_and_masks_broadcast() -> None:
     assert mg.functional.sum(torch.ones(2, 3), 1, mask=on([1, 0, 1])).tolist() == [2.0, 2.0]
 
 
-def test_dtypes() -> None:
+def test_results_have_the_dtype_of_torch_or_that_asked_for() -> None:
     x, m = torch.tensor([1, 5, 2], dtype=torch.int32), on(1, 0, 1)
     assert mg.functional.sum(x, mask=m).dtype == torch.int64
     for name in ("sum", "mean", "prod", "var", "std", "amax", "amin", "norm"):
@@ -164,7 +164,7 @@ def test_dtypes() -> None:
     assert mg.functional.argmax(x, dtype=torch.float32, mask=m).dtype == torch.int64
 
 
-def test_variants() -> None:
+def test_corrections_and_orders_are_arguments_as_in_torch() -> None:
     x, m = torch.tensor([1.0, nan, 3.0]), on(1, 0, 1)
     assert mg.functional.var(x, None, False, mask=m).item() == 1.0
     assert mg.functional.std(x, correction=0, mask=m).item() == 1.0

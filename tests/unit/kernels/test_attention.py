@@ -60,7 +60,9 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("crossed", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("case", LENGTHS)
-def test_values_and_gradients(body: str, kind: str, crossed: bool, case: str) -> None:
+def test_values_and_gradients_are_those_of_a_loop_over_sequences(
+    body: str, kind: str, crossed: bool, case: str
+) -> None:
     lengths, key_lengths = LENGTHS[case], (OTHERS if crossed else LENGTHS)[case]
     offsets = offsets_of(lengths)
     key_offsets = offsets_of(key_lengths) if crossed else offsets

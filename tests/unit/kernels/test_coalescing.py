@@ -61,7 +61,7 @@ def test_distinct_indices_ascend() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_integers(dtype: torch.dtype) -> None:
+def test_integers_are_merged_in_their_dtype(dtype: torch.dtype) -> None:
     indices, values = torch.randint(0, 9, (100,)), torch.randint(-99, 99, (100, 3)).to(dtype)
     for reduce in ("sum", "amax", "amin"):
         rows, merged = merge_rows(indices, values, 9, reduce)
@@ -106,7 +106,7 @@ def test_an_index_outside_the_table_is_named(index):
         merge_rows(indices, values, 10)
 
 
-def test_mistakes_are_named():
+def test_reductions_and_indices_that_do_not_fit_are_named():
     indices, values = torch.tensor([0, 1]), torch.ones(2)
     with pytest.raises(ValueError, match=r"reduce must be one of sum, mean, amax, amin; got 'prod'"):
         merge_rows(indices, values, 2, "prod")

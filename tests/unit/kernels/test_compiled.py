@@ -109,7 +109,7 @@ def test_numbers_that_are_equal_are_told_apart() -> None:
             assert torch.equal(found.signbit()[~mask], wanted.signbit()[~mask])
 
 
-def test_halves_and_strides() -> None:
+def test_halves_are_summed_wider_and_strides_are_followed() -> None:
     with use_kernels("compiled"):
         for dtype in (torch.float16, torch.bfloat16):
             x, mask = torch.full((6, 5), 300.0, dtype=dtype), torch.rand(6, 5) < 0.5

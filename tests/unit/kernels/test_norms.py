@@ -52,7 +52,7 @@ class TestNumberOfNonzerosOfSegments(TestSegmentNorm):
 
 
 @pytest.mark.parametrize("ord", [-1.0, 0.5])
-def test_other_orders(ord: float) -> None:
+def test_negative_and_fractional_orders_are_torchs(ord: float) -> None:
     values, mask = torch.randn(5, 9), torch.rand(5, 9) < 0.5
     mask[:, 0] = True
     found, _ = kernels.masked_norm(torch.where(mask, values, math.nan), mask, (1,), False, ord)

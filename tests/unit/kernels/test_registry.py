@@ -46,7 +46,7 @@ def samples() -> list[Sample]:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
 @pytest.mark.parametrize("number", range(len(others())))
-def test_opcheck(number: int) -> None:
+def test_other_operators_keep_the_promises_of_their_schemas(number: int) -> None:
     name, args, kwargs = others()[number]
     torch.library.opcheck(getattr(OPS, name).default, args, kwargs)
 

@@ -44,7 +44,7 @@ def test_pieces_may_be_longer_than_one_entry() -> None:
     assert torch.equal(Listed(rows).row_amax(x, torch.zeros(4, 1, 2)), expected)
 
 
-def test_everything_specified() -> None:
+def test_where_everything_is_specified_kernels_are_those_of_torch() -> None:
     x = torch.rand(4, 3)
     torch.testing.assert_close(EVERY.row_mean(x, torch.zeros(4, 1)), x.mean(1, keepdim=True))
     assert torch.equal(EVERY.row_amax(x, torch.zeros(4, 1)), x.amax(1, keepdim=True))

@@ -47,7 +47,7 @@ class TestBackward:
         (x * 2).backward(gradient=seed)
         assert x._values.grad.tolist() == expected
 
-    def test_refusals(self) -> None:
+    def test_backward_is_refused_where_torch_refuses_it(self) -> None:
         x = known_and_not()
         with pytest.raises(RuntimeError, match="only for scalar outputs"):
             x.backward()

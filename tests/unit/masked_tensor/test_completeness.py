@@ -60,7 +60,7 @@ def test_layouts_that_hold_more_than_one_entry_at_a_place() -> None:
     assert_entries(hybrid.complete(0).to_dense(), [[None, None], [None, None]])
 
 
-def test_edges() -> None:
+def test_a_scalar_is_complete_and_so_is_what_has_no_entries() -> None:
     assert_entries(mg.masked(torch.tensor(2.0)).complete(), 2.0)
     assert mg.masked(torch.zeros(2, 0)).complete(1).shape == (2, 0)
     with pytest.raises(IndexError, match="range"):
@@ -68,7 +68,7 @@ def test_edges() -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_compiled_and_vectorised(layout: torch.layout) -> None:
+def test_complete_is_compiled_and_vectorised(layout: torch.layout) -> None:
     x: Any = mg.from_lengths(torch.randn(3, 4, 2), torch.tensor([4, 0, 2]), layout=layout)
     y = torch.compile(lambda x: x.complete(-1) * 2, backend="eager", fullgraph=True)(x)
     assert y.layout == layout

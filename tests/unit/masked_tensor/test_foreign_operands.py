@@ -84,7 +84,7 @@ def test_an_index_hands_the_mask_over() -> None:
 
 
 @pytest.mark.parametrize("function", OPERATORS)
-def test_arrays(function: Any) -> None:
+def test_arrays_count_as_tensors(function: Any) -> None:
     x, array = masked(), np.array([2.0, 5.0, 3.0])
     tensor = torch.from_numpy(array)
     for found, expected in (

@@ -57,7 +57,7 @@ class TestCopy:
             leaf.copy_(torch.ones(2))
         assert_entries(leaf.detach(), [1.0, 1.0])
 
-    def test_sparse(self) -> None:
+    def test_a_sparse_tensor_is_copied_within_its_layout(self) -> None:
         x = poisoned(X).to_sparse()
         values = x._values
         x.copy_(x * 2)

@@ -33,7 +33,7 @@ F32, C64 = torch.float32, torch.complex64
         ([[[1.0, None]], [[None, 2.0]]], F32, "masked([[[1., --]],\n\n        [[--, 2.]]])"),
     ],
 )
-def test_text(entries: Any, dtype: torch.dtype, text: str) -> None:
+def test_unspecified_entries_are_printed_as_two_dashes(entries: Any, dtype: torch.dtype, text: str) -> None:
     x = poisoned(entries, dtype)
     assert repr(x) == str(x) == f"{x}" == text
 

@@ -31,7 +31,7 @@ def test_ranks_are_those_of_what_is_left(
         assert row[known].tolist() == order.argsort().tolist()
 
 
-def test_other_layouts() -> None:
+def test_ranks_stay_on_the_layout_of_sequences_and_blocks() -> None:
     sequences = torch.tensor([[3.0, 1.0, 2.0], [5.0, 4.0, nan]])
     x = mg.from_lengths(sequences, torch.tensor([3, 2]), layout=torch.jagged)
     assert mg.ranks(x).layout == torch.jagged
@@ -67,7 +67,7 @@ def test_what_is_no_tensor_or_no_dimension_is_refused() -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_compiled_and_vectorised(layout: torch.layout) -> None:
+def test_ranks_are_compiled_and_vectorised(layout: torch.layout) -> None:
     x = mg.from_lengths(torch.randn(3, 4), torch.tensor([4, 0, 2]), layout=layout)
     compiled = torch.compile(lambda x: mg.ranks(x, 1), backend="eager", fullgraph=True)
     assert torch.equal(compiled(x).to_dense().filled(-1), mg.ranks(x, 1).to_dense().filled(-1))

@@ -47,7 +47,7 @@ def test_compressed_is_in_row_major_order() -> None:
     assert (type(count), count.dtype, count.item()) == (torch.Tensor, torch.int64, 4)
 
 
-def test_numbers() -> None:
+def test_one_entry_is_read_as_a_number() -> None:
     assert poisoned(3.0).item() == 3.0
     assert poisoned([[True]], torch.bool).item() is True
     assert float(poisoned(2.5)) == 2.5

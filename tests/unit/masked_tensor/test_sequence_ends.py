@@ -51,7 +51,7 @@ def test_each_sequence_as_if_it_were_alone(name: str, n: int, layout: torch.layo
 
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
-def test_in_one_graph(layout: torch.layout) -> None:
+def test_ends_are_compiled_into_one_graph(layout: torch.layout) -> None:
     x = batch(layout, 3)[1].detach()
 
     def parts(t: Any) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def test_the_first_and_the_last_one(layout: torch.layout) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_other_dimensions(name: str) -> None:
+def test_ends_are_taken_along_any_dimension(name: str) -> None:
     _, x = batch(torch.strided, 3)
     wanted = getattr(x, name)(2)
     assert torch.equal(getattr(x.transpose(0, 1), name)(2, dim=0).transpose(0, 1), wanted)
@@ -101,7 +101,7 @@ def test_a_batch_without_positions(layout: torch.layout) -> None:
 
 
 @pytest.mark.parametrize("name", ALONE)
-def test_what_is_refused(name: str) -> None:
+def test_sequences_with_holes_and_negative_numbers_are_refused(name: str) -> None:
     holes = mg.masked(torch.ones(2, 3), torch.tensor([[True, False, True], [True, True, False]]))
     with pytest.raises(mg.UndefinedOnMaskedError, match=rf"x\.{name}\(n\).*mg\.from_sequences"):
         getattr(holes, name)(1)

@@ -17,7 +17,7 @@ def scalar(number: float | None) -> Any:
     return mg.masked(torch.tensor(number if known else nan), torch.tensor(known)).to_sparse()
 
 
-def test_broadcasting_and_stacking() -> None:
+def test_a_sparse_scalar_broadcasts_and_is_stacked() -> None:
     three = torch.tensor([1.0, 2.0, 3.0])
     for number, expected in ((2.0, [2.0, 4.0, 6.0]), (None, [None] * 3)):
         assert (scalar(number) * three).tolist() == expected
@@ -25,7 +25,7 @@ def test_broadcasting_and_stacking() -> None:
         assert torch.stack([scalar(number)] * 2).tolist() == [number] * 2
 
 
-def test_reading() -> None:
+def test_a_sparse_scalar_is_read_as_a_number() -> None:
     x, empty = scalar(2.0), scalar(None)
     assert repr(x) == "masked(2., layout=torch.sparse_coo)"
     assert repr(empty) == "masked(--, layout=torch.sparse_coo)"
@@ -36,7 +36,7 @@ def test_reading() -> None:
         empty.item()
 
 
-def test_tensors_of_torch() -> None:
+def test_a_scalar_of_torch_adds_up_its_duplicates() -> None:
     twice = torch.sparse_coo_tensor(torch.empty(0, 2, dtype=torch.int64), torch.tensor([1.0, 2.0]), ())
     leaf = twice.clone().requires_grad_()
     mg.sparse.coalesce(leaf, "mean").to_dense().backward()

@@ -71,7 +71,7 @@ def test_views_write_to_what_they_are_views_of(name: str, made: str) -> None:
 
 @every_write
 @pytest.mark.compiled(of="file")
-def test_compiled(name: str) -> None:
+def test_each_write_is_compiled_into_one_graph(name: str) -> None:
     write, expected = WRITES[name]
     data, mask = torch.tensor([[1.0, nan, 3.0, 4.0], [5.0, 6.0, nan, 8.0]]), on([1, 0, 1, 1], [1, 1, 0, 1])
     x = mg.masked(data, mask)

@@ -104,7 +104,7 @@ def test_masks_that_repeat_have_the_results_of_masks_that_do_not(dims: int) -> N
         assert torch.equal(whole.filled(0), torch.where(whole.mask, some, 0))
 
 
-def test_rules_elsewhere() -> None:
+def test_functions_have_the_rules_of_the_layers() -> None:
     functional = mg.nn.functional
     x = poisoned([[1.0, 2.0, None, None]], requires_grad=True)
     w = torch.ones(1, 1, 3).double()

@@ -51,7 +51,9 @@ def compare(table: Any, own: Any) -> None:
 @FORM
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize("options", [{}, {"padding_idx": 2}, {"padding_idx": -3, "max_norm": 0.5}], ids=str)
-def test_embedding(form: str, layout: torch.layout, options: dict[str, Any]) -> None:
+def test_masked_rows_are_looked_up_as_their_entries_alone(
+    form: str, layout: torch.layout, options: dict[str, Any]
+) -> None:
     torch.manual_seed(0)
     table = mg.nn.Embedding(HEIGHT, WIDTH, dtype=torch.float64, **options, **FORMS[form])
     own = plain(nn.Embedding, table, **options)
@@ -70,7 +72,9 @@ def test_embedding(form: str, layout: torch.layout, options: dict[str, Any]) -> 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("padding", [None, 2])
-def test_bags(form: str, layout: torch.layout, mode: str, padding: int | None) -> None:
+def test_a_masked_bag_has_its_entries_alone(
+    form: str, layout: torch.layout, mode: str, padding: int | None
+) -> None:
     torch.manual_seed(0)
     options: dict[str, Any] = {"mode": mode, "padding_idx": padding}
     table = mg.nn.EmbeddingBag(HEIGHT, WIDTH, dtype=torch.float64, **options, **FORMS[form])

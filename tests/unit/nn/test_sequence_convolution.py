@@ -80,7 +80,9 @@ def test_every_sequence_as_if_it_were_alone(geometry: dict[str, Any], layout: to
 
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 @pytest.mark.parametrize("geometry", TRANSPOSED, ids=str)
-def test_transposed(geometry: dict[str, Any], layout: torch.layout) -> None:
+def test_a_transposed_convolution_sees_each_sequence_alone(
+    geometry: dict[str, Any], layout: torch.layout
+) -> None:
     for kernel, bias in ((1, True), (3, False), (4, True)):
         layer = mg.nn.ConvTranspose1d(4, 6, kernel, bias=bias, **geometry, dtype=torch.float64)
         check(layer, LENGTHS, nan, layout)
@@ -126,7 +128,7 @@ def test_masked_weights_and_one_sample() -> None:
     assert torch.equal(jagged, found)
 
 
-def test_what_is_refused() -> None:
+def test_masks_with_holes_and_other_rules_are_refused() -> None:
     weight = torch.ones(1, 2, 3)
     holes = torch.tensor([[[1, 0, 1, 1]] * 2, [[1, 1, 1, 0]] * 2]).bool()
     parts = torch.tensor([[[1, 1, 1, 1], [1, 1, 1, 0]]]).bool()

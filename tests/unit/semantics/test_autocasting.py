@@ -47,7 +47,9 @@ def compare(
 @pytest.mark.parametrize("of", DTYPES)
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 @pytest.mark.parametrize("name", STORED)
-def test_stored_entries(name: str, layout: torch.layout, of: torch.dtype, to: torch.dtype) -> None:
+def test_stored_entries_are_cast_as_a_mask_is(
+    name: str, layout: torch.layout, of: torch.dtype, to: torch.dtype
+) -> None:
     shape, call = STORED[name]
     if len(shape) > 2 and layout is not torch.sparse_coo:
         shape = (1, *shape[1:])
@@ -58,7 +60,7 @@ def test_stored_entries(name: str, layout: torch.layout, of: torch.dtype, to: to
 
 
 @pytest.mark.parametrize("to", HALVES)
-def test_another_half_precision(to: torch.dtype) -> None:
+def test_operands_of_another_half_precision_are_joined(to: torch.dtype) -> None:
     """torch.cat and index_copy refuse it under autocast; what is no cat for the user must not."""
     of = HALVES[1 - HALVES.index(to)]
     rows, there = torch.randn(2, 3, 4).to(of), torch.arange(3) < torch.tensor([[3], [1]])

@@ -41,7 +41,7 @@ def test_powers_that_do_not_exist() -> None:
         torch.linalg.matrix_power(poisoned([[1.0, None]]), 2)
 
 
-def test_mistakes() -> None:
+def test_operands_of_other_ranks_are_refused_as_by_torch() -> None:
     with pytest.raises(RuntimeError, match="at least 2 tensors"):
         torch.linalg.multi_dot([poisoned(STEP)])
     with pytest.raises(RuntimeError, match="tensor 1 must be 2D but got 1D"):

@@ -15,7 +15,7 @@ def test_a_transposed_tensor_can_be_made_contiguous() -> None:
     assert x.clone(memory_format=torch.contiguous_format).is_contiguous()
 
 
-def test_questions() -> None:
+def test_what_is_asked_of_a_tensor_is_answered_of_its_values() -> None:
     x = poisoned([[1.0, None, 4.0]])
     assert x.type() == "torch.DoubleTensor"
     assert torch.is_floating_point(x)

@@ -29,7 +29,7 @@ def test_nothing_has_no_covariance_whatever_the_correction() -> None:
         assert found.mask.tolist() == [[correction < 1, False], [False, correction < 1]]
 
 
-def test_by_hand() -> None:
+def test_each_pair_of_variables_has_the_observations_that_both_have() -> None:
     x = poisoned([[1.0, 2.0, 3.0, None], [None, 4.0, 8.0, 1.0], [None, None, None, 5.0]])
     with pytest.warns(UserWarning, match="degrees of freedom"):
         torch.cov(torch.ones(1, 1))

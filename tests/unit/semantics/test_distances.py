@@ -37,7 +37,7 @@ def test_dist_of_nothing_is_unspecified_where_an_empty_tensor_has_none(p: float)
     assert gradient(torch.dist(a, poisoned([None, 1.0]), p), a).tolist() == [0.0, 0.0]
 
 
-def test_arguments() -> None:
+def test_distances_take_the_arguments_of_torch() -> None:
     x, y = poisoned([[3.0, None], [4.0, None]], requires_grad=True), torch.tensor([[0.0], [0.0]]).double()
     assert_entries(F.pairwise_distance(x, y, eps=0.0, keepdim=True), [[3.0], [4.0]])
     assert_entries(F.cosine_similarity(x, y + 1, dim=0), [7 / 5 / math.sqrt(2), None])

@@ -71,7 +71,7 @@ def test_a_bag_of_padding_is_zero_and_one_of_nothing_unspecified() -> None:
             assert_entries(result, [[0.0, 0.0], [None, None], table()[3].tolist()])
 
 
-def test_mistakes() -> None:
+def test_arguments_that_do_not_fit_a_bag_are_refused_as_by_torch() -> None:
     weight = table()
     offsets = mg.masked(torch.tensor([0, 3]))
     with pytest.raises(TypeError, match="offsets must be a plain tensor"):

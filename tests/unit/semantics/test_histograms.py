@@ -18,13 +18,13 @@ def test_specified_nan_is_treated_as_in_torch() -> None:
         poisoned([1.0, None, inf]).histogram(2)
 
 
-def test_many_unspecified_entries() -> None:
+def test_many_unspecified_entries_do_not_round_the_counts() -> None:
     x = torch.full((4096,), nan, dtype=torch.bfloat16)
     x[:3] = torch.tensor([0.0, 1.0, 1.0])
     assert_entries(mg.masked(x, torch.arange(4096) < 3).histc(2), [1.0, 2.0], dtype=torch.bfloat16)
 
 
-def test_refusals() -> None:
+def test_masked_edges_and_weights_that_do_not_fit_are_refused() -> None:
     x = poisoned([1.0, None, 2.0])
     for call in (
         lambda: x.histogram(poisoned([0.0, None, 3.0])),

@@ -222,7 +222,7 @@ def test_what_is_written_at_missing_positions_is_refused() -> None:
 
 
 class TestWhere:
-    def test_refusals(self) -> None:
+    def test_a_condition_alone_or_of_numbers_is_refused(self) -> None:
         condition = poisoned([True, None], torch.bool)
         with pytest.raises(TypeError, match=r"torch.where\(condition\) is undefined on a MaskedTensor"):
             torch.where(condition)

@@ -11,7 +11,7 @@ import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, nan, poisoned
 
 
-def test_a_line() -> None:
+def test_a_line_is_specified_between_specified_neighbours() -> None:
     x = poisoned([[[0.0, None, 4.0, 6.0]]], requires_grad=True)
     y = F.interpolate(x, size=7, mode="linear", align_corners=True)
     assert_entries(y, [[[0.0, None, None, None, 4.0, 5.0, 6.0]]])
@@ -43,7 +43,7 @@ def test_a_derivative_that_does_not_exist_is_zero() -> None:
     assert_entries(gradient(y, place), [[[[0.0, 1.5]]]])
 
 
-def test_affine_grids() -> None:
+def test_an_affine_grid_misses_the_coordinate_whose_row_is_missing() -> None:
     theta = poisoned([[[1.0, 0.0, 0.5], [0.0, None, 0.0]]], requires_grad=True)
     grid = F.affine_grid(theta, [1, 1, 2, 2], align_corners=False)
     assert grid.mask[..., 0].all()

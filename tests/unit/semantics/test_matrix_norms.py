@@ -40,7 +40,7 @@ def test_singular_values_are_refused(ord: Any) -> None:
         torch.linalg.norm(poisoned(X), ord)
 
 
-def test_mistakes() -> None:
+def test_orders_and_ranks_without_a_norm_are_refused_as_by_torch() -> None:
     with pytest.raises(RuntimeError, match="not supported"):
         torch.linalg.matrix_norm(poisoned(X), 3)
     with pytest.raises(RuntimeError, match="1D or 2D"):

@@ -134,7 +134,7 @@ def modules() -> list[tuple[str, nn.Module]]:
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("which", range(3))
-def test_encoders(which: int, training: bool) -> None:
+def test_an_encoder_sees_each_sequence_as_if_it_were_alone(which: int, training: bool) -> None:
     name, encoder = modules()[which]
     encoder.train(training)
     _, dirty, mask = padded(4)
@@ -156,7 +156,7 @@ def test_encoders(which: int, training: bool) -> None:
         torch.testing.assert_close(again.filled(0.0), out.filled(0.0).detach())
 
 
-def test_torchs_complaints() -> None:
+def test_what_torch_refuses_is_refused_in_its_words() -> None:
     attention = nn.MultiheadAttention(4, 2, batch_first=True, dtype=D)
     x = mg.masked(torch.randn(1, 3, 4, dtype=D), torch.ones(1, 3, 4).bool())
     with pytest.raises(RuntimeError, match="attn_mask"):

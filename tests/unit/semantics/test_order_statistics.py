@@ -9,7 +9,7 @@ import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, nan, on, poisoned
 
 
-def test_quantiles_of_everything() -> None:
+def test_quantiles_of_everything_are_those_of_what_is_specified() -> None:
     x = poisoned([[3.0, None], [1.0, 2.0]], requires_grad=True)
     assert_entries(x.quantile(0.5), 2.0)
     assert_entries(x.quantile(0.25, keepdim=True), [[1.5]])

@@ -11,7 +11,7 @@ import maskgrad as mg
 from tests.poison import assert_entries, gradient, nan, poisoned
 
 
-def test_unpooling_writes() -> None:
+def test_unpooling_specifies_only_where_it_writes() -> None:
     x = poisoned([[[1.0, None, 4.0, 3.0, None, None]]], requires_grad=True)
     y, index = F.max_pool1d(x, 2, return_indices=True)
     back = nn.MaxUnpool1d(2)(y, index)

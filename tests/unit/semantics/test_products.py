@@ -11,7 +11,7 @@ from maskgrad.semantics.products import einsum_call, letters, written_out
 from tests.poison import assert_entries, inf, leaf, nan, poisoned
 
 
-def test_einsum_spellings() -> None:
+def test_an_equation_may_be_spelled_in_lists_and_numbers() -> None:
     a, b = poisoned([[1.0, None], [None, 2.0]]), poisoned([[1.0, 2.0], [None, None]])
     expected = [[1.0, 2.0], [None, None]]
     assert_entries(torch.einsum("ij,jk->ik", [a, b]), expected)
@@ -22,7 +22,7 @@ def test_einsum_spellings() -> None:
     assert_entries(torch.einsum(a.filled(0), [0, 1], b, [1, 2], [0, 2]), [[1.0, 2.0], [0.0, 0.0]])
 
 
-def test_equations() -> None:
+def test_equations_are_written_out_in_letters() -> None:
     assert written_out("...ij,...j", [4, 2])[:2] == (("ABij", "Bj"), "ABi")
     assert written_out("ba", [2])[:2] == (("ba",), "ab")
     assert written_out("bA", [2]).result == "Ab"

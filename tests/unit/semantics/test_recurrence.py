@@ -104,7 +104,7 @@ def test_what_grows_without_bound_does_not_do_so_in_the_padding() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_unbatched(kind: str) -> None:
+def test_a_sequence_without_a_batch_is_itself_without_its_padding(kind: str) -> None:
     cls, options = KINDS[kind]
     module = cls(4, 3, dtype=D, **options)
     x, mask = batch()
@@ -145,7 +145,7 @@ def test_what_comes_after_a_gap_is_unspecified_where_nobody_may_look() -> None:
     torch.testing.assert_close(final.filled(0.0)[:, 1], end[:, 1])
 
 
-def test_masked_initial_states() -> None:
+def test_a_sequence_whose_initial_state_is_unspecified_is_so_itself() -> None:
     module = nn.LSTM(4, 3, dtype=D)
     x, mask = batch()
     m = mg.masked(x, mask).transpose(0, 1)
@@ -184,7 +184,7 @@ CELLS = [nn.RNNCell(4, 3), nn.RNNCell(4, 3, nonlinearity="relu"), nn.LSTMCell(4,
 
 @pytest.mark.parametrize("which", range(4))
 @pytest.mark.parametrize("garbage", [nan, inf, -inf, 1e38])
-def test_cells(which: int, garbage: float) -> None:
+def test_a_cell_leaves_rows_that_are_unspecified_alone(which: int, garbage: float) -> None:
     cell = CELLS[which]
     rows = torch.tensor([[True], [False], [True]]).expand(3, 4)
     x = torch.where(rows, torch.randn(3, 4), garbage).requires_grad_()

@@ -44,7 +44,7 @@ def test_differences_do_not_jump_over_gaps() -> None:
     assert_entries(poisoned([True, False, None], torch.bool).diff(), [True, None])
 
 
-def test_compaction() -> None:
+def test_specified_entries_are_numbered_from_either_end() -> None:
     mask = on([1, 0, 1], [0, 0, 0])
     assert specified_first(mask, 1).tolist() == [[0, 2, 1], [0, 1, 2]]
     assert ranks(mask, 1).tolist() == [[0, 2, 1], [0, 1, 2]]

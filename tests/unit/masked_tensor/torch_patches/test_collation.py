@@ -29,7 +29,7 @@ def test_samples_of_different_shape_are_refused() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_loading(workers: int) -> None:
+def test_samples_are_collated_into_one_masked_batch(workers: int) -> None:
     batches = list(DataLoader(Samples(), batch_size=4, num_workers=workers))
     assert [batch["x"].shape for batch in batches] == [(4, 3), (2, 3)]
     assert_entries(batches[0]["x"], [[0.0, 1.0, 2.0], [None, 11.0, 12.0], [None, None, 22.0], [None] * 3])

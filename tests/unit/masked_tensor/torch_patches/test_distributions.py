@@ -42,7 +42,7 @@ ONE: list[Any] = [
 
 @pytest.mark.every
 @pytest.mark.parametrize("make", ONE, ids=lambda make: type(make(VALUES)).__name__)
-def test_log_probabilities(make: Any) -> None:
+def test_log_probabilities_are_specified_where_the_parameters_are(make: Any) -> None:
     """Of masked parameters, and of masked values."""
     truth = make(VALUES).log_prob(torch.tensor(2.0))
     found = make(masked()).log_prob(torch.tensor(2.0))

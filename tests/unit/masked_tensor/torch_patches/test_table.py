@@ -189,7 +189,7 @@ def test_without_what_dynamo_must_be_told_nothing_is_traced() -> None:
     assert "maskgrad does not know this Dynamo" in done
 
 
-def test_comparisons_are_refused() -> None:
+def test_assert_close_is_refused_with_what_to_compare() -> None:
     x = mg.masked(torch.ones(2), torch.tensor([True, False]))
     for pair in ((x, x), ({"x": [x]}, {"x": [x]}), (x, torch.ones(2))):
         with pytest.raises(mg.UnsupportedOperationError, match=r"x\.mask, then the values, x\.filled\(0\.\)"):

@@ -86,7 +86,9 @@ def test_a_key_without_a_value_counts_in_the_softmax() -> None:
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("kind", ["self", "cross", "keys apart", "other width"])
 @pytest.mark.parametrize("need_weights", [False, True])
-def test_multi_head_attention(batch_first: bool, kind: str, need_weights: bool) -> None:
+def test_multi_head_attention_sees_each_sequence_alone(
+    batch_first: bool, kind: str, need_weights: bool
+) -> None:
     width = 6 if kind == "other width" else 8
     torch.manual_seed(0)
     layer = nn.MultiheadAttention(8, 2, kdim=width, vdim=width, batch_first=batch_first, dtype=torch.float64)

@@ -51,7 +51,7 @@ def test_rows_stay_rows(flatten) -> None:
 @pytest.mark.parametrize(
     "back", [lambda x: x.view(3, 4, 6), lambda x: x.unflatten(0, (3, -1)), lambda x: x.reshape(3, -1, 6)]
 )
-def test_and_come_back(back) -> None:
+def test_flattened_rows_come_back_as_sequences(back) -> None:
     jagged, boolean, _ = batch()
     found = back(jagged.view(-1, 6) * 2)
     assert_same(found, boolean * 2, torch.jagged)
@@ -75,7 +75,7 @@ def test_and_come_back(back) -> None:
         (lambda x: x[2:7], torch.strided),
     ],
 )
-def test_operations(operation, layout) -> None:
+def test_operations_on_flattened_rows_are_those_on_a_mask(operation, layout) -> None:
     jagged, boolean, _ = batch()
     assert_same(operation(jagged.view(-1, 6)), operation(boolean.view(-1, 6)), layout)
 
@@ -95,7 +95,7 @@ def test_labels_behind_the_end_are_not_read(reduction: str, padding: int) -> Non
     torch.testing.assert_close(gradient[real], torch.autograd.grad(expected, data)[0][real])
 
 
-def test_next_token_prediction() -> None:
+def test_logits_meet_the_tokens_that_follow() -> None:
     """Logits and labels of other lengths meet in the shorter of each pair."""
     jagged, _, data = batch()
     ids = mg.from_sequences(

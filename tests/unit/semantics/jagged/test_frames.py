@@ -61,7 +61,7 @@ def test_sequences_of_the_same_lengths_meet_whatever_the_padding(name: str, size
         torch.testing.assert_close(part, function(a, b))
 
 
-def test_losses_and_similarities() -> None:
+def test_sequences_in_frames_of_other_lengths_meet_position_by_position() -> None:
     one, other = sequences(), sequences()
     x, y = batch(one, 3), batch(other, 6)
     a, b = torch.cat(one), torch.cat(other)

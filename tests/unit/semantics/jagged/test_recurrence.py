@@ -82,7 +82,7 @@ def test_no_sequence_hears_of_another(garbage: float) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout(training: bool) -> None:
+def test_dropout_between_layers_keeps_rows_apart(training: bool) -> None:
     rows, x = batch([3, 0, 2])
     for p in (0.0, 0.999999):
         module = nn.GRU(4, 3, 2, dropout=p, batch_first=True, dtype=D).train(training)
@@ -100,7 +100,7 @@ def test_dropout(training: bool) -> None:
         torch.testing.assert_close(out.values(), right.values())
 
 
-def test_in_a_graph() -> None:
+def test_in_a_graph_rows_are_those_without_one() -> None:
     module = nn.GRU(4, 3, batch_first=True, dtype=D)
     _, x = batch([3, 0, 2])
     weights = [module.weight_ih_l0, module.weight_hh_l0, module.bias_ih_l0, module.bias_hh_l0]

@@ -134,7 +134,7 @@ def test_images_in_any_order_of_memory(smoothing: float) -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_probabilities_for_labels() -> None:
+def test_probabilities_are_labels_of_the_classes_that_both_specify() -> None:
     x = poisoned([[0.5, None, -1.0], [None, None, None], [1.0, 2.0, 3.0]], requires_grad=True)
     t = poisoned([[0.2, 0.3, 0.5], [0.1, 0.2, 0.7], [None, 0.5, 0.5]], requires_grad=True)
     first = (

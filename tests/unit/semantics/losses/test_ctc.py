@@ -72,7 +72,7 @@ def test_alignments_through_an_absent_class_do_not_count() -> None:
     assert not grad[~mask].count_nonzero()
 
 
-def test_unknown_lengths() -> None:
+def test_a_sequence_of_unspecified_length_has_no_loss() -> None:
     lengths = mg.masked(torch.tensor([6, -5, 4]), on(1, 0, 1))
     whole = F.ctc_loss(log_probs(), TARGETS, LENGTHS, SIZES, reduction="none").tolist()
     assert_entries(

@@ -43,7 +43,7 @@ def test_shapes_that_broadcast_are_warned_of_as_in_torch() -> None:
         assert_entries(F.mse_loss(poisoned([[1.0], [None]]), torch.zeros(2).double()), 1.0)
 
 
-def test_an_unknown_reduction() -> None:
+def test_an_unknown_reduction_is_refused() -> None:
     with pytest.raises(ValueError, match="average"):
         F.mse_loss(poisoned(INPUT), poisoned(TARGET), reduction="average")
 
@@ -79,7 +79,7 @@ def test_the_weight_that_torch_forgets() -> None:
     assert_entries(F.l1_loss(mg.masked(x, on(1, 0, 1)), t), 2.5)
 
 
-def test_variances() -> None:
+def test_variances_broadcast_and_only_specified_ones_are_looked_at() -> None:
     x, t = poisoned([[1.0, 2.0], [None, 4.0]]), torch.zeros(2, 2).double()
     one = F.gaussian_nll_loss(
         torch.tensor([1.0, 2.0, 4.0]).double(),
