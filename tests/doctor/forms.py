@@ -204,7 +204,7 @@ _LEAK = _FIRST[1] + next(n for n, line in enumerate(_FIRST[0]) if line.endswith(
 
 def verdict_of(form: Form, way: str) -> str:
     """In a word: right, incomplete, missed, another line, or alarm."""
-    report = report_of(form.script(), way)
+    report = report_of(form.script(), way, steps=1)  # what a tensor is, is decided in the first
     if report.verdict != "found":
         return "incomplete" if report.verdict == "incomplete" else "missed" if form.wrong else "right"
     if not form.wrong:

@@ -1,51 +1,87 @@
-"""The corpus: programs with a mistake beside the same programs fixed, one file a pair in ``corpus/``.
+"""The corpus: programs with a mistake beside the same programs fixed, one function a pair in ``corpus/``.
 
-A file of the corpus is plain PyTorch and has
+    @pair("padding-leak", "owner/repository#number")
+    def mean_over_padding(wrong):
+        # a docstring: one sentence that says what goes wrong
+        head, batch = nn.Linear(4, 1), {"x": torch.randn(3, 5, 4), "mask": lasting(5, 3, 2)}
 
-* a docstring: one sentence that says what goes wrong, and ``Thread:``, where somebody met it, as
-  ``owner/repository#number``, or ``none found; `` and what was looked for;
-* ``kind``, the kind of finding that is expected, one of ``maskgrad.doctor``'s;
-* ``batch``, and ``padding`` or ``documents`` where they cannot be recognised; ``is_causal = True`` where the future is
-  asked for; ``model`` where the program has one module for all;
-* ``wrong(batch)`` and ``fixed(batch)``, which return the loss;
-* the comment ``# leak`` on the line that must be named; for kinds that name no line, ``module`` instead.
+        def step(batch):
+            pooled = batch["x"].mean(1) if wrong else ...  # leak
+            return head(pooled).square().sum()
+
+        return Case(step, batch, padding={"x": "mask"})
+
+It is plain PyTorch. ``step`` returns the loss; the comment ``# leak`` is on the line that must be named.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import re
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from maskgrad import doctor
 from maskgrad.errors import ExaminationError
 
-__all__ = ["CORPUS", "Outcome", "Pair", "described", "diagnose", "examine", "load", "pairs"]
+__all__ = ["Case", "Outcome", "Pair", "described", "diagnose", "lasting", "pair", "pairs"]
 
-#: arguments of the examination that a file may set
-DECLARED = ("padding", "documents", "model")
-CORPUS = Path(__file__).parent / "corpus"
-THREAD = re.compile(r"^Thread: (.+)$", re.MULTILINE)
+_PAIRS: list[Pair] = []
+
+
+@dataclass
+class Case:
+    """One program, wrong or fixed; ``padding`` and ``documents`` where they cannot be recognised."""
+
+    step: Callable[[Any], Any]
+    batch: Any
+    padding: Any = None
+    documents: Any = None
+    model: nn.Module | None = None
+    causal: bool = False
+
+    def examined(self) -> doctor.Report:
+        return doctor.examine(**vars(self))
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One file of the corpus, as it was written down."""
+    """A program with a mistake, and without it.
 
-    path: Path
-    title: str
-    thread: str
+    Attributes:
+        made: makes the program, wrong or fixed.
+        kind: the kind of finding that is expected, one of ``maskgrad.doctor``'s.
+        thread: where somebody met it, or ``none found; `` and what was looked for.
+        module: what is named by kinds of findings that name no line.
+    """
+
+    made: Callable[[bool], Case]
     kind: str
+    thread: str
     module: str | None
-    marked: frozenset[int]
 
     @property
     def name(self) -> str:
-        return self.path.stem
+        return self.made.__name__
+
+    @property
+    def title(self) -> str:
+        return inspect.getdoc(self.made) or ""
+
+    @property
+    def marked(self) -> frozenset[int]:
+        """The numbers of its lines that may be named."""
+        lines, first = inspect.getsourcelines(self.made)
+        return frozenset(first + n for n, line in enumerate(lines) if line.rstrip().endswith("# leak"))
+
+    def examined(self, wrong: bool) -> doctor.Report:
+        """With the same parameters every time."""
+        torch.default_generator.manual_seed(0)
+        return self.made(wrong).examined()
 
 
 @dataclass(frozen=True)
@@ -68,48 +104,37 @@ class Outcome:
         )
 
 
+def pair(kind: str, thread: str, module: str | None = None) -> Any:
+    """Add a pair to the corpus."""
+
+    def add(made: Callable[[bool], Case]) -> Callable[[bool], Case]:
+        _PAIRS.append(Pair(made, kind, thread, module))
+        return made
+
+    return add
+
+
 def pairs() -> list[Pair]:
-    return [_read(path) for path in sorted(CORPUS.glob("*.py"))]
+    import tests.doctor.corpus  # noqa: F401
+
+    return sorted(_PAIRS, key=lambda pair: pair.name)
 
 
-def _read(path: Path) -> Pair:
-    """Without running it: a file that does not run is one failing test, not all of them."""
-    text = path.read_text(encoding="utf-8")
-    title, thread = text.removeprefix('"""').partition("\n")[0], THREAD.search(text)
-    declared = {
-        name: found[1]
-        for name in ("kind", "module")
-        if (found := re.search(rf'^{name} = "(.+)"$', text, re.M))
-    }
-    marked = frozenset(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("  # leak"))
-    return Pair(path, title, thread[1] if thread else "", declared["kind"], declared.get("module"), marked)
-
-
-def load(path: Path) -> ModuleType:
-    """A program with its own parameters, the same ones every time."""
-    torch.default_generator.manual_seed(0)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    program = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(program)
-    return program
-
-
-def examine(program: ModuleType, step: str) -> doctor.Report:
-    declared = {name: getattr(program, name, None) for name in DECLARED}
-    causal = getattr(program, "is_causal", False)
-    return doctor.examine(getattr(program, step), program.batch, causal=causal, **declared)
+def lasting(*lengths: int) -> Tensor:
+    """The mask of rows of these lengths, (B, T), True = real."""
+    return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
 def diagnose(pair: Pair) -> Outcome:
     try:
-        wrong, fixed = (examine(load(pair.path), step).findings for step in ("wrong", "fixed"))
+        wrong, fixed = (pair.examined(wrong).findings for wrong in (True, False))
     except ExaminationError as error:
         return Outcome(False, False, (f"refused: {error}",), ())
     of_kind = [finding for finding in wrong if finding.kind == pair.kind]
     if pair.module is None:
-        right = bool(of_kind) and Path(of_kind[0].file) == pair.path and of_kind[0].line in pair.marked
+        right = (
+            bool(of_kind) and of_kind[0].file == inspect.getfile(pair.made) and of_kind[0].line in pair.marked
+        )
     else:
         right = any(pair.module in (finding.module or "") for finding in of_kind)
     return Outcome(bool(of_kind), right, tuple(map(described, wrong)), tuple(map(described, fixed)))

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.doctor.pairs import described, examine, load
-from tests.doctor.programs_examined import PROGRAMS
+from maskgrad import doctor
+from tests.doctor.pairs import described
+from tests.doctor.programs_examined import PROGRAMS, load
 
 
 @pytest.mark.corpus
@@ -18,7 +19,10 @@ def test_nothing_is_found_in_a_right_program(path: Path) -> None:
         pytest.skip("transformers is not installed")
     program = load(path)
     program.train()
-    assert [described(finding) for finding in examine(program, "step").findings] == []
+    report = doctor.examine(
+        program.step, program.batch, padding=getattr(program, "padding", None), model=program.model
+    )
+    assert [described(finding) for finding in report.findings] == []
 
 
 def test_there_are_ten_of_a_hundred_lines() -> None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from maskgrad import doctor
-from tests.doctor.pairs import load
+from tests.doctor.programs_examined import load
 
 HEAD = """
 import torch

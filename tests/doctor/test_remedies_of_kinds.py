@@ -12,7 +12,7 @@ import torch
 
 from maskgrad import doctor
 from maskgrad.doctor.findings import _OF_DIVISIONS, _OF_KINDS
-from tests.doctor.pairs import load
+from tests.doctor.programs_examined import load
 
 MASK = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]
 SEQ_IDX = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1]])

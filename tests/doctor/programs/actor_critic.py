@@ -118,7 +118,3 @@ def train(steps=3):
         step(batch).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()

@@ -109,7 +109,3 @@ def train(steps=3):
         step(collate(PAIRS)).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()

@@ -114,7 +114,3 @@ def train(epochs=2):
             optimizer.step()
             history.append(loss.item())
     return history
-
-
-if __name__ == "__main__":
-    print(train())

@@ -105,19 +105,3 @@ def train(steps=2, parts=2):
         for each in micro:
             model(**each, num_items_in_batch=answers).loss.backward()
         optimizer.step()
-
-
-@torch.no_grad()
-def answered(question, longest=5):
-    """The most likely reply."""
-    ids = [USER, *tokenized(question), ASSISTANT]
-    for _ in range(longest):
-        ids.append(int(model(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
-        if ids[-1] == END:
-            break
-    return ids
-
-
-if __name__ == "__main__":
-    train()
-    print(answered("sing"))

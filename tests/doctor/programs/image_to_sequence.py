@@ -90,16 +90,6 @@ def step(batch):
     return words / real.sum() + 0.1 * (1 - share * seen.size(1)).square().mean()
 
 
-@torch.no_grad()
-def caption(picture, longest=6):
-    """The most likely word, again and again."""
-    words = [START]
-    while words[-1] != END and len(words) < longest:
-        logits, _ = model(picture[None], torch.tensor([words]))
-        words.append(int(logits[0, -1].argmax()))
-    return " ".join(WORDS[word] for word in words[1:])
-
-
 def train(steps=3):
     """The usual loop."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -108,8 +98,3 @@ def train(steps=3):
         step(batch).backward()
         nn.utils.clip_grad_value_(model.parameters(), 1.0)
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()
-    print(caption(batch["pictures"][0]))

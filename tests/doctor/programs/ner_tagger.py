@@ -115,7 +115,3 @@ def train(steps=3):
         optimizer.zero_grad()
         step(collate(SENTENCES)).backward()
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()

@@ -111,16 +111,3 @@ def train(steps=3):
         nn.utils.clip_grad_norm_(rest, 1.0)
         for optimizer in (tables, network):
             optimizer.step()
-
-
-@torch.no_grad()
-def best(user, seen, count=3):
-    """The films that a user has not seen and would like."""
-    films = torch.tensor([film for film in range(1, FILMS) if film not in seen])
-    rows = [(user, int(film), int(film) % GENRES, seen or [PAD], torch.zeros(2)) for film in films]
-    return films[model(collate(rows))[:, 0].topk(count).indices].tolist()
-
-
-if __name__ == "__main__":
-    train()
-    print(best(5, HISTORIES[5]))

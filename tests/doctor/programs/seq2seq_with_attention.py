@@ -126,7 +126,3 @@ def train(steps=3):
         optimizer.zero_grad()
         step(collate(PAIRS)).backward()
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()

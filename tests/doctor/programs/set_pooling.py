@@ -112,7 +112,3 @@ def train(steps=3):
         optimizer.step()
         averaged.update_parameters(model)
     return averaged
-
-
-if __name__ == "__main__":
-    train()

@@ -113,8 +113,3 @@ def summary(text, longest=4):
         logits = model.t5(input_ids=source, decoder_input_ids=torch.tensor([ids])).logits
         ids.append(int(logits[0, -1].argmax()))
     return ids[1:]
-
-
-if __name__ == "__main__":
-    train()
-    print(summary("it rained"))

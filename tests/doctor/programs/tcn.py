@@ -114,17 +114,3 @@ def train(steps=3):
         step(batch).backward()
         optimizer.step()
         schedule.step()
-
-
-@torch.no_grad()
-def forecast(row, steps=2):
-    """The series continued with the mean of what may follow."""
-    for _ in range(steps):
-        mean, _ = model.eval()(row[None], torch.ones(1, 1, len(row)))
-        row = torch.cat([row, mean[0, -1:]])
-    return row
-
-
-if __name__ == "__main__":
-    train()
-    print(forecast(series([6])[0]))

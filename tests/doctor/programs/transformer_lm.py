@@ -112,7 +112,3 @@ def train(steps=3):
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-
-
-if __name__ == "__main__":
-    train()

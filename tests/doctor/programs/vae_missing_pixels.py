@@ -105,13 +105,6 @@ def step(batch):
     return (reconstruction + 0.1 * divergence).mean()
 
 
-@torch.no_grad()
-def filled_in(images):
-    """Pictures with the model's guess where pixels are missing."""
-    logits, _, _ = model(images)
-    return torch.where(images.isnan(), logits.sigmoid(), images)
-
-
 def train(steps=3):
     """The usual loop."""
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -119,8 +112,3 @@ def train(steps=3):
         optimizer.zero_grad()
         step(batch).backward()
         optimizer.step()
-
-
-if __name__ == "__main__":
-    train()
-    print(filled_in(batch["images"]).isnan().any())

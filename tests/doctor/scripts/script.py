@@ -165,11 +165,11 @@ def programs() -> list[Program]:
     return list(_PROGRAMS)
 
 
-def report_of(script: Script, way: str) -> doctor.Report:
+def report_of(script: Script, way: str, steps: int = 3) -> doctor.Report:
     if way == "examine":
         return doctor.examine(script.step, script.batch, model=script.model, **script.options)
     with doctor.watch(**script.options) as watched:
-        script.run()
+        script.run(steps)
     return watched.report
 
 
