@@ -187,29 +187,3 @@ def test_one_that_was_dropped_disturbs_nobody() -> None:
     finally:
         gc.enable()
     assert not w._post_accumulate_grad_hooks
-
-
-def test_frozen_parameters_and_leaf_masked_tensors() -> None:
-    x = mg.masked(torch.tensor([1.0, NAN]), torch.tensor([True, False])).requires_grad_()
-    frozen = nn.Parameter(torch.ones(1), requires_grad=False)
-    accumulator = mg.GradientAccumulator([x, frozen])
-    accumulator.backward(x * 3)
-    accumulator.backward(x * 5)
-    assert accumulator.finish().item() == 4.0
-    assert x.grad.tolist() == [4.0, None]
-    assert frozen.grad is None
-
-
-def test_a_closure_accumulates_inside_the_step() -> None:
-    w = nn.Parameter(torch.tensor([3.0, 5.0]))
-    optimizer = torch.optim.SGD([w], lr=0.5)
-    accumulator = mg.GradientAccumulator([w])
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        for part in w.square().split(1):
-            accumulator.backward(part, count=1, retain_graph=True)
-        return accumulator.finish()
-
-    assert optimizer.step(closure).item() == 17.0
-    assert w.tolist() == [1.5, 2.5]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from maskgrad.gradients.added import added
-from tests.unit.distributed.kinds_of_gradients import KINDS, gradient, kind_of, meaning_of
+from tests.unit.distributed.kinds_of_gradients import KINDS, gradient, meaning_of
 
 PRESENT = [kind for kind in KINDS if kind != "none"]
 
@@ -27,19 +27,3 @@ def test_any_two_kinds(one: str) -> None:
             torch.testing.assert_close(
                 found.values.double(), (meant.values + also_meant.values).double(), msg=f"{one} + {other}"
             )
-
-
-@pytest.mark.parametrize(
-    ("kinds", "result"),
-    [
-        (("csr", "csr"), "sparse_coo"),
-        (("bsr", "bsr"), "sparse_coo"),
-        (("csr", "rows"), "sparse_coo"),
-        (("masked csr", "csr"), "masked sparse_coo"),
-        (("mask", "rows"), "masked strided"),
-        (("mask", "dense"), "strided"),
-        (("rows", "rows"), "sparse_coo"),
-    ],
-)
-def test_the_kind_of_the_sum(kinds: tuple[str, str], result: str) -> None:
-    assert kind_of(added([gradient(kind, rank)[0] for rank, kind in enumerate(kinds)])) == result

@@ -130,16 +130,6 @@ def test_what_it_is_asked(kind: str) -> None:
             call()
 
 
-def test_dense_and_coo_gradients_are_ordinary_ones() -> None:
-    for gradient in (NUMBERS.clone(), NUMBERS.to_sparse()):
-        p = nn.Parameter(torch.zeros(4, 1))
-        mg.attach_gradient(p, gradient)
-        assert type(p.grad) is Tensor
-        assert mg.optim.attached_gradient(p) is p.grad
-        mg.attach_gradient(p, None)
-        assert p.grad is None
-
-
 @pytest.mark.parametrize("order", [2.0, inf, -inf, -1.0, 0.0, 0.5, 1.0])
 def test_norms_of_any_order_count_missing_gradients_as_0(order: float) -> None:
     expected = torch.linalg.vector_norm(NUMBERS, order, keepdim=True)

@@ -48,16 +48,6 @@ def test_a_gradient_of_any_kind_is_that_of_its_entries(kind: str, order: float, 
         torch.testing.assert_close(q.grad, plain_q.grad)
 
 
-def test_a_leaf_masked_tensor_is_a_parameter() -> None:
-    x = mg.from_sparse(torch.tensor([[0.0, 3.0], [4.0, 0.0]]).to_sparse()).requires_grad_()
-    (x * x).sum().backward()
-    assert mg.grad_norm([x]).item() == 10.0
-    mg.clip_grad_norm_(x, 5.0)
-    torch.testing.assert_close(x.grad.filled(0), torch.tensor([[0.0, 3.0], [4.0, 0.0]]))
-    mg.clip_grad_value_(x, 3.5)
-    torch.testing.assert_close(x.grad.filled(0), torch.tensor([[0.0, 3.0], [3.5, 0.0]]))
-
-
 def test_complex_gradients() -> None:
     p = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
     p.grad = torch.sparse_coo_tensor([[1, 1]], torch.tensor([3 + 1j, 3j]), (3,))

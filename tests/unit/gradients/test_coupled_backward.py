@@ -115,17 +115,6 @@ def test_any_split_is_the_whole_batch(name: str, sizes: list[int], dropout: floa
     assert net.calls == len(sizes)  # buffers as after one pass
 
 
-def test_under_autocast() -> None:
-    oracle, net = Towers(), Towers()
-    parts, known = cut([4, 1, 4])
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = contrastive(oracle, oracle(WORDS), targets())
-        found = mg.coupled_backward(net, parts, lambda y, at: contrastive(net, y, at), targets=known)
-    loss.backward()
-    torch.testing.assert_close(found, loss.detach(), rtol=1e-2, atol=1e-2)
-    check(dense(net), dense(oracle), rtol=3e-2, atol=3e-3)
-
-
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_masked_outputs(layout: torch.layout) -> None:
     """A product of two means, over what is specified; garbage lies under the mask."""
@@ -171,14 +160,6 @@ def test_arguments_of_calls() -> None:
     parts: list[Any] = [(torch.ones(1), torch.ones(1)), {"x": torch.ones(1), "y": 3 * torch.ones(1)}]
     loss = mg.coupled_backward(net, iter(parts), lambda y: y[0].prod())
     assert (loss.item(), net.w.grad.item()) == (12.0, 12.0)
-
-
-def test_half_parameters_gather_in_float32_and_losses_are_scaled() -> None:
-    net, scaler = nn.Linear(1, 1, bias=False).to(torch.bfloat16), torch.amp.GradScaler("cpu", init_scale=8.0)
-    x = torch.ones(300, 1, dtype=torch.bfloat16)  # added up in bfloat16 they stop at 256
-    mg.coupled_backward(net, x.split(1), lambda y: scaler.scale(y.float().sum()))
-    assert net.weight.grad.dtype is torch.bfloat16
-    assert net.weight.grad.item() == 2400
 
 
 class Odd(nn.Module):

@@ -67,32 +67,6 @@ def test_compressed_layouts_with_batches_and_dense_dimensions(
     assert torch.equal(written(t, tuple(dense.shape)), torch.where(pattern, dense, -7.0))
 
 
-def test_int32_indices_and_tensors_without_any_place() -> None:
-    t = torch.sparse_csr_tensor(
-        torch.tensor([0, 1, 2], dtype=torch.int32),
-        torch.tensor([1, 0], dtype=torch.int32),
-        torch.tensor([3.0, 4.0]),
-        (2, 2),
-        check_invariants=True,
-    )
-    assert written(t, (2, 2)).tolist() == [[-7.0, 3.0], [4.0, -7.0]]
-    assert written(torch.zeros(0, 3).to_sparse(), (0, 3)).shape == (0, 3)
-    assert written(torch.zeros(0, 3).to_sparse_csr(), (0, 3)).shape == (0, 3)
-    scalar = coo(torch.empty(0, 2, dtype=torch.int64), [1.0, 2.0], ())
-    assert written(scalar, ()).item() == 3.0
-
-
-def test_a_transposed_parameter_is_written_in_place() -> None:
-    dense = torch.tensor([[1.0, 0, 2], [0, 3, 0]])
-    for grad in (dense.to_sparse(), dense.to_sparse(1), dense.to_sparse_csr()):
-        storage = torch.full((3, 2), -7.0)
-        param = storage.t()
-        apply_update(Update(assign), param, read_gradient(param, grad, "p"), [])
-        whole_rows = grad.layout is torch.sparse_coo and grad.sparse_dim() == 1
-        expected = dense if whole_rows else torch.where(dense != 0, dense, -7.0)
-        assert torch.equal(storage.t(), expected)
-
-
 def csr(pointer: list[int], plain: list[int]) -> Tensor:
     parts = torch.tensor(pointer), torch.tensor(plain), torch.ones(len(plain))
     return torch.sparse_csr_tensor(*parts, (4, 2), check_invariants=False)

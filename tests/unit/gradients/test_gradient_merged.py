@@ -12,7 +12,6 @@ import maskgrad as mg
 from maskgrad.gradients.gradient import Gradient, read
 from tests.unit.optim.kinds import FULL, dense_of
 
-inf, nan = float("inf"), float("nan")
 TENSORS = {name: kind for name, kind in FULL.items() if name != "whole"}
 
 
@@ -52,14 +51,6 @@ def test_only_what_lists_each_row_once_is_called_coalesced() -> None:
         assert isinstance(back, Tensor)
         assert back.is_coalesced() == is_coalesced
         assert back.to_dense().tolist() == [1.0, 2.0, 0.0]
-
-
-def test_halves_are_widened_and_multiplied_before_they_are_added() -> None:
-    t = torch.sparse_coo_tensor([[1, 0, 1]], torch.tensor([40000.0, 1.0, 40000.0]).half(), (3,))
-    assert merged_gradient(t).values.tolist() == [1.0, 80000.0]
-    big = torch.sparse_coo_tensor([[1, 1]], torch.tensor([3e38, 3e38]), (3,))
-    assert merged_gradient(big).values.tolist() == [inf]
-    torch.testing.assert_close(merged_gradient(big, torch.tensor(0.5)).values, torch.tensor([3e38]))
 
 
 def test_nothing_stored_and_what_is_broken() -> None:

@@ -104,30 +104,6 @@ class TestMaskGradient:
         assert got.tolist() == [5.0, 0.0, 6.0]
         assert mg.mask_gradient(torch.tensor([1, 2]), on(1, 0)).tolist() == [1, 2]  # has no gradient
 
-    @pytest.mark.parametrize(("mask", "expected"), [(on(0), [0.0, 0.0]), (on([1, 0]), [1.0, 0.0])])
-    def test_masks_broadcast(self, mask: Tensor, expected: list[float]) -> None:
-        x = leaf([1.0, 2.0], [3.0, 4.0])
-        assert gradient(mg.mask_gradient(x, mask), x).tolist() == [expected] * 2
-
-    def test_large_tensors_which_a_compiled_kernel_serves(self) -> None:
-        data, mask = torch.randn(211, 199).double(), torch.rand(211, 199) < 0.5
-        data[~mask] = nan
-        x = data.T.clone().T.requires_grad_()  # not contiguous
-
-        def f(v: Tensor) -> Tensor:
-            return torch.where(mask, mg.mask_gradient(v, mask) ** 3, 0.0).sum()
-
-        (first,) = torch.autograd.grad(f(x), x, create_graph=True)
-        torch.testing.assert_close(first, torch.where(mask, 3 * data**2, 0.0))
-        torch.testing.assert_close(
-            gradient(torch.where(mask, first, 0.0), x), torch.where(mask, 6 * data, 0.0)
-        )
-        torch.testing.assert_close(grad(f)(data), first.detach())
-        batched = vmap(grad(lambda v, m: torch.where(m, mg.mask_gradient(v, m), 0.0).sum()))(data, mask)
-        assert torch.equal(batched, mask.double())
-        _, tangent = jvp(lambda v: mg.mask_gradient(v, mask), (data,), (torch.full_like(data, inf),))
-        assert torch.equal(tangent, torch.where(mask, inf, 0.0).double())
-
 
 class TestReverseGradient:
     @pytest.mark.parametrize("scale", [1.0, 0.25, 0, 3, torch.tensor(2.0), torch.tensor([2.0, 3.0])])
@@ -137,14 +113,6 @@ class TestReverseGradient:
         assert torch.equal(y, x)
         expected = -(torch.as_tensor(scale).double() * torch.ones(2).double())
         assert gradient(y, x).tolist() == expected.tolist()
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.complex64])
-    def test_the_gradient_has_the_dtype_of_x(self, dtype: torch.dtype) -> None:
-        x = torch.ones(2, dtype=dtype, requires_grad=True)
-        y = mg.reverse_gradient(x, torch.tensor([1.0, 2.0], dtype=torch.float64))
-        y.abs().sum().backward()
-        assert x.grad.dtype == dtype
-        assert x.grad.real.tolist() == [-1.0, -2.0]
 
 
 ONES = torch.ones(2)

@@ -82,23 +82,6 @@ def test_the_penalty_of_each_sample_equals_the_loop(
         torch.testing.assert_close(got, want)
 
 
-@pytest.mark.parametrize("options", [options for options, _ in OPTIONS], ids=str)
-def test_second_and_third_derivatives(options: dict[str, Any]) -> None:
-    x = torch.randn(3, 2, dtype=D)
-
-    def penalty(w: Tensor) -> Any:
-        return mg.gradient_penalty(((x @ w).sin() + w.pow(3).sum()).sum(), w, **options)
-
-    def of_samples(w: Tensor) -> Any:
-        at = x.clone().requires_grad_()
-        return mg.gradient_penalty((at @ w).sin() * 3, at, per_sample=True, **options)
-
-    for function in (penalty, of_samples):
-        w = torch.randn(2, dtype=D, requires_grad=True)
-        assert torch.autograd.gradcheck(function, w)
-        assert torch.autograd.gradgradcheck(function, w)
-
-
 @pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("options", [options for options, _ in OPTIONS], ids=str)
 def test_a_zero_gradient_gives_no_nan(options: dict[str, Any]) -> None:

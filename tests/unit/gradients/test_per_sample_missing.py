@@ -74,29 +74,6 @@ def test_a_loss_of_nothing_leaves_another_loss_its_gradient(method: Any) -> None
         torch.testing.assert_close(p.grad, wanted.mean(0))  # all four samples count
 
 
-def by_row(y: Tensor, t: Any) -> Tensor:
-    """A number for every row."""
-    return torch.vmap(lambda y, v, k: F.mse_loss(y, mg.masked(v, k)))(y, t._values, t.mask).sum()
-
-
-def steep(y: Tensor, t: Any) -> Tensor:
-    """The loss and its slope."""
-    return F.mse_loss(y, t) + torch.func.grad(lambda y: F.mse_loss(y, t))(y).square().sum()
-
-
-@pytest.mark.parametrize("loss", [by_row, steep])
-@METHODS
-def test_a_loss_that_makes_transformations_of_its_own(loss: Any, method: Any) -> None:
-    model, x = network(), torch.randn(3, 3, dtype=D)
-    t = mg.masked(torch.zeros(3, 2, dtype=D), torch.tensor([[1, 1], [0, 0], [1, 1]]).bool())
-    x[1] = nan
-    found = mg.per_sample_grad(model, loss, x, t, method=method)
-    expected = loop(model, lambda y: loss(y, mg.masked(torch.zeros(1, 2, dtype=D))), x[[0, 2]])
-    for name, gradient in found.items():
-        assert not gradient[1].count_nonzero()
-        torch.testing.assert_close(gradient[[0, 2]], expected[name])
-
-
 @METHODS
 def test_a_real_nan_is_no_missing_target(method: Any) -> None:
     """Of NaN the absolute error has the derivative 0: a sample of nothing is not told by its gradient alone."""

@@ -148,11 +148,6 @@ def same(
     return found
 
 
-def test_complex_weights() -> None:
-    model, inputs = nn.Linear(3, 2, dtype=torch.complex128), torch.randn(4, 2, 3, dtype=torch.complex128)
-    same(model, lambda y: (y * y.conj()).real.sum() + y.real.sum(), inputs)
-
-
 def test_a_loss_that_reads_parameters() -> None:
     model = nn.Linear(3, 2, dtype=D)
     with pytest.warns(

@@ -104,24 +104,6 @@ def test_a_model_is_warned_of_once_in_words(model: nn.Module, x: Tensor, reason:
         mg.per_sample_grad(model, smooth, x, method="batched")
 
 
-def test_a_parameter_used_behind_the_modules_back_is_noticed() -> None:
-    class Sly(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.randn(3, dtype=D))
-            self.kept = {"same": self.w}
-
-        def forward(self, x: Tensor) -> Tensor:
-            with torch._C.DisableTorchFunction():
-                return x * self.kept["same"]
-
-    model = Sly()
-    expected = loop(model, smooth, X)
-    with pytest.warns(UserWarning, match="reference outside of the module"):
-        found = mg.per_sample_grad(model, smooth, X)
-    torch.testing.assert_close(found["w"], expected["w"])
-
-
 def test_the_loop_writes_to_no_buffer_and_each_sample_sees_the_same_ones() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,8 +13,6 @@ import maskgrad as mg
 
 D = torch.float64
 LENGTHS = torch.tensor([6, 2, 4, 1])
-PRESENT = torch.arange(6) < LENGTHS[:, None]
-LAYOUTS = pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
 TARGETS = torch.randn(4, 2, dtype=D, generator=torch.Generator().manual_seed(1))
 
 
@@ -37,43 +34,6 @@ def rnn(kind: Any, **options: Any) -> nn.Module:
     return kind(4, 5, batch_first=True, **options)  # type: ignore[no-any-return]
 
 
-VECTORS: dict[str, Callable[[], nn.Module]] = {
-    "linear": lambda: Pooled(nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 4)), 4),
-    "attention": lambda: Pooled(nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True), 4),
-    "lstm": lambda: Pooled(rnn(nn.LSTM, num_layers=2, bidirectional=True), 10),
-}
-WORDS: dict[str, Callable[[], nn.Module]] = {
-    "table, sparse": lambda: Pooled(nn.Embedding(7, 4, sparse=True, padding_idx=3), 4),
-    "table, by frequency": lambda: Pooled(nn.Embedding(7, 4, scale_grad_by_freq=True), 4),
-    "table of ours": lambda: Pooled(mg.nn.Embedding(7, 4), 4),
-    "sum, sparse": lambda: Pooled(nn.EmbeddingBag(7, 4, mode="sum", sparse=True), 4),
-    "max": lambda: Pooled(nn.EmbeddingBag(7, 4, mode="max"), 4),
-    "bag of ours": lambda: Pooled(mg.nn.EmbeddingBag(7, 4, sparse=True), 4),
-}
-MODELS = pytest.mark.parametrize("name", [*VECTORS, *WORDS])
-#: what torch.vmap does not support: recurrent layers, and tables that count rows, or whose bags have different sizes
-BY_LOOP = {
-    "table, by frequency",
-    "lstm",
-    "sum, sparse",
-    "bag of ours",
-}
-
-
-def method_of(name: str) -> Any:
-    return "loop" if name in BY_LOOP else "batched"
-
-
-def given(name: str, layout: torch.layout, garbage: float) -> tuple[nn.Module, Tensor, mg.MaskedTensor]:
-    """A model, its inputs, and the same as a batch with garbage in the padding."""
-    if name in WORDS:
-        model, x = WORDS[name](), torch.randint(0, 7, (4, 6))
-        return model.double(), x, mg.from_lengths(x.masked_fill(~PRESENT, 99), LENGTHS, layout=layout)
-    model, x = VECTORS[name](), torch.randn(4, 6, 4, dtype=D)
-    padded = x.masked_fill(~PRESENT[..., None], garbage)
-    return model.double(), x, mg.from_lengths(padded, LENGTHS, layout=layout)
-
-
 def alone(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """The gradients of the samples, one by one, each without its padding."""
     rows = []
@@ -82,47 +42,6 @@ def alone(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
         rows.append([g.to_dense() for g in torch.autograd.grad(loss, list(model.parameters()))])
     names = [name for name, _ in model.named_parameters()]
     return {name: torch.stack(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
-
-
-@MODELS
-@LAYOUTS
-@pytest.mark.parametrize("garbage", [float("nan"), 1e38])
-def test_each_sample_is_as_if_it_were_alone(name: str, layout: torch.layout, garbage: float) -> None:
-    model, x, batch = given(name, layout, garbage)
-    expected = alone(model, x)
-    for options in (
-        {"method": method_of(name)},
-        {"method": method_of(name), "chunk_size": 3},
-        {"method": "loop"},
-    ):
-        found = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, **options)
-        for parameter, gradient in found.items():
-            torch.testing.assert_close(gradient.to_dense(), expected[parameter])
-    norms = torch.stack([g.flatten(1).square().sum(1) for g in expected.values()]).sum(0).sqrt()
-    limit = float(norms.median())
-    found_norms = mg.clipped_backward(
-        model, F.mse_loss, batch, TARGETS, max_norm=limit, reduction="sum", method=method_of(name)
-    )
-    torch.testing.assert_close(found_norms, norms)
-    weights = (limit / (norms + 1e-6)).clamp(max=1)
-    for parameter, p in model.named_parameters():
-        total = torch.einsum("b,b...->...", weights, expected[parameter])
-        torch.testing.assert_close(p.grad.to_dense(), total)
-
-
-@LAYOUTS
-@pytest.mark.parametrize("sparse", ["table, sparse", "sum, sparse"])
-def test_only_rows_that_were_looked_up_are_listed(layout: torch.layout, sparse: str) -> None:
-    model, x, batch = given(sparse, layout, 0.0)
-    found = mg.per_sample_grad(model, F.mse_loss, batch, TARGETS, method=method_of(sparse))["inner.weight"]
-    padding = 3 if sparse == "table, sparse" else None
-    looked_up = {
-        (i, word)
-        for i, length in enumerate(LENGTHS.tolist())
-        for word in x[i, :length].tolist()
-        if word != padding
-    }
-    assert set(map(tuple, found.indices().T.tolist())) == looked_up
 
 
 class TestOtherForms:

@@ -19,8 +19,6 @@ import maskgrad as mg
 from tests.ranks import exit_code_of
 from tests.unit.optim.kinds import coo
 
-nan = float("nan")
-
 
 def through_pickle(module: Any) -> Any:
     return pickle.loads(pickle.dumps(module))
@@ -77,29 +75,6 @@ def test_a_step_that_raises_leaves_gradient_and_parameter() -> None:
     optimizer.step()
     assert p.grad is kept
     assert p.tolist() == [1.0, 1.0]
-
-
-def test_an_optimizer_inside_another() -> None:
-    class Lookahead(torch.optim.Optimizer):
-        def __init__(self, inner: torch.optim.Optimizer) -> None:
-            super().__init__([p for g in inner.param_groups for p in g["params"]], {})
-            self.inner = inner
-
-        @torch.no_grad()
-        def step(self, closure: Any = None) -> None:
-            self.inner.step()
-            for group in self.param_groups:
-                for p in group["params"]:
-                    p.add_(1.0)
-
-    p = nn.Parameter(torch.ones(2))
-    mg.train_only(p, torch.tensor([True, False]))
-    for inner in (torch.optim.SGD([p], lr=1.0), mg.optim.SGD([p], lr=1.0)):
-        p.grad = torch.tensor([1.0, nan])
-        kept = p.grad
-        Lookahead(inner).step()
-        assert p.tolist() == [1.0, 1.0]
-        assert p.grad is kept
 
 
 def steps_in_a_fresh_process(path: Path) -> None:
