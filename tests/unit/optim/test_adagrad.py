@@ -26,10 +26,3 @@ def test_a_group_added_later_starts_with_its_own_value() -> None:
     q.grad = torch.ones(1)
     optimizer.step()
     assert optimizer.state[q]["sum"].item() == 4.0
-
-
-def test_states_can_be_shared() -> None:
-    p = nn.Parameter(torch.ones(2))
-    optimizer = Adagrad([p])
-    optimizer.share_memory()
-    assert optimizer.state[p]["sum"].is_shared()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,12 +22,6 @@ def test_attaching_replaces_and_none_removes() -> None:
     attach_gradient(p, None)
     attach_gradient(p, None)
     assert attached_gradient(p) is None
-
-
-def test_a_copy_of_the_parameter_has_no_gradient() -> None:
-    p = nn.Parameter(torch.ones(2))
-    attach_gradient(p, masked(torch.ones(2), torch.tensor([True, False])))
-    assert attached_gradient(copy.deepcopy(p)) is None
 
 
 def test_what_does_not_fit_is_refused_at_once() -> None:

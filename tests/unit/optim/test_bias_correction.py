@@ -76,16 +76,6 @@ def test_each_row_is_as_if_it_were_alone(
 
 
 @every_name
-def test_single_entries_count_for_their_row(name: str) -> None:
-    p = nn.Parameter(torch.ones(4, 3))
-    optimizer = getattr(mg.optim, name)([p], lr=0.1, **ROW)
-    for index in ([[1, 1], [0, 2]], [[1], [1]], [[3], [0]]):
-        p.grad = torch.sparse_coo_tensor(index, torch.ones(len(index[0])), (4, 3), check_invariants=True)
-        optimizer.step()
-    assert optimizer.state[p]["step"].flatten().tolist() == [0, 2, 0, 1]
-
-
-@every_name
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_counts_are_saved_and_loaded(name: str, dtype: torch.dtype) -> None:
     def train(optimizer: Any, p: Tensor, steps: range) -> None:
@@ -127,15 +117,3 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match=r"state 'step'.*shape \(\).*needs a state of shape \(4, 1\)"):
         by_row.load_state_dict(theirs.state_dict())
     assert by_row.state[p]["step"].tolist() == [[1.0]] * 4
-
-
-def test_second_moments_of_rows_too() -> None:
-    p = nn.Parameter(torch.zeros(3, 4))
-    optimizer = mg.optim.Adam([p], lr=0.1, state="row", bias_correction="row")
-    for row in (0, 0, 0, 2):
-        p.grad = rows([row], torch.full((1, 4), 3.0), 3)
-        optimizer.step()
-    torch.testing.assert_close(p[2].detach(), torch.full((4,), -0.1))
-    assert {name: tuple(t.shape) for name, t in optimizer.state[p].items()} == {
-        "step": (3, 1), "exp_avg": (3, 4), "exp_avg_sq": (3, 1),
-    }  # fmt: skip

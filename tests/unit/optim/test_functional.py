@@ -19,7 +19,6 @@ from tests.unit.optim.optimizers import DECLARED, Declared, accepts
 GRAD = torch.tensor([[0.0, 0, 3, 0], [4, 0, 5, 0]])
 PARAM = torch.tensor([[0, 1, 1.902667, 3], [3.901527, 5, 5.900985, 7]])
 SUM = torch.tensor([[0.5, 0.5, 9.5, 0.5], [16.5, 0.5, 25.5, 0.5]])
-HALVES = [torch.float16, torch.bfloat16]
 
 
 @every_kind
@@ -30,25 +29,6 @@ def test_adagrad_gives_the_numbers_of_the_mission(kind: Callable[[Tensor], Any])
     torch.testing.assert_close(state_sum, SUM, rtol=0, atol=0)
     untouched = GRAD == 0
     assert torch.equal(param[untouched], torch.arange(8.0).reshape(2, 4)[untouched])
-
-
-def test_a_stored_zero_is_decayed_and_an_absent_entry_is_not() -> None:
-    for grad in (coo([[0]], [0.0], (2,)), masked(torch.zeros(2), torch.tensor([True, False]))):
-        param = torch.ones(2)
-        sgd_(param, grad, lr=0.5, weight_decay=0.5)
-        assert param.tolist() == [0.75, 1.0]
-
-
-@pytest.mark.parametrize("dtype", HALVES)
-def test_adagrad_in_half_precision_never_divides_by_zero(dtype: torch.dtype) -> None:
-    """eps = 1e-10 is 0 in float16: torch.optim.Adagrad gives 0 / 0 for a zero gradient."""
-    dense = GRAD.to(dtype)
-    rows = coo([[1, 0]], GRAD.flip(0), (2, 4), dtype)
-    for grad in (dense, masked(dense, torch.ones(2, 4, dtype=torch.bool)), rows, dense.to_sparse()):
-        param, state_sum = torch.ones(2, 4, dtype=dtype), torch.zeros(2, 4, dtype=dtype)
-        adagrad_(param, grad, state_sum, lr=0.5)
-        torch.testing.assert_close(param, torch.where(GRAD != 0, 0.5, 1.0).to(dtype))
-        assert torch.equal(state_sum, (GRAD * GRAD).to(dtype))
 
 
 def test_an_entry_starts_its_momentum_without_dampening() -> None:

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from maskgrad import optim
 from tests.unit.optim.suite.refusals import stepped
@@ -25,14 +24,3 @@ def test_adamw_stays_decoupled_whatever_is_loaded() -> None:
     optimizer.load_state_dict(stepped(torch.optim.Adam, weight_decay=0.5).state_dict())
     assert optimizer.param_groups[0]["decoupled_weight_decay"] is True
     assert optimizer.param_groups[0]["weight_decay"] == 0.5
-
-
-def test_scalars_of_half_parameters_are_kept_in_float32() -> None:
-    # Loading casts them to the parameter's dtype, as in torch.
-    p = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
-    optimizer = optim.NAdam([p])
-    p.grad = torch.ones(2, dtype=torch.bfloat16)
-    optimizer.step()
-    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    optimizer.step()
-    assert optimizer.state[p]["mu_product"].dtype == torch.float32

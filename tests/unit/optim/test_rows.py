@@ -82,31 +82,6 @@ def test_a_refused_step_changes_no_table() -> None:
             assert not any(state["step"] for state in optimizer.state.values())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("shape", [(5, 1), (5, 3), (5,), (5, 1, 2), (5, 2, 1)])
-def test_gradients_that_are_expanded(kind: str, shape: tuple[int, ...]) -> None:
-    """As ``embedding(index).sum().backward()`` makes them: of strides 0, which torch.optim.SGD reads as no gradient."""
-    p, q = nn.Parameter(torch.ones(shape)), nn.Parameter(torch.ones(shape))
-    a, b = (getattr(mg.optim, kind)([param], lr=0.5) for param in (p, q))
-    for n in (1, 2):
-        index = torch.arange(n)[None]
-        values = torch.ones(()).expand(n, *shape[1:])
-        for _ in range(2):
-            p.grad = torch.sparse_coo_tensor(index, values, shape, check_invariants=True)
-            q.grad = torch.sparse_coo_tensor(index, values.clone(), shape, check_invariants=True)
-            a.step()
-            b.step()
-            torch.testing.assert_close(p, q)
-        assert (p.view(5, -1) != 1).any(1).tolist() == [i < n for i in range(5)]
-    if len(shape) == 2:
-        table = nn.Embedding(*shape, sparse=True)
-        table.weight.data.fill_(1.0)
-        optimizer = getattr(mg.optim, kind)(table.parameters(), lr=0.5)
-        table(torch.tensor([2])).sum().backward()
-        optimizer.step()
-        assert (table.weight != 1).any(1).tolist() == [False, False, True, False, False]
-
-
 @pytest.mark.parametrize("options", [{}, {"state": "row"}], ids=str)
 def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]

@@ -88,11 +88,3 @@ def test_a_sparse_buffer_of_torch_becomes_a_dense_one(dampening: float) -> None:
     ours.step()
     expected = [[0.0], [0.9 + 1 - dampening], [1.0]]
     torch.testing.assert_close(ours.state[p]["momentum_buffer"], torch.tensor(expected))
-
-
-def test_without_momentum_there_is_no_state() -> None:
-    p = nn.Parameter(torch.ones(3))
-    optimizer = SGD([p], lr=0.1)
-    p.grad = torch.ones(3)
-    optimizer.step()
-    assert not optimizer.state_dict()["state"]

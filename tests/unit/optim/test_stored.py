@@ -43,20 +43,3 @@ def test_a_result_is_no_parameter() -> None:
     x = poisoned(ENTRIES, torch.float32).to_sparse().requires_grad_()
     with pytest.raises(ValueError, match="non-leaf"):
         mg.optim.SGD([x * 2])
-
-
-def test_groups_and_generators() -> None:
-    x = poisoned(ENTRIES, torch.float32).to_sparse().requires_grad_()
-    p = torch.nn.Parameter(torch.ones(1))
-    optimizer = mg.optim.Adagrad([{"params": x, "lr": 0.5}, {"params": (q for q in [p])}])
-    assert [
-        g["params"][0] is wanted for g, wanted in zip(optimizer.param_groups, (x._values, p), strict=True)
-    ] == [
-        True,
-        True,
-    ]
-
-
-def test_a_sparse_tensor_of_torch_is_told_the_way() -> None:
-    with pytest.raises(TypeError, match=r"mg\.from_sparse\(parameter\.detach\(\)\)\.requires_grad_\(\)"):
-        mg.optim.SGD([torch.eye(2).to_sparse().requires_grad_()])

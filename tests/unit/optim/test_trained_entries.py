@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.unit.optim.kinds import KINDS, coo, every_kind
+from tests.unit.optim.kinds import KINDS, every_kind
 
 inf, nan = float("inf"), float("nan")
 
@@ -156,62 +156,6 @@ def _stored(t: Any) -> Tensor:
     return mg.from_sparse(t.detach()).mask
 
 
-def test_rows_that_are_trained_in_part_or_whole_of_wide_tables() -> None:
-    p = nn.Parameter(torch.ones(5, 2, 3))
-    optimizer = mg.optim.SGD([p], lr=1.0)
-    mask = torch.ones(5, 2, 3).bool()
-    mask[1, 0, 1] = mask[3] = False
-    mg.train_only(p, mask)
-    p.grad = coo([[3, 1, 1, 4]], torch.ones(4, 2, 3), (5, 2, 3))
-    optimizer.step()
-    expected = torch.ones(5, 2, 3)
-    expected[1], expected[4] = -1.0, 0.0
-    expected[1, 0, 1] = 1.0
-    assert torch.equal(p.detach(), expected)
-    p.grad = coo([[1, 3, 4], [0, 1, 1]], torch.ones(3, 3), (5, 2, 3))  # two leading dimensions
-    optimizer.step()
-    expected[1, 0, [0, 2]] -= 1
-    expected[4, 1] -= 1
-    assert torch.equal(p.detach(), expected)
-
-
-@pytest.mark.parametrize("build", [torch.optim.SparseAdam, torch.optim.Adagrad, torch.optim.SGD])
-def test_sparse_gradients_of_torchs_optimizers(build: Any) -> None:
-    p, alone = nn.Parameter(torch.ones(4, 2)), nn.Parameter(torch.ones(4, 2))
-    mask = torch.tensor([[True, False], [False, False], [True, True], [True, True]])
-    mine, theirs = build([p], lr=0.1), build([alone], lr=0.1)
-    mg.train_only(p, mask)
-    for _ in range(3):
-        p.grad = coo([[0, 1, 2, 2]], [[1.0, nan], [inf, 1.0], [1.0, 2.0], [3.0, 4.0]], (4, 2))
-        given = p.grad
-        alone.grad = coo([[0, 2]], [[1.0, 0.0], [4.0, 6.0]], (4, 2))
-        mine.step()
-        theirs.step()
-        assert p.grad is given
-    assert torch.equal(p.detach()[~mask], torch.ones(3))
-    torch.testing.assert_close(p.detach()[mask], alone.detach()[mask])
-
-
-def test_a_value_set_by_hand_is_kept() -> None:
-    for library in (mg.optim, torch.optim):
-        w = nn.Parameter(torch.ones(2))
-        optimizer = library.SGD([w], lr=0.1, momentum=0.9)
-        w.sum().backward()
-        optimizer.step()
-        mg.train_only(w, torch.tensor([True, False]))
-        w.data[1] = 0.0
-        for _ in range(2):
-            optimizer.zero_grad()
-            w.sum().backward()
-            optimizer.step()
-            assert w[1].item() == 0.0
-        torch.testing.assert_close(w.detach(), torch.tensor([0.439, 0.0]))
-        with torch.no_grad():
-            w[1] = 5.0
-        optimizer.step()
-        assert w[1].item() == 5.0
-
-
 def test_the_mask_is_copied_replaced_and_removed() -> None:
     w = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([w], lr=1.0)
@@ -233,46 +177,6 @@ def test_the_mask_is_copied_replaced_and_removed() -> None:
     w.grad = torch.ones(3)
     optimizer.step()
     assert w.tolist() == [-1.0, -1.0, 0.0]
-
-
-def test_what_lazy_rows_are_owed_is_paid_before_the_mask_changes() -> None:
-    p, q = (nn.Parameter(torch.ones(3, 1)) for _ in range(2))
-    lazy = mg.optim.SGD([p], lr=0.1, momentum=0.9, weight_decay=0.1, unspecified="zero")
-    dense = torch.optim.SGD([q], lr=0.1, momentum=0.9, weight_decay=0.1)
-    for row in (0, 1, 1, 2, None, 0, 1):
-        if row is None:
-            for param in (p, q):
-                mg.train_only(param, torch.tensor([[True], [False], [True]]))
-            continue
-        p.grad = coo([[row]], [[1.0]], (3, 1))
-        q.grad = p.grad.to_dense()
-        lazy.step()
-        dense.step()
-    lazy.flush()
-    torch.testing.assert_close(p, q)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.complex64])
-@pytest.mark.parametrize("library", [mg.optim, torch.optim], ids=["mg", "torch"])
-def test_other_dtypes_and_memory_orders(dtype: torch.dtype, library: Any) -> None:
-    p = nn.Parameter(torch.ones(3, 2, dtype=dtype).t())
-    mask = torch.tensor([[True, False, True], [False, True, False]])
-    optimizer = library.SGD([p], lr=0.5, momentum=0.9, weight_decay=0.1)
-    mg.train_only(p, mask)
-    for _ in range(3):
-        p.grad = torch.ones(2, 3, dtype=dtype)
-        optimizer.step()
-    assert torch.equal(p.detach() == 1, ~mask)
-
-
-def test_scalars_and_empty_parameters() -> None:
-    z, e = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.ones(0, 2))
-    mg.train_only(z, torch.tensor(False))
-    mg.train_only(e, torch.ones(0, 2).bool())
-    for library in (mg.optim, torch.optim):
-        z.grad, e.grad = torch.tensor(1.0), torch.ones(0, 2)
-        library.Adam([z, e], lr=0.1, weight_decay=0.1).step()
-        assert z.item() == 1.0
 
 
 def test_what_is_refused() -> None:

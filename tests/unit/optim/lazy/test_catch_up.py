@@ -38,16 +38,6 @@ def test_several_parameters_and_groups_go_their_own_ways() -> None:
     assert torch.equal(p[2].detach()[[0, 1, 3]], torch.ones(3, 2, dtype=torch.float64))  # "skip"
 
 
-def test_changing_to_skip_settles_what_is_owed() -> None:
-    p = nn.Parameter(torch.ones(3, 1))
-    optimizer = optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
-    p.grad = sparse(torch.tensor([0]), torch.zeros(1, 1), p)
-    optimizer.step()
-    optimizer.param_groups[0]["unspecified"] = "skip"
-    optimizer.step()
-    assert p.detach().view(-1).tolist() == [0.25, 0.5, 0.5]
-
-
 def test_other_meanings_are_refused() -> None:
     p = nn.Parameter(torch.ones(2))
     with pytest.raises(
@@ -106,13 +96,3 @@ def test_loading_a_model_and_then_its_optimizer_forgets_what_was_owed_to_the_old
     optimizer.load_state_dict(checkpoint[1])
     optimizer.flush()
     assert model.weight.detach().view(-1).tolist() == [1.0, 1.0, 1.0]
-
-
-def test_loading_only_the_optimizer_pays_what_was_owed() -> None:
-    p = nn.Parameter(torch.ones(3, 1))
-    optimizer = optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
-    before = copy.deepcopy(optimizer.state_dict())
-    p.grad = sparse(torch.tensor([0]), torch.zeros(1, 1), p)
-    optimizer.step()
-    optimizer.load_state_dict(before)
-    assert p.detach().view(-1).tolist() == [0.5, 0.5, 0.5]

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from maskgrad import optim, train_only
-from maskgrad.optim.lazy.rows import lazy_rows_of
 from maskgrad.optim.lazy.zero_gradients import RowsReadLate
-from tests.effort import examples, is_light
+from tests.effort import examples
 from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense, sparse
 from tests.unit.optim.optimizers import CASES, DECLARED, Case
 from tests.unit.optim.suite.behind import Behind
@@ -101,34 +100,6 @@ def test_any_hyperparameter_may_change_while_rows_are_behind(
         assert_states_close(lazy, p, eager, q, 1e-9)
 
 
-#: A gap of so many steps; the closed forms do not see the difference, and the rounding of the dense steps is smaller.
-LONG = 1_000 if is_light() else 4_000
-
-
-@pytest.mark.parametrize(
-    ("case", "options"),
-    [
-        ("adamw", {}),
-        ("sgd, momentum", {}),
-        ("lion", {"betas": (0.9, 0.8)}),  # its momentum leaves the range of float32 and keeps its sign
-    ],
-)
-def test_gaps_of_thousands_of_steps(case: str, options: dict[str, Any]) -> None:
-    long: dict[str, Any] = {"steps": LONG + 600, "every": LONG + 300, "dtype": torch.float32}
-    made = CASES[case]
-
-    def in_the_gap(step: int, p: nn.Parameter, lazy: Any, eager: Any) -> None:
-        if step == LONG // 2:
-            lazy.flush()
-
-    p, q, lazy, eager = beside_dense(
-        made.ours, made.theirs, {**made.options, "lr": 1e-3, **options}, meanwhile=in_the_gap, **long
-    )
-    lazy.flush()
-    assert_close(p, q, 1e-5)
-    assert_states_close(lazy, p, eager, q, 1e-5)
-
-
 @pytest.mark.parametrize("case", ["sgd, momentum", "adamw", "adagrad, all options"])
 @settings(max_examples=examples(25))
 @given(data=st.data())
@@ -202,17 +173,3 @@ def test_frozen_entries_stay_frozen(case: str, by_rows: bool) -> None:
     lazy.flush()
     assert torch.equal(p.detach()[~mask], start[~mask])
     assert_close(p, q, 1e-9)
-
-
-def test_a_refused_step_leaves_what_is_owed_as_it_was() -> None:
-    p, q, lazy, _ = beside_dense(optim.AdamW, torch.optim.AdamW, {"lr": 0.01}, steps=50)
-    values, owed = p.detach().clone(), len(lazy_rows_of(p) or ())
-    p.grad = torch.sparse_coo_tensor(
-        torch.tensor([[99]]), torch.ones(1, 3).double(), p.shape, check_invariants=False
-    )
-    with pytest.raises(IndexError):
-        lazy.step()
-    assert torch.equal(p.detach(), values)
-    assert len(lazy_rows_of(p) or ()) == owed
-    lazy.flush()
-    assert_close(p, q, 1e-10)

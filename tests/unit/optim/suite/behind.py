@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from maskgrad import attach_gradient
-from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense_alone, sparse
+from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense_alone
 from tests.unit.optim.kinds import FULL
 from tests.unit.optim.optimizers import Case
 from tests.unit.optim.suite.states import filed
@@ -77,21 +77,6 @@ class Behind:
         lazy.flush()
         assert_close(p, q, exactness(case))
         assert_states_close(lazy, p, eager, q, exactness(case))
-
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-    def test_halves_are_rounded_once_after_a_gap(self, case: Case, dtype: torch.dtype) -> None:
-        start = torch.linspace(0.5, 1, 12).view(6, 2).to(dtype)
-        p, q = nn.Parameter(start.clone()), nn.Parameter(start.float())
-        more = {"eps": 0.25} if "eps" in case.options else {}
-        for t in (p, q):
-            optimizer = case.mine([t], unspecified="zero", **more)
-            for step in range(20):
-                rows = torch.arange(6) if step == 0 else torch.tensor([0])
-                t.grad = sparse(rows, torch.full((len(rows), 2), 0.5), t)
-                optimizer.step()
-            optimizer.flush()
-        # rows 1 to 5 were written twice: with the first step, and now
-        torch.testing.assert_close(p.detach()[1:].float(), q.detach()[1:], rtol=2e-2, atol=2e-2)
 
     def test_one_value_per_row(self, row_case: Case) -> None:
         p, q = (nn.Parameter(torch.linspace(-1, 1, 24, dtype=torch.float64).view(4, 3, 2)) for _ in range(2))

@@ -105,17 +105,6 @@ class PerRow:
         for other in results[1:]:
             torch.testing.assert_close(results[0], other, rtol=1e-5, atol=1e-6)
 
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-    def test_means_of_halves_are_taken_in_float32(self, row_case: Case, dtype: torch.dtype) -> None:
-        """The squares of 300 are beyond float16."""
-        p, q = nn.Parameter(torch.ones(2, 4, dtype=dtype)), nn.Parameter(torch.ones(2, 4))
-        optimizers = [row_case.mine([param], state="row", eps=1e-3) for param in (p, q)]
-        for param, optimizer in zip((p, q), optimizers, strict=True):
-            attach_gradient(param, torch.full((2, 4), 300.0))
-            optimizer.step()
-        assert all(value.dtype == dtype for value in optimizers[0].state[p].values() if value.dim() > 0)
-        torch.testing.assert_close(p.float(), q, rtol=1e-2, atol=1e-2)
-
     def test_parts_of_complex_numbers_have_their_own_means(self, row_case: Case) -> None:
         start, gradients = (
             torch.randn(3, 4, dtype=torch.complex64),

@@ -87,13 +87,6 @@ class Refusals:
             optimizer.state[spoiled][key] = kept
         optimizer.step()
 
-    def test_names_of_parameters_appear_in_errors(self, case: Case) -> None:
-        model = nn.Embedding(3, 1, sparse=True)
-        optimizer = case.mine(model.named_parameters())
-        model.weight.grad = coo([[7]], torch.ones(1, 1), (3, 1))
-        words = r"gradient of parameter 'weight', dimension 0: index 7 of entry 0"
-        refuses(optimizer, optimizer.step, IndexError, words)
-
     def test_what_is_refused_at_construction(self, case: Case) -> None:
         p, q = [nn.Parameter(torch.ones(2))], nn.Parameter(torch.ones(2))
         optimizer = stepped(case.mine)

@@ -160,15 +160,3 @@ class States:
             assert attached_gradient(p) is None
         optimizer.step()
         assert torch.equal(p, before)
-
-    def test_a_learning_rate_that_is_a_tensor_is_read_at_each_step(self, plain: Case) -> None:
-        ((p,), (q,)) = twins([(3, 2)])
-        rate = torch.tensor(0.5)
-        a, b = plain.mine([p], lr=rate), plain.mine([q], lr=0.5)
-        for _ in range(4):
-            give([p], [q])
-            a.step()
-            b.step()
-            rate.mul_(0.5)
-            b.param_groups[0]["lr"] *= 0.5
-        torch.testing.assert_close(p, q)  # PyTorch computes with the tensor, ours with its number

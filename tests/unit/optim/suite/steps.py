@@ -62,20 +62,6 @@ class Steps:
                 for p, q in zip(*params, strict=True):
                     case.assert_same(p, q)
 
-    def test_dense_gradients_in_any_order_of_memory(self, case: Case) -> None:
-        start = torch.randn(4, 3)
-        params = [nn.Parameter(order(start)) for order in ORDERS.values() for _ in ORDERS]
-        q = nn.Parameter(start.clone())
-        mine, reference = case.mine(params), case.reference([q])
-        for _ in range(4):
-            q.grad = torch.randn(4, 3)
-            for p, order in zip(params, [*ORDERS.values()] * 3, strict=True):
-                p.grad = order(q.grad)
-            mine.step()
-            reference.step()
-        for p in params:
-            torch.testing.assert_close(p, q)
-
     @pytest.mark.dtypes(per=lambda case: case.ours)
     @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
     def test_a_gradient_of_everything_is_a_dense_one_whatever_its_kind(self, case: Case, dtype: Any) -> None:
