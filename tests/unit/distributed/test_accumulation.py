@@ -255,21 +255,3 @@ def test_whoever_exchanges_by_himself_is_found() -> None:
         assert "those of one rank" in step
         assert after == "[[1.5, 1.5]]"
         assert gone == "nothing"
-
-
-def _halves(rank: int, world_size: int) -> Any:
-    w = nn.Parameter(torch.ones(2, dtype=torch.float16))
-    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
-    accumulator = mg.GradientAccumulator([w], scaler=scaler)
-    size = 4 if rank else 100
-    for _ in range(3):
-        accumulator.backward((w.float() * torch.full((size, 2), 900.0)), count=2 * size)
-    mean = accumulator.finish()
-    return mean.item(), w.grad.dtype, w.grad.tolist()
-
-
-def test_halves_with_a_scale_and_micro_batches_of_other_sizes() -> None:
-    for mean, dtype, gradient in run_on_ranks(_halves, 2):
-        assert mean == 900.0
-        assert dtype is torch.float16
-        assert gradient == [3600.0, 3600.0]

@@ -117,14 +117,6 @@ def test_as_one_process_on_the_joint_batch() -> None:
                 )
 
 
-def test_a_single_process_needs_no_group() -> None:
-    x, mask = batch(0, 6, (2,), True, torch.float32)
-    layer, other = made({}, mg.distributed.SyncBatchNorm), made({}, nn.BatchNorm1d)
-    y, wanted = layer(mg.masked(x, mask)), other(mg.masked(x, mask))
-    torch.testing.assert_close(y.filled(0), wanted.filled(0))
-    torch.testing.assert_close(layer.state_dict(), other.state_dict())
-
-
 def test_layers_are_converted_with_what_they_know() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), nn.BatchNorm1d(3))
     module(torch.randn(5, 2))
@@ -150,13 +142,3 @@ def test_inputs_are_checked() -> None:
         layer(torch.zeros(3))
     with pytest.raises(TypeError, match="to_dense"):
         layer(mg.masked(torch.zeros(2, 3), torch.ones(2, 3).bool()).to_sparse())
-
-
-def test_the_running_variance_is_exact_in_float64() -> None:
-    """n / (n - 1) of integers would be a number of float32."""
-    values = torch.randn(47, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mask = torch.rand(47, 3, generator=torch.Generator().manual_seed(1)) < 0.6
-    layer = mg.distributed.SyncBatchNorm(3, momentum=1.0, dtype=torch.float64)
-    layer(mg.masked(torch.where(mask, values, NAN), mask))
-    wanted = torch.stack([values[mask[:, channel], channel].var() for channel in range(3)])
-    torch.testing.assert_close(layer.running_var, wanted, rtol=1e-14, atol=0.0)

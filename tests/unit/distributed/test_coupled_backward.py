@@ -43,22 +43,6 @@ def test_losses_of_the_samples_of_all_ranks(kind: str, name: str) -> None:
     assert other_after
 
 
-def _coupled_masked(rank: int, world_size: int) -> Any:
-    w = nn.Linear(1, 1, bias=False)
-    nn.init.ones_(w.weight)
-    x, mask = torch.tensor([[2.0], [3.0], [5.0]]), torch.tensor([[True], [False], [True]])
-    rows = [[0], [1, 2]][rank]
-    known = mg.masked(torch.where(mask, x, torch.nan), mask)[rows]
-    loss = mg.coupled_backward(w, [known], lambda y: y.mean() ** 2)
-    return loss, w.weight.grad
-
-
-def test_masked_outputs_of_several_ranks() -> None:
-    for loss, gradient in run_on_ranks(_coupled_masked, 2):
-        assert loss.item() == 12.25
-        assert gradient.item() == 24.5
-
-
 def _coupled_sharded(rank: int, world_size: int) -> Any:
     module: Any = Tower()
     fsdp.fully_shard(module.layers[0])

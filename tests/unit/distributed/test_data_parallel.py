@@ -146,18 +146,6 @@ def test_all_ranks_skip_the_same_steps() -> None:
     assert second[2]
 
 
-def _half(rank: int, world_size: int) -> list[Any]:
-    module = made(OnlyTables, torch.float16)
-    model = mg.distributed.prepare(module)
-    (model(torch.tensor([[1, 1, 1]])).sum() * 20000).backward()
-    gradient = module.table.weight.grad
-    return [gradient.dtype, gradient.is_sparse, gradient.to_dense().isfinite().all().item()]
-
-
-def test_half_precision() -> None:
-    assert run_on_ranks(_half, 2) == [[torch.float32, True, True]] * 2
-
-
 def _attached(rank: int, world_size: int) -> list[Any]:
     module = made(OwnAndDense)
     rows = module.own.rows
