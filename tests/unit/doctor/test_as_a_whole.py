@@ -60,30 +60,6 @@ def test_padding_that_takes_the_places_of_an_expert_is_found() -> None:
     assert mg.doctor.examine(experts(None), batch(), experiments=["padding-leak"]).ok
 
 
-@pytest.mark.parametrize("capacity", [None, 4])
-@pytest.mark.parametrize("functional", [False, True])
-def test_tables_look_up_other_ids_where_a_head_tests_its_own(capacity: int | None, functional: bool) -> None:
-    """Sizes of experts as a Python list, which twins cannot follow, and a head that finds the last token by its id."""
-    torch.manual_seed(1)
-    embed, router, head = nn.Embedding(30, 16), nn.Linear(16, 3), nn.Linear(16, 5)
-    layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        ids = b["input_ids"]
-        tokens = (F.embedding(ids, embed.weight) if functional else embed(ids)).flatten(0, 1)
-        weight, chosen = router(tokens).softmax(-1).max(-1)
-        order, sizes = chosen.argsort(stable=True), torch.bincount(chosen, minlength=3).tolist()
-        out = torch.zeros_like(tokens)
-        for layer, at in zip(layers, order.split(sizes), strict=True):
-            out = out.index_add(0, at[:capacity], layer(tokens[at[:capacity]]) * weight[at[:capacity], None])
-        last = (ids != 0).sum(1) - 1
-        return F.cross_entropy(head(out.unflatten(0, ids.shape)[torch.arange(4), last]), b["labels"][:, 0])
-
-    report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
-    # without a table among the modules, the twins have the last word
-    assert report.ok is (capacity is None and not functional), str(report)
-
-
 @pytest.mark.parametrize(
     ("count", "ok"),
     [
@@ -100,19 +76,6 @@ def test_numbers_that_are_read(count: Callable[[Tensor], float], ok: bool) -> No
     given["input_ids"][:3] = given["input_ids"][:3].clamp(max=14)
     report = mg.doctor.examine(divided_by(count), given, experiments=["padding-leak"])
     assert report.ok is ok, str(report)
-
-
-def test_what_was_not_rewritten_as_a_whole_is_not_cleared() -> None:
-    """The labels of padding are counted, and they say themselves that they are not to be."""
-    embed = nn.Embedding(30, 5)
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        logits = embed(b["input_ids"]).masked_fill(~b["attention_mask"][..., None], 0.0)
-        counted = logits.gather(2, b["labels"].clamp(min=0)[..., None])[..., 0]
-        return (counted + b["labels"].clamp(min=0) * 0.1).mean() + 0 * logits.sum()
-
-    report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
-    assert report.kinds() == ["padding-leak"], str(report)
 
 
 def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:

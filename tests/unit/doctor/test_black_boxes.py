@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.unit.doctor.programs import line_of
 
 triton = pytest.importorskip("triton", reason="Triton has no wheel for this platform")
 tl = pytest.importorskip("triton.language")
@@ -160,18 +159,6 @@ def test_a_script_whose_data_leave_is_not_ok(masked: bool) -> None:
     )
 
 
-def test_a_kernel_that_is_launched_in_the_step_itself() -> None:
-    def step(b: dict[str, Tensor], *, masked: bool) -> Tensor:
-        weights = _launched(b["x"][..., 0].contiguous(), b["mask"], masked=masked)
-        return (LAYER(b["x"]).squeeze(-1).masked_fill(~b["mask"], 0.0).sum(1) * weights).mean()
-
-    assert mg.doctor.examine(lambda b: step(b, masked=True), _batch(), quick=True).ok
-    report = mg.doctor.examine(lambda b: step(b, masked=False), _batch(), quick=True)
-    assert [(finding.kind, finding.line) for finding in report.findings] == [
-        ("padding-leak", line_of("kernel, box", __file__))
-    ]
-
-
 def test_what_a_kernel_writes_into_the_programs_memory_is_undone() -> None:
     total = torch.zeros(3)
 
@@ -214,17 +201,6 @@ def test_data_that_leaves_in_the_step_is_judged_by_the_step_as_a_whole(
     assert (finding.file, finding.line) == (note.file, note.line)
     with pytest.raises(AssertionError, match="outside of PyTorch"):
         mg.testing.assert_garbage_invariant(step, _batch())
-
-
-def test_data_that_leaves_and_does_not_depend_on_padding_is_no_note() -> None:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        rows = b["mask"].sum(1).tolist()
-        weights = torch.from_numpy(LAYER.weight.detach().numpy().copy())
-        return (LAYER(b["x"])[b["mask"]] * weights.sum()).sum() / sum(rows)  # type: ignore[no-any-return]
-
-    report = mg.doctor.examine(step, _batch(), quick=True)
-    assert report.ok
-    assert not report.notes
 
 
 def test_nothing_stays_wrapped() -> None:

@@ -34,25 +34,6 @@ def _parts(divide: Callable[[Batch, Batch], Tensor], size: int = 2) -> Callable[
     return step
 
 
-@pytest.mark.parametrize(
-    "divide",
-    [lambda whole, _: whole["mask"].sum(), lambda whole, _: len(whole["x"]), lambda *_: 7],
-    ids=["all tokens", "all samples", "a constant"],
-)
-def test_one_denominator_fits_all_parts(divide: Callable[[Batch, Batch], Tensor]) -> None:
-    mg.testing.assert_accumulation_invariant(_parts(divide), _batch())
-
-
-@pytest.mark.parametrize(
-    "divide",
-    [lambda _, part: part["mask"].sum() * 3, lambda _, part: part["mask"].sum(1).max()],
-    ids=["a mean of means", "the longest sample"],
-)
-def test_one_of_a_part_does_not(divide: Callable[[Batch, Batch], Tensor]) -> None:
-    with pytest.raises(AssertionError, match="splits the batch into parts of up to 2 samples"):
-        mg.testing.assert_accumulation_invariant(_parts(divide), _batch())
-
-
 def test_a_step_without_parts_is_refused() -> None:
     with pytest.raises(ExaminationError, match="write the loop over the parts as the step"):
         mg.testing.assert_accumulation_invariant(_parts(lambda *_: MASK.sum(), size=6), _batch())

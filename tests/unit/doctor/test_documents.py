@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
-from maskgrad.doctor.packed import alone, content, documents_of, positions_of, with_labels
+from maskgrad.doctor.packed import alone, content, documents_of, with_labels
 from maskgrad.errors import ExaminationError
 
 IDS = torch.tensor([[2, 3, 4, 5, 6, 7, 8, 9]])
@@ -143,15 +143,6 @@ def test_a_leak_is_named_at_its_line() -> None:
         mg.testing.assert_documents_apart(step_with(mix), BATCH)
 
 
-def test_what_stays_in_its_document_is_right() -> None:
-    def mix(h: Tensor, seq_idx: Tensor) -> Tensor:
-        same = seq_idx[:, :, None] == seq_idx[:, None, :]
-        return F.scaled_dot_product_attention(h, h, h, attn_mask=same)
-
-    assert mg.doctor.examine(step_with(mix), BATCH, model=None).ok
-    mg.testing.assert_documents_apart(step_with(mix), BATCH)
-
-
 def test_a_batch_whose_labels_cannot_be_ignored_is_not_examined() -> None:
     layer = nn.Linear(3, 1)
     batch = {"x": torch.randn(1, 8, 3), "seq_idx": NUMBERS, "target": torch.randn(1, 8)}
@@ -227,10 +218,3 @@ def test_a_model_that_returns_its_own_loss_over_all_documents_is_right() -> None
     assert watched.report.ok, str(watched.report)
     names = {tried.name for tried in watched.report.experiments}
     assert names == {"document-leak", "document-alone", "future-leak"}
-
-
-def test_features_are_no_positions_where_there_are_any() -> None:
-    batch = {"x": torch.randn(2, 5), "ids": IDS.expand(2, 8)}
-    found = positions_of(batch)
-    assert found is not None
-    assert found.ids.shape == (2, 8)

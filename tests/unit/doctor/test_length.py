@@ -9,45 +9,11 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad import masked
-from maskgrad.doctor.variants import narrowed, widened
+from maskgrad.doctor.variants import narrowed
 from tests.unit.doctor.programs import recognised
 
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]
-
-
-def test_a_model_that_takes_four_samples_for_a_frame() -> None:
-    torch.manual_seed(0)
-    conv = nn.Conv1d(1, 8, 4, stride=4)
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        frames = conv(b["x"].masked_fill(~b["mask"], 0.0)[:, None])
-        return frames.mean(2).square().mean()  # of all frames, however many
-
-    batch = {"x": torch.randn(3, 16), "mask": MASK}
-    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
-    (finding,) = report.findings
-    assert finding.code.startswith("return frames.mean(2)")
-    assert "with 4 more columns of padding on the right" in finding.message
-    assert [tried.changed for tried in report.experiments] == [
-        "with one more column of padding on the right",
-        "with 2 more columns of padding on the right",
-        "with 4 more columns of padding on the right",
-    ]
-
-
-def test_a_mask_for_all_channels_widens_the_positions() -> None:
-    torch.manual_seed(0)
-    head = nn.Linear(5, 1)
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = head(b["x"].masked_fill(~b["mask"], 0.0).mT)  # (B, T, 1)
-        return (h * b["mask"].mT).sum((1, 2)).div(b["mask"].sum((1, 2))).square().mean()
-
-    batch = {"x": torch.randn(3, 5, 16), "mask": MASK[:, None]}
-    report = mg.doctor.examine(step, batch, padding={"x": "mask"}, experiments=["padding-length"])
-    assert report.ok, str(report)
-    assert report.experiments
 
 
 def test_other_tensors_have_what_they_have_at_padding() -> None:
@@ -61,23 +27,6 @@ def test_other_tensors_have_what_they_have_at_padding() -> None:
 
     batch = {"x": torch.randn(3, 16, 4), "tags": labels}
     assert mg.doctor.examine(step, batch, padding={"x": MASK}, experiments=["padding-length"]).ok
-
-
-def test_positions_are_widened_where_there_are_as_many_channels() -> None:
-    batch = {"x": torch.randn(3, 16, 16), "mask": MASK[:, None]}
-    made = widened(batch, recognised(batch, {"x": "mask"}), left=False, count=2)
-    assert made is not None
-    assert made[0]["x"].shape == (3, 16, 18)
-    assert made[0]["mask"].shape == (3, 1, 18)
-
-
-def test_images_are_widened_with_their_mask() -> None:
-    real = (torch.arange(6) < LENGTHS[:, None] // 3)[:, None].expand(3, 6, 6)
-    batch = {"pixel_values": torch.randn(3, 2, 6, 6), "pixel_mask": real.clone()}
-    made = widened(batch, recognised(batch, None), left=False)
-    assert made is not None
-    assert made[0]["pixel_values"].shape == (3, 2, 7, 6)
-    assert made[0]["pixel_mask"].shape == (3, 7, 6)
 
 
 def test_a_decoder_is_widened_for_itself() -> None:
@@ -120,23 +69,6 @@ def test_dropout_that_is_drawn_in_cpp_is_left_out(layer: str) -> None:
     )
     assert report.ok, str(report)
     assert {tried.name for tried in report.experiments} == {"padding-length"}
-
-
-def test_a_batch_that_fills_its_frames_is_seen_from_a_sample_without_padding() -> None:
-    """What is left of the last frame is dropped: more columns make frames of padding alone, which change nothing."""
-    torch.manual_seed(0)
-    conv, lengths = nn.Conv1d(1, 8, 4, stride=4), torch.tensor([16, 9, 10])
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        frames = conv(b["x"].masked_fill(~b["mask"], 0.0)[:, None]).mT
-        real = b["mask"][:, : frames.shape[1] * 4 : 4, None]  # as its first sample is
-        return ((frames * real).sum(1) / real.sum(1)).square().mean()
-
-    batch = {"x": torch.randn(3, 16), "mask": torch.arange(16) < lengths[:, None]}
-    report = mg.doctor.examine(step, batch, experiments=["padding-length"])
-    (finding,) = report.findings
-    assert "with a sample of 10 positions alone, and without its padding" in finding.message
-    assert len(report.experiments) == 6  # 1, 2, 4, 8 and 16 more columns before
 
 
 @pytest.mark.parametrize("lengths", [(16, 9, 10), (10, 16, 9)])

@@ -45,10 +45,3 @@ def test_both_lines_are_named(pooler: nn.Module) -> None:
     assert finding.package_line == SOURCE.splitlines().index("        return hidden.mean(1)") + 1
     assert "poolers" in str(finding)
     assert "return hidden.mean(1)" in str(finding)
-
-
-def test_watched_models_too(pooler: nn.Module) -> None:
-    with mg.doctor.watch({"x": "mask"}) as watched:
-        batch = next(iter(torch.utils.data.DataLoader([BATCH], batch_size=None)))
-        pooler(batch["x"]).square().mean().backward()
-    assert "return hidden.mean(1)" in str(watched.report)

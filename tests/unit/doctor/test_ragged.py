@@ -81,29 +81,6 @@ def test_nothing_is_asserted_of_padding_that_is_not_there(name: str) -> None:
         mg.testing.assert_padding_invariant(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()})
 
 
-def test_what_is_padded_beside_them_is_examined_as_ever() -> None:
-    batch = {
-        "x": _jagged(),
-        "y": torch.ones(4, 4),
-        "y_mask": torch.arange(4) < torch.tensor(LENGTHS)[:, None],
-    }
-    report = mg.doctor.examine(lambda b: (_means(b["x"]) * b["y"].mean(1)).mean(), batch, quick=True)
-    assert report.kinds() == ["padding-leak"]
-
-
-@pytest.mark.parametrize("layout", [torch.jagged, torch.strided])
-def test_a_module_is_given_nested_samples(layout: torch.layout) -> None:
-    """Without ``model=`` the rows that it is given are counted."""
-    layer = nn.Linear(2, 1)
-
-    def step(batch: Any) -> Tensor:
-        return torch.stack([row.square().mean() for row in layer(batch["x"]).unbind()]).mean()
-
-    report = mg.doctor.examine(step, {"x": torch.nested.nested_tensor(_samples(), layout=layout)})
-    assert {tried.name for tried in report.experiments} == {"order"}
-    assert report.kinds() == []
-
-
 def _to_padded(held: Any) -> Tensor:
     if isinstance(held, PackedSequence):
         return pad_packed_sequence(held, batch_first=True)[0]

@@ -32,13 +32,6 @@ def test_padding_is_recognised(batch: Any, key: Any) -> None:
     assert torch.equal(padding.mask.expand(2, 4), MASK)
 
 
-def test_the_mask_of_images_has_no_channels() -> None:
-    mask = (torch.arange(6) < torch.tensor([6, 4])[:, None])[:, None].expand(2, 5, 6)
-    (padding,) = recognised({"pixel_values": torch.ones(2, 3, 5, 6), "pixel_mask": mask.long()}, None)
-    assert (padding.key, list(padding.mask_values)) == ("pixel_values", ["pixel_mask"])
-    assert torch.equal(padding.entries(torch.ones(2, 3, 5, 6)), mask[:, None].expand(2, 3, 5, 6))
-
-
 def test_who_may_look_at_whom_is_no_padding() -> None:
     square = torch.ones(2, 4, 4).tril() > 0
     assert recognised({"pairs": torch.ones(2, 4, 4, 8), "attention_mask": square}, None) == []
@@ -55,26 +48,6 @@ def test_what_was_observed_is_said_of_values_only(shape: tuple[int, ...]) -> Non
         "future_values": torch.ones(shape),
     }
     assert [padding.key for padding in recognised(batch, None)] == ["past_values"]
-
-
-def test_each_sequence_has_its_own_mask() -> None:
-    found = recognised(
-        {
-            "input_ids": torch.ones(2, 4).long(),
-            "attention_mask": MASK,
-            "decoder_input_ids": torch.ones(2, 4).long(),
-            "decoder_attention_mask": MASK.flip(0),
-        },
-        None,
-    )
-    assert {padding.key: list(padding.mask_values) for padding in found} == {
-        "input_ids": ["attention_mask"],
-        "decoder_input_ids": ["decoder_attention_mask"],
-    }
-
-
-def test_nothing_is_recognised_where_nothing_is_padded() -> None:
-    assert recognised({"x": X, "mask": torch.ones(2, 4) > 0}, None) == []
 
 
 def test_a_mask_given_is_of_the_leading_dimensions() -> None:

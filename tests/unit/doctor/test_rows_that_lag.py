@@ -91,23 +91,6 @@ def test_an_examination_leaves_rows_behind_that_were_behind(optimizer: str, step
     _assert_equal(examined.later(), left_alone.later())
 
 
-def test_rows_that_a_step_leaves_behind_for_the_first_time_are_forgotten() -> None:
-    table = mg.nn.Embedding(9, 2, sparse=True)
-    optimizer = OPTIMIZERS["moments"](table.parameters())
-    before = table.weight.detach().clone()
-
-    def step(batch: dict[str, Tensor]) -> Tensor:
-        loss: Tensor = mg.masked(table(batch["ids"]).square().sum(-1), batch["mask"]).mean()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return loss.detach()
-
-    mg.doctor.examine(step, BATCH, padding={"ids": "mask"}, quick=True)
-    assert lazy_rows_of(table.weight) is None
-    assert not optimizer.state
-    torch.testing.assert_close(table.weight.detach(), before, rtol=0, atol=0)
-
-
 def _assert_equal(found: dict[str, Any], expected: dict[str, Any]) -> None:
     assert found.keys() == expected.keys()
     for name, value in expected.items():

@@ -124,43 +124,6 @@ def test_a_twin_is_what_the_program_gives_for_the_other_batch(
     assert torch.equal(states[0], states[-1])
 
 
-def test_a_view_from_before_has_the_twin_of_its_memory() -> None:
-    x, other = _pair()
-    column = x[:, -1]
-    mode = Twins()
-    mode.set_twin(x, other)
-    with mode:
-        doubled = column * 2
-    twin = mode.twin(doubled)
-    assert twin is not None
-    torch.testing.assert_close(twin, other[:, -1] * 2, rtol=0, atol=0)
-
-
-def test_what_does_not_depend_on_padding_has_no_twin() -> None:
-    x, other = _pair()
-    mode = Twins()
-    mode.set_twin(x, other)
-    with mode:
-        masked = torch.where(REAL, x, 0.0)
-        lost = x.clone()
-        lost.zero_()
-    assert mode.twin(masked) is None
-    assert mode.twin(lost) is None
-
-
-def test_a_write_into_a_part_leaves_the_twin_of_the_rest() -> None:
-    x, other = _pair()
-    mode = Twins()
-    mode.set_twin(x, other)
-    with mode:
-        kept = x.clone()
-        kept[:, -1].zero_()
-    twin = mode.twin(kept)
-    assert twin is not None
-    torch.testing.assert_close(twin[:, 1], other[:, 1], rtol=0, atol=0)
-    assert not torch.equal(kept[:, 1], twin[:, 1])
-
-
 def test_a_branch_on_a_number_of_the_padding_is_told() -> None:
     x, other = _pair()
     mode = Twins()
