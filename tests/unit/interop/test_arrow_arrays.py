@@ -44,38 +44,12 @@ def test_null_and_nan_are_different_things() -> None:
     assert np.frombuffer(array.buffers()[1]).tolist() == [1.0, 0.0, 0.0, 2.0]  # no garbage
 
 
-@pytest.mark.parametrize("start", [0, 3])
-def test_methods_in_place_do_not_write_into_arrow(start: int) -> None:
-    array = pa.array([1.0, None, 3.0, 4.0, None, 5.0])[start:]
-    before = array.to_pylist()
-    for given in (array, pa.chunked_array([array]), pa.table({"a": array}).column("a")):
-        x = mg.from_arrow(given)
-        x.add_(5)
-        x[1] = 0.0
-        assert_entries(x, [0.0 if i == 1 else v and v + 5 for i, v in enumerate(before)])
-        assert array.to_pylist() == before
-    full = mg.from_arrow(pa.array([1, 2]))
-    assert full.mask.stride() == (0,)  # no bitmap, no mask in memory
-
-
 def test_tensors_and_arrow_do_not_share_on_the_way_out() -> None:
     data = torch.tensor([1.0, 2.0])
     array = mg.interop.to_arrow(mg.masked(data))
     data.zero_()
     assert array.to_pylist() == [1.0, 2.0]
     assert mg.interop.to_arrow(poisoned([1.0, None], requires_grad=True)).to_pylist() == [1.0, None]
-
-
-@pytest.mark.parametrize("kind", [pa.float64(), pa.bool_()])
-def test_chunks_are_joined(kind: pa.DataType) -> None:
-    dtype = torch.bool if kind == pa.bool_() else torch.float64
-
-    def chunk(*column: int | None) -> pa.Array:
-        return pa.array(as_dtype(list(column), dtype), kind)
-
-    chunks = [chunk(1, None), chunk(), chunk(0, 1, None)[1:], chunk(None)]
-    assert_entries(mg.from_arrow(pa.chunked_array(chunks)), as_dtype([1, None, 1, None, None], dtype), dtype)
-    assert mg.from_arrow(pa.chunked_array([], kind)).shape == (0,)
 
 
 def test_lists_of_one_size_become_rows() -> None:
@@ -85,15 +59,6 @@ def test_lists_of_one_size_become_rows() -> None:
     assert_entries(mg.from_arrow(array[1:3]), [[None, None], [None, 4]])
     assert mg.from_arrow(array[:0]).shape == (0, 2)
     assert mg.from_arrow(pa.array([[], None], pa.list_(pa.int8(), 0))).shape == (2, 0)
-
-
-@pytest.mark.parametrize("form", [lambda t: t, lambda t: t.to_batches()[0]], ids=["table", "batch"])
-def test_tables_promote_like_stack(form: object) -> None:
-    table = pa.table({"a": pa.array([1, None], pa.int64()), "b": pa.array([None, 0.5], pa.float32())})
-    x = mg.from_arrow(form(table))
-    assert_entries(x, [[1.0, None], [None, 0.5]], torch.float32)
-    assert x.dtype == torch.stack([torch.ones(1, dtype=torch.int64), torch.ones(1)]).dtype
-    assert_entries(mg.from_arrow(form(table), torch.float64), [[1.0, None], [None, 0.5]], torch.float64)
 
 
 def test_tables_there_and_back() -> None:

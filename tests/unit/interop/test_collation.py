@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,15 +37,6 @@ def test_tensors_of_different_lengths() -> None:
     assert padded.filled(0).equal(x.filled(0))
 
 
-def test_equal_lengths_give_the_same_types() -> None:
-    for lengths in ((2, 2), (2, 3), (0, 0), (1,)):
-        batch = collate([{"x": torch.ones(n), "y": [1] * n, "z": 1.0} for n in lengths])
-        assert batch["x"].layout == batch["y"].layout == torch.jagged
-        assert batch["x"].lengths().tolist() == list(lengths)
-        assert batch["y"].dtype == torch.int64
-        assert isinstance(batch["z"], torch.Tensor)
-
-
 def test_each_kind_of_field() -> None:
     sample = {
         "ids": [1, 2],
@@ -78,12 +67,6 @@ def test_each_kind_of_field() -> None:
     assert lists(batch["more"][1]["deep"]) == [[1.0], [1.0, 1.0]]
 
 
-def test_fields_of_the_same_lengths_share_a_pattern() -> None:
-    batch = collate([{"a": [1, 2], "b": [0.5, 1.5], "c": [1]}, {"a": [3], "b": [2.5], "c": [1, 2]}])
-    assert batch["a"].offsets() is batch["b"].offsets()
-    assert batch["c"].lengths().tolist() == [1, 2]
-
-
 def test_tuples_and_named_tuples() -> None:
     batch = collate([(torch.ones(2), 0), (torch.ones(1), 1)])
     assert type(batch) is tuple
@@ -106,22 +89,6 @@ def test_the_sequences_may_be_named() -> None:
     assert batch["image"].shape == (2, 3, 4)
     vectors = collate([{"v": [1.0, 2.0]}, {"v": [3.0, 4.0]}], stack=("v",))
     assert vectors["v"].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_in_a_loader(workers: int) -> None:
-    data = [{"x": torch.full((n, 2), float(n)), "y": n} for n in (3, 0, 5, 2, 1)]
-    named = functools.partial(collate, sequences=("x",))
-    loader = DataLoader(data, 2, collate_fn=named, num_workers=workers)
-    batches = list(loader)
-    assert [batch["x"].lengths().tolist() for batch in batches] == [[3, 0], [5, 2], [1]]
-    for batch in batches:
-        assert batch["x"].layout == torch.jagged
-        assert all((rows == n).all() for rows, n in zip(
-            batch["x"].values().split(batch["x"].lengths().tolist()), batch["y"].tolist(), strict=True))  # fmt: skip
-        again = pickle.loads(pickle.dumps(batch["x"]))
-        assert again.offsets().equal(batch["x"].offsets())
-        assert again.values().equal(batch["x"].values())
 
 
 @pytest.mark.gpu

@@ -41,22 +41,6 @@ def test_columns_of_a_table_are_told_apart() -> None:
     assert_entries(with_numbers, [[0, 1.5], [None, None]], torch.float64)
 
 
-def test_codes_look_up_rows_of_a_table_and_a_missing_one_gets_no_gradient() -> None:
-    x = mg.from_pandas(pd.Series(["b", None, "a"], dtype="category"))
-    table = torch.nn.Embedding(2, 3)
-    found = table(x)
-    assert found.mask[:, 0].tolist() == [True, False, True]
-    found.sum().backward()
-    assert table.weight.grad is not None
-    assert table.weight.grad.tolist() == [[1.0] * 3] * 2
-
-
-@pytest.mark.parametrize("rows", [0, 1])
-def test_columns_without_a_value(rows: int) -> None:
-    x = mg.from_pandas(pd.Series([None] * rows, dtype="string"))
-    assert (tuple(x.shape), x.dtype, x.num_specified().item()) == ((rows,), torch.int64, 0)
-
-
 def test_an_unknown_word_is_refused_with_its_name() -> None:
     frame = pd.DataFrame({"word": ["a", "c", None, "d"]})
     with pytest.raises(

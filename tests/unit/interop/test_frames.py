@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -84,26 +83,6 @@ def test_pandas_is_sent_to_its_own_function() -> None:
             mg.from_arrow(obj)
     with pytest.raises(TypeError, match=r"found DataFrame; .*mg.from_arrow for polars"):
         mg.from_pandas(pl.DataFrame({"a": [1]}))
-
-
-def test_names_may_occur_twice() -> None:
-    columns = [pa.array([1, None]), pa.array([3, 4])]
-    assert_entries(mg.from_arrow(pa.table(columns, names=["a", "a"])), [[1, 3], [None, 4]])
-    frame = pd.DataFrame([[1.0, 2.0], [nan, 3.0]], columns=["a", "a"])
-    assert_entries(mg.from_pandas(frame), [[1.0, 2.0], [None, 3.0]])
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        pd.arrays.FloatingArray(np.array([nan, 1.0]), np.array([False, False])),
-        pd.arrays.ArrowExtensionArray(pa.array([nan, 1.0])),
-    ],
-    ids=["Float64", "arrow"],
-)
-def test_nan_without_a_missing_value_beside_it(array: Any) -> None:
-    assert_entries(mg.from_pandas(array), [nan, 1.0], torch.float64)
-    assert_entries(mg.from_pandas(array, nan_is_missing=False), [nan, 1.0], torch.float64)
 
 
 def test_sparse_and_complex_columns_with_nan() -> None:

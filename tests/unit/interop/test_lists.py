@@ -71,12 +71,6 @@ def test_the_ways_in_which_arrow_writes_lists(make: Any) -> None:
     assert x.dtype == torch.float32
 
 
-def test_what_lies_under_a_null_list_stays_there() -> None:
-    offsets, values = pa.array([0, 2, 5, 6], pa.int32()), pa.array([1.0, 2.0, 9.0, 9.0, 9.0, 3.0])
-    array = pa.ListArray.from_arrays(offsets, values, mask=pa.array([False, True, False]))
-    assert mg.from_arrow(array, layout=torch.jagged).values().tolist() == [1.0, 2.0, 3.0]
-
-
 def test_nulls_inside_lists() -> None:
     array = pa.array([[1, 2], [], [3, None, 5]])
     assert mg.from_arrow(array).tolist() == [[1, 2, None], [None] * 3, [3, None, 5]]
@@ -114,17 +108,6 @@ def test_what_has_no_lists_is_not_jagged() -> None:
         mg.interop.to_arrow(x.to(torch.complex64))
 
 
-def to_polars(x: mg.MaskedTensor) -> Any:
-    return pl.from_arrow(mg.interop.to_arrow(x))
-
-
-def test_polars_arrays_inside_lists() -> None:
-    series = pl.Series([[[1, 2]], [[3, 4], [5, 6]]], dtype=pl.List(pl.Array(pl.Int64, 2)))
-    x = mg.from_arrow(series, layout=torch.jagged)
-    assert x.shape == (2, 2, 2)
-    assert to_polars(x).to_list() == series.to_list()
-
-
 def from_awkward(array: Any, layout: torch.layout = torch.jagged) -> Any:
     return mg.from_arrow(ak.to_arrow(array, extensionarray=False), layout=layout)
 
@@ -154,15 +137,6 @@ def test_awkward_there_and_back_by_arrow(lists: list[list[int]], dtype: torch.dt
 def test_lists_of_awkward_by_arrow(array: Any, expected: list[list[float]]) -> None:
     x = from_awkward(array)
     assert [part.tolist() for part in x.values().split(x.lengths().tolist())] == expected
-
-
-def test_missing_numbers_within_lists_of_awkward_and_features() -> None:
-    lists = [[1.0, None, 3.0], None, [], [None, 5.0]]
-    assert from_awkward(ak.Array(lists), torch.strided).tolist() == padded([part or [] for part in lists])
-    rows = [[[1, 2], [3, 4]], [], [[5, 6]]]
-    x = from_awkward(ak.to_regular(ak.Array(rows), axis=2))
-    assert x.shape == (3, 2, 2)
-    assert ak.from_arrow(mg.interop.to_arrow(x)).to_list() == rows
 
 
 @pytest.mark.parametrize("make", [lambda array: array, ak.to_arrow], ids=["array", "extension types"])

@@ -58,14 +58,6 @@ def test_jagged_and_empty_ones() -> None:
     assert from_tensors(to_tensors({})) == {}
 
 
-@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int64, torch.float16, torch.complex64])
-def test_dtypes_stay(dtype: torch.dtype) -> None:
-    x = mg.masked(torch.ones(2, dtype=dtype), torch.tensor([True, False]))
-    parts = to_tensors({"x": x})
-    assert parts["x::values"].dtype == dtype
-    assert from_tensors(parts)["x"].tolist() == [1, None]
-
-
 @pytest.mark.every
 @pytest.mark.parametrize(
     ("given", "error", "words"),

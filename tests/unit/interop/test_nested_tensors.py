@@ -53,26 +53,6 @@ def test_there_and_back(lengths: list[int], features: tuple[int, ...], layout: t
         assert x.offsets().data_ptr() == back.offsets().data_ptr() == jagged.offsets().data_ptr()
 
 
-def test_gradients_flow_to_a_nested_leaf_and_to_its_parts() -> None:
-    leaf = torch.nested.nested_tensor([[1.0, 2.0], [3.0]], layout=torch.jagged, requires_grad=True)
-    (mg.from_nested(leaf).mean(1).sum() * 2).backward()
-    assert [part.tolist() for part in leaf.grad.unbind()] == [[1.0, 1.0], [2.0]]
-    parts = [torch.ones(2, requires_grad=True), torch.ones(1, requires_grad=True)]
-    x = mg.from_nested(torch.nested.as_nested_tensor(parts, layout=torch.jagged))
-    (x * torch.tensor([[1.0, 2.0], [3.0, float("nan")]])).sum().backward()
-    assert [part.grad.tolist() for part in parts] == [[1.0, 2.0], [3.0]]
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
-def test_nothing_under_the_padding_gets_out() -> None:
-    data = torch.tensor([[1.0, float("nan")], [3.0, 4.0]], dtype=D, requires_grad=True)
-    values = mg.interop.to_nested(mg.from_lengths(data, torch.tensor([1, 2]))).values()
-    assert values.tolist() == [1.0, 3.0, 4.0]
-    with torch.autograd.detect_anomaly(check_nan=True):
-        (values**2).sum().backward()
-    assert data.grad.tolist() == [[2.0, 0.0], [6.0, 8.0]]
-
-
 @EACH_LAYOUT
 def test_another_ragged_dimension_and_a_size(layout: torch.layout) -> None:
     jagged, values = jagged_of([2, 3], 4)
@@ -181,11 +161,3 @@ def test_offsets_that_do_not_fit_and_layouts_that_are_none() -> None:
         mg.from_nested(jagged, layout=torch.jagged)
     with pytest.raises(ValueError, match=r"layout must be torch.strided or torch.jagged"):
         mg.from_nested(jagged, layout=torch.sparse_coo)
-
-
-def test_a_second_derivative_is_refused_by_pytorch() -> None:
-    values = torch.rand(4, 2, dtype=D, requires_grad=True)
-    jagged = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 3, 4]))
-    (slope,) = torch.autograd.grad((mg.from_nested(jagged) ** 3).sum(), values, create_graph=True)
-    with pytest.raises(NotImplementedError, match="_nested"):
-        slope.sum().backward()

@@ -31,22 +31,6 @@ def test_nullable_dtypes_there_and_back(column: list[int | None], dtype: torch.d
     pd.testing.assert_series_equal(back, series)
 
 
-@pytest.mark.parametrize("dtype", ["int64[pyarrow]", "double[pyarrow]", "bool[pyarrow]", "uint8[pyarrow]"])
-def test_arrow_backed_columns(dtype: str) -> None:
-    series = pd.Series([1, None, 0], dtype=dtype)
-    expected = mg.from_arrow(pa.array(series)).tolist()
-    assert expected[1] is None
-    assert_entries(mg.from_pandas(series), expected)
-    assert_entries(mg.from_pandas(series.iloc[1:]), expected[1:])
-
-
-def test_integers_never_pass_through_floating_point() -> None:
-    big = 2**63 - 1  # float64 would round it
-    x = mg.from_pandas(pd.Series([big, None], dtype="Int64"))
-    assert x.tolist() == [big, None]
-    assert mg.interop.to_pandas(x)[0] == big
-
-
 @pytest.mark.parametrize(
     "array",
     [
@@ -59,13 +43,6 @@ def test_integers_never_pass_through_floating_point() -> None:
 def test_nan_in_a_nullable_column_is_a_number(array: object, nan_is_missing: bool) -> None:
     x = mg.from_pandas(pd.Series(array), nan_is_missing=nan_is_missing)
     assert_entries(x, [nan, None, 1.0], torch.float64)
-
-
-def test_a_specified_nan_stays_one_on_the_way_out() -> None:
-    series = mg.interop.to_pandas(mg.masked(torch.tensor([nan, 2.0, nan]), torch.tensor([True, True, False])))
-    assert series.dtype == "Float32"
-    assert series.array.isna().tolist() == [False, False, True]
-    assert_entries(mg.from_pandas(series), [nan, 2.0, None])
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.complex64, torch.complex128], ids=str)
@@ -107,22 +84,6 @@ def test_pandas_memory_is_not_shared() -> None:
     assert series.tolist() == [1.0, 2.0]
 
 
-def test_frames_promote_like_stack() -> None:
-    frame = pd.DataFrame(
-        {
-            "flag": pd.Series([True, None], dtype="boolean"),
-            "count": pd.Series([None, 3], dtype="Int64"),
-            "size": pd.Series([0.5, nan], dtype="float32"),
-        }
-    )
-    assert_entries(mg.from_pandas(frame), [[1.0, None, 0.5], [None, 3.0, None]], torch.float32)
-    assert_entries(mg.from_pandas(frame[["flag", "count"]]), [[1, None], [None, 3]], torch.int64)
-    assert_entries(mg.from_pandas(frame[["flag"]]), [[True], [None]], torch.bool)
-    assert_entries(
-        mg.from_pandas(frame, dtype=torch.float64), [[1, None, 0.5], [None, 3, None]], torch.float64
-    )
-
-
 def test_frames_there_and_back() -> None:
     x = poisoned([[1.0, None], [None, None], [5.0, 6.0]])
     frame = mg.interop.to_pandas(x, ["a", "a"], pd.Index(["p", "q", "r"]))
@@ -134,13 +95,6 @@ def test_frames_there_and_back() -> None:
         back = mg.interop.to_pandas(mg.masked(torch.empty(shape)))
         assert back.shape == shape
         assert mg.from_pandas(back).shape == shape
-
-
-def test_half_precision_is_widened() -> None:
-    for dtype in (torch.float16, torch.bfloat16):
-        series = mg.interop.to_pandas(poisoned([1.5, None], dtype))
-        assert series.dtype == "Float32"
-        assert_entries(mg.from_pandas(series), [1.5, None])
 
 
 @pytest.mark.parametrize(
@@ -174,16 +128,6 @@ def test_columns_without_numbers_are_refused(column: pd.Series, words: str) -> N
         mg.from_pandas(column.rename("c"))
     with pytest.raises(TypeError, match=r"obj must contain "):
         mg.from_pandas(column.array)
-
-
-def test_what_read_csv_makes_of_true_false_and_missing() -> None:
-    import io
-
-    frame = pd.read_csv(io.StringIO("balcony,area\nTrue,1.5\n,2.5\nFalse,\n"))
-    with pytest.raises(TypeError, match=r"column 'balcony' .*convert_dtypes\(\)"):
-        mg.from_pandas(frame)
-    x = mg.from_pandas(frame.convert_dtypes(), dtype=torch.float32)
-    assert x.tolist() == [[1.0, 1.5], [None, 2.5], [0.0, None]]
 
 
 def test_objects_are_never_run() -> None:

@@ -97,14 +97,6 @@ def test_duplicates_are_added_up() -> None:
     assert_entries(mg.from_scipy(flags).to_dense(), [[True, None]], torch.bool)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_coordinates_in_any_order(dtype: str) -> None:
-    coo = sp.coo_array((np.array([1, 0, 1]).astype(dtype), ([1, 0, 0], [0, 1, 0])), shape=(2, 2))
-    plain = mg.from_scipy(coo).to_sparse_tensor()
-    assert plain.indices().tolist() == [[0, 0, 1], [0, 1, 0]]
-    assert plain.values().tolist() == [1, 0, 1]
-
-
 def test_blocks_are_specified_as_a_whole() -> None:
     bsr = sp.bsr_array(
         (np.array([[[1.0, 0.0], [0.0, 2.0]]]), np.array([1]), np.array([0, 1, 1])), shape=(4, 4)
@@ -122,13 +114,6 @@ def test_vectors(form: str) -> None:
     x = mg.from_scipy(vector)
     assert_entries(x.to_dense(), [None, 4.0, None, 0.0, None])
     assert mg.interop.to_scipy(x).shape == (5,)
-
-
-def test_more_dimensions() -> None:
-    cube = sp.coo_array((np.array([1.0, 0.0]), ([1, 0], [1, 0], [0, 1])), shape=(2, 2, 2))
-    x = mg.from_scipy(cube)
-    assert_entries(x.to_dense(), [[[None, 0.0], [None, None]], [[None, None], [1.0, None]]])
-    assert mg.interop.to_scipy(x.to_dense()).shape == (2, 2, 2)
 
 
 def test_canonical_memory_is_shared_and_room_behind_is_not_read() -> None:
@@ -149,12 +134,6 @@ def test_from_a_mask() -> None:
     assert_entries(mg.from_scipy(matrix).to_dense(), x.tolist())
     matrix.data[:] = 9
     assert_entries(x, [[0.0, None, 3.0], [None, None, None]])
-
-
-def test_half_precision_is_widened() -> None:
-    for dtype in (torch.float16, torch.bfloat16):
-        assert mg.interop.to_scipy(poisoned([[1.5, None]], dtype)).dtype == np.float32
-        assert mg.interop.to_scipy(poisoned([[1.5, None]], dtype).to_sparse()).dtype == np.float32
 
 
 def test_damaged_indices_are_refused() -> None:

@@ -30,11 +30,6 @@ def test_packed_by_torch_and_back(lengths: list[int], layout: torch.layout) -> N
     assert gradient(back.to_dense().filled(0.0) * 3, rows).eq(3).all()
 
 
-def test_time_may_come_first() -> None:
-    x, _ = jagged([2, 3], 4)
-    assert mg.interop.to_cu_seqlens(x.transpose(0, 1)).cu_seqlens.tolist() == [0, 2, 5]
-
-
 def test_what_has_no_offsets() -> None:
     with pytest.raises(TypeError, match=r"to_cu_seqlens: x must be a MaskedTensor, found Tensor"):
         mg.interop.to_cu_seqlens(torch.ones(2, 2))

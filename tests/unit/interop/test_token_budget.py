@@ -88,10 +88,6 @@ def test_the_batches_of_a_step_have_equal_work() -> None:
     assert sorted(uneven)[len(uneven) // 2] <= 1
 
 
-def test_neighbours_are_similar_where_buckets_meet() -> None:
-    assert list(itertools.chain(*Sampler([9, 1, 8, 2, 1, 9], 9, bucket=2))) == [1, 0, 2, 3, 4, 5]
-
-
 def test_the_last_batch_may_be_dropped() -> None:
     assert list(Sampler([2, 2, 2, 2, 1], 4, bucket=1)) == [[0, 1], [2, 3], [4]]
     assert list(Sampler([2, 2, 2, 2, 1], 4, bucket=1, drop_last=True)) == [[0, 1], [2, 3]]

@@ -91,26 +91,6 @@ def test_weights_come_along_and_dtypes_stay() -> None:
     assert [part.tolist() for part in found] == [[1, 3], [True, False], [0.5, 2.0]]
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [torch.float32, torch.float16, torch.int64, torch.bool, torch.complex64],
-    ids=str,
-)
-def test_large_operands_of_any_dtype_and_order(dtype: torch.dtype) -> None:
-    torch.manual_seed(2)
-    x, y, weight = (
-        (torch.randn(90, 70) * 9).to(dtype),
-        torch.randn(70, 90).T,
-        torch.rand(90, 1).expand(90, 70),
-    )
-    a, b = torch.rand(90, 70) > 0.4, (torch.rand(70) > 0.4).expand(90, 70)
-    y = garbage(y, b)
-    found = mg.align(mg.masked(x, a), mg.masked(y, b), weight)
-    torch.testing.assert_close(found, (x[a & b], y[a & b], weight[a & b]), rtol=0, atol=0)
-    torch.testing.assert_close(mg.align(x, mg.masked(y, b)), (x[b], y[b]), rtol=0, atol=0)
-    torch.testing.assert_close(mg.masked(x, a).compressed(), x[a], rtol=0, atol=0)
-
-
 @pytest.mark.parametrize("size", [5, 5000])
 def test_gradients_pass_to_what_was_taken(size: int) -> None:
     x = torch.randn(size, requires_grad=True)
@@ -144,13 +124,3 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(kind, match=text):
         mg.align(*arguments, **options)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS[1:], ids=str)
-def test_sparse_scores_are_those_of_dense_ones(layout: torch.layout) -> None:
-    scores, known = torch.randn(4, 3), torch.tensor([True, False, True, True])
-    labels = torch.tensor([0, 1, 2, 0])
-    whole = stored(scores, known[:, None].expand(4, 3), layout)
-    torch.testing.assert_close(mg.align(whole, labels), (scores[known], labels[known]), rtol=0, atol=0)
-    with pytest.raises(ValueError, match="scores for some of its classes only, at 1 of 4 positions"):
-        mg.align(stored(scores, torch.arange(12).view(4, 3) > 0, layout), labels)
