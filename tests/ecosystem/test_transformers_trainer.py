@@ -256,31 +256,6 @@ def test_compute_loss_func_gives_a_mean_or_masked_losses(masked: bool) -> None:
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(losses_of(truth, data).mean()), abs=1e-6)
 
 
-@pytest.mark.parametrize("name", ["own, dense"])
-def test_metrics_are_shown_inputs(name: str) -> None:
-    """Padded as a model gets them, which is what arrays have room for."""
-    seen: list[Any] = []
-
-    def keep(found: Any) -> dict[str, float]:
-        seen.append(found)
-        return {"seen": len(found.inputs)}
-
-    data = samples(7, 4)
-    trainer = Trainer(
-        model=MODELS[name](),
-        args=arguments(include_for_metrics=["inputs", "loss"]),
-        eval_dataset=data,
-        data_collator=mg.integrations.TokenCollator(),
-        compute_metrics=keep,
-    )
-    assert trainer.evaluate()["eval_seen"] == 7
-    for row, one in zip(seen[0].inputs, data, strict=True):
-        assert row[: len(one["input_ids"])].tolist() == one["input_ids"]
-        assert not (row[len(one["input_ids"]) :] > 0).any()
-    for row, one in zip(seen[0].label_ids, data, strict=True):
-        assert row[row != -100].tolist() == [label for label in one["labels"] if label != -100]
-
-
 def test_what_cannot_be_counted_is_refused() -> None:
     remedy = r"override count_labels\(self, inputs\) in your Trainer"
     collate = mg.integrations.TokenCollator()

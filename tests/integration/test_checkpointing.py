@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import maskgrad as mg
 from tests.poison import inf, nan, on
@@ -21,62 +20,6 @@ def data() -> Tensor:
     torch.manual_seed(0)
     clean = torch.randn(3, 4, dtype=torch.float64)
     return torch.where(MASK, clean, torch.tensor([nan, inf, -inf, 1e38]).double()).requires_grad_()
-
-
-class Block(nn.Module):
-    """Masked rows in, masked rows out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm = nn.Linear(4, 4, dtype=torch.float64), nn.LayerNorm(4, dtype=torch.float64)
-
-    def forward(self, x: Any) -> Any:
-        return x + self.norm(F.gelu(self.linear(x)))
-
-
-def both_ways(
-    model: nn.Module, run: Callable[[nn.Module, Any], Any], call: Callable[[Callable[..., Any], Any], Any]
-) -> None:
-    """Compare ``run`` with ``run`` inside of ``call``, which makes a checkpoint."""
-    found = []
-    for function in (lambda x: run(model, x), lambda x: call(lambda v: run(model, v), x)):
-        leaf = data()
-        model.zero_grad()
-        y = function(mg.masked(leaf, MASK))
-        y.square().sum().backward()
-        assert leaf.grad is not None
-        found.append((y, leaf.grad, [p.grad.clone() for p in model.parameters() if p.grad is not None]))
-    (y, slope, slopes), (y_c, slope_c, slopes_c) = found
-    assert torch.equal(y.mask, y_c.mask)
-    torch.testing.assert_close(y_c.filled(0.0), y.filled(0.0))
-    assert torch.equal(slope_c[~MASK], torch.zeros_like(slope_c[~MASK]))
-    torch.testing.assert_close(slope_c, slope)
-    torch.testing.assert_close(slopes_c, slopes)
-    assert len(slopes) == len(list(model.parameters()))
-
-
-def test_blocks() -> None:
-    both_ways(Block(), lambda m, x: m(x), lambda f, x: checkpoint(f, x, use_reentrant=False))
-
-
-def test_sequences() -> None:
-    def in_segments(_: Any, x: Any) -> Any:
-        return checkpoint_sequential(model, 2, x, use_reentrant=False)
-
-    model = nn.Sequential(Block(), nn.Tanh(), Block())
-    both_ways(model, lambda m, x: m(x), in_segments)
-
-
-@pytest.mark.filterwarnings(
-    "ignore:None of the inputs have requires_grad:UserWarning"
-)  # in the outer's first run
-def test_one_in_another() -> None:
-    inner = Block()
-
-    def run(m: nn.Module, x: Any) -> Any:
-        return checkpoint(inner, m(x), use_reentrant=False)
-
-    both_ways(Block(), run, lambda f, x: checkpoint(f, x, use_reentrant=False))
 
 
 def test_containers_and_keywords() -> None:
@@ -97,14 +40,6 @@ def test_containers_and_keywords() -> None:
     torch.testing.assert_close(by.grad, torch.where(MASK, data(), 0.0).sum())
 
 
-def test_half_of_a_loss_is_not_lost() -> None:
-    """A checkpoint whose gradient is missing would go unnoticed beside another term."""
-    leaf, other = data(), torch.ones(2, dtype=torch.float64, requires_grad=True)
-    y = checkpoint(lambda v: [v * 2], mg.masked(leaf, MASK), use_reentrant=False)[0]
-    (y.sum() + other.sum()).backward()
-    assert torch.equal(leaf.grad, torch.where(MASK, 2.0, 0.0).double())
-
-
 def test_dropout_is_repeated() -> None:
     leaf = torch.randn(100, dtype=torch.float64, requires_grad=True)
     kept = torch.arange(100) % 3 > 0
@@ -120,15 +55,6 @@ def test_second_derivatives_pass_where_tensors_are_saved() -> None:
     (slope,) = torch.autograd.grad(y, leaf, create_graph=True)
     (curvature,) = torch.autograd.grad(slope.sum(), leaf)
     torch.testing.assert_close(curvature, torch.where(MASK, 6 * data(), 0.0))
-
-
-@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled:UserWarning")
-def test_no_nan_arises_in_the_second_run() -> None:
-    leaf = data()
-    with torch.autograd.detect_anomaly(check_nan=True):
-        y = checkpoint(lambda v: v.exp().log(), mg.masked(leaf, MASK), use_reentrant=False)
-        y.sum().backward()
-    assert torch.equal(leaf.grad.isfinite(), torch.ones_like(MASK))
 
 
 def test_compiled_with_plain_arguments() -> None:

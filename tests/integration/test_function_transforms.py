@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.func import (
     functional_call,
     grad,
-    grad_and_value,
     hessian,
     jacfwd,
     jacrev,
     jvp,
-    linearize,
     vjp,
     vmap,
 )
@@ -157,49 +155,6 @@ class TestTangents:
         assert_entries(result, [0.25, None, 4.0, 1.0])
         assert_entries(tangent, [1.0, None, 8.0, -6.0])
 
-    def test_with_companions_and_further_results(self) -> None:
-        def several(x: Tensor) -> Any:
-            return {"a": [self.squares(x), x.nan_to_num() * 3]}, x.nan_to_num().sum()
-
-        u = torch.ones(4, dtype=torch.float64)
-        result, tangent, aux = jvp(several, (POISONED[0],), (u,), has_aux=True)
-        assert_entries(tangent["a"][0], [1.0, None, 4.0, -2.0])
-        assert tangent["a"][1].tolist() == [3.0, 0.0, 3.0, 3.0]
-        assert float(aux) == float(POISONED[0].nan_to_num().sum())
-        assert_entries(result["a"][0], [0.25, None, 4.0, 1.0])
-
-    def test_on_sparse_layouts(self) -> None:
-        _, tangent = jvp(lambda x: self.squares(x).to_sparse(), (POISONED[0],), (torch.ones(4).double(),))
-        assert tangent.layout is torch.sparse_coo
-        assert_entries(tangent, [1.0, None, 4.0, -2.0])
-
-    def test_jacfwd(self) -> None:
-        found = jacfwd(self.squares)(POISONED[0])
-        expected = torch.diag(2 * torch.where(MASK[0], CLEAN[0], 0.0))
-        assert torch.equal(found.mask, MASK[0][:, None].expand(4, 4))
-        torch.testing.assert_close(found.filled(0.0), expected)
-
-    def test_linearize(self) -> None:
-        f = lambda x: self.squares(x).sum()  # noqa: E731
-        x = torch.where(MASK[0], CLEAN[0], 0.0)
-        with pytest.warns(UserWarning, match="get_attr"):  # torch's own, of a constant
-            value, push = linearize(f, x)
-        torch.testing.assert_close(push(torch.ones(4).double()), 2 * x.sum())
-        torch.testing.assert_close(value, f(x))
-
-
-def test_values_and_further_results_of_grad() -> None:
-    def loss(x: Tensor) -> Any:
-        y = mg.masked(x, MASK)
-        return (y * y).sum(), y * 2
-
-    slope, (value, doubled) = grad_and_value(loss, has_aux=True)(POISONED)
-    torch.testing.assert_close(slope, torch.where(MASK, 2 * CLEAN, 0.0))
-    torch.testing.assert_close(value, CLEAN[MASK].square().sum())
-    assert torch.equal(doubled.mask, MASK)
-    value, pull = vjp(lambda x: loss(x)[0], POISONED)
-    torch.testing.assert_close(pull(torch.ones_like(value))[0], slope)
-
 
 @pytest.mark.parametrize(
     "transform",
@@ -250,13 +205,6 @@ class TestFunctionalCall:
             for name, slope in alone.items():
                 torch.testing.assert_close(found[name][i], slope)
 
-    def test_layers_of_torch_given_masked_inputs(self) -> None:
-        layer = nn.Linear(4, 2, dtype=torch.float64)
-        x = mg.masked(POISONED, MASK)
-        given = {name: p.detach() for name, p in layer.named_parameters()}
-        found = grad(lambda p: functional_call(layer, p, (x,)).sum())(given)
-        torch.testing.assert_close(found["weight"], torch.where(MASK, CLEAN, 0.0).sum(0).expand(2, 4))
-
 
 @pytest.mark.parametrize(
     "transform", [vmap, lambda f: grad(lambda x, k: f(x, k).sum())], ids=["vmap", "grad"]
@@ -267,13 +215,3 @@ def test_compiled(transform: Any) -> None:
     for mask in (MASK, ~MASK & (CLEAN == POISONED), torch.zeros_like(MASK)):
         x = torch.where(mask, CLEAN, nan)
         torch.testing.assert_close(compiled(x, mask), function(x, mask))
-
-
-def test_compiled_forward_mode() -> None:
-    def forward(x: Tensor, u: Tensor) -> Tensor:
-        tangent: Tensor = jvp(TestTangents.squares, (x,), (u,))[1].filled(0.0)
-        return tangent
-
-    x, u = POISONED[0], torch.ones(4, dtype=torch.float64)
-    compiled = torch.compile(forward, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, u), forward(x, u))

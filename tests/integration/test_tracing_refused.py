@@ -59,23 +59,6 @@ def test_masked_arguments_of_a_trace_are_refused_by_torch() -> None:
         torch.jit.trace(lambda v: v * 2, (CLOSED_OVER,))
 
 
-def test_functions_on_plain_tensors_may_be_traced() -> None:
-    """They are right for other masks, too."""
-    x, mask = torch.randn(4, 5), torch.rand(4, 5) < 0.5
-    other = torch.rand(4, 5) < 0.3
-    other[1] = False
-    traced = torch.jit.trace(lambda x, k: mg.functional.logsumexp(x, 1, mask=k), (x, mask))
-    expected = mg.functional.logsumexp(x, 1, mask=other)
-    torch.testing.assert_close(traced(x, other), expected)
-
-
-def test_after_a_refusal_everything_is_as_before() -> None:
-    with pytest.raises(TypeError):
-        torch.jit.trace(total, (X, MASK))
-    assert float(total(X, MASK)) == 4.0
-    assert float(torch.jit.trace(lambda x: x * 2, (torch.ones(()),))(torch.ones(()))) == 2.0
-
-
 def test_scripted_modules() -> None:
     with pytest.raises(mg.UnsupportedOperationError, match="maskgrad's masked"):
         torch.jit.script(Total())
