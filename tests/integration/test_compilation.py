@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,12 +12,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 import maskgrad as mg
 from tests.poison import inf, nan, poisoned
-
-# What torch.compile says of itself.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
-]
 
 SQUARE = [[1.0, 2.0, None], [3.0, None, 4.0], [None, 5.0, 6.0]]
 PLAIN = torch.tensor([[1.0, 2.0, 3.0], [0.5, 1.0, 2.0], [2.0, 4.0, 1.0]]).double()

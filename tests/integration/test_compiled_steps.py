@@ -17,11 +17,6 @@ OPTIMIZERS = (
     "Rprop",
 )  # fmt: skip
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
-]
-
 
 def test_every_optimizer_is_tried() -> None:
     optimizers = {name for name in mg.optim.__all__ if isinstance(getattr(mg.optim, name), type)}

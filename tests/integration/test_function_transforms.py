@@ -23,8 +23,6 @@ from torch.func import (
 import maskgrad as mg
 from tests.poison import assert_entries, inf, nan, on
 
-pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning")
-
 MASK = on([1, 0, 1, 1], [0, 0, 0, 0], [1, 1, 0, 1])
 CLEAN = torch.tensor([[0.5, 1.0, 2.0, -1.0], [1.0, 2.0, 3.0, 4.0], [1.5, -0.5, 1.0, 0.25]]).double()
 GARBAGE = torch.tensor([[0.0, nan, 0.0, 0.0], [inf, -inf, nan, 1e38], [0.0, 0.0, -inf, 0.0]]).double()

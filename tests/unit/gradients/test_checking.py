@@ -14,12 +14,6 @@ from tests.poison import inf, leaf, nan, on, poisoned
 from tests.unit.gradients.custom_functions import keep, made_of
 
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
-COMPRESSED_BETA = "ignore:Sparse C.* tensor support is in beta state:UserWarning"
-pytestmark = [
-    pytest.mark.filterwarnings(COMPRESSED_BETA),
-    pytest.mark.filterwarnings("ignore:Sparse BS.* tensor support is in beta state:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
-]
 
 
 def known_and_not(dtype: torch.dtype = torch.float64) -> mg.MaskedTensor:

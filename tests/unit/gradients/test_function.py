@@ -22,12 +22,6 @@ from tests.unit.gradients.custom_functions import (
     sparse,
 )
 
-# What torch.compile and torch.func say of themselves.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
-]
-
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
 
 

@@ -13,12 +13,6 @@ from torch.func import grad, hessian, jvp, vmap
 import maskgrad as mg
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 
-# What torch.compile and torch.func say of themselves.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore:.torch.jit.script.* is deprecated:DeprecationWarning"),
-]
-
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
 
 
