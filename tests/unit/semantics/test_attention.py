@@ -93,3 +93,17 @@ def test_one_sequence_has_neither_batch_nor_heads() -> None:
     leaves = list(given.values())
     ours, theirs = (torch.autograd.grad(x.sum(), leaves, retain_graph=True) for x in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_grouped_queries() -> None:
+    query, key, value = torch.randn(2, 4, 3, 8), torch.randn(2, 2, 5, 8), torch.randn(2, 2, 5, 8)
+    mask = (torch.rand(2, 2, 5, 1) < 0.5).expand(2, 2, 5, 8)
+    found = F.scaled_dot_product_attention(
+        query, mg.masked(key, mask), mg.masked(value, mask), enable_gqa=True
+    )
+    wide = [mg.masked(x.repeat_interleave(2, 1), mask.repeat_interleave(2, 1)) for x in (key, value)]
+    expected = F.scaled_dot_product_attention(query, *wide)
+    assert found.mask.equal(expected.mask)
+    torch.testing.assert_close(found.filled(0.0), expected.filled(0.0))
+    with pytest.raises(RuntimeError, match="must divide"):
+        F.scaled_dot_product_attention(query[:, :3], mg.masked(key, mask), value, enable_gqa=True)

@@ -54,3 +54,10 @@ def test_a_variable_that_is_constant_in_common_has_no_correlation() -> None:
     assert r.mask.all()
     assert math.isnan(r[0, 1].item())
     assert r.filled(0).diagonal().tolist() == [1.0, 1.0]
+
+
+def test_an_infinite_entry_stays_in_its_pairs() -> None:
+    x = poisoned([[inf, 1.0, 2.0], [None, 3.0, 5.0]])
+    c = torch.cov(x)
+    assert c[0, 1].item() == 1.0
+    assert not math.isfinite(c[0, 0].item())

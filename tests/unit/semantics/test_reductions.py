@@ -59,3 +59,7 @@ def test_no_estimate_from_one_infinity_has_no_second_derivative(name: str, lengt
     assert torch.equal(first[1], torch.zeros_like(first[1]))
     assert torch.equal(second[1], torch.zeros_like(second[1]))
     assert second.isfinite().all()
+
+
+def test_variance_far_from_zero_is_stable() -> None:
+    assert_entries(poisoned([1e6 + 1, None, 1e6 + 3], torch.float32).var(), 2.0)

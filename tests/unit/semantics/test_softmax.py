@@ -66,3 +66,8 @@ def test_gumbel_softmax_is_torchs_on_complete_data() -> None:
         torch.testing.assert_close(result.filled(0.0), right)
     with pytest.warns(UserWarning, match="deprecated and has no effect"):
         F.gumbel_softmax(mg.masked(x, torch.ones(5, 3, dtype=torch.bool)), eps=1e-8)
+
+
+def test_a_safe_softmax_of_minus_infinities_is_zero() -> None:
+    x = mg.masked(torch.tensor([-inf, -inf, 3.0]), torch.tensor([True, True, False]))
+    assert torch.ops.aten._safe_softmax(x, 0).tolist() == [0.0, 0.0, None]

@@ -96,3 +96,15 @@ def test_a_single_sequence_and_the_function_behind_the_function() -> None:
     assert_entries(F.ctc_loss(x[:, 1], TARGETS[1, :2], (5,), (2,)), row / 2)
     usual = F.ctc_loss(x, TARGETS, LENGTHS, SIZES, reduction="sum")
     assert_entries(torch.ctc_loss(x, TARGETS, LENGTHS, SIZES, 0, 2), usual.item())
+
+
+def test_labels_are_deleted() -> None:
+    targets = mg.masked(
+        torch.tensor([[1, -9, 2], [3, 10**9, 4], [77, 4, 1]]), on([1, 0, 1], [1, 0, 0], [0, 1, 1])
+    )
+    rows = [alone(range(6), 0, [1, 2]).item(), alone(range(5), 1, [3]).item(), None]
+    loss = F.ctc_loss(log_probs(), targets, LENGTHS, SIZES, reduction="none")
+    assert_entries(loss, rows)
+    assert_entries(F.ctc_loss(log_probs(), targets, LENGTHS, SIZES), (rows[0] / 2 + rows[1]) / 2)
+    one_behind_the_other = mg.masked(torch.tensor([1, -9, 2, 3, 10**9, 77]), on(1, 0, 1, 1, 0, 0))
+    assert_entries(F.ctc_loss(log_probs(), one_behind_the_other, LENGTHS, SIZES, reduction="none"), rows)

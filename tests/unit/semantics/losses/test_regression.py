@@ -93,3 +93,8 @@ def test_variances_broadcast_and_only_specified_ones_are_looked_at() -> None:
     assert F.gaussian_nll_loss(x, t, poisoned([[2.0, 1.0], [None, 1.0]])).isfinite()
     with pytest.raises(ValueError, match="incorrect size"):
         F.gaussian_nll_loss(x, t, torch.ones(3))
+
+
+def test_halves_do_not_overflow_on_the_way() -> None:
+    x = poisoned([200.0] * 4 + [None], torch.float16)
+    assert_entries(F.mse_loss(x, torch.zeros(5, dtype=torch.float16)), 40000.0, dtype=torch.float16)
