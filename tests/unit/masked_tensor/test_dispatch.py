@@ -81,6 +81,12 @@ class TestRefusals:
         with pytest.raises(RuntimeError, match="Long"):
             torch.mean(poisoned(of), None, out=torch.zeros((), dtype=torch.int64))
 
+    def test_a_masked_tensor_takes_results_with_their_pattern(self) -> None:
+        x = poisoned(X)
+        assert torch.mul(x, 2, out=x) is x
+        assert_entries(x, [2.0, None, 8.0])
+        assert_entries(torch.add(torch.ones(3), 1, out=x), [2.0, 2.0, 2.0], dtype=torch.float64)
+
     def test_results_that_come_in_pairs_have_no_out(self) -> None:
         with pytest.raises(TypeError, match="out"):
             torch.max(poisoned(X), 0, out=(torch.zeros(()), torch.zeros((), dtype=torch.int64)))

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_full_backward_hook
 
 import maskgrad as mg
-from tests.poison import assert_entries, leaf, on, poisoned
+from tests.poison import assert_entries, leaf, nan, on, poisoned
 
 LAYOUTS = [torch.sparse_coo, torch.sparse_csr]
 
@@ -78,6 +78,39 @@ class TestBackwardHooks:
             handle.remove()
         nn.ReLU()(x).sum().backward()
         assert seen == [mg.MaskedTensor, Tensor]
+
+    def test_several_inputs_and_results_masked_and_plain(self) -> None:
+        module, x, w, seen = Both(), known_and_not(), leaf(2.0, 3.0, 4.0), []
+        module.register_full_backward_hook(lambda m, gi, go: seen.append((gi, go)))
+        pair = module(x, w)
+        assert type(pair) is Pair
+        (pair.left.sum() + pair.right.sum()).backward()
+        (((for_x, for_w), (for_left, for_right)),) = seen
+        assert_entries(for_x, [2.0, None, 4.0])
+        assert type(for_w) is Tensor
+        assert for_w.tolist() == [4.0, 3.0, 6.0]
+        assert_entries(for_left, [1.0, None, 1.0])
+        assert type(for_right) is Tensor
+
+    def test_modules_that_make_or_end_masks(self) -> None:
+        class Mask(nn.Module):
+            def forward(self, x: Tensor) -> Any:
+                return mg.masked(x, on(1, 0, 1))
+
+        class Fill(nn.Module):
+            def forward(self, x: Any) -> Tensor:
+                return x.filled(0.0)
+
+        net, seen, x = nn.Sequential(Mask(), nn.Softplus(), Fill()), [], leaf(0.0, nan, 0.0)
+        for module in net:
+            module.register_full_backward_hook(lambda m, gi, go: seen.append((type(gi[0]), type(go[0]))))
+        net(x).sum().backward()
+        assert seen == [
+            (mg.MaskedTensor, Tensor),
+            (mg.MaskedTensor, mg.MaskedTensor),
+            (Tensor, mg.MaskedTensor),
+        ]
+        assert x.grad.tolist() == [0.5, 0.0, 0.5]
 
     def test_what_torch_says_of_other_results_is_still_said(self) -> None:
         class Listed(nn.Module):
