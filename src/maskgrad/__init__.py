@@ -7,6 +7,7 @@ import torch as _torch
 import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
 from maskgrad import amp, errors, functional, interop, metrics, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
+from maskgrad.documents import pack_documents, unpack_documents
 from maskgrad.errors import (
     CoupledSamplesError,
     MaskgradError,
@@ -110,6 +111,7 @@ __all__ = [
     "nn",
     "onnx",
     "optim",
+    "pack_documents",
     "per_sample_grad",
     "per_sample_grad_norms",
     "plot",
@@ -118,6 +120,7 @@ __all__ = [
     "sparse",
     "testing",
     "train_only",
+    "unpack_documents",
     "unspecified",
     "use_kernels",
 ]

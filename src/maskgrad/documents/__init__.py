@@ -1,0 +1,5 @@
+"""Packed rows, which hold several documents: as sequences, aggregated, and in attention."""
+
+from maskgrad.documents.packing import pack_documents, unpack_documents
+
+__all__ = ["pack_documents", "unpack_documents"]
