@@ -7,7 +7,7 @@ import torch as _torch
 import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
 from maskgrad import amp, errors, functional, interop, metrics, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
-from maskgrad.documents import pack_documents, unpack_documents
+from maskgrad.documents import aggregate, pack_documents, unpack_documents
 from maskgrad.errors import (
     CoupledSamplesError,
     MaskgradError,
@@ -72,6 +72,7 @@ __all__ = [
     "UndefinedOnMaskedError",
     "UnspecifiedValueError",
     "UnsupportedOperationError",
+    "aggregate",
     "align",
     "amp",
     "assert_no_recompile",

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from maskgrad.documents.aggregation import OLD_NAMES, How, sum_and_count
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 
 __all__ = [
     "LossSum",
     "Losses",
-    "Mean",
     "Part",
     "Summed",
     "check_names",
@@ -25,7 +25,6 @@ __all__ = [
     "together",
 ]
 
-Mean = Literal["entry", "sequence"]
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 
 _REDUCED = (
@@ -82,18 +81,23 @@ class LossSum:
 
 
 def parts_of(
-    losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, mean: Mean
-) -> list[Part]:
+    losses: Losses, count: Any, mask: Any, weights: Mapping[str, float] | None, documents: Any, *, how: How,
+    constant: float | None = None,
+) -> list[Part]:  # fmt: skip
     """Read the arguments of ``GradientAccumulator.backward``."""
+    how = OLD_NAMES.get(how, how)
     if not isinstance(losses, Mapping):
         if weights is not None:
             raise ValueError(
                 "weights= are for several losses in a dict; multiply a single loss by its weight"
             )
-        return [Part(None, 1.0, _differentiable(summed(losses, count, mask, mean, "losses is"), "losses is"))]
+        read = summed(losses, count, mask, how, "losses is", documents, constant)
+        return [Part(None, 1.0, _differentiable(read, "losses is"))]
     if not losses or not all(isinstance(name, str) for name in losses):
         raise ValueError("losses is a dict without names, or with names that are not strings; name each loss")
-    for what, given in (("count", count), ("mask", mask), ("weights", weights)):
+    for what, given in (
+        ("count", count), ("mask", mask), ("weights", weights), ("documents", documents)
+    ):  # fmt: skip
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(
                 f"{what} must be a dict like losses, with the same names, found {type(given).__name__}"
@@ -110,13 +114,21 @@ def parts_of(
         where = f"losses[{name!r}] is"
         read = None
         if loss is not None:
-            read = summed(loss, (count or {}).get(name), (mask or {}).get(name), mean, where)
-            read = _differentiable(read, where)
+            own_count, own_mask, ids = ((given or {}).get(name) for given in (count, mask, documents))
+            read = _differentiable(summed(loss, own_count, own_mask, how, where, ids, constant), where)
         parts.append(Part(name, finite((weights or {}).get(name, 1.0), f"weights[{name!r}]"), read))
     return parts
 
 
-def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
+def summed(
+    values: Any,
+    count: Any,
+    mask: Any,
+    how: How,
+    name: str,
+    documents: Any = None,
+    constant: float | None = None,
+) -> Summed:
     """Sum the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``."""
     if not isinstance(values, (Tensor, MaskedTensor)):
         raise TypeError(f"{name} of type {type(values).__name__}; expected a tensor or a MaskedTensor")
@@ -140,19 +152,18 @@ def summed(values: Any, count: Any, mask: Any, mean: Mean, name: str) -> Summed:
         if isinstance(values, MaskedTensor):
             raise ValueError(f"{name} masked already; mask= is for plain losses")
         values = masked(values, mask)
-    wide = widened_dtype(values.dtype)
-    if isinstance(values, MaskedTensor):
-        if mean == "sequence" and values.ndim > 1:
-            values = values.mean(dim=tuple(range(1, values.ndim)), dtype=wide)
-        return Summed(values.sum(dtype=wide), 1.0, int(values.num_specified()) if number is None else number)
+    if isinstance(values, MaskedTensor) or documents is not None:
+        total, found = sum_and_count(values, how, documents, constant)
+        return Summed(total, 1.0, int(found) if number is None else number)
     if number is None:
         raise ValueError(_UNKNOWN.format(name=name, shape=tuple(values.shape)))
-    if mean == "sequence" and values.ndim > 1:
+    if how != "token-mean" and values.ndim > 1:
         raise ValueError(
-            f"{name} a plain tensor of shape {tuple(values.shape)}, and mean='sequence' needs to know which entries "
-            "of a sample count; pass mask=, a masked target, or one number for each sample"
+            f"{name} a plain tensor of shape {tuple(values.shape)}, and mean={how!r} needs to know which entries "
+            "of a sample count; pass mask=, documents=, a masked target, or one number for each sample"
         )
-    return Summed(values.sum(dtype=wide), 1.0, number)
+    total = values.sum(dtype=widened_dtype(values.dtype))
+    return Summed(total if constant is None else total / constant, 1.0, number)
 
 
 def check_names(parts: list[Part], known: Mapping[str | None, LossSum]) -> None:

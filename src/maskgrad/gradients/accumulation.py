@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from maskgrad.documents.aggregation import OLD_NAMES, How, checked_how
 from maskgrad.gradients.accumulated_losses import (
     Losses,
     LossSum,
-    Mean,
     Summed,
     check_names,
     parts_of,
@@ -56,7 +56,9 @@ class GradientAccumulator:
             only.
         scaler: a ``GradScaler``, of PyTorch or :mod:`maskgrad.amp`. Losses are given unscaled; ``.grad`` has its scale
             until ``scaler.unscale_`` or ``scaler.step``.
-        mean: ``"entry"``, over all losses; ``"sequence"``, over samples (dimension 0), of each sample's mean.
+        mean: ``"token-mean"``, over all losses, or another name of :func:`maskgrad.aggregate`: over sequences, which
+            are samples (dimension 0) or ``documents=``. Each is whole, in one micro-batch.
+        constant: as for :func:`maskgrad.aggregate`.
 
     Gradient:
         After :meth:`finish`, in ``.grad`` or attached, the mean's: dense, sparse (merged) or masked, as backward gave
@@ -98,13 +100,14 @@ class GradientAccumulator:
         *,
         group: Any = None,
         scaler: Any = None,
-        mean: Mean = "entry",
+        mean: How = "token-mean",
+        constant: float | None = None,
     ) -> None:
-        if mean not in ("entry", "sequence"):
-            raise ValueError(f"mean must be 'entry' or 'sequence', found {mean!r}")
+        self._mean = checked_how(mean, constant, "mean", "mg.GradientAccumulator(model, {})")
+        self._constant = constant
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
         self._named = named_parameters(model_or_parameters)
-        self._mean, self._scaler = mean, scaler
+        self._scaler = scaler
         params = list(self._named.values())
         self._ranks = found_ranks(module, params, group)
         self._watch = AccumulationWatch(params, self._ranks.silenced and self._ranks.size > 1)
@@ -116,6 +119,7 @@ class GradientAccumulator:
         count: Any = None,
         *,
         mask: Any = None,
+        documents: Any = None,
         weights: Mapping[str, float] | None = None,
         retain_graph: bool = False,
     ) -> None:
@@ -131,6 +135,7 @@ class GradientAccumulator:
                 Python numbers need no device synchronization.
             mask: Boolean (or integers 0 and 1), True = counts, with as many dimensions as plain losses, size 1 where it
                 repeats; or a dict.
+            documents: for packed rows, the document of each token, as for :func:`maskgrad.aggregate`; or a dict.
             weights: for losses in a dict: factors of their means in the total loss, the same in all micro-batches,
                 also in those that lack a loss; 1 if not given.
             retain_graph: keep the graph for another pass.
@@ -144,7 +149,7 @@ class GradientAccumulator:
         if self._error is not None:
             return
         try:
-            parts = parts_of(losses, count, mask, weights, self._mean)
+            parts = parts_of(losses, count, mask, weights, documents, how=self._mean, constant=self._constant)
             self._check_unchanged()
             check_names(parts, self._losses)
             if self._ranks.sharded and len({*self._losses, *(part.name for part in parts)}) > 1:
@@ -263,6 +268,7 @@ class GradientAccumulator:
             raise RuntimeError(
                 "load_state_dict() in the middle of a step; call reset() first, to drop the step"
             )
+        state = {**state, "mean": [OLD_NAMES.get(mean, mean) for mean in state["mean"]]}
         for key, here in self._description().items():
             for saved, own in itertools.zip_longest(state[key], here, fillvalue="nothing more"):
                 if saved != own:
@@ -308,7 +314,10 @@ class GradientAccumulator:
     def _description(self) -> dict[str, Any]:
         named = [f"{n!r} of shape {tuple(p.shape)} and {p.dtype}" for n, p in self._trained().items()]
         ranks = [f"rank {self._ranks.rank} of {self._ranks.size}"]
-        return {"parameters": named, "ranks": ranks, "mean": [self._mean]}
+        return {"parameters": named, "ranks": ranks, "mean": [self._described_mean()]}
+
+    def _described_mean(self) -> str:
+        return self._mean + ("" if self._constant is None else f", constant={self._constant}")
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: param for name, param in self._named.items() if param.requires_grad}
@@ -351,7 +360,7 @@ class GradientAccumulator:
         losses = [
             [name, *map(loss.read().get, ("weight", "total", "count"))] for name, loss in self._losses.items()
         ]
-        return {"mean": self._mean, "scale": self._scale, "losses": losses}
+        return {"mean": self._described_mean(), "scale": self._scale, "losses": losses}
 
     def _check_unchanged(self) -> None:
         if self._sums is not None and self._sums.changed():

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.documents.aggregation import How
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_, clip_grad_value_
-from maskgrad.gradients.accumulated_losses import Mean, parts_of
+from maskgrad.gradients.accumulated_losses import parts_of
 
 __all__ = ["LightningMixin"]
 
@@ -26,7 +27,8 @@ class LightningMixin:
     clipping (also of sparse gradients), precision plugins and DDP.
 
     Attributes:
-        mean: ``"entry"`` or ``"sequence"``, as in :class:`maskgrad.GradientAccumulator`; a class attribute.
+        mean: a name of :func:`maskgrad.aggregate`, as in :class:`maskgrad.GradientAccumulator`; a class attribute.
+        constant: that of ``"seq-mean-token-sum-norm"``; a class attribute.
 
     Example:
         >>> # class Net(mg.integrations.LightningMixin, lightning.LightningModule):
@@ -38,7 +40,8 @@ class LightningMixin:
     Source: https://lightning.ai/docs/pytorch/stable/common/optimization.html
     """
 
-    mean: Mean = "entry"
+    mean: How = "token-mean"
+    constant: float | None = None
     _accumulator: GradientAccumulator | None = None
     _registered: tuple[Any, Any, dict[str, Any]] | None = None
 
@@ -49,12 +52,13 @@ class LightningMixin:
             losses: unreduced losses, or a mean and ``count``; see :meth:`maskgrad.GradientAccumulator.backward`, which
                 is called with the same arguments.
             count: the number of entries of plain losses.
-            options: ``mask``, ``weights``.
+            options: ``mask``, ``documents``, ``weights``.
 
         Returns:
             The mean loss of the micro-batch, shape (); its gradient is not used.
         """
-        parts = parts_of(losses, count, options.get("mask"), options.get("weights"), self.mean)
+        given = (options.get(name) for name in ("mask", "weights", "documents"))
+        parts = parts_of(losses, count, *given, how=self.mean, constant=self.constant)
         self._registered = losses, count, options
         shown: Any = 0
         for _, weight, part in parts:
@@ -80,7 +84,9 @@ class LightningMixin:
                 f"{type(strategy).__name__} accumulates gradients by itself; use strategy='ddp', or one device"
             )
         scaler = getattr(strategy.precision_plugin, "scaler", None)
-        self._accumulator = GradientAccumulator(strategy.model, scaler=scaler, mean=self.mean)
+        self._accumulator = GradientAccumulator(
+            strategy.model, scaler=scaler, mean=self.mean, constant=self.constant
+        )
 
     def on_train_end(self) -> None:
         """Delete the accumulator."""

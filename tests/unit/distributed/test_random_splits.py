@@ -45,9 +45,9 @@ class Cut(NamedTuple):
 @st.composite
 def cuts(draw: st.DrawFn) -> Cut:
     """Sequences cut at the same random places, and each shard of each row in one micro-batch, somewhere."""
-    mean = draw(st.sampled_from(["entry", "entry", "sequence"]))
+    mean = draw(st.sampled_from(["token-mean", "token-mean", "seq-mean-token-mean"]))
     kind = draw(st.sampled_from(["plain", "ddp", "prepare"]))
-    number = draw(st.integers(1, 3 if mean == "entry" else 1))  # for sequence means a sequence is whole
+    number = draw(st.integers(1, 3 if mean == "token-mean" else 1))  # for sequence means a sequence is whole
     ends = [0, *sorted(draw(st.integers(0, LENGTH)) for _ in range(number - 1)), LENGTH]
     shards = list(itertools.pairwise(ends))
     dice = draw(st.randoms(use_true_random=False))
@@ -82,8 +82,8 @@ def _of_samples(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
 
 
 FORMS = {
-    "entry": LOSSES,
-    "sequence": {
+    "token-mean": LOSSES,
+    "seq-mean-token-mean": {
         name: loss for name, loss in LOSSES.items() if name not in ("plain_with_count", "mean_with_count")
     }
     | {"of_samples": _of_samples},

@@ -107,7 +107,7 @@ def dense(net: nn.Module) -> dict[str, Tensor | None]:
     return {name: None if p.grad is None else p.grad.to_dense().clone() for name, p in net.named_parameters()}
 
 
-def expected(loss: Callable[..., dict[str, Any]], mean: str = "entry") -> tuple[Tensor, dict[str, Any]]:
+def expected(loss: Callable[..., dict[str, Any]], mean: str = "token-mean") -> tuple[Tensor, dict[str, Any]]:
     """One process, one backward pass: entry by entry, on what is left when the others are deleted."""
     net, b = Words(), batch()
     numbers = loss in (masked_numbers, jagged, plain_with_mask)
@@ -122,7 +122,7 @@ def expected(loss: Callable[..., dict[str, Any]], mean: str = "entry") -> tuple[
             per_sample.append((answers[row, known, 0] - target[row, known]) ** 2)
         else:
             per_sample.append(F.cross_entropy(answers[row, known], target[row, known], reduction="none"))
-    if mean == "entry":
+    if mean == "token-mean":
         whole = torch.cat(per_sample).mean()
     else:
         whole = torch.stack([losses.mean() for losses in per_sample]).mean()
@@ -146,8 +146,8 @@ EXACT = {"rtol": 1e-6, "atol": 1e-6}
 @pytest.mark.parametrize(
     ("name", "mean"),
     [
-        *((name, "entry") for name in LOSSES),
-        *((n, "sequence") for n in ("masked_numbers", "jagged", "plain_with_mask")),
+        *((name, "token-mean") for name in LOSSES),
+        *((n, "seq-mean-token-mean") for n in ("masked_numbers", "jagged", "plain_with_mask")),
     ],
 )
 def test_any_split_is_the_whole_batch(name: str, mean: Any) -> None:

@@ -61,7 +61,7 @@ def test_bad_arguments_change_nothing(name: str) -> None:
 
 def test_bad_construction() -> None:
     w = nn.Parameter(torch.ones(2))
-    with pytest.raises(ValueError, match="'entry' or 'sequence'"):
+    with pytest.raises(ValueError, match=r"'token-mean', .* found 'token'"):
         mg.GradientAccumulator([w], mean="token")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="a set"):
         mg.GradientAccumulator({w})
@@ -71,8 +71,8 @@ def test_bad_construction() -> None:
         mg.GradientAccumulator(iter([]))
     with pytest.raises(RuntimeError, match="init_process_group"):
         mg.GradientAccumulator([w], group="none")
-    with pytest.raises(ValueError, match="mean='sequence'"):
-        mg.GradientAccumulator([w], mean="sequence").backward(w * torch.ones(3, 2), count=3)
+    with pytest.raises(ValueError, match="mean='seq-mean-token-mean'"):
+        mg.GradientAccumulator([w], mean="seq-mean-token-mean").backward(w * torch.ones(3, 2), count=3)
 
 
 def test_names_and_weights_are_those_of_the_first_micro_batch() -> None:

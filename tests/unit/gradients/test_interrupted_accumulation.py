@@ -111,8 +111,10 @@ def test_other_parameters_are_refused() -> None:
         with pytest.raises(ValueError, match=words):
             mg.GradientAccumulator(other).load_state_dict(state)
         assert all(p.grad is None for p in other.parameters())
-    with pytest.raises(ValueError, match="other mean: entry, and this accumulator has sequence"):
-        mg.GradientAccumulator(net, mean="sequence").load_state_dict(state)
+    with pytest.raises(
+        ValueError, match="other mean: token-mean, and this accumulator has seq-mean-token-mean"
+    ):
+        mg.GradientAccumulator(net, mean="seq-mean-token-mean").load_state_dict(state)
 
 
 def test_another_scale_is_refused_and_leaves_the_parameters_as_they_were() -> None:
