@@ -36,7 +36,7 @@ GROUPS = {
         "from_arrow", "from_numpy", "from_scipy", "from_sparse", "from_nested", "from_torch_masked",
     ],
     "Masked tensors": ["MaskedTensor", "unspecified", "align", "ranks"],
-    "Packed documents": ["unpack_documents", "pack_documents", "aggregate"],
+    "Packed documents": ["unpack_documents", "pack_documents", "aggregate", "block_mask"],
     "Accumulate, clip and penalise gradients": [
         "GradientAccumulator", "coupled_backward", "clip_grad_norm_", "clip_grad_value_", "grad_norm",
         "gradient_penalty",

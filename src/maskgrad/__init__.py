@@ -7,7 +7,7 @@ import torch as _torch
 import maskgrad.compatibility  # noqa: F401  (first: it refuses a PyTorch that the rest cannot be imported with)
 from maskgrad import amp, errors, functional, interop, metrics, nn, optim, sparse
 from maskgrad.compilation import assert_no_recompile, count_recompiles
-from maskgrad.documents import aggregate, pack_documents, unpack_documents
+from maskgrad.documents import aggregate, block_mask, pack_documents, unpack_documents
 from maskgrad.errors import (
     CoupledSamplesError,
     MaskgradError,
@@ -79,6 +79,7 @@ __all__ = [
     "attach_gradient",
     "batched_grad",
     "batched_hessian",
+    "block_mask",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clipped_backward",

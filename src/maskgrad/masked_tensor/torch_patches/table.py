@@ -23,7 +23,7 @@ from maskgrad.masked_tensor.torch_patches import (
 )
 from maskgrad.masked_tensor.torch_patches.patch import Patch, after_import, apply, exchange, refuse
 
-__all__ = ["PATCHES", "apply_all"]
+__all__ = ["PATCHES", "add", "apply_all"]
 
 _UNIT = "tests/unit/masked_tensor/torch_patches"
 _DYNAMO = "torch._dynamo"
@@ -50,7 +50,7 @@ def _refused(*paths: str, reason: str, remedy: str, **facts: Any) -> Patch:
     return Patch(target=paths[0], needs=dict.fromkeys(paths), install=install, reason=reason, **facts)
 
 
-PATCHES: tuple[Patch, ...] = (
+PATCHES: list[Patch] = [
     _refused(
         "torch.testing.assert_close",
         reason="it compares tensors, or looks into dataclasses",
@@ -162,7 +162,13 @@ PATCHES: tuple[Patch, ...] = (
         install=dynamo.install,
         after=_DYNAMO,
     ),
-)
+]
+
+
+def add(patch: Patch) -> None:
+    """Add a row of a layer above this one, and apply it."""
+    PATCHES.append(patch)
+    after_import(patch.after or "torch", functools.partial(_apply, [patch]))
 
 
 def apply_all() -> None:
@@ -175,7 +181,7 @@ def apply_all() -> None:
 def _apply(patches: list[Patch]) -> None:
     hint = ". `python -m maskgrad info` lists the patches; a newer maskgrad may support this PyTorch"
     apply(patches, f"PyTorch {torch.__version__}", hint)
-    if any(patch.after and patch.is_off for patch in patches):
+    if any(patch.after == _DYNAMO and patch.is_off for patch in patches):
         dynamo.do_not_trace(
             f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`"
         )
