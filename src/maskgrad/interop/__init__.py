@@ -6,6 +6,7 @@ here unpickles or executes what it reads. The most common ones are in ``maskgrad
 ``from_nested``, ``from_pandas``, ``from_scipy`` and ``from_torch_masked``.
 """
 
+from maskgrad.documents.fitting import pack
 from maskgrad.instead import missing_attribute
 from maskgrad.interop.collation import collate_jagged
 from maskgrad.interop.keyed_jagged import from_keyed_jagged, to_keyed_jagged
@@ -23,6 +24,7 @@ __all__ = [
     "from_keyed_jagged",
     "from_tensors",
     "lengths",
+    "pack",
     "to_arrow",
     "to_cu_seqlens",
     "to_keyed_jagged",
