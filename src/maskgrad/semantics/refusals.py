@@ -42,6 +42,10 @@ BLOCK = (
     "right-hand side, torch.linalg.lstsq(a[b.mask], b[b.mask])."
 )
 WINDOW = f"{FILL}Or take a complete part, as in x[:, x.mask.all(0)]."
+SIGNAL = (
+    "Of padded signals, reflect each at its own end: https://maskgrad.github.io/maskgrad/how_do_i/spectrogram.html. "
+    "Filled ones are wrong there."
+)
 
 MATRIX = "the result for a matrix with missing entries depends on them"
 SPECTRUM = (
@@ -69,21 +73,15 @@ GROUPS: tuple[tuple[str, tuple[Any, ...], str, str, bool], ...] = (
         True,
     ),
     ("spsolve", (torch.sparse,), MATRIX, BLOCK, True),
+    ("matrix_sqrth polar", (torch.linalg,), MATRIX, BLOCK, True),  # since 2.15; not torch.polar
     (
-        "matrix_sqrth polar",
-        (torch.linalg,),
-        MATRIX,
-        BLOCK,
-        True,
-    ),  # since 2.15; torch.polar is another function
-    (
-        """fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn
-        stft istft""",
-        (torch.fft, torch, Tensor),
+        """fft fft2 fftn hfft hfft2 hfftn rfft rfft2 rfftn ifft ifft2 ifftn ihfft ihfft2 ihfftn irfft irfft2 irfftn""",
+        (torch.fft,),
         SPECTRUM,
         WINDOW,
         True,
     ),
+    ("stft istft", (torch, Tensor), SPECTRUM, SIGNAL, True),
     (
         "resize_ resize_as_",
         (torch, Tensor),
