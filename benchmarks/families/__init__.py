@@ -8,6 +8,7 @@ from benchmarks.families import (
     compiled,
     denominators,
     doctor,
+    documents,
     elementwise,
     filling,
     growth,
@@ -47,4 +48,5 @@ FAMILIES: tuple[Family, ...] = (
     per_sample.FAMILY,
     denominators.FAMILY,
     doctor.FAMILY,
+    documents.FAMILY,
 )

@@ -71,11 +71,7 @@ def unpack_documents(
     is_tensor = isinstance(x, (Tensor, MaskedTensor))
     if not is_tensor or x.ndim < depth:
         found = f"shape {tuple(x.shape)}" if is_tensor else type(x).__name__
-        instead = (
-            "x[None], segment_ids=segment_ids[None]"
-            if is_tensor
-            else "torch.as_tensor(x), segment_ids=segment_ids"
-        )
+        instead = "x[None], segment_ids[None]" if is_tensor else "torch.as_tensor(x), segment_ids"
         raise TypeError(
             "mg.unpack_documents: x must be a tensor (B, T, *features), or (N, *features) with cu_seqlens, found "
             f"{found}; write mg.unpack_documents({instead})"
