@@ -208,3 +208,23 @@ def test_a_state_goes_on_entry_by_entry() -> None:
     cell, known = nn.GRUCell(4, 3), torch.tensor([[True, False, True]])
     out = cell(torch.randn(1, 4), mg.masked(torch.full((1, 3), nan).masked_fill(known, 1.0), known))
     assert out.mask.equal(known)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections:UserWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_fully_specified_input_gives_what_torch_gives(kind: str) -> None:
+    cls, options = KINDS[kind]
+    module = cls(4, 3, 2, bidirectional=True, dropout=0.5, **options)
+    x = torch.randn(5, 2, 4)
+    for training in (True, False):
+        module.train(training)
+        torch.manual_seed(1)
+        out, final = module(x)
+        torch.manual_seed(1)
+        found, ends = module(mg.masked(x, torch.ones_like(x).bool()))
+        assert isinstance(ends, tuple) == isinstance(final, tuple)
+        assert found.mask.all()
+        torch.testing.assert_close(found.filled(0.0), out)
+        for end, state in zip(listed(ends), listed(final), strict=True):
+            assert end.mask.all()
+            torch.testing.assert_close(end.filled(0.0), state)
