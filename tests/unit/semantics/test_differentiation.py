@@ -53,3 +53,9 @@ def test_one_gradient_for_each_cotangent() -> None:
     s = x.to_sparse().detach().requires_grad_()
     with pytest.raises(mg.UnsupportedOperationError, match="call it once per cotangent"):
         torch.autograd.grad(s * 2, s, torch.ones(3, 2), is_grads_batched=True)
+
+
+def test_an_unspecified_output_sends_nothing_back() -> None:
+    x = torch.tensor(2.0, requires_grad=True)
+    (grad,) = torch.autograd.grad(mg.masked(x, torch.tensor(False)), x)
+    assert grad == 0
