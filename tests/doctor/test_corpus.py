@@ -26,7 +26,7 @@ def test_there_is_a_pair_for_every_kind_of_finding() -> None:
     assert {pair.kind for pair in PAIRS} == set(_OF_KINDS)
 
 
-def test_a_pair_says_where_it_comes_from_and_what_is_to_be_named() -> None:
+def test_a_pair_has_a_thread_and_a_marked_line_or_module() -> None:
     for pair in PAIRS:
         assert pair.title.endswith("."), pair.name
         assert re.match(r"[\w.-]+/[\w.-]+#\d+|none found; ", pair.thread), (

@@ -87,7 +87,7 @@ class TestASubclassThatLogs:
 
 @pytest.mark.parametrize("kind", [ScalarTimesIdentity, FriendlyIdentity])
 class TestAnotherTensorLike:
-    def test_entry_by_entry_it_says_itself_what_is_meant(self, kind: Any) -> None:
+    def test_elementwise_functions_defer_to_the_other_type(self, kind: Any) -> None:
         for operands in ((known_and_not(), kind(2, 2.0)), (kind(2, 2.0), known_and_not())):
             if kind is FriendlyIdentity:
                 assert_entries(torch.add(*operands), [[3.0, None], [2.0, 5.0]])
@@ -95,14 +95,14 @@ class TestAnotherTensorLike:
             with pytest.raises(TypeError, match=r"torch.add.*returned NotImplemented"):  # it knows no masks
                 torch.add(*operands)
 
-    def test_elsewhere_it_is_asked(self, kind: Any) -> None:
+    def test_other_functions_defer_to_the_other_type(self, kind: Any) -> None:
         if kind is FriendlyIdentity:
             assert_entries(torch.matmul(known_and_not(), kind(2, 2.0)), [[2.0, 0.0], [4.0, 6.0]])
             return
         with pytest.raises(TypeError, match=r"torch.matmul.*returned NotImplemented"):
             torch.matmul(known_and_not(), kind(2, 2.0))
 
-    def test_what_neither_knows_is_refused(self, kind: Any) -> None:
+    def test_functions_that_neither_type_supports_are_refused(self, kind: Any) -> None:
         for operands in ((known_and_not(), kind(2, 2.0)), (kind(2, 2.0), known_and_not())):
             with pytest.raises(TypeError, match=r"torch.mul.*returned NotImplemented"):
                 torch.mul(*operands)

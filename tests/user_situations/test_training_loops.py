@@ -21,7 +21,7 @@ def loss_of(w: Tensor) -> Tensor:
     return loss
 
 
-def test_a_loss_is_what_scalers_and_loggers_take() -> None:
+def test_a_loss_is_a_plain_tensor_for_scalers_and_loggers() -> None:
     w = leaf(2.0, nan, 3.0)
     torch.amp.GradScaler("cpu", init_scale=4.0).scale(loss_of(w)).backward()
     assert w.grad.tolist() == [4.0, 0.0, -8.0]

@@ -7,7 +7,7 @@ from benchmarks.memory import peak
 MEGABYTE = 1 << 20
 
 
-def test_what_is_given_back_is_not_counted_twice() -> None:
+def test_freed_memory_is_not_counted_twice() -> None:
     def one_after_the_other() -> None:
         for _ in range(3):
             torch.ones(MEGABYTE, dtype=torch.uint8)

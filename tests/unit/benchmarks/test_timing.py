@@ -99,7 +99,7 @@ def test_an_error_of_maskgrad_is_not_passed_over() -> None:
         timed(ours_and(ours=failing(ZeroDivisionError("oh"))), Stopwatch())
 
 
-def test_what_runs_to_warm_up_does_not_count() -> None:
+def test_warm_up_runs_do_not_count() -> None:
     clock, calls = Stopwatch(), []
 
     def slow_at_first() -> Implementation:

@@ -144,7 +144,7 @@ def test_the_script_is_stopped_when_enough_is_seen(
         ("padding={'x': mask}", "--padding x=mask"),
     ],
 )
-def test_what_is_to_be_added_is_an_option(option: str, written: str) -> None:
+def test_remedies_are_written_as_options(option: str, written: str) -> None:
     assert as_options(f"nothing; add {option}\nnothing") == f"nothing; add {written}\nnothing"
     if "{'x'" not in option:
         assert _given([written.removeprefix("--padding ")]) == eval(option.removeprefix("padding="))

@@ -34,7 +34,7 @@ def test_json_is_one_object() -> None:
     assert [patch["target"] for patch in found["patches"]] == [patch.target for patch in PATCHES]
 
 
-def test_what_is_off_is_in_it_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disabled_features_are_listed_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     place = [patch.target for patch in PATCHES].index("torch.autograd.Function.apply")
     monkeypatch.setattr(PATCHES[place], "state", "torch.autograd.Function.apply is not there")
     found = facts()["patches"][place]

@@ -247,7 +247,7 @@ def _others(rank: int, world_size: int) -> list[str]:
     return [*found, message_of(lambda: mg.GradientAccumulator(net.parameters()))]
 
 
-def test_whoever_exchanges_by_himself_is_found() -> None:
+def test_parameters_of_a_data_parallel_wrapper_are_refused() -> None:
     for bare, inner, prepared, silent, step, after, gone in run_on_ranks(_others, 2):
         for said in (bare, inner, prepared):
             assert "DataParallel exchanges the gradients" in said

@@ -180,7 +180,7 @@ def _refusals(rank: int, world_size: int, name: str) -> tuple[str, str]:
         ("average", "TypeError", ["torch.int64", "convert x to a float", "convert x to a float"]),
     ],
 )
-def test_all_ranks_refuse_what_one_refuses(name: str, kind: str, words: list[str]) -> None:
+def test_a_refusal_of_one_rank_is_raised_on_all(name: str, kind: str, words: list[str]) -> None:
     answers = run_on_ranks(_refusals, 2, name)
     assert [answer[0] for answer in answers] == [kind, kind]
     first, second = (answer[1] for answer in answers)
@@ -189,7 +189,7 @@ def test_all_ranks_refuse_what_one_refuses(name: str, kind: str, words: list[str
     assert words[2] in second
 
 
-def test_without_a_group_it_says_what_to_do() -> None:
+def test_without_a_group_the_error_names_init_process_group() -> None:
     with pytest.raises(RuntimeError, match="init_process_group"):
         mg.distributed.all_reduce(torch.ones(2))
 

@@ -117,7 +117,7 @@ def test_as_one_process_on_the_joint_batch() -> None:
                 )
 
 
-def test_layers_are_converted_with_what_they_know() -> None:
+def test_layers_are_converted_with_their_parameters_and_statistics() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.Sequential(nn.BatchNorm1d(3), nn.ReLU()), nn.BatchNorm1d(3))
     module(torch.randn(5, 2))
     before = copy.deepcopy(module.state_dict())

@@ -54,7 +54,7 @@ def test_optimizers(name: str, words: str) -> None:
     assert words in first
 
 
-def test_what_is_no_optimizer() -> None:
+def test_other_objects_are_refused() -> None:
     first, second = run_on_ranks(_optimizers, 2, "no optimizer")
     assert "rank 1 raised an error" in first
     assert "found Linear" in second

@@ -119,7 +119,7 @@ def _undeclared(rank: int, world_size: int) -> str:
     return text
 
 
-def test_a_sparse_gradient_that_nobody_announced_is_named() -> None:
+def test_an_undeclared_sparse_gradient_is_refused_by_name() -> None:
     for text in run_on_ranks(_undeclared, 2):
         assert "'weight'" in text
         assert "sparse=['weight']" in text

@@ -185,7 +185,7 @@ def _in_half(rank: int, world_size: int) -> tuple[str, str, list[float]]:
     return str(seen[0]), str(out.dtype), [float(g) for g in x._values.grad[~x.mask]]
 
 
-def test_casts_reach_what_is_masked() -> None:
+def test_mixed_precision_casts_masked_inputs_and_outputs() -> None:
     for seen, returned, under in run_on_ranks(_in_half, 2):
         assert (seen, returned) == ("torch.bfloat16", "torch.float64")
         assert not any(under)

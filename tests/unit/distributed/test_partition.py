@@ -43,7 +43,7 @@ DENSE = {
 EXCHANGED = {"own.rows", "table.weight", "bag.weight"}
 
 
-def test_what_gradients_are_known_to_be() -> None:
+def test_parameters_are_dense_exchanged_or_local() -> None:
     found = partition(model())
     assert set(found.dense) == DENSE
     assert set(found.exchanged) == EXCHANGED
@@ -51,7 +51,7 @@ def test_what_gradients_are_known_to_be() -> None:
     assert "parameter 'table.weight' of shape (4, 2) and torch.float32" in found.described()
 
 
-def test_what_is_named_is_exchanged() -> None:
+def test_named_parameters_are_exchanged() -> None:
     net: Any = model()
     found = partition(net, ["head.0", "own.layer.bias"])
     assert set(found.exchanged) == EXCHANGED | {"head.0.weight", "head.0.bias", "own.layer.bias"}

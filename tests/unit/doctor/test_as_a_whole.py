@@ -97,7 +97,7 @@ def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:
     assert any("not confirmed: the whole step" in note.message for note in report.notes)
 
 
-def test_what_the_step_cannot_confirm_is_a_note_and_the_report_is_incomplete() -> None:
+def test_an_unconfirmed_difference_is_a_note_and_the_report_is_incomplete() -> None:
     """A step that fails on any other batch: that the twins differ is all there is to say."""
     torch.manual_seed(0)
     x, layer = torch.randn(4, 12, 3), nn.Linear(3, 1)

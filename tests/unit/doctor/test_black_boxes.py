@@ -159,7 +159,7 @@ def test_a_script_whose_data_leave_is_not_ok(masked: bool) -> None:
     )
 
 
-def test_what_a_kernel_writes_into_the_programs_memory_is_undone() -> None:
+def test_writes_of_a_kernel_are_undone() -> None:
     total = torch.zeros(3)
 
     def step(b: dict[str, Tensor]) -> Tensor:

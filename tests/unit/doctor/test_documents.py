@@ -113,7 +113,7 @@ def test_labels_of_others_are_ignored_and_a_document_is_cut_out() -> None:
         ),
     ],
 )
-def test_what_is_no_document_is_refused(given: Any, message: str) -> None:
+def test_invalid_document_numbers_are_refused(given: Any, message: str) -> None:
     with pytest.raises(ExaminationError, match=message):
         documents_of({"ids": IDS, "x": torch.ones(1, 8)}, given)
 

@@ -60,7 +60,7 @@ UNMARKED = {"ids": torch.tensor([[5, 6, 7, 4], [8, 0, 0, 0], [3, 2, 0, 0]]), "y"
         ({"experiments": ["document-leak"]}, "document-leak: no documents were recognised"),
     ],
 )
-def test_what_may_be_wrong_and_was_not_examined_is_not_ok(given: dict[str, Any], why: str) -> None:
+def test_possible_padding_that_was_not_examined_is_not_ok(given: dict[str, Any], why: str) -> None:
     report = mg.doctor.examine(_leaks, UNMARKED, **given)
     assert (report.verdict, report.ok, bool(report)) == ("incomplete", False, False)
     assert any(line.startswith(why) for line in report.unexamined), report.unexamined
@@ -129,12 +129,12 @@ def test_a_report_as_plain_data() -> None:
         (step_with("fixed"), {"experiments": ["leaks"]}, "'leaks' is none of padding-leak"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_examined(step, options, words) -> None:  # type: ignore[no-untyped-def]
+def test_invalid_steps_and_arguments_are_refused(step, options, words) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ExaminationError, match=words):
         mg.doctor.examine(step, batch(), **options)
 
 
-def test_a_step_that_is_not_deterministic_names_what_draws() -> None:
+def test_a_nondeterministic_step_is_refused_with_its_source() -> None:
     layer, calls = nn.Linear(3, 1), [0.0]
 
     def step(b: dict[str, Tensor]) -> Tensor:

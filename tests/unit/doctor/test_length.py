@@ -16,7 +16,7 @@ LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]
 
 
-def test_other_tensors_have_what_they_have_at_padding() -> None:
+def test_other_tensors_are_extended_with_their_padding_values() -> None:
     """The longest row would otherwise get its last label twice."""
     torch.manual_seed(0)
     head = nn.Linear(4, 3)
@@ -131,7 +131,7 @@ def test_a_sample_alone_is_cut_to_its_own_positions() -> None:
     assert narrowed(batch, one, 3, left=False) is None, "no sample is shorter"
 
 
-def test_a_sample_keeps_what_any_tensor_of_as_many_columns_needs() -> None:
+def test_a_sample_keeps_the_columns_that_any_tensor_needs() -> None:
     """Letters and sounds of a word are padded each for themselves, and here to the same width."""
     x, sounds = torch.randn(3, 16), torch.arange(16) < torch.tensor([14, 16, 13])[:, None]
     batch = {"x": x, "mask": MASK, "sounds": torch.ones(3, 16), "sounds_mask": sounds}

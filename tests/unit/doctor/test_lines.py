@@ -54,7 +54,7 @@ def test_a_write_into_a_view_keeps_its_line() -> None:
     assert set(_lines(mode, "clone") + _lines(mode, "copy_")) == {line_of("into the view", __file__)}
 
 
-def test_what_is_added_to_a_gradient_has_no_line() -> None:
+def test_accumulation_into_grad_has_no_line() -> None:
     mode, x = _started()
     x.grad = torch.zeros_like(x)
     with mode:

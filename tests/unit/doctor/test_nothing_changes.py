@@ -12,7 +12,7 @@ import maskgrad as mg
 from tests.unit.doctor.programs import batch
 
 
-def test_the_program_is_afterwards_what_it_was_before() -> None:
+def test_parameters_states_and_random_numbers_are_restored() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters())
     model(batch()["x"]).sum().backward()
@@ -39,7 +39,7 @@ def test_the_program_is_afterwards_what_it_was_before() -> None:
     )
 
 
-def test_flags_hooks_and_files_are_what_they_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_hooks_and_files_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))

@@ -50,7 +50,7 @@ def _means(held: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_right_program_and_what_was_asked(name: str) -> None:
+def test_a_right_program_is_ok_and_its_samples_are_permuted(name: str) -> None:
     report = mg.doctor.examine(lambda b: _means(b["x"]).mean(), {"x": BATCHES[name]()}, model=LAYER)
     assert report.ok, str(report)
     (note,) = report.notes
@@ -63,7 +63,7 @@ def test_a_right_program_and_what_was_asked(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_the_order_of_samples_is_asked(name: str) -> None:
+def test_dependence_on_the_order_of_samples_is_found(name: str) -> None:
     batch = {"x": BATCHES[name](), "y": torch.arange(4.0)}
     ordered = mg.doctor.examine(lambda b: (_means(b["x"]) * torch.arange(4)).sum() + b["y"].sum(), batch)
     assert ordered.kinds() == ["order"], str(ordered)
@@ -91,7 +91,7 @@ def _to_padded(held: Any) -> Tensor:
 
 @pytest.mark.parametrize("right", [True, False])
 @pytest.mark.parametrize("name", ["nested", "nested, strided", "packed", "list"])
-def test_what_the_program_pads_itself_has_a_length_too(name: str, right: bool) -> None:
+def test_sequences_padded_by_the_program_are_tried_at_another_length(name: str, right: bool) -> None:
     def step(batch: Any) -> Tensor:
         hidden = _to_padded(batch["x"]).cos() - 1
         mean = hidden.sum(1) / (batch["count"] if right else hidden.size(1))  # LEAK

@@ -108,12 +108,14 @@ def _shard(model: nn.Module, world_size: int) -> None:
         (1, False, True, "after that step"),
     ],
 )
-def test_what_cannot_be_examined_is_refused(count: int, sharded: bool, static: bool, words: str) -> None:
+def test_several_ranks_and_sharded_models_are_refused(
+    count: int, sharded: bool, static: bool, words: str
+) -> None:
     assert all(words in text for text in run_on_ranks(_refused, count, sharded, static))
 
 
 @pytest.mark.parametrize(("count", "sharded"), [(2, False), (1, True)])
-def test_and_not_watched(count: int, sharded: bool) -> None:
+def test_several_ranks_and_sharded_models_are_not_watched(count: int, sharded: bool) -> None:
     for verdict, experiments, why in run_on_ranks(_watched, count, sharded):
         assert (verdict, experiments) == ("incomplete", 0)
         assert "nothing is watched" in why

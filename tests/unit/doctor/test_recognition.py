@@ -32,13 +32,13 @@ def test_padding_is_recognised(batch: Any, key: Any) -> None:
     assert torch.equal(padding.mask.expand(2, 4), MASK)
 
 
-def test_who_may_look_at_whom_is_no_padding() -> None:
+def test_attention_masks_are_not_padding() -> None:
     square = torch.ones(2, 4, 4).tril() > 0
     assert recognised({"pairs": torch.ones(2, 4, 4, 8), "attention_mask": square}, None) == []
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 4, 3)])
-def test_what_was_observed_is_said_of_values_only(shape: tuple[int, ...]) -> None:
+def test_an_observed_mask_applies_to_values_only(shape: tuple[int, ...]) -> None:
     observed = torch.ones(shape) > 0
     observed[1, 2:] = False
     batch = {

@@ -28,7 +28,7 @@ def test_sums_in_another_order_may_be_rounding() -> None:
     assert mg.doctor.examine(step, {**given, "x": given["x"].double()}, experiments=["padding-leak"]).ok
 
 
-def test_a_leak_as_small_as_rounding_grows_with_what_leaks() -> None:
+def test_a_leak_as_small_as_rounding_grows_with_the_garbage() -> None:
     layer = nn.Linear(8, 8)
 
     def step(b: dict[str, Tensor]) -> Tensor:
@@ -40,7 +40,7 @@ def test_a_leak_as_small_as_rounding_grows_with_what_leaks() -> None:
     assert "values ten thousand times as large" in finding.message
 
 
-def test_what_float32_hides_is_found_in_float64() -> None:
+def test_a_leak_below_float32_precision_is_found_in_float64() -> None:
     """Positions that are counted from the first column of a batch that is padded on the left, with little weight."""
     torch.manual_seed(0)
     layer, mask = nn.Linear(8, 8), torch.arange(10) >= torch.tensor([0, 4, 7])[:, None]

@@ -98,7 +98,7 @@ PROGRAMS: list[Callable[[Tensor], Tensor]] = [
 
 @pytest.mark.parametrize("make", [Twins, lambda: Recorder([REAL], {})], ids=["twins", "recorder"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_a_twin_is_what_the_program_gives_for_the_other_batch(
+def test_a_twin_equals_the_result_for_the_other_batch(
     program: Callable[[Tensor], Tensor], make: Callable[[], Twins]
 ) -> None:
     x, other = _pair()

@@ -99,7 +99,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("operation", "args", "kwargs"), CASES)
-def test_a_body_gives_what_the_operation_gives(
+def test_a_decomposition_equals_its_operation(
     operation: Any, args: Any, kwargs: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch, "topk", topk_of_onnx)
@@ -128,7 +128,7 @@ def flat(parts: Any) -> list[torch.Tensor]:
         case(aten.where.ScalarSelf, ROWS > 0, nan, ROWS.double()),
     ],
 )
-def test_what_a_body_does_not_cover_is_left_as_it_is(operation: Any, args: Any, kwargs: Any) -> None:
+def test_calls_outside_a_decomposition_are_left_alone(operation: Any, args: Any, kwargs: Any) -> None:
     assert table()[operation](*args, **kwargs) is NotImplemented
 
 

@@ -76,7 +76,7 @@ def test_data_and_mask_enter_and_leave_by_name_and_the_batch_varies(path: Path) 
             torch.testing.assert_close(found[name], want.filled(0.0), rtol=1e-4, atol=1e-5)
 
 
-def test_what_it_was_compared_on_is_said(path: Path) -> None:
+def test_the_result_lists_the_compared_inputs(path: Path) -> None:
     words = mg.onnx.export(lambda x: x.sum(1), holey(3, 4), path).compared
     assert [w for w in words if "nothing specified" in w]
     assert [w for w in words if "everything specified" in w]
@@ -139,7 +139,7 @@ def test_fixed_and_named_dimensions(path: Path) -> None:
     ]
 
 
-def test_what_must_vary_and_cannot_is_an_error(path: Path) -> None:
+def test_a_fixed_dimension_that_is_to_vary_is_an_error(path: Path) -> None:
     with pytest.raises(Exception, match="rows"):
         mg.onnx.export(lambda x: torch.eye(3) @ x, holey(3, 4), path, dynamic_shapes={"x": {0: "rows"}})
     assert not list(path.parent.iterdir())
@@ -204,7 +204,7 @@ def test_masked_weights_dense_and_sparse(path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
-def test_a_sparse_layout_is_what_it_stores(layout: torch.layout, path: Path) -> None:
+def test_a_sparse_layout_enters_as_its_indices_and_values(layout: torch.layout, path: Path) -> None:
     x = holey(4, 5).to_sparse(layout)
     file = mg.onnx.export(lambda x: (x.exp(), x @ torch.ones(5, 2)), (x,), path)
     roles = ["values", "indices"] if layout == torch.sparse_coo else ["values", "pointers", "positions"]

@@ -26,7 +26,7 @@ from tests.unit.export.holes import holey
     ],
     ids=["item", "if", "if of a number", "tolist", "equal", "bessel"],
 )
-def test_what_cannot_be_written_is_named_with_a_remedy(model: Any, words: str, path: Path) -> None:
+def test_unsupported_models_are_refused_with_a_remedy(model: Any, words: str, path: Path) -> None:
     path.write_bytes(b"what was there before")
     with pytest.raises(mg.UnsupportedOperationError, match=words) as refused:
         mg.onnx.export(model, holey(3, 4), path)

@@ -130,7 +130,7 @@ def zero_grad(v: Tensor) -> None:
 
 
 @pytest.mark.parametrize("change", [plain_backward, clip, zero_grad])
-def test_whoever_changes_a_sum_is_noticed(change: Callable[[Tensor], None]) -> None:
+def test_a_changed_sum_is_refused(change: Callable[[Tensor], None]) -> None:
     v, w = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     accumulator = mg.GradientAccumulator([v, w])
     accumulator.backward(v * w, count=2)
@@ -171,7 +171,7 @@ def test_a_step_before_finish_is_refused(library: Any) -> None:
     torch.testing.assert_close(w.detach(), torch.tensor([0.9, 0.9]))
 
 
-def test_one_that_was_dropped_disturbs_nobody() -> None:
+def test_a_deleted_accumulator_leaves_no_hooks() -> None:
     w, accumulator = accumulating()
     half = nn.Parameter(torch.ones(2, dtype=torch.float16))
     second = mg.GradientAccumulator([half])

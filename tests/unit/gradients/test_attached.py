@@ -104,7 +104,7 @@ def test_backward_passes_do_not_add_to_it(kind: str) -> None:
 
 
 @kinds
-def test_what_it_is_asked(kind: str) -> None:
+def test_properties_reductions_and_copies(kind: str) -> None:
     p = parameter(kind)
     gradient = p.grad
     assert isinstance(gradient, MaskedGradient)

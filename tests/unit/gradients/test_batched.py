@@ -103,7 +103,7 @@ def written_in_place() -> tuple[Tensor, Tensor]:
         written_in_place,
     ],
 )
-def test_what_people_do_in_their_models(made: Callable[[], tuple[Tensor, Tensor]]) -> None:
+def test_sparse_checkpointed_and_in_place_graphs(made: Callable[[], tuple[Tensor, Tensor]]) -> None:
     y, x = made()
     state = torch.get_rng_state()
     found = mg.batched_grad(y, x)

@@ -58,7 +58,7 @@ class TestWhatIsRight:
         assert mg.gradgradcheck(lambda a, b, n: a * b**n, (x, w, k))
         assert mg.gradcheck(lambda d: mg.masked(d, on(1, 0)).mean(), leaf(1.0, nan))
 
-    def test_what_torch_checks_besides(self) -> None:
+    def test_options_of_torchs_gradcheck(self) -> None:
         x = known_and_not()
         assert mg.gradcheck(
             torch.exp,

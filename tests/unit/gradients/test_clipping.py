@@ -111,7 +111,7 @@ def test_norms_beyond_half_precision_are_finite(dtype: torch.dtype, order: float
 
 
 @pytest.mark.parametrize("bad", [inf, nan])
-def test_a_norm_that_is_not_finite_does_what_torch_does(bad: float) -> None:
+def test_a_nonfinite_norm_clips_as_torch(bad: float) -> None:
     p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
     p.grad = torch.sparse_coo_tensor([[0, 1]], [1.0, bad], (3,))
     q.grad = p.grad.to_dense()

@@ -196,7 +196,7 @@ CHANGING = Odd(lambda y: [y] * len(y))
         ((CHANGING, X.split([1, 3]), torch.sum), {}, ValueError, "part 1 has the structure"),
     ],
 )  # fmt: skip
-def test_what_is_refused_leaves_no_gradient(
+def test_refused_calls_leave_no_gradient(
     arguments: Any, options: dict[str, Any], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):

@@ -95,6 +95,6 @@ JAGGED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch
         (JAGGED, TypeError, r"has layout torch\.jagged; expected a MaskedTensor or one of"),
     ],
 )
-def test_what_is_refused(grad: Any, error: type[Exception], words: str) -> None:
+def test_gradients_that_do_not_fit_are_refused(grad: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         read_gradient(grad if grad is JAGGED else torch.zeros(4, 2), grad, "p")

@@ -44,7 +44,7 @@ def test_there_and_back(kind: Callable[[Tensor], Tensor | mg.MaskedTensor], dtyp
     assert sorted(kept[kept != 0].tolist()) == sorted(expected[expected != 0].tolist())
 
 
-def test_only_what_lists_each_row_once_is_called_coalesced() -> None:
+def test_only_distinct_ascending_rows_are_called_coalesced() -> None:
     t = torch.sparse_coo_tensor([[1, 0, 1]], torch.ones(3), (3,))
     for part, is_coalesced in ((read(t, "a gradient"), False), (merged_gradient(t), True)):
         back = part.like(t)
@@ -53,7 +53,7 @@ def test_only_what_lists_each_row_once_is_called_coalesced() -> None:
         assert back.to_dense().tolist() == [1.0, 2.0, 0.0]
 
 
-def test_nothing_stored_and_what_is_broken() -> None:
+def test_empty_gradients_and_indices_out_of_range() -> None:
     empty = torch.sparse_coo_tensor(torch.empty(1, 0).long(), torch.empty(0, 2), (3, 2))
     assert merged_gradient(empty).values.shape == (0, 2)
     assert merged_gradient(empty).counted(torch.ones(3, 2).bool()).shape == (0, 2)  # type: ignore[union-attr]

@@ -74,7 +74,7 @@ def test_a_step_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> N
         assert torch.equal(gradients[name].to_dense(), gradient.to_dense()), name
 
 
-def test_a_state_is_not_changed_by_what_follows() -> None:
+def test_a_state_dict_is_not_changed_by_later_micro_batches() -> None:
     net = nn.Linear(2, 1)
     accumulator = mg.GradientAccumulator(net)
     accumulator.backward(net(torch.ones(3, 2)), count=3)

@@ -119,7 +119,7 @@ def test_a_batch_without_samples(method: Any) -> None:
     assert mg.clipped_backward(model, smooth, torch.empty(0, 3, dtype=D), max_norm=1.0).shape == (0,)
 
 
-def test_a_table_with_a_million_entries_costs_what_is_looked_up() -> None:
+def test_memory_of_a_table_is_proportional_to_its_lookups() -> None:
     model = nn.Sequential(nn.Embedding(100_000, 16, sparse=True), nn.Flatten(), nn.Linear(64, 1))
     ids = torch.randint(100_000, (64, 4))
     found = mg.per_sample_grad(model, smooth, ids)["0.weight"]

@@ -82,7 +82,7 @@ def test_a_closure_that_is_called_often_is_told_of_each_time() -> None:
     assert names == ["before step", *["ready"] * 3, "after step"]
 
 
-def test_nobody_is_kept_alive() -> None:
+def test_observers_are_held_weakly() -> None:
     gc.collect()  # observers that other tests have left behind
     before = len(step_hooks._observers)
     notes = Notes(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1))

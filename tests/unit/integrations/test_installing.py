@@ -130,7 +130,7 @@ def known(package: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Integration:
     return record
 
 
-def test_what_is_installed_holds_once_and_can_be_undone(
+def test_installation_is_idempotent_and_can_be_undone(
     package: ModuleType, known: Integration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = package.inner.count

@@ -53,7 +53,7 @@ def test_labels_of_whole_samples_stay_plain() -> None:
         mg.integrations.TokenCollator()([{"labels": 1}])
 
 
-def test_what_a_model_of_transformers_gets() -> None:
+def test_a_batch_for_a_model_of_transformers() -> None:
     batch = plain_tokens(mg.integrations.TokenCollator()(SAMPLES), padding=9)
     assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 9, 9], [9, 9, 9]]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0], [0, 0, 0]]

@@ -12,7 +12,7 @@ TEXT = [object, "string", "string[pyarrow]", pd.ArrowDtype(pa.string()), pd.Arro
 
 
 @pytest.mark.parametrize("dtype", [*TEXT, "category"], ids=str)
-def test_text_and_categories_become_codes_and_what_is_missing_has_none(dtype: object) -> None:
+def test_text_and_categories_become_codes_and_missing_values_are_masked(dtype: object) -> None:
     column = pd.Series(["pear", None, "apple", "pear"], dtype=dtype)
     for obj in (column, column.array, pd.Index(column)):
         x = mg.from_pandas(obj)

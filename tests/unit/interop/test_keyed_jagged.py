@@ -28,7 +28,7 @@ def test_rows_of_a_table_keep_their_gradient() -> None:
     assert rows.grad.tolist() == [[0.5], [0.5], [1.0]]
 
 
-def test_what_is_no_feature_is_refused() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match=r"found Tensor; for values and offsets use mg\.from_offsets"):
         mg.interop.from_keyed_jagged(torch.zeros(3))
 

@@ -94,7 +94,7 @@ def test_features_in_lists_of_one_size() -> None:
         mg.interop.to_arrow(mg.from_offsets(torch.zeros(2, 0), torch.tensor([0, 2])))
 
 
-def test_what_has_no_lists_is_not_jagged() -> None:
+def test_arrays_without_lists_are_not_jagged() -> None:
     polars = (pl.Series([1]), pl.DataFrame({"a": [1]}))
     for obj in (pa.array([1]), pa.table({"a": [1]}), pa.array([[1]], pa.list_(pa.int8(), 1)), *polars):
         with pytest.raises(ValueError, match=r"mg.from_arrow: layout=torch.jagged is for one array of lists"):

@@ -68,7 +68,7 @@ def test_jagged_and_empty_ones() -> None:
         ({"x::mask": torch.ones(2)}, ValueError, "'x::mask' must not contain '::'"),
     ],
 )
-def test_what_cannot_be_taken_apart(given: Any, error: type[Exception], words: str) -> None:
+def test_invalid_names_and_values_are_refused(given: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         to_tensors(given)
 

@@ -141,7 +141,7 @@ def test_lengths_can_be_compiled() -> None:
         compiled(mg.masked(torch.zeros(2, 3), on([1, 0, 1], [0, 0, 0])))
 
 
-def test_what_is_not_jagged_is_refused() -> None:
+def test_other_layouts_are_refused() -> None:
     with pytest.raises(TypeError, match=r"found a plain tensor of layout torch.strided; .*as_nested_tensor"):
         mg.from_nested(torch.ones(2, 2))
     with pytest.raises(TypeError, match=r"found list"):

@@ -39,7 +39,7 @@ def test_every_dtype_there_and_back(column: list[int | None], dtype: torch.dtype
     assert back.to_list() == entries
 
 
-def test_what_holds_no_numbers_is_refused() -> None:
+def test_columns_without_numbers_are_refused() -> None:
     frame = pl.DataFrame({"fine": [1.0], "name": ["a"]})
     with pytest.raises(TypeError, match=r"column 'name' must contain .*found dtype .*; .*cast"):
         mg.from_arrow(frame)

@@ -155,7 +155,7 @@ def test_damaged_indices_are_refused() -> None:
         mg.from_scipy(coo)
 
 
-def test_what_is_no_sparse_matrix_is_refused() -> None:
+def test_other_objects_and_layouts_are_refused() -> None:
     with pytest.raises(TypeError, match=r"matrix must be a sparse matrix or array of scipy, found ndarray"):
         mg.from_scipy(np.eye(2))
     with pytest.raises(TypeError, match=r"found (float128|longdouble|float96); use matrix.astype"):

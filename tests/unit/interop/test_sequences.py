@@ -30,7 +30,7 @@ def test_packed_by_torch_and_back(lengths: list[int], layout: torch.layout) -> N
     assert gradient(back.to_dense().filled(0.0) * 3, rows).eq(3).all()
 
 
-def test_what_has_no_offsets() -> None:
+def test_tensors_without_offsets_are_refused() -> None:
     with pytest.raises(TypeError, match=r"to_cu_seqlens: x must be a MaskedTensor, found Tensor"):
         mg.interop.to_cu_seqlens(torch.ones(2, 2))
     with pytest.raises(ValueError, match=r"position 1 of sequence 0 is unspecified and the next one is not"):

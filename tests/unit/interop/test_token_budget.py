@@ -97,7 +97,7 @@ def test_the_last_batch_may_be_dropped() -> None:
         assert list(Sampler(nothing, 4, num_replicas=2, rank=1)) == list(Sampler(nothing, 4)) == []
 
 
-def test_what_is_refused() -> None:
+def test_invalid_arguments_are_refused() -> None:
     def refused(error: type[Exception], words: str, *args: Any, **kwargs: Any) -> None:
         with pytest.raises(error, match=words):
             Sampler(*args, **kwargs)

@@ -92,7 +92,7 @@ def test_weights_come_along_and_dtypes_stay() -> None:
 
 
 @pytest.mark.parametrize("size", [5, 5000])
-def test_gradients_pass_to_what_was_taken(size: int) -> None:
+def test_gradients_reach_the_aligned_entries(size: int) -> None:
     x = torch.randn(size, requires_grad=True)
     known, other = torch.rand(size) > 0.5, torch.rand(size) > 0.5
     prediction = mg.masked(torch.where(known, x, math.nan), known)
@@ -119,7 +119,7 @@ ONE, PAIR, LABELS = torch.ones(1), torch.ones(2), torch.zeros(2, dtype=torch.lon
         ((PAIR, PAIR), {"class_dim": 0}, ValueError, "class_dim is for scores.*omit it"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_is_refused(
+def test_invalid_operands_are_refused(
     arguments: tuple[Any, ...], options: dict[str, Any], kind: type[Exception], text: str
 ) -> None:
     with pytest.raises(kind, match=text):

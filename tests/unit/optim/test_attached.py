@@ -24,7 +24,7 @@ def test_attaching_replaces_and_none_removes() -> None:
     assert attached_gradient(p) is None
 
 
-def test_what_does_not_fit_is_refused_at_once() -> None:
+def test_gradients_that_do_not_fit_are_refused_at_once() -> None:
     p = nn.Parameter(torch.ones(2))
     with pytest.raises(ValueError, match=r"gradient of the parameter has shape \(3,\)"):
         attach_gradient(p, masked(torch.ones(3), torch.tensor([True, False, True])))

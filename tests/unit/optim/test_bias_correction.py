@@ -96,7 +96,7 @@ def test_counts_are_saved_and_loaded(name: str, dtype: torch.dtype) -> None:
         assert torch.equal(p, q)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_invalid_options_and_states_are_refused() -> None:
     p = nn.Parameter(torch.ones(4, 2))
     with pytest.raises(
         ValueError, match=r"bias_correction='rows' is not available; use bias_correction='steps' \("

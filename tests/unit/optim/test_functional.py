@@ -42,7 +42,7 @@ def test_an_entry_starts_its_momentum_without_dampening() -> None:
     assert buffer.tolist() == [1.0, 1.5, 0.0]
 
 
-def test_sgd_needs_what_momentum_needs() -> None:
+def test_sgd_refuses_missing_or_misshapen_buffers() -> None:
     with pytest.raises(ValueError, match=r"needs momentum_buffer, e\.g\. torch.zeros_like"):
         sgd_(torch.ones(2), torch.ones(2), momentum=0.9)
     with pytest.raises(ValueError, match="nesterov=True needs momentum > 0 and dampening = 0"):

@@ -109,7 +109,7 @@ def test_nothing_outside_the_mask_moves_and_the_rest_does(build: Any, mask: Tens
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Rprop"])
 @pytest.mark.parametrize("library", [mg.optim, torch.optim], ids=["mg", "torch"])
-def test_what_is_trained_moves_as_if_it_were_alone(name: str, library: Any) -> None:
+def test_trained_entries_move_as_a_parameter_of_their_own(name: str, library: Any) -> None:
     mask = MASKS["entries"]
     p = nn.Parameter(random(0, 3, 4))
     alone = nn.Parameter(p.detach()[mask].clone())
@@ -179,7 +179,7 @@ def test_the_mask_is_copied_replaced_and_removed() -> None:
     assert w.tolist() == [-1.0, -1.0, 0.0]
 
 
-def test_what_is_refused() -> None:
+def test_invalid_masks_and_parameters_are_refused() -> None:
     p = nn.Parameter(torch.ones(2, 3))
     for mask, error, words in (
         (torch.ones(2, 3), TypeError, r"mask must be a Boolean torch\.Tensor, or .* found torch\.float32"),

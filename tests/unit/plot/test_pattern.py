@@ -55,7 +55,7 @@ def test_a_vector_is_a_row_on_axes_of_its_own() -> None:
     pyplot.close("all")
 
 
-def test_what_cannot_be_drawn() -> None:
+def test_invalid_patterns_are_refused() -> None:
     with pytest.raises(TypeError, match=r"a MaskedTensor or a mask, found torch\.float32; pass mg\.masked"):
         mg.plot.pattern(torch.ones(2, 2))
     with pytest.raises(TypeError, match=r"x must be a Boolean torch.Tensor, .* found list"):

@@ -52,7 +52,7 @@ def test_other_meanings_are_refused() -> None:
         optim.flush(["weight"])  # type: ignore[list-item]
 
 
-def test_what_is_owed_outlives_the_optimizer() -> None:
+def test_pending_updates_outlive_the_optimizer() -> None:
     model = nn.Embedding(3, 1, sparse=True)
     nn.init.ones_(model.weight)
 
@@ -85,7 +85,7 @@ def test_pickles_and_copies_of_optimizers_are_up_to_date() -> None:
     assert len(with_history.getvalue()) < len(plain.getvalue()) + 1000
 
 
-def test_loading_a_model_and_then_its_optimizer_forgets_what_was_owed_to_the_old_values() -> None:
+def test_loading_a_model_and_then_its_optimizer_drops_pending_updates() -> None:
     model = nn.Embedding(3, 1, sparse=True)
     nn.init.ones_(model.weight)
     optimizer = optim.SGD(model.parameters(), lr=1.0, weight_decay=0.5, unspecified="zero")

@@ -87,7 +87,7 @@ class Refusals:
             optimizer.state[spoiled][key] = kept
         optimizer.step()
 
-    def test_what_is_refused_at_construction(self, case: Case) -> None:
+    def test_invalid_options_are_refused_at_construction(self, case: Case) -> None:
         p, q = [nn.Parameter(torch.ones(2))], nn.Parameter(torch.ones(2))
         optimizer = stepped(case.mine)
         refused: list[tuple[dict[str, Any], type[Exception], str]] = [
