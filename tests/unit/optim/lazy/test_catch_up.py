@@ -38,6 +38,16 @@ def test_several_parameters_and_groups_go_their_own_ways() -> None:
     assert torch.equal(p[2].detach()[[0, 1, 3]], torch.ones(3, 2, dtype=torch.float64))  # "skip"
 
 
+def test_changing_to_skip_settles_what_is_owed() -> None:
+    p = nn.Parameter(torch.ones(3, 1))
+    optimizer = optim.SGD([p], lr=1.0, weight_decay=0.5, unspecified="zero")
+    p.grad = sparse(torch.tensor([0]), torch.zeros(1, 1), p)
+    optimizer.step()
+    optimizer.param_groups[0]["unspecified"] = "skip"
+    optimizer.step()
+    assert p.detach().view(-1).tolist() == [0.25, 0.5, 0.5]
+
+
 def test_other_meanings_are_refused() -> None:
     p = nn.Parameter(torch.ones(2))
     with pytest.raises(
