@@ -170,6 +170,9 @@ def test_corrections_and_orders_are_arguments_as_in_torch() -> None:
     assert mg.functional.std(x, correction=0, mask=m).item() == 1.0
     assert mg.functional.norm(x, 1, mask=m).item() == 4.0
     assert mg.functional.norm(x, inf, mask=m).item() == 3.0
+    assert mg.functional.quantile(x, 0.25, interpolation="lower", mask=m).item() == 1.0
+    assert mg.functional.quantile(x, torch.tensor([0.0, 1.0]), mask=m).tolist() == [1.0, 3.0]
+    assert mg.functional.median(x[None], 1, keepdim=True, mask=m[None]).shape == (1, 1)
 
 
 #: Functions that need more arguments than a tensor.

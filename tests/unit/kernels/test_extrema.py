@@ -143,3 +143,13 @@ def test_integers_beyond_floats_are_told_apart() -> None:
     values, mask = torch.tensor([[2**62 + 1, 2**62, 3]]), torch.tensor([[True, True, False]])
     assert kernels.masked_extremum(values, mask, (1,), False, True)[0].item() == 2**62 + 1
     assert kernels.masked_extremum(values, mask, (1,), False, False)[0].item() == 2**62
+
+
+@pytest.mark.parametrize("position", [0, 77, 9_983])
+def test_nan_is_the_extremum_wherever_it_stands_in_a_long_column(position: int) -> None:
+    values, mask = torch.randn(9_984, 3), torch.ones(9_984, 3, dtype=torch.bool)
+    values[position, 1], values[-1, 0] = nan, inf
+    best, _ = kernels.masked_extremum(values, mask, (0,), False, True)
+    place, _ = kernels.masked_position(values, mask, 0, False, True)
+    assert best.isnan().tolist() == [False, True, False]
+    assert place.tolist() == values.argmax(0).tolist()

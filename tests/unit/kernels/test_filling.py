@@ -114,3 +114,10 @@ def test_a_row_that_repeats_through_a_long_run(width):
     leaf, weight = torch.randn(2, rows, width, requires_grad=True), torch.randn(2, width)
     mg.masked(leaf, mask).sum(1).backward(weight)
     assert torch.equal(leaf.grad, torch.where(mask, weight[:, None], 0).expand(2, rows, width))
+
+
+def test_more_axes_than_a_loop_walks():
+    """Five axes that do not merge: gaps in what is read and in the mask."""
+    values = torch.randn(5, 3, 4, 6, 7)[:, :2, 1:3, ::2, ::3]
+    mask = (torch.rand(values.shape) < 0.5).permute(4, 3, 2, 1, 0).contiguous().permute(4, 3, 2, 1, 0)
+    assert torch.equal(run("cpu", "masked_filling", values, mask, 2.0), torch.where(mask, values, 2.0))

@@ -140,3 +140,15 @@ def test_equal_entries_have_no_deviation(dtype, forced, layout):
             found = found if found.layout == torch.strided else found.to_dense()
             assert not found.filled(0).count_nonzero()
             assert not torch.autograd.grad(found.filled(0).sum(), leaf)[0].count_nonzero()
+
+
+def test_float64_near_its_ends():
+    mask = torch.rand(200, 200) < 0.5
+    for scale in (1e150, 1e-150):
+        values = torch.randn(200, 200, dtype=torch.float64) * scale
+        for dim in ((0,), (1,), (0, 1)):
+            expected = (
+                run("reference", "masked_variance", values / scale, mask, dim, False, 1.0)[0] * scale * scale
+            )
+            result = run("cpu", "masked_variance", values, mask, dim, False)[0]
+            torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
