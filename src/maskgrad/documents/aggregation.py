@@ -131,12 +131,9 @@ def _of_sequences(losses: Tensor | MaskedTensor, documents: Any, how: str) -> tu
     """Sum and number of the entries of each sequence, of which some may be empty."""
     wide = torch.promote_types(losses.dtype, torch.float32)
     if documents is None:
-        assert isinstance(losses, MaskedTensor)
-        dims = tuple(range(1, losses.ndim))
-        ones = torch.ones_like(losses, dtype=torch.int64)
-        if not dims:
-            return losses.filled(0).to(wide), ones.filled(0)
-        return losses.sum(dims, dtype=wide).filled(0), ones.sum(dims).filled(0)
+        dims, ones = tuple(range(1, losses.ndim)), torch.ones_like(losses, dtype=torch.int64)
+        pair: Any = (losses.sum(dims, dtype=wide), ones.sum(dims)) if dims else (losses.to(wide), ones)
+        return pair[0].filled(0), pair[1].filled(0)
     if isinstance(losses, MaskedTensor) and isinstance(losses._pattern, JaggedPattern):
         raise ValueError(
             "mg.aggregate: jagged losses have a sequence for each document already; write "

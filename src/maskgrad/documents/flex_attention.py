@@ -66,7 +66,7 @@ def attend(
         if of_rows is not None:
             return found
     elif block_mask is None and score_mod is None:
-        return F.scaled_dot_product_attention(*parts, scale=scale, enable_gqa=enable_gqa)
+        return _dense(parts, None, None, scale, enable_gqa)
     elif of_rows is not None:
         rows: Any = tuple(masked(x._values.transpose(0, 1)[None]) for x in parts)
         found = _dense(rows, score_mod, _allowed(block_mask, rows, of_rows.sequences()), scale, enable_gqa)
@@ -222,7 +222,8 @@ def _both(own: Any, given: Any) -> Any:
     """The intersection of two block masks, whose ``mask_mod`` is evaluated in each block."""
 
     def both(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return own.mask_mod(b, h, q, k) & given.mask_mod(b, h, q, k)
+        allowed: Tensor = own.mask_mod(b, h, q, k) & given.mask_mod(b, h, q, k)
+        return allowed
 
     some = (own.to_dense() * given.to_dense()) > 0
     return block_mask_of(some, torch.zeros_like(some), own.seq_lengths, given.BLOCK_SIZE, both)
