@@ -56,7 +56,7 @@ PATCHES: list[Patch] = [
         reason="it compares tensors, or looks into dataclasses",
         remedy="Compare the masks first, x.mask, then the values, x.filled(0.).",
         without="torch.testing.assert_close refuses MaskedTensors; compare x.mask, then x.filled(0.)",
-        test=f"{_UNIT}/test_table.py::test_comparisons_are_refused",
+        test=f"{_UNIT}/test_table.py::test_assert_close_is_refused_with_what_to_compare",
     ),
     _replaced(
         (
@@ -143,7 +143,7 @@ PATCHES: list[Patch] = [
         ("torch.distributions.Distribution._validate_sample", "self value", distributions.validate_sample),
         reason="takes tensors only, by type",
         without="distributions refuse MaskedTensors as values; make them with validate_args=False",
-        test=f"{_UNIT}/test_distributions.py::test_log_probabilities",
+        test=f"{_UNIT}/test_distributions.py::test_log_probabilities_are_specified_where_the_parameters_are",
     ),
     _refused(
         *[f"torch.distributions.{name}.__init__" for name in distributions.JOINT],
