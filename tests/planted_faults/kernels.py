@@ -151,7 +151,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         "masks that repeat are intersected entry by entry",
         "kernels/smallest.py",
-        "    return (smallest(a) & smallest(b)).expand(shape)",
+        "    return _both(smallest(a), smallest(b)).expand(shape)",
         "    return a & b",
     ),
 )

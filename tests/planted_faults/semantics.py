@@ -15,7 +15,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "sums that are not finite are taken for finite",
-        "semantics/entries.py",
+        "kernels/filling/finite.py",
         "return bool(cmath.isfinite(total.item()))",
         "return True",
         tests="tests/unit/semantics/test_products.py",

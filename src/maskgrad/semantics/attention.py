@@ -11,16 +11,17 @@ Boolean masks on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
-from maskgrad.kernels.smallest import any_of, smallest
+from maskgrad.kernels.filling.finite import is_finite
+from maskgrad.kernels.smallest import any_of, in_rows, smallest
 from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, rearranged, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, rearranged, safe, values_of
 from maskgrad.semantics.facts import record
 from maskgrad.semantics.products import NONE_AT_ALL, sum_of_products
 
@@ -63,7 +64,7 @@ def rows_of(operand: Operand) -> Tensor:
 
 def _whole_rows(operand: Operand) -> bool:
     """Return whether each row is known to be fully specified or fully masked, from the strides of the mask alone."""
-    return not isinstance(operand, Entries) or smallest(operand.mask).shape[-1] == 1
+    return not isinstance(operand, Entries) or in_rows(operand.mask)
 
 
 def exists(query: Operand, key: Operand) -> tuple[Tensor, Tensor]:
@@ -94,10 +95,6 @@ def attend(
         taking_part = taking_part & bias.allowed
     has_keys = any_of(taking_part, (-1,), keepdim=True)
     served = by_query & has_keys
-    # NaN in a plain key would come back through 0 * NaN
-    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
-    used = used.any(-2).unsqueeze(-1)
-    query, key, value = _rows_kept(query, served), _rows_kept(key, used), _rows_kept(value, used)
     added = None if bias.added is None else torch.where(served, bias.added, 0)
     mask = None
     if isinstance(key, Entries) or bias.allowed is not None:
@@ -105,12 +102,28 @@ def attend(
         mask = taking_part | ~has_keys
         if added is not None:
             mask = torch.where(mask, added, -torch.inf)
-    parts = (values_of(query), values_of(key), values_of(value))
-    result = differentiable_attention(*parts, mask, dropout_p, scale)
-    if can_read(result) and not adds_up_to_finite(result):
+    # Whole rows of finite numbers stay as they are, unless their products are not finite.
+    given = (query, key, value)
+    may_stay = all(_whole_rows(x) and is_finite(values_of(x)) for x in given)
+    for stay in (True, False) if may_stay else (False,):
+        query, key, value = given if stay else _filled(given, served, taking_part)
+        parts = (values_of(query), values_of(key), values_of(value))
+        result = differentiable_attention(*parts, mask, dropout_p, scale)
+        if not can_read(result) or is_finite(result):
+            break
+    else:
         weights = softmax_of_scores(query, key, served, taking_part, added, scale)
         result = weighted_sum(torch.dropout(weights, dropout_p, dropout_p > 0), taking_part & served, value)
     return Entries(result, sums_of(served, taking_part, value).expand(result.shape))
+
+
+def _filled(operands: Sequence[Operand], served: Tensor, taking_part: Tensor) -> Sequence[Operand]:
+    """Query, key and value with zeros in unspecified entries and in unused rows."""
+    query, key, value = operands
+    # NaN in a plain key would come back through 0 * NaN
+    used = taking_part & (served if taking_part.shape[-2] > 1 else served.any(-2, keepdim=True))
+    used = used.any(-2).unsqueeze(-1)
+    return _rows_kept(query, served), _rows_kept(key, used), _rows_kept(value, used)
 
 
 def _rows_kept(operand: Operand, rows: Tensor) -> Operand:

@@ -6,7 +6,6 @@ but 0 * inf is NaN, and so is 0 times a derivative that is infinite at a masked 
 
 from __future__ import annotations
 
-import cmath
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -180,9 +179,3 @@ def specified(values: Any, mask: Tensor) -> Any:
 def is_complete(mask: Tensor) -> bool:
     """Return whether a mask can be read and has only specified entries."""
     return can_read(mask) and all_of(mask)
-
-
-def adds_up_to_finite(values: Tensor) -> bool:
-    """Return whether values, which may be read, are all finite; False if their sum overflows."""
-    total = values.detach().sum(dtype=torch.float32 if values.dtype in HALVES else None)
-    return bool(cmath.isfinite(total.item()))

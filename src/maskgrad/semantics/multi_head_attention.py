@@ -25,8 +25,9 @@ from maskgrad.semantics.attention import (
     weighted_sum,
 )
 from maskgrad.semantics.contractions import linear
-from maskgrad.semantics.entries import Entries, Operand, as_entries, filled, rearranged, values_of
+from maskgrad.semantics.entries import Entries, Operand, as_entries, rearranged, values_of
 from maskgrad.semantics.facts import record
+from maskgrad.semantics.reductions import mean
 from maskgrad.semantics.signatures import bound
 
 PARAMETERS = inspect.signature(F.multi_head_attention_forward).parameters
@@ -78,7 +79,7 @@ def multi_head_attention_forward(
     out = Entries(*(part.permute(2, 0, 1, 3).flatten(2) for part in out))  # L, N, E
     out = linear(out, given["out_proj_weight"], given["out_proj_bias"])
     if weights is not None and given["average_attn_weights"]:
-        weights = _mean_over_heads(weights)
+        weights = mean(weights, 1)
     if not batched:
         out = Entries(*(part.squeeze(1) for part in out))
         weights = None if weights is None else Entries(*(part.squeeze(0) for part in weights))
@@ -237,13 +238,6 @@ def _join(operand: Operand, more: Operand) -> Operand:
     masks = [part.mask.narrow(-1, 0, 1) if narrow else part.mask for part in (first, second)]
     values = torch.cat([first.values, second.values], -2)
     return Entries(values, torch.cat(masks, -2).expand(values.shape))
-
-
-def _mean_over_heads(weights: Entries) -> Entries:
-    """The mean over the heads in which a weight is specified."""
-    count = weights.mask.sum(1)
-    total = filled(weights).sum(1)
-    return Entries(total / count.clamp(min=1).to(total.dtype), count > 0)
 
 
 def never_left_aligned(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

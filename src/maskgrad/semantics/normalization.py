@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maskgrad import kernels
+from maskgrad.kernels.filling.finite import by_rows
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widened
 from maskgrad.semantics.facts import of_rule, record
@@ -97,7 +98,7 @@ def layer_norm(
     dtype = F.layer_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, *plain, eps).dtype
     dims = _last(x, normalized_shape)
     if eps > 0 and repeats(x.mask, dims):
-        values = F.layer_norm(fill(x, x.mask, 0), normalized_shape, *plain, eps)
+        values = by_rows(lambda values: F.layer_norm(values, normalized_shape, *plain, eps), *x, *plain)
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight, bias))
     parts = standardize(x, dims, eps)
     return affine(parts.values, parts.scale, x.mask, weight, bias, normalized_shape, dtype)
@@ -129,7 +130,9 @@ def rms_norm(
     dtype = F.rms_norm(x.values.new_empty((0, *x.values.shape)), normalized_shape, safe_weight, eps).dtype
     dims = _last(x, normalized_shape)
     if repeats(x.mask, dims):  # a vector of ones has a finite derivative for every eps
-        values = F.rms_norm(fill(x, x.mask, 1), normalized_shape, safe_weight, eps)
+        values = by_rows(
+            lambda values: F.rms_norm(values, normalized_shape, safe_weight, eps), *x, safe_weight, filler=1
+        )
         return Entries(values, parameters_mask(x.mask, normalized_shape, weight))
     eps = torch.finfo(widened(x.values).dtype).eps if eps is None else eps
     parts = standardize(x, dims, eps, centered=False)

@@ -106,11 +106,6 @@ def mode(input: Entries, dim: int = -1, keepdim: bool = False) -> Any:
     return _pair(torch.return_types.mode, input, index, dim, keepdim)
 
 
-def _of_integers(input: Entries, *args: Any, **kwargs: Any) -> bool:
-    """Return whether the dtype has no NaN for an empty result."""
-    return not input.values.is_floating_point()
-
-
 #: Since 2.14.1 PyTorch does not round ranks such as 0.3 · 5 to the dtype first.
 _RANKS_ARE_DOUBLE = not is_before(release(torch.__version__), "2.14.1")
 
@@ -192,7 +187,7 @@ def nanquantile(
 MEDIAN = f"{REDUCED} (integers: masked)"
 SHARED = f"{CHOSEN}; without dim shared by those equal to it"
 BETWEEN = "to the one or two entries between which the quantile lies"
-NUMBER = Number(torch.nan, unless=_of_integers)
+NUMBER = Number(torch.nan, unless=lambda input, *_, **__: not input.values.is_floating_point())
 
 OPERATIONS = (
     *(

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.filling.finite import is_finite
 from maskgrad.kernels.smallest import intersected, reduced, smallest
 from maskgrad.mode import can_read
-from maskgrad.semantics.entries import Entries, Operand, adds_up_to_finite, safe, values_of
+from maskgrad.semantics.entries import Entries, Operand, safe, values_of
 
 #: In torch's order: results that are not spelled out list capitals first, and number k of a sublist is letter k.
 LETTERS = string.ascii_uppercase + string.ascii_lowercase
@@ -119,9 +120,7 @@ def sum_of_products(
     """
     zeroed = [safe(factor) for factor in factors]
     result = function(*zeroed)
-    if not (result.is_floating_point() or result.is_complex()) or not can_read(result):
-        return result
-    if adds_up_to_finite(result):
+    if not (result.is_floating_point() or result.is_complex()) or not can_read(result) or is_finite(result):
         return result
     return fix_nonfinite(
         function, zeroed, [indicator(factor) for factor in factors], result, pure or function

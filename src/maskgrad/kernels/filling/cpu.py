@@ -120,7 +120,7 @@ def _fill(
     out, values, mask = at(out), at(values), at(mask)
     o_row, v_row, m_row = fast_by
     follow = v_row == inners * steps[1] and v_row >= 0
-    if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners and follow:
+    if pieces == 1 and steps[0] == 1 and steps[2] == 0 and o_row == inners:
         for slow in range(lo // fasts, -(-hi // fasts)):
             row = slow * fasts
             o, v, m = slow * slow_by[0], slow * slow_by[1], slow * slow_by[2]
@@ -129,8 +129,10 @@ def _fill(
                 start, known = fast, mask[m + fast * m_row] != 0
                 while fast < last and (mask[m + fast * m_row] != 0) == known:
                     fast += 1
-                o0, v0, size = o + start * o_row, v + start * v_row, (fast - start) * inners
-                _line(out, values, mask, filler, o0, v0, m + start * m_row, size, steps)
+                at_once = fast - start if follow or not known else 1
+                for first in range(start, fast, at_once):
+                    o0, v0, size = o + first * o_row, v + first * v_row, at_once * inners
+                    _line(out, values, mask, filler, o0, v0, m + first * m_row, size, steps)
     else:
         tasks = fasts * pieces
         for slow in range(lo // tasks, -(-hi // tasks)):

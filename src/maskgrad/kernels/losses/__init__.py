@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.kernels.filling import filled
+from maskgrad.kernels.filling import cleared, filled
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 
 
@@ -63,7 +63,7 @@ def masked_distance_gradient(
         slope = factor * (p * d.sign())  # of NaN 0, as in torch
     else:
         slope = factor * torch.where(d.abs() > limit, p * d.sign(), 2 * q * d)
-    return filled(slope, mask, 0).to(input.dtype)
+    return cleared(slope, mask).to(input.dtype)
 
 
 def _wide(x: Tensor) -> Tensor:

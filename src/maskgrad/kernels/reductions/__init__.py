@@ -19,7 +19,8 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.smallest import any_of, repeats, smallest
+from maskgrad.kernels.smallest import SHORT, any_of, repeats, smallest
+from maskgrad.mode import mode
 
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
@@ -93,7 +94,9 @@ def plain_sum(
 def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
     """Whether slices have an entry, from their number (or presence); in the smallest shape if the mask repeats."""
     few = number
-    if repeats(mask) and dims:
+    if (
+        repeats(mask) and dims and not (mode() == "eager" and number.numel() < SHORT)
+    ):  # a view costs more than it saves
         place, gone = 0, {d % mask.ndim for d in dims}
         for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
             if dim not in gone or keepdim:

@@ -73,7 +73,8 @@ def read_labels(scores: Operand, target: Operand, weight: Operand | None, ignore
     # PyTorch must see labels outside the classes to refuse them.
     hit = hit | (labels != nearest)
     counted = known & hit & (labels != ignore_index)
-    return Labels(torch.where(counted, labels, ignore_index), counted, _shares(weight, nearest))
+    share = None if weight is None else filled(weight)[nearest]  # 0 where it is unspecified
+    return Labels(torch.where(counted, labels, ignore_index), counted, share)
 
 
 def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: Tensor) -> Tensor:
@@ -83,11 +84,6 @@ def _points_at(scores: Operand, weight: Operand | None, labels: Tensor, known: T
         dim = class_dim(scores.values.ndim)
         hit = scores.mask.gather(dim, labels.unsqueeze(dim)).squeeze(dim)
     return hit & weight.mask[labels] if isinstance(weight, Entries) else hit
-
-
-def _shares(weight: Operand | None, labels: Tensor) -> Tensor | None:
-    """The weight of the class of each label; 0 where it is unspecified."""
-    return None if weight is None else filled(weight)[labels]
 
 
 def label_loss(scores: Operand, labels: Labels, weight: Operand | None, ignore_index: int) -> Tensor:

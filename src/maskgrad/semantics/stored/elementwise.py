@@ -45,7 +45,8 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     """Values of all operands at their common entries, and a function that returns a result with them."""
     common = common_pattern(operands, read=True)
     if common is not None:
-        return [o.values if type(o) is StoredEntries else o for o in operands], _attached_to(common)
+        parts = [o.values if type(o) is StoredEntries else o for o in operands]
+        return parts, lambda values: StoredEntries(values, common)
     # with a masked scalar, nothing is specified
     alive = all(bool(o.mask) for o in operands if isinstance(o, Entries) and not o.mask.ndim)
     operands = [o.values if isinstance(o, Entries) and not o.mask.ndim else o for o in operands]
@@ -75,10 +76,6 @@ def aligned(operands: list[Any]) -> tuple[list[Any], Callable[[Tensor], StoredEn
     values = [v[kept] if isinstance(v, Tensor) and v.ndim else v for v in values]
     places = coordinates[:, kept]
     return values, lambda v: from_places(places, v, pattern.sizes)
-
-
-def _attached_to(pattern: StoredPattern) -> Callable[[Tensor], StoredEntries]:
-    return lambda values: StoredEntries(values, pattern)
 
 
 def common_pattern(operands: Sequence[Any], read: bool = False) -> StoredPattern | None:
