@@ -61,7 +61,7 @@ def intersected(a: Tensor, b: Tensor) -> Tensor:
 
 def _both(a: Tensor, b: Tensor) -> Tensor:
     """``a & b``, of bytes: PyTorch has no vectors for Booleans that broadcast (16 x 128 x 128: 266 us, bytes 13)."""
-    if a.stride() == b.stride() or not can_read(a, b):
+    if a.shape[-1:] == b.shape[-1:] or not can_read(a, b):
         return a & b
     return (a.view(torch.uint8) & b.view(torch.uint8)).view(torch.bool)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from maskgrad import kernels
 from maskgrad.kernels.kernel import HALVES as HALVES
 from maskgrad.kernels.smallest import all_of, intersected
-from maskgrad.mode import can_read, mode
+from maskgrad.mode import can_read
 
 Filler = float | int | bool
 
@@ -140,13 +140,11 @@ def fill(operand: Any, mask: Tensor, filler: Filler) -> Any:
 
 
 def is_position_by_position(mask: Tensor, operands: Iterable[Any]) -> bool:
-    """Return whether an elementwise function combines entries at the same position only (no broadcasting), in a graph.
+    """Return whether an elementwise function combines entries at the same position only (no broadcasting).
 
-    Its gradient can then be selected after the function, instead of its input before: no other gradient depends
-    on it.
+    Its gradient can then be selected after the function in a graph, instead of its input before: no other gradient
+    depends on it.
     """
-    if mode() != "graph":
-        return False
     for operand in operands:
         if isinstance(operand, (Entries, torch.Tensor)):
             values = values_of(operand)

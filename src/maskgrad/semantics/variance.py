@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from maskgrad import kernels
+from maskgrad.mode import mode
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries
 from maskgrad.semantics.facts import of_rule
@@ -58,6 +59,8 @@ def var(
 def root(variance: Entries) -> Entries:
     """Square root whose gradient at 0 is 0, as in torch.std."""
     values = variance.values
+    if not values.requires_grad and mode() == "eager":
+        return Entries(values.sqrt(), variance.mask)
     flat = values == 0
     return Entries(torch.where(flat, 0, torch.where(flat, 1, values).sqrt()), variance.mask)
 
