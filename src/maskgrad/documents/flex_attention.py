@@ -242,4 +242,5 @@ PATCH = Patch(
     install=lambda: exchange(f"{_MODULE}.flex_attention", attend),
     after=_MODULE,
 )
-table.add(PATCH)
+table.PATCHES.append(PATCH)
+table.apply_all([PATCH])

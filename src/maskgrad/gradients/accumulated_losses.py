@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from maskgrad.documents.aggregation import OLD_NAMES, How, sum_and_count
+from maskgrad.documents.aggregation import How, sum_and_count
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 
@@ -85,19 +85,17 @@ def parts_of(
     constant: float | None = None,
 ) -> list[Part]:  # fmt: skip
     """Read the arguments of ``GradientAccumulator.backward``."""
-    how = OLD_NAMES.get(how, how)
     if not isinstance(losses, Mapping):
         if weights is not None:
             raise ValueError(
                 "weights= are for several losses in a dict; multiply a single loss by its weight"
             )
-        read = summed(losses, count, mask, how, "losses is", documents, constant)
-        return [Part(None, 1.0, _differentiable(read, "losses is"))]
+        only = summed(losses, count, mask, how, "losses is", documents, constant)
+        return [Part(None, 1.0, _differentiable(only, "losses is"))]
     if not losses or not all(isinstance(name, str) for name in losses):
         raise ValueError("losses is a dict without names, or with names that are not strings; name each loss")
-    for what, given in (
-        ("count", count), ("mask", mask), ("weights", weights), ("documents", documents)
-    ):  # fmt: skip
+    by_name = {"count": count, "mask": mask, "weights": weights, "documents": documents}
+    for what, given in by_name.items():
         if given is not None and not isinstance(given, Mapping):
             raise TypeError(
                 f"{what} must be a dict like losses, with the same names, found {type(given).__name__}"
@@ -111,23 +109,17 @@ def parts_of(
             )
     parts = []
     for name, loss in losses.items():
-        where = f"losses[{name!r}] is"
         read = None
         if loss is not None:
             own_count, own_mask, ids = ((given or {}).get(name) for given in (count, mask, documents))
-            read = _differentiable(summed(loss, own_count, own_mask, how, where, ids, constant), where)
+            found = summed(loss, own_count, own_mask, how, where := f"losses[{name!r}] is", ids, constant)
+            read = _differentiable(found, where)
         parts.append(Part(name, finite((weights or {}).get(name, 1.0), f"weights[{name!r}]"), read))
     return parts
 
 
 def summed(
-    values: Any,
-    count: Any,
-    mask: Any,
-    how: How,
-    name: str,
-    documents: Any = None,
-    constant: float | None = None,
+    values: Any, count: Any, mask: Any, how: How, name: str, documents: Any, constant: float | None
 ) -> Summed:
     """Sum the entries of a MaskedTensor, of a plain tensor with ``mask`` or ``count``, or of a mean with ``count``."""
     if not isinstance(values, (Tensor, MaskedTensor)):

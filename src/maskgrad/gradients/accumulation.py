@@ -104,11 +104,13 @@ class GradientAccumulator:
         constant: float | None = None,
     ) -> None:
         self._mean = checked_how(mean, constant, "mean", "mg.GradientAccumulator(model, {})")
-        self._constant = constant
+        self._constant, self._described = (
+            constant,
+            self._mean + (f", constant={constant}" if constant else ""),
+        )
         module = model_or_parameters if isinstance(model_or_parameters, nn.Module) else None
         self._named = named_parameters(model_or_parameters)
-        self._scaler = scaler
-        params = list(self._named.values())
+        self._scaler, params = scaler, list(self._named.values())
         self._ranks = found_ranks(module, params, group)
         self._watch = AccumulationWatch(params, self._ranks.silenced and self._ranks.size > 1)
         self._start()
@@ -314,10 +316,7 @@ class GradientAccumulator:
     def _description(self) -> dict[str, Any]:
         named = [f"{n!r} of shape {tuple(p.shape)} and {p.dtype}" for n, p in self._trained().items()]
         ranks = [f"rank {self._ranks.rank} of {self._ranks.size}"]
-        return {"parameters": named, "ranks": ranks, "mean": [self._described_mean()]}
-
-    def _described_mean(self) -> str:
-        return self._mean + ("" if self._constant is None else f", constant={self._constant}")
+        return {"parameters": named, "ranks": ranks, "mean": [self._described]}
 
     def _trained(self) -> dict[str, Tensor]:
         return {name: param for name, param in self._named.items() if param.requires_grad}
@@ -360,7 +359,7 @@ class GradientAccumulator:
         losses = [
             [name, *map(loss.read().get, ("weight", "total", "count"))] for name, loss in self._losses.items()
         ]
-        return {"mean": self._described_mean(), "scale": self._scale, "losses": losses}
+        return {"mean": self._described, "scale": self._scale, "losses": losses}
 
     def _check_unchanged(self) -> None:
         if self._sums is not None and self._sums.changed():

@@ -59,7 +59,7 @@ class Mean:
             value = torch.tensor(float(value), dtype=torch.float64)
         if isinstance(value, (Tensor, MaskedTensor)) and not value.dtype.is_floating_point:
             value = value.to(torch.float32)
-        part = summed(value, count, None, "token-mean", "value is")
+        part = summed(value, count, None, "token-mean", "value is", None, None)
         if not part.number:
             return
         device = part.total.device

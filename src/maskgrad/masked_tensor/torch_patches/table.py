@@ -23,7 +23,7 @@ from maskgrad.masked_tensor.torch_patches import (
 )
 from maskgrad.masked_tensor.torch_patches.patch import Patch, after_import, apply, exchange, refuse
 
-__all__ = ["PATCHES", "add", "apply_all"]
+__all__ = ["PATCHES", "apply_all"]
 
 _UNIT = "tests/unit/masked_tensor/torch_patches"
 _DYNAMO = "torch._dynamo"
@@ -165,16 +165,10 @@ PATCHES: list[Patch] = [
 ]
 
 
-def add(patch: Patch) -> None:
-    """Add a row of a layer above this one, and apply it."""
-    PATCHES.append(patch)
-    after_import(patch.after or "torch", functools.partial(_apply, [patch]))
-
-
-def apply_all() -> None:
-    """Apply the table, Dynamo's part after the import of Dynamo, and warn once about patches that cannot be applied."""
-    for module in ("", _DYNAMO):
-        patches = [patch for patch in PATCHES if patch.after == module]
+def apply_all(given: list[Patch] = PATCHES) -> None:
+    """Apply the table, or rows of it, each after the import of its module; warn once of what cannot be applied."""
+    for module in dict.fromkeys(patch.after for patch in given):
+        patches = [patch for patch in given if patch.after == module]
         after_import(module or "torch", functools.partial(_apply, patches))
 
 
