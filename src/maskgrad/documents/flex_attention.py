@@ -1,7 +1,7 @@
 """``torch.nn.attention.flex_attention`` of MaskedTensors: what ``scaled_dot_product_attention`` gives.
 
 In eager code by its rule, with a ``score_mod`` by the formula; in a graph by FlexAttention's kernel, on filled rows
-and the blocks of specified positions, where it has a derivative and no row is specified in part.
+and the blocks of specified positions, where PyTorch has it and no row is specified in part.
 """
 
 from __future__ import annotations
@@ -147,9 +147,10 @@ def _modified(scores: Tensor, score_mod: Callable[..., Tensor]) -> Tensor:
 
 
 def _kernel_runs(parts: Parts, block_mask: Any) -> bool:
-    """Whether FlexAttention's kernel can run: rows are specified as a whole, and it has a derivative if needed."""
+    """Whether FlexAttention's kernel can run: for whole rows; on a CPU it has neither LSE nor gradients."""
     values = [x._values for x in parts]
-    if values[0].is_cpu and torch.is_grad_enabled() and any(x.requires_grad for x in values):
+    with_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in values)
+    if values[0].is_cpu and (with_gradient or block_mask is not None):
         return False
     patterns = [x._pattern for x in parts]
     if all(isinstance(pattern, JaggedPattern) for pattern in patterns):
@@ -183,24 +184,21 @@ def _by_kernel(
         )
     if not torch.is_grad_enabled():  # which PyTorch does not look at when it refuses derivatives on a CPU
         plain = [x.detach() for x in plain]
-    values, aux = original(
-        *plain,
-        score_mod,
-        own,
-        scale,
-        enable_gqa,
-        kernel_options=kernel_options,
-        return_aux=AuxRequest(lse=True),
-    )
-    has_keys = (aux.lse != -torch.inf) & of_query[:, None] & (of_key & of_value).any(1)[:, None, None]
-    mask = has_keys[..., None].expand(values.shape)
+    known = of_query[:, None] & (of_key & of_value).any(1)[:, None, None]
+    if block_mask is None:
+        values = original(*plain, score_mod, own, scale, enable_gqa, kernel_options=kernel_options)
+    else:
+        lse = AuxRequest(lse=True)
+        values, aux = original(
+            *plain, score_mod, own, scale, enable_gqa, kernel_options=kernel_options, return_aux=lse
+        )
+        known = known & (aux.lse != -torch.inf)
+    mask = known[..., None].expand(values.shape)
     if pattern is None:
         return of_entries(values, mask)
-    return (
-        MaskedTensor(values[0].transpose(0, 1), pattern)
-        if block_mask is None
-        else _of_rows(values, mask, pattern)
-    )
+    if block_mask is not None:
+        return _of_rows(values, mask, pattern)
+    return MaskedTensor(values[0].transpose(0, 1), pattern)
 
 
 def _padded_blocks(of_query: Tensor, of_key: Tensor, sizes: tuple[int, int]) -> Any:

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.nn.attention import flex_attention as module
 
 import maskgrad as mg
+from maskgrad.documents import flex_attention as rules
 from tests.poison import assert_entries
 from tests.unit.documents.rows import D
 
@@ -109,8 +110,8 @@ def test_entries_of_features_and_second_derivatives() -> None:
 @pytest.mark.parametrize("causal", ["no", "padded", "rows"])
 @pytest.mark.parametrize("score_mod", [None, softcapped], ids=["plain", "softcapped"])
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
-def test_compiled(layout: torch.layout, score_mod: Any, causal: str) -> None:
-    """Without gradients FlexAttention's own operator is in the graph; with them, on a CPU, the formula."""
+def test_compiled(layout: torch.layout, score_mod: Any, causal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With FlexAttention's own operator, as on a GPU, and with the formula, as on a CPU."""
     if causal == "rows" and (layout == torch.strided or score_mod is not None):
         return
     blocks = None
@@ -132,6 +133,7 @@ def test_compiled(layout: torch.layout, score_mod: Any, causal: str) -> None:
     x = mg.from_lengths(data, LENGTHS, layout=layout)
     leaf = x._values.requires_grad_()
     for with_gradient in (False, True):
+        monkeypatch.setattr(rules, "_kernel_runs", lambda *_, formula=with_gradient: not formula)
         compiled = torch.compile(attend, fullgraph=True, backend="aot_eager" if with_gradient else backend)
         with torch.set_grad_enabled(with_gradient):
             found, wanted = compiled(x).to_dense(), attend(x).to_dense()
@@ -144,11 +146,9 @@ def test_compiled(layout: torch.layout, score_mod: Any, causal: str) -> None:
 
 def test_plain_tensors_and_what_is_refused() -> None:
     q = torch.randn(1, 2, 8, 4)
+    compiled: Any = torch.compile(flex_attention, fullgraph=True, backend="eager")
     with torch.no_grad():
-        torch.testing.assert_close(
-            torch.compile(flex_attention, fullgraph=True, backend="eager")(q, q, q),
-            sdpa(q, q, q),
-        )
+        torch.testing.assert_close(compiled(q, q, q), sdpa(q, q, q))
     x = mg.from_lengths(q, torch.tensor([5]), 2)
     assert_entries(flex_attention(x, q, q)[0, 0, 5:], [[None] * 4] * 3)
     with pytest.raises(
