@@ -1,7 +1,7 @@
 """``torch.nn.attention.flex_attention`` of MaskedTensors: what ``scaled_dot_product_attention`` gives.
 
-In eager code by its rule, with a ``score_mod`` by the formula; in a graph by FlexAttention's kernel, on filled rows
-and the blocks of specified positions, where PyTorch has it and no row is specified in part.
+In eager code and on CPUs by its rule, with a ``score_mod`` by the formula; in a graph on a GPU by FlexAttention's
+kernel, on filled rows and the blocks of specified positions, if no row is specified in part.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def attend(
             f"{sizes[0]} x {sizes[1]}; for the batch x of query and key write block_mask=mg.block_mask(x)"
         )
     of_rows = pattern if not is_of_batch or (block_mask is None and score_mod is None) else None
-    if mode() in TRACED and _kernel_runs(parts, block_mask):
+    if mode() in TRACED and _kernel_runs(parts):
         found = _by_kernel(original, parts, of_rows, score_mod, block_mask, scale, enable_gqa, kernel_options)
         if of_rows is not None:
             return found
@@ -146,11 +146,9 @@ def _modified(scores: Tensor, score_mod: Callable[..., Tensor]) -> Tensor:
     return function(scores, *(torch.arange(size, device=scores.device) for size in scores.shape))
 
 
-def _kernel_runs(parts: Parts, block_mask: Any) -> bool:
-    """Whether FlexAttention's kernel can run: for whole rows; on a CPU it has neither LSE nor gradients."""
-    values = [x._values for x in parts]
-    with_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in values)
-    if values[0].is_cpu and (with_gradient or block_mask is not None):
+def _kernel_runs(parts: Parts) -> bool:
+    """Whether FlexAttention's kernel is used: for rows that are specified as a whole; on a CPU it has no gradients."""
+    if parts[0]._values.is_cpu:
         return False
     patterns = [x._pattern for x in parts]
     if all(isinstance(pattern, JaggedPattern) for pattern in patterns):
@@ -182,8 +180,6 @@ def _by_kernel(
         torch._assert_async(
             (of_key == of_value).all(), "flex_attention: keys and values are specified elsewhere"
         )
-    if not torch.is_grad_enabled():  # which PyTorch does not look at when it refuses derivatives on a CPU
-        plain = [x.detach() for x in plain]
     known = of_query[:, None] & (of_key & of_value).any(1)[:, None, None]
     if block_mask is None:
         values = original(*plain, score_mod, own, scale, enable_gqa, kernel_options=kernel_options)
