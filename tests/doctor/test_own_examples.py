@@ -79,7 +79,7 @@ def ratings() -> Ratings:
 
 def test_the_autoencoder_reads_ratings_that_exist() -> None:
     learner = ItemAutoencoderLearner(ratings(), BiasBaseline.fit(ratings()))
-    with doctor.watch() as watched:
+    with doctor.watch(steps=1) as watched:
         learner.train_epoch()
     assert watched.report.ok, str(watched.report)
     assert {part.name: part.recognised for part in watched.report.inventory} == {

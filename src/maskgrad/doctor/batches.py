@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from maskgrad.masked_tensor import MaskedTensor, masked
@@ -21,6 +21,7 @@ __all__ = [
 
 Key = Hashable
 LEAVES = (Tensor, MaskedTensor, PackedSequence)
+_PLAIN = (Tensor, np.ndarray, str, int, float, type(None))
 
 
 def rebuilt(batch: Any, function: Callable[[Key, Any], Any], key: Key | None = None) -> Any:
@@ -100,7 +101,13 @@ def _parts(batch: Any) -> list[tuple[Any, Any]]:
         return list(enumerate(batch))
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
         return [(field.name, getattr(batch, field.name)) for field in dataclasses.fields(batch)]
-    return []
+    inside = {} if isinstance(batch, nn.Module) else getattr(batch, "__dict__", {})
+    held = list(map(type, inside.values())) if type(inside) is dict else []
+    # an object that is a batch and nothing else, such as images with their mask
+    is_batch = any(issubclass(kind, Tensor) for kind in held) and all(
+        issubclass(kind, _PLAIN) for kind in held
+    )
+    return list(inside.items()) if is_batch else []
 
 
 def _with_parts(batch: Any, changed: dict[Any, Any]) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,13 +85,7 @@ class Difference:
         return "; ".join(parts)
 
 
-def compare(
-    before: Outcome,
-    after: Outcome,
-    *,
-    exact: bool = False,
-    count: int | None = None,
-) -> Difference:
+def compare(before: Outcome, after: Outcome, *, exact: bool = False, count: int | None = None) -> Difference:
     """Loss and gradients of two runs: more than rounding, or ``exact``; a gradient that is absent counts as zero.
 
     If ``count`` rows change places, gradients that have them along a dimension move with them.
@@ -123,9 +116,7 @@ def compare(
     return difference
 
 
-def compare_twins(
-    mode: Twins, outcome: Outcome, batch: Any = None, paddings: Iterable[Padding] = ()
-) -> Difference:
+def compare_twins(mode: Twins, outcome: Outcome, batch: Any = None, paddings: Any = ()) -> Difference:
     """Loss and gradients of a run and those of its twins; gradients of the batch itself where it is real.
 
     What is no scalar, such as the root of a backward pass inside a checkpoint, may hold padding: its gradients tell.
@@ -218,7 +209,7 @@ class Examination:
     def repeat(self, outcome: Outcome) -> None:
         """The program as it is has run once more: note what differs from its first run."""
         if self.differs is None:
-            first, second = self.base["first"].tensors(), outcome.tensors()
+            first, second = self.base["first"].tensors(), outcome.cloned().tensors()
             names = dict.fromkeys((*first, *second))
             both = first.keys() & second.keys()
             self.differs = [name for name in names if name not in both or not same(first[name], second[name])]
@@ -242,9 +233,7 @@ def run_perturbed(
     return case.runner.run(mode, batch, after=compared), changed, mode
 
 
-def randomize_padding(
-    mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int = 0
-) -> list[Key]:
+def randomize_padding(mode: Twins, batch: Any, paddings: list[Padding], kind: str, seed: int) -> list[Key]:
     """Give the padded tensors of a batch twins with other padding; the keys of those that have one."""
     inside, done = fields(batch), []
     for padding in paddings:

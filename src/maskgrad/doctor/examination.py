@@ -116,32 +116,32 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
     case.paddings = with_given(roles.paddings, runner.batch, padding)
     use = ObservedUse(runner.batch, names_of(runner.roots))
     with module_calls(use.enter, use.leave):
-        outcome = runner.run(use, after=Outcome.cloned)
+        outcome, case.gives_nan = runner.run(use, after=lambda made: (made.cloned(), made.has_nan()))
     if not use.reads_batch:
         raise ExaminationError(
             "step: it does not depend on the batch: no operation reads a tensor of it; use the argument of the "
             "step, `def step(batch): return loss_of(model(batch['x']))`"
         )
     known = {found.key for found in case.paddings}
-    turned = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
-    if turned:
-        runner.turn(turned)
+    first = use.turned(runner.batch, known | set(padding or ())) if case.documents is None else None
+    if first:
+        runner.turn(first)
         roles = Roles(runner.batch, only_proven=padding is not None)
         case.paddings = with_given(roles.paddings, runner.batch, padding)
     case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
-    case.report.inventory = inventory_of(roles, case.paddings, use, case.documents)
-    case.base["first"], case.gives_nan = outcome, outcome.has_nan()
+    turned = runner.presented.turned
+    case.report.inventory = inventory_of(roles, case.paddings, use, case.documents, turned)
+    case.base["first"] = outcome
 
 
 def _run(case: Examination, chosen: list[str]) -> None:
     samples = ragged(case.runner.batch)
     if samples:
-        case.report.note(
-            "padding",
-            f"{', '.join(map(repr, samples))}: concatenated samples of different lengths have no padding that could "
-            "leak; their values, columns and samples are not changed",
+        why = (
+            "concatenated samples of different lengths have no padding that could leak; they are not changed"
         )
+        case.report.note("padding", f"{', '.join(map(repr, samples))}: {why}")
     modules = [module for root in case.runner.roots for module in root.modules()]
     if any(type(module).__name__ == "OptimizedModule" for module in modules):
         case.report.note("torch.compile", "is off during the examination: the program runs uncompiled")
@@ -175,11 +175,8 @@ def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
 
 def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
     if experiments is None:
-        experiments = (
-            ("padding-leak", "document-leak")
-            if quick
-            else EXPERIMENTS.keys() - {"future-leak", "denominator"}
-        )
+        leaks = {"padding-leak", "document-leak"}
+        experiments = leaks if quick else EXPERIMENTS.keys() - {"future-leak", "denominator"}
     named = [experiments] if isinstance(experiments, str) else experiments
     wanted = set(named)
     for name in sorted(wanted - EXPERIMENTS.keys()):
@@ -244,8 +241,7 @@ def examine_outputs(
         report.findings = [replace(found, message=_of_outputs(found.message)) for found in report.findings]
         report.experiments = [replace(each, result=_of_outputs(each.result)) for each in report.experiments]
         report.inventory = [part for part in report.inventory if part.name != WEIGHT]
-        about = f"the outputs of {type(module).__name__} were examined, but no later computation"
-        report.note(kind, about)
+        report.note(kind, f"the outputs of {type(module).__name__} were examined, but no later computation")
     except Exception as error:  # the program goes on as it would without us
         why = str(error) if isinstance(error, ExaminationError) else f"the model fails: {error!r}"
         report = Report()

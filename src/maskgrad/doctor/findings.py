@@ -62,9 +62,7 @@ def lines_for(
         "batch_first": str(batch_first),
         "chosen": "mask != 0" if mask == "mask" else f"({mask} != 0).expand_as(prediction)",
         "name": name,
-        "last": "torch.arange(len(x)), mask.sum(1) - 1"
-        if dims[:1] != (0,)
-        else "mask.sum(1) - 1, torch.arange(x.shape[1])",
+        "last": _LAST_OF[dims[:1] == (0,)],
     }
     return tuple(line.format(**words) for line in found)
 
@@ -73,9 +71,8 @@ def _axes(shape: tuple[int, ...], mask: tuple[int, ...], dims: tuple[int, ...]) 
     """The dimensions of a tensor along which a mask lies, in the mask's order: those that are reduced, if it can be."""
     ways = itertools.permutations(range(len(shape)), len(mask))
     fitting = [axes for axes in ways if tuple(shape[axis] for axis in axes) == mask]
-    return min(
-        fitting, key=lambda axes: (-len({*axes[1:]} & {*dims}), list(axes) != sorted(axes), axes), default=()
-    )
+    rank = lambda axes: (-len({*axes[1:]} & {*dims}), list(axes) != sorted(axes), axes)  # noqa: E731
+    return min(fitting, key=rank, default=())
 
 
 def _laid(shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
@@ -92,10 +89,8 @@ def _laid(shape: tuple[int, ...], axes: tuple[int, ...]) -> str:
 
 
 def _reduced(call: str, value: str, name: str = "x") -> tuple[str, str]:
-    return (
-        f"mg.masked({name}, {{mask}}).{call}.filled(0.)",
-        f"{name}.masked_fill({{mask}} == 0, {value}).{call}",
-    )
+    ours = f"mg.masked({name}, {{mask}}).{call}.filled(0.)"
+    return ours, f"{name}.masked_fill({{mask}} == 0, {value}).{call}"
 
 
 _LOWEST, _HIGHEST = "float('-inf')", "float('inf')"
@@ -125,9 +120,7 @@ _OF_OPERATIONS: dict[str, tuple[str, ...]] = {
     "argmax topk sort max_pool": (f"x = x.masked_fill({{mask}} == 0, {_LOWEST}){_BEFORE}",),
     "convolution bmm baddbmm mm cumsum": (f"x = x.masked_fill({{mask}} == 0, 0.){_BEFORE}",),
     # a step of a recurrence that is written by hand
-    "select unbind slice": (
-        "state = torch.where(mask[:, t, None] != 0, new, state)   # after the step: padding keeps the state",
-    ),
+    "select unbind slice": ("state = torch.where(mask[:, t, None] != 0, new, state)   # after the step",),
     "_safe_softmax _scaled_dot_product _flash_attention _efficient_attention": (
         "F.scaled_dot_product_attention(q, mg.masked(k, {values}), mg.masked(v, {values}))",
         "F.scaled_dot_product_attention(q, k, v, attn_mask={keys} != 0)   # True = may be read",
@@ -144,6 +137,7 @@ _OF_OPERATIONS: dict[str, tuple[str, ...]] = {
     ),
     "_ctc_loss": ("F.ctc_loss(log_probs, targets, mask.sum(1), target_lengths)   # lengths without padding",),
 }
+_LAST_OF = ("torch.arange(len(x)), mask.sum(1) - 1", "mask.sum(1) - 1, torch.arange(x.shape[1])")
 _LAST = ("x[{last}]   # the last real position of each sample",)
 _ANY = (f"x = mg.masked(x, {{mask}}){_BEFORE}",)
 #: by the layer of PyTorch that the line calls
@@ -154,9 +148,7 @@ _OF_LAYERS: dict[str, tuple[str, ...]] = {
     "TransformerEncoder": ("encoder(x, src_key_padding_mask=mask == 0)",),
     "TransformerEncoderLayer": ("layer(x, src_key_padding_mask=mask == 0)",),
     "TransformerDecoder": ("decoder(x, memory, memory_key_padding_mask=mask == 0)   # mask of the memory",),
-    "TransformerDecoderLayer": (
-        "layer(x, memory, memory_key_padding_mask=mask == 0)   # mask of the memory",
-    ),
+    "TransformerDecoderLayer": ("layer(x, memory, memory_key_padding_mask=mask == 0)   # of the memory",),
     "MultiheadAttention": ("attention(q, k, v, key_padding_mask=mask == 0)",),
     "RNNBase": _RECURRENT,
     "_BatchNorm": _BATCH_NORM,

@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import re
 import signal
 import sys
 import time
@@ -36,10 +37,12 @@ from maskgrad.doctor.report import Report, Skipped
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.runner import Outcome, StepRunner
 
-__all__ = ["Continued", "Snapshot", "Variables", "mask_in", "paddings_in", "why_not_forked"]
+__all__ = ["UNCHANGEABLE", "Continued", "Snapshot", "Variables", "mask_in", "paddings_in", "why_not_forked"]
 
 #: a variable may be a batch, and not a list of all data
 _FEW = 64
+#: why a run failed for which the program is not to blame
+UNCHANGEABLE = "a variable cannot take another length"
 
 
 class Variables:
@@ -50,8 +53,11 @@ class Variables:
         self.tensors: dict[Key, Any] = {}
         #: a part, the key of the tensor that it is of, the axis, its first position, and how many positions it lacks
         self._parts: list[tuple[Tensor, Key, int, int, int]] = []
+        #: those that have a name, which batches in a list have not
+        self.named: list[Any] = []
         found: dict[Key, Any] = {}
         for key, held in [*_held(arguments), *_of_functions(sys._getframe(1))]:
+            self.named += [] if re.search(r"\.\d", str(key)) else [held]
             if not any(held is other for other in found.values()):
                 name = key
                 while name in found:  # another function's variable
@@ -73,8 +79,8 @@ class Variables:
             if isinstance(held, Tensor):
                 held.data = new[key].detach()
             else:
-                held.resize(new[key].shape, refcheck=False)  # nothing else uses it in this process
-                held[...] = new[key]
+                # as unpickled: a view, which cannot be resized, has memory of its own from here on
+                held.__setstate__(np.ascontiguousarray(new[key]).__reduce__()[2])
         for part, key, axis, start, missing in self._parts:
             part.data = new[key].detach().narrow(axis, start, new[key].shape[axis] - missing)
 
@@ -298,11 +304,17 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
     for stream in (1, 2):
         os.dup2(silent, stream)
     runner = _ForkedRunner(batch, roots, seconds)
+    inside = fields(runner.batch)
+    counts = {len(held) for held in inside.values() if held.ndim == 1}
+    paddings = [each.turned(counts) for each in paddings]
     shapes = {padding.mask.shape[:2] for padding in paddings if padding.samples}
-    runner.turn({key for key, held in fields(runner.batch).items() if held.shape[:2] in shapes})
+    runner.turn({key for key, held in inside.items() if held.shape[:2] in shapes})
     case = Examination(runner, [replace(padding, mask=padding.by_sample, samples=0) for padding in paddings])
     try:
         padding_length(case)
     except Exception as error:
         case.report.skip("padding-length", f"{type(error).__name__}: {error}")
+    ours = [note.message for note in case.report.notes if UNCHANGEABLE in note.message]
+    if ours and not case.report.experiments:
+        case.report.skip("padding-length", ours[0], "mg.doctor.examine(step, batch) to the program")
     orders.send_bytes(pickle.dumps(case.report))

@@ -126,9 +126,8 @@ class ObservedUse(Guarded):
     def run(self, call: Operated) -> Any:
         """Note what a table reads, and what is packed."""
         name, args = call.facts.name, call.args
-        self.reads_batch = self.reads_batch or any(
-            key_of(tensor) in {None, *self._batch} for tensor in call.inputs
-        )
+        own = {None, *self._batch}
+        self.reads_batch = self.reads_batch or any(key_of(tensor) in own for tensor in call.inputs)
         if name == "embedding" and len(args) > 2 and args[2] >= 0:
             module = self._stack[-1] if self._stack else "a table"
             self.reads.append(IdsRead(args[1], args[2], "padding_idx", "table", module))
@@ -172,11 +171,13 @@ class ObservedUse(Guarded):
         counts = {held.shape[0] for held in fields(batch).values() if held.ndim == 1}
         inside = {key: tuple(held.shape[:2]) for key, held in fields(batch).items() if held.ndim > 1}
         settled = {shape for key, shape in inside.items() if key in known}
+        read = self.paddings(batch, known)
+        by_ids = {tuple(each.mask.shape) for each in read if each.turned(counts).samples and not each.samples}
         found = set()
         for rows, columns in set(inside.values()) - settled:
             near = {(rows + step, columns) for step in (-1, 0, 1)}
             pairs, others = ({size + step for step in (-1, 0, 1)} & self._pairs for size in (rows, columns))
-            first = bool(pairs and not others) or bool(self._time_first & near)
+            first = bool(pairs and not others) or bool((self._time_first | by_ids) & near)
             first &= columns in counts or rows not in counts
             if rows != columns and first and not self.batch_first & near:
                 found |= {key for key, shape in inside.items() if shape in near}

@@ -28,13 +28,7 @@ def document_leak(case: Examination) -> None:
         _first_leak(case, "document-leak", case.documents, tries, "other documents")
 
 
-def _first_leak(
-    case: Examination,
-    kind: str,
-    tokens: Documents,
-    tries: Mapping[str, Callable[[Tensor], Tensor]],
-    noun: str,
-) -> None:
+def _first_leak(case: Examination, kind: str, tokens: Documents, tries: Mapping[str, Any], noun: str) -> None:
     """Hide what is not seen in one try after the other, until something leaks."""
     made = False
     for others, seen in tries.items():
@@ -44,10 +38,8 @@ def _first_leak(
                 return
             made |= batch is not None
     if not made:
-        option = (
-            "labels of integers (-100), a MaskedTensor, or weights, with 'label', 'target' or 'weight' in"
-        )
-        case.report.skip(kind, f"no label can be ignored for {noun}", f"{option} their name")
+        option = "labels of integers (-100), a MaskedTensor, or weights, named 'label', 'target' or 'weight'"
+        case.report.skip(kind, f"no label can be ignored for {noun}", option)
 
 
 def _hidden(case: Examination, tokens: Documents, seen: Callable[[Tensor], Tensor]) -> list[Padding]:
@@ -122,14 +114,10 @@ def _along(positions: Documents, axis: int) -> Documents:
 
 
 def _axis_of_time(case: Examination, positions: Documents) -> int | None:
-    """The only axis along which entries influence each other, or of two the one along which they do in one direction.
-
-    The second axis where nothing does: each position is computed for itself.
-    """
-    ways = {
-        axis: [_influences(case, _along(positions, axis), side) for side in (torch.le, torch.gt)]
-        for axis in (0, 1)
-    }
+    """The only axis along which entries influence each other, or the one along which they do in one direction."""
+    # the second axis where nothing does: each position is computed for itself
+    sides = (torch.le, torch.gt)
+    ways = {axis: [_influences(case, _along(positions, axis), side) for side in sides] for axis in (0, 1)}
     mixing = [axis for axis in ways if any(ways[axis])] or [1]
     if len(mixing) == 2:
         mixing = [axis for axis in mixing if not all(ways[axis])]

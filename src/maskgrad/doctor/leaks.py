@@ -78,9 +78,8 @@ def as_a_whole(case: Examination, hidden: PerturbedInput, kind: str, seed: int, 
             after = case.runner.run(Guarded(), replaced(batch, new), after=Outcome.cloned)
     except Exception as error:  # such as ids that a table does not have
         return Whole(Difference(), failure=f"the step fails on changed data ({raised(error)})")
-    if len(served) < len(looked_up) or (
-        kind == "large" and after.has_nan()
-    ):  # what only overflows is no fault
+    # what only overflows is no fault
+    if len(served) < len(looked_up) or (kind == "large" and after.has_nan()):
         return None
     whole = Whole(compare(before, after, count=case.count), replaced(batch, new) if new else None)
     if whole.difference or not rest:
@@ -103,11 +102,9 @@ def _other_rows(roots: Iterable[nn.Module], ids: Sequence[tuple[Tensor, Tensor]]
                 return ((found[0], *args[1:]), kwargs) if args else (args, {**kwargs, "input": found[0]})
         return None
 
-    tables = [
-        module for root in roots for module in root.modules() if isinstance(module, nn.Embedding) and ids
-    ]
+    inside = [module for root in roots if ids for module in root.modules()]
     with contextlib.ExitStack() as hooks:
-        for module in tables:
+        for module in [module for module in inside if isinstance(module, nn.Embedding)]:
             hooks.enter_context(module.register_forward_pre_hook(look_up, with_kwargs=True))
         yield served
 
@@ -143,16 +140,14 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
                 case.report.add(_not_followed(case, hidden, kind, mode, whole))
                 return True
         elif difference and difference.relative >= SMALL:
-            case.report.note(
-                hidden.kind, "not confirmed: the whole step gives the same result on changed data"
-            )
+            why = "not confirmed: the whole step gives the same result on changed data"
+            case.report.note(hidden.kind, why)
             continue
         if not difference:
             continue
         if difference.is_doubtful:
-            case.report.skip(
-                hidden.kind, f"a relative difference of {difference.relative:.0e} may be rounding", IN_DOUBLE
-            )
+            why = f"a relative difference of {difference.relative:.0e} may be rounding"
+            case.report.skip(hidden.kind, why, IN_DOUBLE)
             continue
         findings = list[Finding]()
         if case.gives_nan and any(_holds_no_numbers(case, padding) for padding in hidden.paddings):
@@ -212,15 +207,12 @@ def _locate(
     masks = [padding.mask for padding in hidden.paddings]
     recorder = Recorder(masks, names_of(case.runner.roots))
     randomize_padding(recorder, case.runner.batch, hidden.paddings, kind, seed)
-    found: list[Event] = case.runner.run(
-        recorder, hidden.batch, after=lambda outcome: recorder.mixing(ends_of(outcome, difference))
-    )
+    read = lambda made: recorder.mixing(ends_of(made, difference))  # noqa: E731
+    found: list[Event] = case.runner.run(recorder, hidden.batch, after=read)
     return findings_of(found, hidden, kind, difference)
 
 
-def findings_of(
-    found: list[Event], hidden: PerturbedInput, kind: str, difference: Difference
-) -> list[Finding]:
+def findings_of(found: list[Event], hidden: PerturbedInput, kind: str, difference: Difference) -> list[Any]:
     """One finding for each line at which it is mixed into what is seen; one without a line if none is known."""
     changed = ", ".join(str(padding.key) for padding in hidden.paddings)
     message = f"with {KINDS[kind]} in the {hidden.noun} of {changed}, {difference.words()}"

@@ -14,11 +14,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import (
-    TorchDispatchMode,
-    _disable_current_modes,
-    _get_current_dispatch_mode_stack,
-)
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _active_modes
 
 from maskgrad.doctor.operations import EMPTY, Operated, Place, facts_of, here, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
@@ -54,7 +51,7 @@ def _notifying(mode: Any, name: str, way: Callable[..., Any]) -> Callable[..., A
         # PyTorch itself asks for pointers only to look at them, and so do we for those of a storage
         ours = _TORCH if isinstance(held, Tensor) else (_TORCH, _MASKGRAD)
         looks = name.endswith("data_ptr") and sys._getframe(1).f_code.co_filename.startswith(ours)
-        if not looks and any(active is mode for active in _get_current_dispatch_mode_stack()):
+        if not looks and any(active is mode for active in _active_modes()):
             with _disable_current_modes():
                 depends = mode.leaves_torch(_tensor_of(held))
             if depends:
@@ -160,9 +157,8 @@ class Guarded(TorchDispatchMode):
 
 def is_examining() -> bool:
     """Whether a step runs that the doctor itself has called."""
-    return any(
-        isinstance(mode, Guarded) and mode.sends_nothing for mode in _get_current_dispatch_mode_stack()
-    )
+    active = (mode for mode in _active_modes() if isinstance(mode, Guarded))
+    return any(mode.sends_nothing for mode in active)
 
 
 #: functions whose dropout is drawn in C++; all that have it in their names, too

@@ -65,10 +65,7 @@ def _bounded(tensor: Tensor, tokens: set[tuple[int, ...]]) -> Tensor | None:
 
 #: how documents are given: how that is read, and the names under which programs do so
 _READERS: dict[str, tuple[Callable[..., Tensor | None], re.Pattern[str]]] = {
-    "ids": (
-        lambda ids, _: _counted(ids),
-        re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id"),
-    ),
+    "ids": (lambda x, _: _counted(x), re.compile("seq_idx|(document|doc|segment|sequence)_ids|document_id")),
     "bounds": (_bounded, re.compile("cu_(seq|doc).*")),
     "restarting positions": (_restarted, re.compile("position_ids|input_pos|positions")),
 }

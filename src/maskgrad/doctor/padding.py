@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -17,21 +17,8 @@ from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns.mask_arguments import boolean_mask
 
 __all__ = [
-    "IGNORED",
-    "SAYS_PADDING",
-    "Laid",
-    "Padding",
-    "Sides",
-    "alike",
-    "as_mask",
-    "by_diagonal",
-    "ends_in_runs",
-    "is_causal",
-    "is_one_piece",
-    "layouts",
-    "lengths_mask",
-    "marked",
-    "with_given",
+    "IGNORED", "SAYS_PADDING", "Laid", "Padding", "Sides", "alike", "as_mask", "by_diagonal", "ends_in_runs",
+    "is_causal", "is_one_piece", "layouts", "lengths_mask", "marked", "with_given",
 ]  # fmt: skip
 
 #: the label that PyTorch's losses ignore
@@ -57,6 +44,14 @@ class Padding:
     def by_sample(self) -> Tensor:
         """The mask with the samples along its first axis."""
         return self.mask.transpose(0, 1) if self.samples else self.mask
+
+    def turned(self, counts: Collection[int]) -> Padding:
+        """With a sample in each column, if padded ids look so; ``counts``: how many labels or lengths there are."""
+        real, of_ids = self.mask, self.source.startswith("padding_idx") and self.mask.ndim == 2
+        if not of_ids or real.shape[0] == real.shape[1] or not is_one_piece(real.t()):
+            return self
+        first = not is_one_piece(real) or (real.shape[1] in counts and real.shape[0] not in counts)
+        return replace(self, samples=int(first))
 
     def entries(self, tensor: Tensor) -> Tensor:
         """The mask in the shape of the tensor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,9 +16,7 @@ from maskgrad.doctor.packed import LABELS, Documents, is_structure
 from maskgrad.doctor.padding import Padding, with_given
 from maskgrad.doctor.roles import LENGTHS, PADS, PAIRS, Roles, is_selection
 
-__all__ = [
-    "Experiment", "Part", "Report", "Skipped", "ignored_by_loss", "inventory_of", "recognised",
-]  # fmt: skip
+__all__ = ["Experiment", "Part", "Report", "Skipped", "ignored_by_loss", "inventory_of", "recognised"]
 
 
 @dataclass
@@ -83,9 +81,8 @@ def _table(parts: Sequence[Part]) -> list[str]:
         axes = ("" if axis is None else str(axis) for axis in (part.samples, part.positions))
         rows.append((part.name, shape, part.role, part.recognised, *axes, examined))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    cells = (map(str.ljust, row, widths) for row in rows)
+    return ["  ".join(row).rstrip() for row in cells]
 
 
 def inventory_of(
@@ -93,8 +90,9 @@ def inventory_of(
     paddings: Sequence[Padding],
     use: ObservedUse | None = None,
     documents: Documents | None = None,
+    turned: Collection[Key] = (),
 ) -> list[Part]:
-    """What is known of a batch, and what may be padded in it."""
+    """What is known of a batch, and what may be padded in it; tensors of ``turned`` have their axes exchanged here."""
     known, found = {padding.key: padding for padding in paddings}, []
     candidates = roles.candidates(known.keys() | (set() if use is None else use.read_of(roles.batch)))
     for key, held in roles.inside.items():
@@ -105,7 +103,11 @@ def inventory_of(
             role = "data" if tensor_of(held).is_floating_point() else "ids"
         how = known[key].source if key in known else how
         option = f"padding={{{key!r}: {candidates[key]}}}" if key in candidates else ""
-        found.append(Part.of(key, held, role, how, *_axes_of(roles, key), option=option))
+        part = Part.of(key, held, role, how, *_axes_of(roles, key, known.get(key)), option=option)
+        if key in turned:
+            part.shape, part.samples = (part.shape[1], part.shape[0], *part.shape[2:]), 1
+            part.positions = 0 if part.positions == 1 else part.positions
+        found.append(part)
     for name, read in () if use is None else use.unknown(roles.batch).items():
         how = f"padding_idx={read.padding_idx} of its table; it is no part of the batch"
         option = f"these ids to the batch, or padding_idx={read.padding_idx} to their key"
@@ -113,12 +115,13 @@ def inventory_of(
     return found
 
 
-def _axes_of(roles: Roles, key: Key) -> tuple[int | None, int | None]:
+def _axes_of(roles: Roles, key: Key, padding: Padding | None) -> tuple[int | None, int | None]:
     """The axes of samples and positions: those of padded data; else the first, and one as long as positions are."""
     shape = tensor_of(roles.inside[key]).shape
     lengths = {tensor_of(roles.inside[k]).shape[axis] for k, (_, axes) in roles.axes.items() for axis in axes}
     also = [axis for axis, n in enumerate(shape) if axis and n in lengths]
-    samples, positions = roles.axes.get(key, (0 if shape else None, also))
+    by_ids = None if padding is None or padding.mask.ndim != 2 else (padding.samples, (1 - padding.samples,))
+    samples, positions = roles.axes.get(key) or by_ids or (0 if shape else None, also)
     return samples, next(iter(positions), None)
 
 

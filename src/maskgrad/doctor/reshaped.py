@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,21 +27,18 @@ __all__ = [
 ]  # fmt: skip
 
 #: of two outputs: what may be compared, None if nothing can be
+Log = list[LoggedOperation]
 Aligned = Callable[[Tensor, Tensor], "tuple[Tensor, Tensor] | None"]
 
 
-def log(case: Examination, batch: Any = None, *, wider: int = 0) -> list[LoggedOperation]:
+def log(case: Examination, batch: Any = None, *, wider: int = 0) -> Log:
     """The operations of a run."""
     made = OperationLog(wider=wider)
-    entries: list[LoggedOperation] = case.runner.run(made, batch, after=lambda _: made.entries)
+    entries: Log = case.runner.run(made, batch, after=lambda _: made.entries)
     return entries
 
 
-def first_difference(
-    first: list[LoggedOperation],
-    second: list[LoggedOperation],
-    align: Aligned,
-) -> LoggedOperation | None:
+def first_difference(first: Log, second: Log, align: Aligned) -> LoggedOperation | None:
     """The first operation whose outputs differ where they can be compared, by more than rounding.
 
     Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
@@ -64,9 +60,7 @@ def first_difference(
     return None
 
 
-def _pairs(
-    first: list[LoggedOperation], second: list[LoggedOperation]
-) -> Iterator[tuple[LoggedOperation, LoggedOperation]]:
+def _pairs(first: Log, second: Log) -> Iterator[tuple[LoggedOperation, LoggedOperation]]:
     if [entry.operation for entry in first] == [entry.operation for entry in second]:
         yield from zip(first, second, strict=True)
         return
@@ -74,9 +68,7 @@ def _pairs(
     yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
 
 
-def where_real(
-    masks: Sequence[Tensor] = (), kept: Callable[[int, int], Tensor | None] = lambda *_: None
-) -> Aligned:
+def where_real(masks: Sequence[Tensor] = (), kept: Callable[..., Tensor | None] = lambda *_: None) -> Aligned:
     """Outputs where the masks are True; of a larger one, along an axis, the places ``kept(size, larger size)``."""
     validities = ValidityMasks(list(masks))
 
@@ -120,23 +112,19 @@ class Run(NamedTuple):
     frames: set[int]
 
 
-def run(
-    case: Examination, batch: Any = None, *, wider: int = 0, read: Callable[[Outcome], Any] = Outcome.cloned
-) -> Run:
+def run(case: Examination, batch: Any = None, *, wider: int = 0, read: Any = Outcome.cloned) -> Run:
     """A run without dropout; the batch as it is runs once. What the program pads is that much wider."""
     as_it_is = batch is None and not wider
     if as_it_is and "run" in case.base:
         return case.base["run"]  # type: ignore[no-any-return]
     mode = WithoutDropout(wider=wider)
-    seen = case.runner.run(mode, batch, after=lambda run: (read(run), mode.draws, mode.pads, mode.frames))
+    seen = case.runner.run(mode, batch, after=lambda made: (read(made), mode.draws, mode.pads, mode.frames))
     if as_it_is:
         case.base["run"] = Run(*seen)
     return Run(*seen)
 
 
-def first_wrong(
-    case: Examination, name: str, changes: Iterator[Change], add: Callable[..., None] | None = None
-) -> bool | None:
+def first_wrong(case: Examination, name: str, changes: Iterator[Change], add: Any = None) -> bool | None:
     """Whether one of some changes changes something; it is added to the report. None if that cannot be said."""
     wrong = None
     for change in changes:
@@ -156,7 +144,7 @@ def _changed(case: Examination, name: str, change: Change) -> Difference | None:
     try:
         before = run(case, change.beside)
         # gradients of a process are not sent, but compared there
-        read = functools.partial(compare, before.outcome, count=case.count)
+        read = lambda made: compare(before.outcome, made.cloned(), count=case.count)  # noqa: E731
         after = run(case, change.batch, wider=change.wider, read=read)
     except ExaminationError:
         raise
@@ -169,9 +157,8 @@ def _changed(case: Examination, name: str, change: Change) -> Difference | None:
         return None
     difference: Difference = after.outcome
     if difference.is_doubtful:
-        case.report.skip(
-            name, f"{words}, a relative difference of {difference.relative:.0e} may be rounding", IN_DOUBLE
-        )
+        why = f"{words}, a relative difference of {difference.relative:.0e} may be rounding"
+        case.report.skip(name, why, IN_DOUBLE)
         difference = Difference()
     case.report.tried(name, words, difference.words() or "nothing changed", _altered(case, change.batch))
     return difference

@@ -130,10 +130,10 @@ class Roles:
             if best is not None and best.evidence:
                 yield best
 
-    def _fits(self, tensor: Tensor, laid: Laid) -> tuple[bool, bool, bool]:
+    def _fits(self, tensor: Tensor, laid: Laid) -> tuple[bool, ...]:
         """Whether the axes have as many samples as others have, and positions as no other has samples."""
         samples, positions = tensor.shape[laid.samples], {tensor.shape[axis] for axis in laid.positions}
-        return samples in self._counts, positions.isdisjoint(self._counts), laid.samples == 0
+        return samples in self._counts, positions.isdisjoint(self._counts), not laid.turned, laid.samples == 0
 
     def _of_others(self, key: Key, tensor: Tensor) -> list[_Option]:
         """Masks that other data have proven, or else those with a name of padding."""

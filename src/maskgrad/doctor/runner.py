@@ -21,7 +21,11 @@ from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "StepRunner", "named", "names_of", "reached"]
+__all__ = ["Outcome", "StepRunner", "names_of", "outcome_of"]
+
+
+#: entries of a gradient of which a part is compared: all rows, since a table has those of ids, and of each some columns
+_LARGE, _EVERY = 1 << 18, 8
 
 
 @dataclass
@@ -40,9 +44,13 @@ class Outcome:
         return loss | {f"the gradient of {name}": gradient for name, gradient in self.gradients.items()}
 
     def cloned(self) -> Outcome:
-        """What stays when the memory of the run is restored."""
+        """What stays when the memory of the run is restored; of large gradients some columns."""
         loss = None if self.loss is None else self.loss.clone()
-        return Outcome(loss, {name: grad.clone() for name, grad in self.gradients.items()}, own=self.own)
+        plain = {name: grad for name, grad in self.gradients.items() if grad.layout is torch.strided}
+        large = [name for name, grad in plain.items() if grad.ndim > 1 and grad.numel() > _LARGE]
+        parts = {name: plain[name].flatten(1)[:, ::_EVERY] for name in {*large} - self.own}
+        gradients = {name: parts.get(name, grad).clone() for name, grad in self.gradients.items()}
+        return Outcome(loss, gradients, own=self.own)
 
     def has_nan(self) -> bool:
         """Whether there is a NaN in the loss or a gradient."""
@@ -203,16 +211,21 @@ def named(leaves: Iterable[Tensor], roots: Sequence[nn.Module]) -> list[tuple[st
         for place, root in enumerate(roots)
         for name, parameter in root.named_parameters()
     }
-    return [
-        (names.get(id(leaf), f"leaf {place} of shape {tuple(leaf.shape)}"), leaf)
-        for place, leaf in enumerate(leaves)
-    ]
+    others = ((f"leaf {place} of shape {tuple(leaf.shape)}", leaf) for place, leaf in enumerate(leaves))
+    return [(names.get(id(leaf), other), leaf) for other, leaf in others]
+
+
+def outcome_of(
+    loss: Tensor, roots: Sequence[nn.Module], pairs: list[tuple[Tensor, Tensor]] | None
+) -> Outcome:
+    """What a backward pass from a loss gave; ``pairs``: leaves with their gradients, if not in ``.grad``."""
+    found = [(leaf, leaf.grad) for leaf in reached(loss)] if pairs is None else pairs
+    names = [name for name, _ in named([leaf for leaf, _ in found], roots)]
+    gradients = zip(names, (gradient for _, gradient in found), strict=True)
+    return Outcome(loss.detach(), {name: held for name, held in gradients if held is not None})
 
 
 def names_of(roots: Sequence[nn.Module]) -> dict[int, str]:
     """The dotted name of each module by its id."""
-    return {
-        id(module): name or type(module).__name__
-        for root in reversed(roots)
-        for name, module in root.named_modules()
-    }
+    inside = (found for root in reversed(roots) for found in root.named_modules())
+    return {id(module): name or type(module).__name__ for name, module in inside}

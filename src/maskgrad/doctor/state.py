@@ -138,16 +138,12 @@ class State:
                 self._own += [(leaf, rows)] * (rows.version == leaf._version)
             if self._keep is not None:
                 leaf.grad = None
-        for thing in counters:
-            self._add_counter(vars(thing))
+        for table, before in [(vars(thing), _copied(vars(thing))) for thing in counters]:
+            self._undo.append(lambda table=table, before=before: _refill(table, _copied(before)))  # type: ignore[misc]
         for module in modules:
             if id(module) not in self._modules:
                 self._modules.add(id(module))
                 self._add_module(module)
-
-    def _add_counter(self, table: dict[str, Any]) -> None:
-        before = _copied(table)
-        self._undo.append(lambda: _refill(table, _copied(before)))
 
     def _add_module(self, module: nn.Module) -> None:
         inside = vars(module)

@@ -183,9 +183,7 @@ class Twins(Guarded):
             why = f"the shape {tuple(output.shape)} depends on the padding"
             self.note_not_followed(call.facts.name, why)
 
-    def _seen(
-        self, call: Operated, with_twin: list[Tensor], twins: dict[int, Tensor]
-    ) -> Callable[[Tensor], Tensor]:
+    def _seen(self, call: Operated, held: list[Tensor], twins: dict[int, Tensor]) -> Callable[..., Tensor]:
         """What the second run is given for each tensor; tests of a sentinel see the sentinel."""
         name = call.facts.name
         is_loss, compares, sees_nan = name.startswith("nll_loss"), name in COMPARISONS, name in SEES_NAN
@@ -193,7 +191,7 @@ class Twins(Guarded):
         operand = call.args[1] if len(call.args) > 1 else call.kwargs.get("other")
         number = not isinstance(operand, Tensor) or operand.numel() == 1
         tests = name in SEARCHES or (compares and (is_loss or name == "isin" or number))
-        itself = len(with_twin) == 2 and with_twin[0] is with_twin[1]
+        itself = len(held) == 2 and held[0] is held[1]
         # only a label that the loss ignores is a sentinel: any other is what the loss is about
         ignored = next((value for value in reversed(call.args) if type(value) is int), None)
 

@@ -21,11 +21,9 @@ __all__ = [
 
 #: what is written over padding, and how a report calls it
 KINDS = {
-    "numbers": "different values and ids",
+    "numbers": "different values and ids", "nan": "NaN", "inf": "infinity",
     "large": "values ten thousand times as large and different ids",
-    "nan": "NaN",
-    "inf": "infinity",
-}
+}  # fmt: skip
 _LARGE = 1e4
 
 
@@ -153,14 +151,14 @@ def _with_columns(batch: Any, mask: Tensor, paddings: Sequence[Padding]) -> Iter
         else:
             first = along - max(mask.ndim - tensor.ndim, 0)
             places = [first, 1, *([2] if tensor.ndim == 3 and tensor.is_floating_point() else [])]
+            if (own := masks.get(key)) is not None and own.ndim > 1:  # channels may be as many
+                places = [_columns(own)[0]]
             having = [axis for axis in places if axis in having][:1]
         if having:
             yield _Columns(key, field, having, masks.get(key), values.get(key))
 
 
-def widened(
-    batch: Any, paddings: Sequence[Padding], *, left: bool, count: int = 1
-) -> tuple[Any, tuple[int, int]] | None:
+def widened(batch: Any, paddings: Sequence[Padding], *, left: bool, count: int = 1) -> tuple[Any, Any] | None:
     """The batch with more columns of the first padding that has some, and rows and columns before; None without."""
     common = next((padding.mask for padding in paddings if _columns(padding.mask)[1]), None)
     if common is None:

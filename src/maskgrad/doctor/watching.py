@@ -7,21 +7,23 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.case import PerturbedInput, compare_twins, ends_of, randomize_padding
 from maskgrad.doctor.examination import examine_outputs
-from maskgrad.doctor.forked import Continued, Snapshot, Variables, paddings_in, why_not_forked
+from maskgrad.doctor.forked import UNCHANGEABLE, Continued, Snapshot, Variables, paddings_in, why_not_forked
 from maskgrad.doctor.inferred import IdsRead, padded_ids
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import OUTSIDE, is_examining
+from maskgrad.doctor.operations import key_of
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Part, Report, ignored_by_loss, recognised
-from maskgrad.doctor.runner import Outcome, named, names_of, reached
+from maskgrad.doctor.runner import Outcome, names_of, outcome_of
 from maskgrad.doctor.validity import distinct
 from maskgrad.doctor.variants import KINDS
 
@@ -49,12 +51,11 @@ class Watch:
         stop: bool = False,
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self.report, self.steps = Report(), 0
-        self.passes = 0  # backward, of whatever
+        self.report, self.steps, self.passes = Report(), 0, 0  # backward passes of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
         self._call: tuple[nn.Module, inspect.BoundArguments] | None = None
-        self._influence_is_known = self._lengths_are_known = False
+        self._influence_is_known = self._lengths_are_known = self._of_loader = self._has_evaluated = False
         #: the twins of this step; what is padded in it, the tensors with that padding, and what was changed there
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
@@ -62,6 +63,9 @@ class Watch:
         self._changed: list[str] = []
         #: the program at the beginning of this step, and in the process of a run that run
         self._snapshot: Snapshot | None = None
+        #: modules that were evaluated since the step began, with the memory they read; None if one was trained, too
+        self._evaluated: dict[int, set[int | None]] | None = {}
+        self._variables: list[Any] = []  # when the first module was called
         self._run: Continued | None = None
         self._not_forked = ""
         #: the tensors of the batches and arguments, and arrays and lists as tensors, which are not followed
@@ -72,10 +76,8 @@ class Watch:
 
     @property
     def done(self) -> bool:
-        """Whether as many steps were watched as were wanted, or something was found, or nothing more is to be expected.
-
-        Where no padding was recognised, later batches may have some, but not where something may be padding already.
-        """
+        """Whether as many steps were watched as were wanted, or something was found, or no more is to be expected."""
+        # where no padding was recognised, later batches may have some, but not where something may be padding already
         is_open = any(part.option for part in self.report.inventory)
         expects = self._wanted if is_open else max(8, 4 * self._wanted)
         return self.steps >= self._wanted or bool(self.report.findings) or self.passes >= expects
@@ -91,18 +93,49 @@ class Watch:
             ignored_by_loss(self.report, losses if isinstance(losses, Tensor) else losses[0], self._seen)
 
     def batch(self, batch: Any, *, of_loader: bool = False) -> Any:
-        """A batch came from a data loader, or to a model: from here on its padding has twins.
-
-        What is returned the program goes on with: the batch itself, but for a run of an experiment in its own process.
-        """
-        if self.done or self._recorder is not None or self._run is not None:
+        """A batch came, and its padding has twins from here on; with what is returned the program goes on."""
+        if self.done or self._run is not None:
             return batch
+        if of_loader and self._evaluated:
+            self._begin_anew()
+        self._has_evaluated |= of_loader and not torch.is_grad_enabled()
+        if self._recorder is not None or self._only_evaluates:
+            return batch
+        self._of_loader = of_loader
         if of_loader:
             self._forget()
             batch = self._remembered(batch)
         if self._run is None:
             self._begin(batch)
         return batch
+
+    def _begin_anew(self) -> None:
+        """What was evaluated so far was another step's: a validation before the training."""
+        self._leave()
+        self._forget()
+        self._evaluated, self._variables, self._has_evaluated, self._batch = {}, [], True, {}
+
+    @property
+    def _only_evaluates(self) -> bool:
+        """Whether no backward pass is to be expected, as after an evaluation that was seen before."""
+        nothing = self._recorder is None and self._evaluated is not None
+        return nothing and self._has_evaluated and not torch.is_grad_enabled()
+
+    def _read(self, module: nn.Module, arguments: dict[Key, Any]) -> dict[Key, Any]:
+        """A module is called: one that was evaluated before, now with new tensors, begins a step."""
+        tensors = [tensor_of(held) for held in fields(arguments).values()]
+        own, before, recorder = {key_of(tensor) for tensor in tensors}, self._evaluated or {}, self._recorder
+        is_known = any(own & memory for memory in before.values())
+        is_known |= recorder is not None and any(recorder.twin(tensor) is not None for tensor in tensors)
+        if not (self._of_loader or is_known) and any(id(inner) in before for inner in module.modules()):
+            if any(tensor is held for tensor in tensors for held in self._variables):
+                # such as the next states of a trajectory: the step goes on
+                arguments = {f"{key}'": held for key, held in arguments.items()}
+            else:
+                self._begin_anew()
+        trains = self._evaluated is None or (module.training and torch.is_grad_enabled())
+        self._evaluated = None if trains else {**(self._evaluated or {}), id(module): own}
+        return arguments
 
     def _remembered(self, batch: Any) -> Any:
         """Keep the program as it is now, to go on from here with other batches."""
@@ -142,19 +175,15 @@ class Watch:
         """Let paddings have other contents in the second computation, which begins with the first of them."""
         kind = _KINDS[self.steps % len(_KINDS)]
         masks = [padding.by_sample for padding in paddings]
-        recorder = self._recorder
-        if recorder is None:
-            recorder = Recorder(masks, names_of(self._roots))
-        else:
-            recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
+        recorder = self._recorder or Recorder([], names_of(self._roots))
+        recorder.validity.masks = distinct([*recorder.validity.masks, *masks])
         # ids have no size: others were in the step before
         known = {part.name for part in self.report.inventory if part.examined}
         ids = [padding.key for padding in paddings if not inside[padding.key].is_floating_point()]
         sized = kind != "large" or len(ids) < len(paddings) or not known.issuperset(map(str, ids))
+        changed = [padding.key for padding in paddings]
         if sized:
             changed = randomize_padding(recorder, inside, paddings, kind, self.steps)
-        else:
-            changed = [padding.key for padding in paddings]
         if not changed:
             return
         if sized:
@@ -195,10 +224,19 @@ class Watch:
         arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
         # what another module has computed is no batch
         arguments = {key: held for key, held in arguments.items() if getattr(held, "grad_fn", None) is None}
+        if is_root:
+            arguments = self._read(module, arguments)
+        if self._only_evaluates:
+            return
         if self._recorder is None and is_root and self._snapshot is None:
             variables = Variables(arguments)
-            variables.put(self._remembered(variables.tensors))
+            self._variables = variables.named
+            new = self._remembered(variables.tensors)
             if self._run is not None:
+                try:
+                    variables.put(new)
+                except Exception as error:
+                    self._run.fail(ValueError(f"{UNCHANGEABLE}: {error}"))
                 return
         if isinstance(module, nn.Embedding):
             self._read_by_table(module, args[0] if args else kwargs.get("input"))
@@ -224,17 +262,19 @@ class Watch:
             for key, held in known.items():
                 if str(key) not in map(str, self._padding or ()):
                     self._rewrite_read(read, key, held)
-            if not known or (
-                self._recorder is not None and self._is_new(ids)
-            ):  # or a copy that was made before
+            # or a copy that was made before
+            if not known or (self._recorder is not None and self._is_new(ids)):
                 self._rewrite_read(read, f"ids of {read.module}", ids)
                 self._examined([Padding(key, held, read.source) for key, held in copied.items()], copied)
 
     def _rewrite_read(self, read: IdsRead, key: Key, held: Tensor) -> None:
         real = padded_ids(held, read.padding_idx)
         if real is not None and self._is_new(held):
-            self.report.take_parts([Part.of(key, held, "ids", read.source, 0, 1)])
-            self._rewrite([Padding(key, real, read.source)], {key: held})
+            counts = {len(seen) for seen in self._seen.values() if seen.ndim == 1}
+            padding = Padding(key, real, read.source).turned(counts)
+            first = padding.samples
+            self.report.take_parts([Part.of(key, held, "ids", read.source, first, 1 - first)])
+            self._rewrite([padding], {key: held})
 
     @contextlib.contextmanager
     def _apart(self) -> Iterator[None]:
@@ -257,7 +297,8 @@ class Watch:
             self._progress(f"step {self.steps} of {self._wanted}: padding-length")
         known = list(paddings_in(paddings, self._batch, Presented(self._snapshot.batch).batch))
         if paddings and not known:
-            self.report.note("padding-length", "skipped: what is padded is in no variable and no argument")
+            why = "what is padded is in no variable and no argument"
+            self.report.skip("padding-length", why, "mg.doctor.examine(step, batch) to the program")
         try:
             found = self._snapshot.examined(known)
         except BaseException:
@@ -291,11 +332,12 @@ class Watch:
         loss = losses if isinstance(losses, Tensor) else losses[0]
         if self._run is not None:
             with _disable_current_modes():  # the mode is not left: the program may have entered others since
-                self._run.end(self._outcome(loss, pairs))
+                self._run.end(outcome_of(loss, self._roots, pairs))
         self.passes += 1
+        self._evaluated, self._variables = {}, []
         recorder, paddings, changed = self._leave()
         if recorder is not None:
-            self._compare(recorder, self._outcome(loss, pairs), paddings, changed)
+            self._compare(recorder, outcome_of(loss, self._roots, pairs), paddings, changed)
         made = self._look_at_lengths(paddings)
         self._batch = {}
         self._forget()
@@ -303,15 +345,7 @@ class Watch:
         if recorder is None:  # no padding, but for what the step itself pads: this was all
             self.steps += made + self._influence_is_known
 
-    def _outcome(self, loss: Tensor, pairs: list[tuple[Tensor, Tensor]] | None) -> Outcome:
-        found = [(leaf, leaf.grad) for leaf in reached(loss)] if pairs is None else pairs
-        names = [name for name, _ in named([leaf for leaf, _ in found], self._roots)]
-        gradients = zip(names, (gradient for _, gradient in found), strict=True)
-        return Outcome(loss.detach(), {name: held for name, held in gradients if held is not None})
-
-    def _compare(
-        self, recorder: Recorder, outcome: Outcome, paddings: list[Padding], changed: list[str]
-    ) -> None:
+    def _compare(self, recorder: Recorder, outcome: Outcome, paddings: list[Padding], changed: Any) -> None:
         difference = compare_twins(recorder, outcome)
         kind = _KINDS[self.steps % len(_KINDS)]
         self.steps += 1
@@ -345,13 +379,17 @@ class Watch:
         """The program is over, perhaps in the middle of a step; ``how`` it ended if not at its last line."""
         self._leave()
         self._forget()
+        padded = any("padding-leak" in part.examined for part in self.report.inventory)
         if how and self.done:
             self.report.note("end", f"the program {how}, after the examined steps")
         elif how:
             self.report.skip("padding-leak", f"the program {how} after {self.steps} of {self._wanted} steps")
+        if padded and self._wanted > 1 and not (self._lengths_are_known or self.report.findings):
+            why = f"the program was over after {self.passes} backward pass{'es' * (self.passes > 1)}"
+            self.report.skip("padding-length", why, "more steps to it, or --quick to leave this out")
         if self._causal and not self._influence_is_known:
             self.report.skip("future-leak", "no model was called whose outputs could be examined")
-        if self._seen and not any("padding-leak" in part.examined for part in self.report.inventory):
+        if self._seen and not padded:
             self.report.note(
                 "padding",
                 f"none was recognised in the batches and arguments ({', '.join(map(repr, self._seen))}); add "

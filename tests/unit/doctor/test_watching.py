@@ -57,7 +57,7 @@ def test_a_watch_that_recognises_nothing_says_which_argument_to_give() -> None:
         # nothing was examined, which is not the same as nothing found
         assert not watched.report.ok
         assert watched.report.verdict == "incomplete"
-    with mg.doctor.watch({"input": ~target.isnan()}) as watched:
+    with mg.doctor.watch({"input": ~target.isnan()}, steps=1) as watched:
         train()
     assert (watched.report.ok, watched.report.notes) == (True, [])
     assert watched.report.experiments
