@@ -50,6 +50,27 @@ def pixels_pooled_under_a_mask_of_pixels(wrong):
     return Script(batch, forward, real=real)
 
 
+class ImagesWithMask:
+    """As in detection: an object that is a batch."""
+
+    def __init__(self, tensors, mask):
+        self.tensors, self.mask = tensors, mask
+
+
+@program()
+def images_with_their_mask_in_an_object(wrong):
+    net, head = nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
+    samples = ImagesWithMask(pictures()[0]["pixel_values"], ~shown())
+
+    def forward(samples):
+        q, hides = net(samples.tensors).flatten(2).mT, samples.mask.flatten(1)
+        allowed = None if wrong else ~hides[:, None]
+        hidden = F.scaled_dot_product_attention(q, q, q, attn_mask=allowed)  # leak
+        return head((hidden * ~hides[..., None]).sum(1))
+
+    return Script({"samples": samples, "y": classes()}, forward)
+
+
 @program()
 def patches_attend_to_padding(wrong):
     (batch, real), net, head = pictures(mask=~shown(), y=classes()), nn.Conv2d(3, 8, 1), nn.Linear(8, 5)

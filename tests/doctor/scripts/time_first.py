@@ -23,6 +23,17 @@ def mean_over_time(wrong):
     return Script({"src": ids(real), "y": classes()}, forward, real={"src": real})
 
 
+@program("padding-length")
+def sum_over_time_by_the_padded_length(wrong):
+    real, table, head = lasting().T, nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 5)
+
+    def forward(src):
+        count = len(src) if wrong else (src != 0).sum(0)[:, None]
+        return head((table(src) * (src != 0)[..., None]).sum(0) / count)  # leak
+
+    return Script({"src": ids(real), "y": classes()}, forward)
+
+
 @program()
 def last_state_of_an_lstm(wrong):
     real, table, head = lasting().T, nn.Embedding(20, 8), nn.Linear(6, 5)

@@ -61,6 +61,13 @@ def clipped(step, batch):
     nn.utils.clip_grad_norm_(step.__self__.model.parameters(), 1.0)
 
 
+def validated_before(step, batch):
+    """On another batch, without gradients."""
+    with torch.no_grad():
+        step(text()[0])
+    step(batch).backward()
+
+
 def compiled_step(step, batch):
     torch.compile(step, backend="eager")(batch).backward()
 
@@ -74,6 +81,7 @@ def variants():
         "gradient_by_hand": {"train": gradient_by_hand},
         "under_autocast": {"train": under_autocast},
         "clipped": {"train": clipped},
+        "validated_before": {"train": validated_before},
         "from_a_loader": {"loader": True},
         "distributed_of_one_rank": {"wrap": replicated},
     }

@@ -180,3 +180,20 @@ def test_the_inventory_has_the_axes_of_samples_and_positions() -> None:
     axes = {part.name: (part.samples, part.positions) for part in report.inventory}
     assert axes == {"x": (0, 2), "mask": (0, 1), "labels": (0, None)}
     assert "samples  positions  examined by" in str(report)
+
+
+@pytest.mark.parametrize("by_mask", [True, False])
+def test_the_inventory_has_the_axes_of_the_tensors_that_were_given(by_mask: bool) -> None:
+    real = torch.arange(5) < torch.tensor([[5], [2], [4]])
+    ids, table = (torch.randint(1, 9, (3, 5)) * real).T.contiguous(), nn.Embedding(9, 1, padding_idx=0)
+
+    def step(b: dict[str, torch.Tensor]) -> torch.Tensor:
+        hidden = table(b["ids"]).squeeze(-1) * (b["ids"] != 0)
+        return (hidden.sum(0) * b["labels"]).square().sum()
+
+    given = {"ids": ids, "labels": torch.tensor([0.5, 1.0, 1.0])} | ({"mask": real} if by_mask else {})
+    report = mg.doctor.examine(step, given)
+    assert report.ok, report
+    part = report.inventory[0]
+    assert (part.shape, part.samples, part.positions) == ((5, 3), 1, 0)
+    assert set(part.examined) == {"padding-leak", "padding-length", "order"}

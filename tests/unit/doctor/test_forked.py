@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import maskgrad as mg
+from maskgrad.doctor.runner import Outcome
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes are not forked")
 
@@ -112,6 +113,25 @@ def arrays(*, right: bool, loader: bool) -> Iterator[None]:
         yield
 
 
+class Converts(Encoder):
+    """Takes arrays."""
+
+    def forward(self, ids: Any, mask: Tensor | None = None) -> Tensor:
+        return super().forward(torch.LongTensor(ids), mask)
+
+
+def viewed(*, right: bool, loader: bool) -> Iterator[None]:
+    """An array that is a part of a tensor of ids: it has no memory of its own."""
+    model, head = Converts(), nn.Linear(8, 5)
+    for batch in batches(loader=loader):
+        ids = F.pad(batch["ids"], (0, 1))[:, :-1].numpy()
+        hidden = model(ids)
+        mask = torch.as_tensor(ids != 0)
+        count = mask.sum(1, keepdim=True) if right else hidden.size(1)
+        F.cross_entropy(head((hidden * mask[..., None]).sum(1) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
 class TimeFirst(nn.Module):
     """Positions before samples, as recurrent networks and Transformers take them by default."""
 
@@ -162,7 +182,7 @@ def run(program: Callable[..., Iterator[None]], **options: Any) -> mg.doctor.Rep
 
 
 @pytest.mark.parametrize("loader", [True, False])
-@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, states, arrays])
+@pytest.mark.parametrize("program", [pooled, tagged, shifted, packed, learned, states, arrays, viewed])
 def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     program: Callable[..., Iterator[None]], loader: bool
 ) -> None:
@@ -171,7 +191,7 @@ def test_a_padded_length_in_the_program_itself_is_found_at_its_line(
     assert report.findings[0].code.endswith("# LEAK")
     report = run(program, right=True, loader=loader)
     # an array of a batch that has another content in its padding: what is done with it is not followed
-    outside = loader and program is arrays
+    outside = loader and program in (arrays, viewed)
     assert report.findings == []
     assert report.verdict == ("incomplete" if outside else "ok"), report
     assert "padding-length" in [tried.name for tried in report.experiments], report
@@ -181,6 +201,27 @@ def test_positions_may_come_before_samples() -> None:
     report = run(time_first, right=False, loader=True)
     assert [finding.code.endswith("# LEAK") for finding in report.findings] == [True], report
     report = run(time_first, right=True, loader=True)
+    assert report.ok, report
+    assert "padding-length" in [tried.name for tried in report.experiments], report
+
+
+def ids_time_first(*, right: bool, loader: bool) -> Iterator[None]:
+    """Only the id of padding, and as many labels as columns, say which axis is time."""
+    table, head = nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 5)
+    made = [{"src": ids_of().T.contiguous(), "labels": LABELS} for _ in range(4)]
+    for batch in DataLoader(made, batch_size=None) if loader else made:  # type: ignore[arg-type]
+        hidden = table(batch["src"]) * (batch["src"] != 0)[..., None]
+        count = (batch["src"] != 0).sum(0)[:, None] if right else hidden.size(0)
+        F.cross_entropy(head(hidden.sum(0) / count), batch["labels"]).backward()  # LEAK
+        yield
+
+
+@pytest.mark.parametrize("loader", [True, False])
+def test_padded_ids_say_that_positions_come_first(loader: bool) -> None:
+    report = run(ids_time_first, right=False, loader=loader)
+    assert report.kinds() == ["padding-length"], report
+    assert report.findings[0].code.endswith("# LEAK")
+    report = run(ids_time_first, right=True, loader=loader)
     assert report.ok, report
     assert "padding-length" in [tried.name for tried in report.experiments], report
 
@@ -278,3 +319,48 @@ def test_where_the_process_that_waits_is_gone_or_fails_the_report_is_incomplete(
     report = run(pooled, right=True, loader=True)
     assert report.verdict == "incomplete"
     assert words in report.skipped[0].why
+
+
+def test_a_variable_that_takes_no_other_length_leaves_the_report_incomplete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(variables: Any, new: Any) -> None:
+        raise RuntimeError("it is read-only")
+
+    monkeypatch.setattr("maskgrad.doctor.forked.Variables.put", refuse)
+    report = run(pooled, right=True, loader=False)
+    assert report.verdict == "incomplete", report
+    assert "a variable cannot take another length: it is read-only" in report.unexamined[0]
+
+
+def test_padding_in_no_variable_leaves_the_report_incomplete() -> None:
+    """The model reads its ids from an iterator of its own."""
+
+    class Reads(Encoder):
+        def forward(self, rows: Iterator[Tensor]) -> Tensor:  # type: ignore[override]
+            return super().forward(next(rows))
+
+    model, rows = Reads(), iter([ids_of() for _ in range(9)])
+    with mg.doctor.watch(stop=True) as watched:
+        for _ in range(3):
+            hidden = model(rows)
+            hidden.masked_fill(hidden == 0, 0.0)[:, :2].square().mean().backward()
+    assert watched.report.verdict == "incomplete", watched.report
+    assert "what is padded is in no variable" in watched.report.unexamined[0]
+
+
+def test_a_program_of_one_step_has_tried_no_other_length() -> None:
+    with mg.doctor.watch() as watched:
+        next(pooled(right=False, loader=True))
+    assert watched.report.verdict == "incomplete", watched.report
+    assert "over after 1 backward pass" in watched.report.unexamined[0]
+
+
+def test_of_large_gradients_every_row_is_compared() -> None:
+    """A table has a row for each id, and padding may change one of them only."""
+    table = torch.zeros(600, 500)
+    table[7] = 1.0
+    made = Outcome(None, {"table": table, "bias": torch.ones(500)}).cloned()
+    assert made.gradients["table"].shape == (600, 63)
+    assert made.gradients["table"].any(1).nonzero().flatten().tolist() == [7]
+    assert made.gradients["bias"].shape == (500,)

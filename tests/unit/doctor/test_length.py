@@ -17,6 +17,15 @@ MASK = torch.arange(16) < LENGTHS[:, None]
 
 
 def test_other_tensors_are_extended_with_their_padding_values() -> None:
+def test_features_may_be_as_many_as_the_positions_of_another_tensor() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(3, 16, 4), torch.randn(3, 5, 16)
+    given = {"x": MASK, "y": torch.arange(5) < torch.tensor([[5], [2], [3]])}
+    made = widened({"x": x, "y": y}, recognised({"x": x, "y": y}, given), left=False)
+    assert made is not None
+    assert (made[0]["x"].shape, made[0]["y"].shape) == ((3, 17, 4), (3, 5, 16))
+
+
     """The longest row would otherwise get its last label twice."""
     torch.manual_seed(0)
     head = nn.Linear(4, 3)

@@ -91,6 +91,65 @@ def _texts() -> tuple[Tensor, Tensor]:
     return torch.randint(1, 20, (3, 6)) * mask, mask
 
 
+class Averaged(Pooled):
+    """Leaks, or divides by the padded length, or is right."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__()
+        self.fault = fault
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        hidden, seen = self.table(ids), mask[..., None]
+        if self.fault == "padding-leak":
+            return self.head(hidden.mean(1))  # type: ignore[no-any-return]
+        count = hidden.size(1) if self.fault else seen.sum(1)
+        return self.head((hidden * seen).sum(1) / count)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fault", ["padding-leak", "padding-length", ""])
+@pytest.mark.parametrize("evaluates", ["without gradients", "each batch without gradients", "with gradients"])
+@pytest.mark.parametrize("loader", [True, False])
+def test_a_validation_before_the_training_is_not_the_first_step(
+    loader: bool, evaluates: str, fault: str
+) -> None:
+    """It was: the batches of the training were never rewritten, and the report said ok."""
+    model = Averaged(fault)
+    samples = [dict(zip(("ids", "mask"), _texts(), strict=True)) for _ in range(6)]
+    batches: Any = DataLoader(samples, batch_size=None) if loader else samples
+
+    def evaluate() -> None:
+        model.eval()
+        for batch in batches:
+            with torch.set_grad_enabled(evaluates == "with gradients"):
+                model(**batch)
+        model.train()
+
+    with mg.doctor.watch(stop=True) as watched:
+        with torch.set_grad_enabled(evaluates != "without gradients"):
+            evaluate()
+        for batch in batches:
+            F.cross_entropy(model(**batch), torch.arange(3)).backward()
+            with torch.set_grad_enabled(evaluates != "without gradients"):
+                evaluate()
+    assert watched.report.kinds() == ([fault] if fault else []), watched.report
+    assert watched.report.ok is not bool(fault), watched.report
+
+
+@pytest.mark.parametrize("leaks", ["encoder", "next states", ""])
+def test_what_is_computed_without_gradients_belongs_to_the_step(leaks: str) -> None:
+    """A frozen encoder, and the value of the next states of a trajectory."""
+    encoder, value = Averaged(""), nn.Linear(5, 1)
+    with mg.doctor.watch(stop=True) as watched:
+        for _ in range(4):
+            (ids, mask), (next_ids, next_mask) = _texts(), _texts()
+            encoder.fault = "padding-leak" if leaks == "next states" else ""
+            with torch.no_grad():
+                target = encoder(next_ids, next_mask.clone())
+            encoder.fault = "padding-leak" if leaks == "encoder" else ""
+            value(encoder(ids, mask.clone()) - target).square().mean().backward()
+    assert watched.report.kinds() == (["padding-leak"] if leaks else []), watched.report
+
+
 @pytest.mark.parametrize("compiled", ["nothing", "module", "function", "both", "method"])
 def test_a_leak_is_one_finding_whatever_is_compiled(compiled: str) -> None:
     model: Any = Pooled()
