@@ -20,20 +20,9 @@ from maskgrad.doctor.batches import Key, fields, ragged, tensor_of
 from maskgrad.doctor.modes import Guarded
 from maskgrad.doctor.operations import Operated, key_of
 from maskgrad.doctor.packed import Documents
-from maskgrad.doctor.padding import (
-    Padding,
-    Sides,
-    alike,
-    as_mask,
-    ends_in_runs,
-    is_one_piece,
-    layouts,
-    lengths_mask,
-)
+from maskgrad.doctor.padding import Padding, Sides, alike, as_mask, layouts, lengths_mask, padded_ids
 
-__all__ = [
-    "IdsRead", "IgnoredLabels", "ObservedUse", "ignored_labels", "labels_ignored", "padded_ids", "same_part",
-]  # fmt: skip
+__all__ = ["IdsRead", "IgnoredLabels", "ObservedUse", "ignored_labels", "labels_ignored", "same_part"]
 
 
 @dataclass(frozen=True)
@@ -80,19 +69,6 @@ def _forms(tensor: Tensor, part: Tensor) -> Iterator[Tensor]:
                 if 0 <= start <= rest:
                     piece = table.narrow(axis, start, count)
                     yield piece if part.ndim == 2 else piece.flatten()
-
-
-def padded_ids(ids: Tensor, padding_idx: int) -> Tensor | None:
-    """Where ids are real, if the id of padding stands at ends of rows (or columns) and nowhere else; None otherwise."""
-    if ids.ndim < 2 or ids.is_floating_point() or not bool((ids != padding_idx).any()):
-        return None
-    real = ids != padding_idx
-    starts = real.clone()
-    starts[..., 0] |= not bool(real[..., 0].any())  # a decoder starts with it
-    found = next((mask for mask in (starts, real) if is_one_piece(mask.flatten(0, -2))), None)
-    runs = ends_in_runs(ids.t()) if found is None and ids.ndim == 2 else None
-    found = real if runs is not None and torch.equal(runs.t(), real) else found
-    return None if found is None or bool(found.all()) else found
 
 
 def ignored_labels(loss: Tensor) -> list[IdsRead]:

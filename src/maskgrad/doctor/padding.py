@@ -18,7 +18,7 @@ from maskgrad.patterns.mask_arguments import boolean_mask
 
 __all__ = [
     "IGNORED", "SAYS_PADDING", "Laid", "Padding", "Sides", "alike", "as_mask", "by_diagonal", "ends_in_runs",
-    "is_causal", "is_one_piece", "layouts", "lengths_mask", "marked", "with_given",
+    "is_causal", "is_one_piece", "layouts", "lengths_mask", "marked", "padded_ids", "with_given",
 ]  # fmt: skip
 
 #: the label that PyTorch's losses ignore
@@ -295,6 +295,19 @@ def ends_in_runs(data: Tensor) -> Tensor | None:
             if enough and not bool(padded.all()) and is_one_piece(~padded):
                 return ~padded
     return None
+
+
+def padded_ids(ids: Tensor, padding_idx: int) -> Tensor | None:
+    """Where ids are real, if the id of padding stands at ends of rows (or columns) and nowhere else; None otherwise."""
+    if ids.ndim < 2 or ids.is_floating_point() or not bool((ids != padding_idx).any()):
+        return None
+    real = ids != padding_idx
+    starts = real.clone()
+    starts[..., 0] |= not bool(real[..., 0].any())  # a decoder starts with it
+    found = next((mask for mask in (starts, real) if is_one_piece(mask.flatten(0, -2))), None)
+    runs = ends_in_runs(ids.t()) if found is None and ids.ndim == 2 else None
+    found = real if runs is not None and torch.equal(runs.t(), real) else found
+    return None if found is None or bool(found.all()) else found
 
 
 def marked(key: Key, held: Tensor | MaskedTensor) -> Padding | None:

@@ -15,11 +15,11 @@ from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.case import PerturbedInput, compare_twins, ends_of, randomize_padding
 from maskgrad.doctor.examination import examine_outputs
 from maskgrad.doctor.forked import UNCHANGEABLE, Continued, Snapshot, Variables, paddings_in, why_not_forked
-from maskgrad.doctor.inferred import IdsRead, padded_ids
+from maskgrad.doctor.inferred import IdsRead
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import OUTSIDE, is_examining
 from maskgrad.doctor.operations import key_of
-from maskgrad.doctor.padding import Padding
+from maskgrad.doctor.padding import Padding, padded_ids
 from maskgrad.doctor.ranks import why_refused
 from maskgrad.doctor.recorder import Recorder
 from maskgrad.doctor.report import Part, Report, ignored_by_loss, recognised
