@@ -130,8 +130,7 @@ def _prepare(case: Examination, padding: Mapping[Any, Any] | None, documents: An
         case.paddings = with_given(roles.paddings, runner.batch, padding)
     case.paddings += use.paddings(runner.batch, {found.key for found in case.paddings} | set(padding or ()))
     case.use = use
-    turned = runner.presented.turned
-    case.report.inventory = inventory_of(roles, case.paddings, use, case.documents, turned)
+    case.report.inventory = inventory_of(roles, case.paddings, use, case.documents, runner.presented.turned)
     case.base["first"] = outcome
 
 

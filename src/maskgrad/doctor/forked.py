@@ -1,14 +1,14 @@
 """A script's step, run again: in a process that is forked when its batch arrives, and goes on to the backward pass.
 
-A script cannot be called like a step. The process that is forked first waits until the step is over in the script, and
-then makes the experiments; each run is another process, which goes on with the script, with another batch, and sends
-what it gave at the end of its backward pass.
+The process that is forked first waits until the step is over in the script, and then makes the experiments; each run is
+another process, which goes on with the script, with another batch, and sends what its backward pass gave.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import inspect
 import os
 import pickle
 import re
@@ -37,12 +37,21 @@ from maskgrad.doctor.report import Report, Skipped
 from maskgrad.doctor.reshaped import padding_length
 from maskgrad.doctor.runner import Outcome, StepRunner
 
-__all__ = ["UNCHANGEABLE", "Continued", "Snapshot", "Variables", "mask_in", "paddings_in", "why_not_forked"]
+__all__ = ["Continued", "Snapshot", "Variables", "bound", "mask_in", "paddings_in", "why_not_forked"]
 
 #: a variable may be a batch, and not a list of all data
 _FEW = 64
-#: why a run failed for which the program is not to blame
-UNCHANGEABLE = "a variable cannot take another length"
+_UNCHANGEABLE = "a variable cannot take another length"
+
+
+def bound(module: nn.Module, args: Any, kwargs: Any) -> tuple[inspect.BoundArguments | None, dict[Key, Any]]:
+    """A call of a module, None if it fits no signature, and its arguments but for what another module has computed."""
+    try:
+        call = inspect.signature(module.forward).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        call = None
+    arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
+    return call, {key: held for key, held in arguments.items() if getattr(held, "grad_fn", None) is None}
 
 
 class Variables:
@@ -193,6 +202,13 @@ class Continued(BaseException):
                     vars(module)["require_backward_grad_sync"] = False  # other ranks would wait
         self._mode.__enter__()
 
+    def put(self, variables: Variables) -> None:
+        """Let the variables hold the batch of this run."""
+        try:
+            variables.put(self.batch)
+        except Exception as error:
+            self.fail(ValueError(f"{_UNCHANGEABLE}: {error}"))
+
     def end(self, outcome: Outcome) -> None:
         """The backward pass is over: send what it gave, and end."""
         self._send(outcome.cloned() if self._after is None else self._after(outcome))
@@ -314,7 +330,7 @@ def _make_experiments(orders: Connection, batch: Any, roots: list[nn.Module]) ->
         padding_length(case)
     except Exception as error:
         case.report.skip("padding-length", f"{type(error).__name__}: {error}")
-    ours = [note.message for note in case.report.notes if UNCHANGEABLE in note.message]
+    ours = [note.message for note in case.report.notes if _UNCHANGEABLE in note.message]
     if ours and not case.report.experiments:
         case.report.skip("padding-length", ours[0], "mg.doctor.examine(step, batch) to the program")
     orders.send_bytes(pickle.dumps(case.report))

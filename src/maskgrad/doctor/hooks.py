@@ -98,7 +98,7 @@ def _observed(watched: Watch) -> Iterator[None]:
     @functools.wraps(following)
     def next_batch(loader: Any) -> Any:
         batch = following(loader)
-        return batch if watched.is_off else watched.batch(batch, of_loader=True)
+        return batch if watched.is_off else watched.batch(batch, loader)
 
     @functools.wraps(backward)
     def run_backward(tensors: Any, *args: Any, **kwargs: Any) -> None:

@@ -1,7 +1,4 @@
-"""Padding that the batch does not mark, from its use: tables with a padding_idx, masks of modules, packed lengths.
-
-Also labels as losses read them: which position each belongs to, and the same step with some of them ignored.
-"""
+"""Padding that the batch does not mark, from its use by tables, modules and losses; labels as losses read them."""
 
 from __future__ import annotations
 

@@ -140,8 +140,7 @@ def leak(case: Examination, hidden: PerturbedInput) -> bool:
                 case.report.add(_not_followed(case, hidden, kind, mode, whole))
                 return True
         elif difference and difference.relative >= SMALL:
-            why = "not confirmed: the whole step gives the same result on changed data"
-            case.report.note(hidden.kind, why)
+            case.report.note(hidden.kind, "not confirmed: the step gives the same result on changed data")
             continue
         if not difference:
             continue
@@ -248,10 +247,9 @@ def nan_under_mask(case: Examination) -> None:
 def _holds_no_numbers(case: Examination, padding: Padding) -> bool:
     """Whether padding has NaN or infinity in this batch, or is of a MaskedTensor, under which anything may lie."""
     held = fields(case.runner.batch)[padding.key]
-    if isinstance(held, MaskedTensor):
-        return True
     tensor = tensor_of(held)
-    return tensor.is_floating_point() and not bool(tensor[~padding.entries(tensor)].isfinite().all())
+    finite = bool(tensor[~padding.entries(tensor)].isfinite().all())
+    return isinstance(held, MaskedTensor) or not finite
 
 
 def nan_findings(case: Examination, kind: str) -> list[Finding]:

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of
 from maskgrad.doctor.case import PerturbedInput, compare_twins, ends_of, randomize_padding
 from maskgrad.doctor.examination import examine_outputs
-from maskgrad.doctor.forked import UNCHANGEABLE, Continued, Snapshot, Variables, paddings_in, why_not_forked
+from maskgrad.doctor.forked import Continued, Snapshot, Variables, bound, paddings_in, why_not_forked
 from maskgrad.doctor.inferred import IdsRead
 from maskgrad.doctor.leaks import findings_of
 from maskgrad.doctor.modes import OUTSIDE, is_examining
@@ -34,12 +34,7 @@ _KINDS = ("numbers", "large")
 
 
 class Watch:
-    """The state of :func:`maskgrad.doctor.watch`.
-
-    Attributes:
-        report: findings of the completed steps.
-        steps: the number of watched steps.
-    """
+    """The state of :func:`maskgrad.doctor.watch`: the ``report`` of the completed steps, and how many ``steps``."""
 
     def __init__(
         self,
@@ -55,7 +50,8 @@ class Watch:
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal
         self._call: tuple[nn.Module, inspect.BoundArguments] | None = None
-        self._influence_is_known = self._lengths_are_known = self._of_loader = self._has_evaluated = False
+        self._influence_is_known = self._lengths_are_known = self._reads_ahead = self._has_evaluated = False
+        self._loader: Any = None  # the iterator of the last batch
         #: the twins of this step; what is padded in it, the tensors with that padding, and what was changed there
         self._recorder: Recorder | None = None
         self._paddings: list[Padding] = []
@@ -92,17 +88,20 @@ class Watch:
         if self._run is None:
             ignored_by_loss(self.report, losses if isinstance(losses, Tensor) else losses[0], self._seen)
 
-    def batch(self, batch: Any, *, of_loader: bool = False) -> Any:
+    def batch(self, batch: Any, loader: Any = None) -> Any:
         """A batch came, and its padding has twins from here on; with what is returned the program goes on."""
         if self.done or self._run is not None:
             return batch
-        if of_loader and self._evaluated:
-            self._begin_anew()
-        self._has_evaluated |= of_loader and not torch.is_grad_enabled()
-        if self._recorder is not None or self._only_evaluates:
+        if loader is not None:
+            if self._evaluated:
+                self._begin_anew()
+            # two batches, and no module was called: the program reads ahead, and uses what modules are given
+            self._reads_ahead |= loader is self._loader and self._evaluated == {}
+            self._has_evaluated |= not torch.is_grad_enabled()
+            self._loader = loader
+        if self._recorder is not None or self._only_evaluates or (loader is not None and self._reads_ahead):
             return batch
-        self._of_loader = of_loader
-        if of_loader:
+        if loader is not None:
             self._forget()
             batch = self._remembered(batch)
         if self._run is None:
@@ -113,7 +112,13 @@ class Watch:
         """What was evaluated so far was another step's: a validation before the training."""
         self._leave()
         self._forget()
-        self._evaluated, self._variables, self._has_evaluated, self._batch = {}, [], True, {}
+        self._evaluated, self._variables, self._loader, self._has_evaluated, self._batch = (
+            {},
+            [],
+            None,
+            True,
+            {},
+        )
 
     @property
     def _only_evaluates(self) -> bool:
@@ -127,7 +132,8 @@ class Watch:
         own, before, recorder = {key_of(tensor) for tensor in tensors}, self._evaluated or {}, self._recorder
         is_known = any(own & memory for memory in before.values())
         is_known |= recorder is not None and any(recorder.twin(tensor) is not None for tensor in tensors)
-        if not (self._of_loader or is_known) and any(id(inner) in before for inner in module.modules()):
+        of_loader = self._loader is not None and not self._reads_ahead
+        if not (of_loader or is_known) and any(id(inner) in before for inner in module.modules()):
             if any(tensor is held for tensor in tensors for held in self._variables):
                 # such as the next states of a trajectory: the step goes on
                 arguments = {f"{key}'": held for key, held in arguments.items()}
@@ -217,13 +223,7 @@ class Watch:
         if self._run is not None:
             return
         is_root = module in self._roots
-        try:
-            call = inspect.signature(module.forward).bind(*args, **kwargs)
-        except (TypeError, ValueError):
-            call = None
-        arguments = dict(enumerate(args)) | kwargs if call is None else dict(call.arguments)
-        # what another module has computed is no batch
-        arguments = {key: held for key, held in arguments.items() if getattr(held, "grad_fn", None) is None}
+        call, arguments = bound(module, args, kwargs)
         if is_root:
             arguments = self._read(module, arguments)
         if self._only_evaluates:
@@ -231,12 +231,9 @@ class Watch:
         if self._recorder is None and is_root and self._snapshot is None:
             variables = Variables(arguments)
             self._variables = variables.named
-            new = self._remembered(variables.tensors)
+            self._remembered(variables.tensors)
             if self._run is not None:
-                try:
-                    variables.put(new)
-                except Exception as error:
-                    self._run.fail(ValueError(f"{UNCHANGEABLE}: {error}"))
+                self._run.put(variables)
                 return
         if isinstance(module, nn.Embedding):
             self._read_by_table(module, args[0] if args else kwargs.get("input"))
@@ -334,7 +331,7 @@ class Watch:
             with _disable_current_modes():  # the mode is not left: the program may have entered others since
                 self._run.end(outcome_of(loss, self._roots, pairs))
         self.passes += 1
-        self._evaluated, self._variables = {}, []
+        self._evaluated, self._variables, self._loader = {}, [], None
         recorder, paddings, changed = self._leave()
         if recorder is not None:
             self._compare(recorder, outcome_of(loss, self._roots, pairs), paddings, changed)

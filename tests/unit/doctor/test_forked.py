@@ -298,6 +298,28 @@ def test_a_run_that_ends_otherwise_is_a_note(fault: Callable[[], None], words: s
     assert [words in note.message for note in watched.report.notes] == [True, True], watched.report
 
 
+def _ahead(loader: Iterable[Any]) -> Iterator[Any]:
+    """As loaders of accelerate do: the next batch is read before this one is used."""
+    following = iter(loader)
+    now = next(following)
+    for then in following:
+        yield now
+        now = then
+    yield now
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_program_that_reads_a_batch_ahead_is_examined_with_the_one_it_uses(right: bool) -> None:
+    model, head = Encoder(), nn.Linear(8, 5)
+    with mg.doctor.watch(stop=True) as watched:
+        for batch in _ahead(batches(loader=True)):
+            hidden = model(batch["ids"], batch["mask"])
+            count = batch["mask"].sum(1, keepdim=True) if right else hidden.size(1)
+            F.cross_entropy(head(hidden.sum(1) / count), batch["labels"]).backward()
+    assert watched.report.kinds() == ([] if right else ["padding-length"]), watched.report
+    assert watched.report.ok is right
+
+
 def test_where_no_process_can_be_forked_the_report_is_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maskgrad.doctor.watching.why_not_forked", lambda _: "processes are not forked here")
     report = run(pooled, right=True, loader=True)
