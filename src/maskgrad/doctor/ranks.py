@@ -80,7 +80,7 @@ def why_refused(module: nn.Module | None = None) -> str:
     """Why a program, or the parameters of a module, are left alone; empty if they are not."""
     count = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if count > 1:
-        return f"one of {count} ranks cannot compute alone; run the program on one (--nproc-per-node=1)"
+        return f"one of {count} ranks cannot compute alone; run it on one, torchrun --nproc-per-node=1"
     fully = imported("torch.distributed.fsdp", "FullyShardedDataParallel")
     kinds = (*sharding(), *fully, *imported("torch.distributed.tensor", "DTensor"))
     for part in () if module is None else (*module.modules(), *module.parameters()):
