@@ -9,14 +9,13 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from maskgrad import masked
-from maskgrad.doctor.variants import narrowed
+from maskgrad.doctor.variants import narrowed, widened
 from tests.unit.doctor.programs import recognised
 
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS[:, None]
 
 
-def test_other_tensors_are_extended_with_their_padding_values() -> None:
 def test_features_may_be_as_many_as_the_positions_of_another_tensor() -> None:
     torch.manual_seed(0)
     x, y = torch.randn(3, 16, 4), torch.randn(3, 5, 16)
@@ -26,6 +25,7 @@ def test_features_may_be_as_many_as_the_positions_of_another_tensor() -> None:
     assert (made[0]["x"].shape, made[0]["y"].shape) == ((3, 17, 4), (3, 5, 16))
 
 
+def test_other_tensors_are_extended_with_their_padding_values() -> None:
     """The longest row would otherwise get its last label twice."""
     torch.manual_seed(0)
     head = nn.Linear(4, 3)
