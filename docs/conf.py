@@ -59,6 +59,7 @@ napoleon_custom_sections = ["Gradient", "Pattern", "State", "Dense equivalent", 
 nitpicky = True
 nitpick_ignore = [
     ("py:class", "torch.utils.hooks.RemovableHandle"),  # PyTorch's pages have none for it either
+    ("py:class", "BlockMask"),  # of torch.nn.attention.flex_attention, imported for type checkers only
     *(("py:class", name) for name in ("Dim", "Dtype", "Mask")),  # of arguments of maskgrad.functional
     ("py:class", "collections.abc.Hashable"),  # of an alias, which Python's pages list elsewhere
 ]
