@@ -12,7 +12,8 @@ dispatch modes (fake tensors, ``make_fx``), other devices and layouts, tensor su
 not support, and tensors so small that starting a compiled kernel costs more than it saves.
 
 The environment variable ``MASKGRAD_KERNELS`` forces ``reference``, or ``cpu`` or ``compiled`` (for small tensors too,
-``compiled`` also on a CPU); so does :func:`use_kernels` for a block of code. ``explain`` says the reason for a choice.
+``compiled`` also on a CPU), or ``invariant``: references that add in one order (``invariant.py``), and loops only where
+they are exact; so does :func:`use_kernels` for a block of code. ``explain`` says the reason for a choice.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ __all__ = [
     "BODIES",
     "Supported",
     "forced_body",
+    "is_invariant",
     "loops_run",
     "reference_is_forced",
     "selected",
@@ -46,7 +48,9 @@ __all__ = [
 ]
 
 VARIABLE = "MASKGRAD_KERNELS"
-BODIES = ("reference", "cpu", "compiled")
+BODIES = ("reference", "cpu", "compiled", "invariant")
+#: Kernels whose loops compute what the references do, bit for bit.
+EXACT = ("masked_filling", "masked_expand", "masked_count")
 
 #: Number of values from which a formula on a CUDA device is compiled. Not measured: a pass over fewer (4 MB) takes less
 #: time there than to start it, so that fusing passes saves nothing, and to compile takes seconds.
@@ -76,6 +80,8 @@ def selected(
     ``number`` is that of the values which decide, if not of ``values``.
     """
     how, forced = mode(), forced_body()
+    if forced == "invariant":
+        forced = None if kernel.name in EXACT else "reference"
     if forced == "reference":
         return "reference", f"the reference is forced by use_kernels or by {VARIABLE}"
     if how in TRACED:
@@ -156,7 +162,12 @@ def forced_body() -> str | None:
 
 def reference_is_forced() -> bool:
     """Return whether all kernels must run in ordinary PyTorch, in traced graphs too."""
-    return forced_body() == "reference"
+    return forced_body() in ("reference", "invariant")
+
+
+def is_invariant() -> bool:
+    """Return whether the bits of a sample must not depend on its batch; False in graphs, whose compilers choose."""
+    return forced_body() == "invariant" and mode() not in TRACED
 
 
 # torch.compiler.assume_constant_result does this, and imports the compiler
@@ -218,10 +229,11 @@ def uninterrupted() -> Iterator[None]:
 
 @contextlib.contextmanager
 def use_kernels(body: str) -> Iterator[None]:
-    """Force ``"reference"``, ``"cpu"`` or ``"compiled"`` kernels (also for small tensors) inside a ``with`` block.
+    """Force ``"reference"``, ``"cpu"``, ``"compiled"`` or ``"invariant"`` kernels inside a ``with`` block.
 
-    ``"cpu"`` are loops compiled by Numba; ``"compiled"`` are the formulas of PyTorch, compiled by ``torch.compile``.
-    Where these cannot run (:func:`maskgrad.kernels.explain` says why), the reference runs.
+    ``"cpu"`` are loops compiled by Numba; ``"compiled"`` are the formulas of PyTorch, compiled by ``torch.compile``; for
+    small tensors, too. Where these cannot run (:func:`maskgrad.kernels.explain` says why), the reference runs.
+    ``"invariant"``: the bits of a sample do not depend on the batch, at a price (docs/same_bits_in_any_batch.md).
     """
     if body not in BODIES:
         raise ValueError(f"use_kernels() expects one of {', '.join(BODIES)}; got {body!r}")

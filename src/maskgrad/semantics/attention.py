@@ -19,6 +19,7 @@ from torch import Tensor
 
 from maskgrad.kernels.attention.differentiable import differentiable_attention
 from maskgrad.kernels.filling.finite import is_finite
+from maskgrad.kernels.invariant import is_invariant
 from maskgrad.kernels.smallest import any_of, in_rows, smallest
 from maskgrad.mode import can_read
 from maskgrad.semantics.entries import Entries, Operand, rearranged, safe, values_of
@@ -104,7 +105,7 @@ def attend(
             mask = torch.where(mask, added, -torch.inf)
     # Whole rows of finite numbers stay as they are, unless their products are not finite.
     given = (query, key, value)
-    may_stay = all(_whole_rows(x) and is_finite(values_of(x)) for x in given)
+    may_stay = not is_invariant() and all(_whole_rows(x) and is_finite(values_of(x)) for x in given)
     for stay in (True, False) if may_stay else (False,):
         query, key, value = given if stay else _filled(given, served, taking_part)
         parts = (values_of(query), values_of(key), values_of(value))

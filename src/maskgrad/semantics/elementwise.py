@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from maskgrad.kernels.invariant import in_pieces
 from maskgrad.mode import mode
 from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.entries import (
@@ -65,7 +66,7 @@ def elementwise(filler: float | None, looks: bool = False, scales: bool = False)
         else:
             args = tuple([a.values if isinstance(a, Entries) else a for a in args])
             kwargs = {k: a.values if isinstance(a, Entries) else a for k, a in kwargs.items()}
-        result = function(*args, **kwargs)
+        result = in_pieces(function, *args, **kwargs)
         if len(args) == 1 and not kwargs and type(result) is torch.Tensor:
             return Entries(result, mask)  # same shape as the operand
         return specified(result, mask)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.filling.finite import by_rows
+from maskgrad.kernels.invariant import is_invariant
 from maskgrad.kernels.smallest import is_one, smallest
 from maskgrad.semantics.entries import Entries, as_entries, fill, filled, widened
 from maskgrad.semantics.facts import of_rule, record
@@ -77,7 +78,7 @@ def without_rows(values: Tensor) -> Tensor:
 def repeats(mask: Tensor, dims: Sequence[int]) -> bool:
     """Whether groups are known to be complete or empty, as rows of padded sentences: PyTorch's own kernels suffice."""
     few = smallest(mask)
-    return all(is_one(few.shape[d]) for d in dims)
+    return all(is_one(few.shape[d]) for d in dims) and not is_invariant()
 
 
 def _last(input: Entries, normalized_shape: Sequence[int]) -> tuple[int, ...]:

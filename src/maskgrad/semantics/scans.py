@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from maskgrad.kernels.extrema import lowest
+from maskgrad.kernels.invariant import cumulative_product, is_invariant
 from maskgrad.mode import mode
 from maskgrad.semantics.dimensions import as_dim, specified_last
 from maskgrad.semantics.entries import Entries, fill, filler_as, widened
@@ -30,6 +31,8 @@ def cumprod(input: Entries, dim: int, *, dtype: torch.dtype | None = None) -> En
     """
     values, mask = input
     dim = as_dim(dim, values.ndim)
+    if is_invariant() and values.ndim and values.is_floating_point() and dtype is None:
+        return Entries(cumulative_product(fill(input, mask, 1), dim), mask)
     if mode() == "eager" and not (values.requires_grad and torch.is_grad_enabled()):
         return Entries(fill(input, mask, 1).cumprod(dim, dtype=dtype), mask)
     order, rank = specified_last(mask, dim)

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from maskgrad.kernels.invariant import is_invariant, product
+from maskgrad.kernels.softmax import masked_softmax
 from maskgrad.mode import mode
 
 
@@ -21,6 +23,8 @@ def differentiable_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None
 ) -> Tensor:
     """``F.scaled_dot_product_attention`` (…, L, Ev), with derivatives of any order."""
+    if is_invariant():
+        return _by_blocks(query, key, value, mask, dropout_p, scale)
     if is_transformed_by_function():
         return _by_formula(query, key, value, mask, dropout_p, scale)
     result = F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
@@ -46,6 +50,18 @@ def _by_formula(
 ) -> Tensor:
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(query, key, value, mask, dropout_p, scale=scale)
+
+
+def _by_blocks(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None
+) -> Tensor:
+    """The formula, with products and sums whose bits do not depend on the number and the padding of the sequences."""
+    scores = product(query, key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if mask is not None and mask.dtype is not torch.bool:
+        scores, mask = scores + mask, mask != -torch.inf
+    taken = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand(scores.shape)
+    weights = torch.where(taken, masked_softmax(scores, taken, -1), 0)
+    return product(torch.dropout(weights, dropout_p, dropout_p > 0), value)
 
 
 def _is_fused(node: Any) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from maskgrad.kernels.filling import filled
 from maskgrad.kernels.kernel import HALVES
+from maskgrad.kernels.selection import is_invariant
 from maskgrad.mode import can_read
 
 
@@ -25,7 +26,7 @@ def by_rows(
     What is not finite in a row shows in each of its results: one column is enough if the weights are finite, which in
     the backward pass meet gradients of 0. An encoder and a pooling classifier gain 15 %.
     """
-    if can_read(values):
+    if can_read(values) and not is_invariant():  # what other samples hold must not choose
         result, few = function(values), [weight for weight in weights if weight is not None]
         if sum([weight.numel() for weight in few]) < result.numel():
             few.append(result.select(-1, 0))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
+from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import masked_count, masked_mean
 
@@ -32,6 +33,7 @@ def standardized(
     float32.
     """
     wide, dim = values.float() if values.dtype in HALVES else values, tuple(dim)
+    wide = wide.double() if is_invariant() else wide
     if centered:
         mean, count = masked_mean(wide, mask, dim, True)
     else:
@@ -40,7 +42,7 @@ def standardized(
     # A difference is linear: masked values reach no gradient, and are replaced before any other step.
     deviation = filled(wide - mean if centered else wide, mask, 0)
     square = deviation * deviation
-    variance = (square.sum(dim, keepdim=True) if dim else square) / count.clamp(min=1)
+    variance = (sum_along(square, dim) if dim else square) / count.clamp(min=1)
     # An empty group has variance 0, and eps may be 0.
     scale = torch.rsqrt(torch.where(count > 0, variance + eps, 1))
     return filled(deviation * scale, mask, 0), mean, variance, scale, count

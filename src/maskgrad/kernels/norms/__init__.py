@@ -25,6 +25,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
+from maskgrad.kernels.invariant import as_rows, is_invariant
 from maskgrad.kernels.kernel import FLOATS, kernel
 from maskgrad.kernels.segments import (
     Rows,
@@ -58,7 +59,10 @@ def masked_norm(
     safe = filled(values, mask, neutral)
     if neutral:
         safe = filled(safe, present, 1.0)
-    if ord == 1 and dim:  # PyTorch's norm adds one by one, with fewer digits than its sum
+    if is_invariant() and dim and values.ndim:
+        rows, segments, placed = as_rows(safe, dim)
+        norm = placed(segment_norm(rows, segments, float(ord)), keepdim).to(values.dtype)
+    elif ord == 1 and dim:  # PyTorch's norm adds one by one, with fewer digits than its sum
         norm = safe.abs().sum(dim, keepdim=keepdim)
     elif dim or not values.ndim:
         norm = torch.linalg.vector_norm(safe, ord, dim, keepdim=keepdim)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import filled
+from maskgrad.kernels.invariant import is_invariant, tree_product
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel, like
 from maskgrad.kernels.segments import Rows
 from maskgrad.kernels.smallest import any_of
@@ -38,6 +39,8 @@ def _product(values: Tensor, mask: Tensor, dim: tuple[int, ...], keepdim: bool) 
             if wide.is_floating_point() or wide.is_complex()
             else wide.long()
         )
+    elif is_invariant() and wide.is_floating_point():
+        result = tree_product(wide, dim, keepdim)
     elif len(dim) == 1:
         result = wide.prod(dim[0], keepdim=keepdim)
     elif len(dim) == x.ndim:

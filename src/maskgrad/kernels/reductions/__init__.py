@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
+from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
 from maskgrad.kernels.smallest import SHORT, any_of, repeats, smallest
 from maskgrad.mode import mode
@@ -116,6 +117,8 @@ def masked_mean(
     out = mean_dtype(values.dtype, dtype)
     # The sum of halves may overflow where the mean does not, and int64 -> float16 turns a count above 65504 into inf.
     wide = torch.float32 if out in HALVES else out
+    if is_invariant():
+        wide = torch.promote_types(out, torch.float64)
     total = plain_sum(values if values.dtype is out else values.to(out), mask, dim, keepdim, wide)
     count = masked_count.reference(mask, dim, keepdim)
     mean = total / count.clamp_min(1)
@@ -146,6 +149,8 @@ def kept_shape(shape: Sequence[int], dim: tuple[int, ...], keepdim: bool) -> lis
 def _sum(x: Tensor, dim: tuple[int, ...], keepdim: bool, dtype: torch.dtype) -> Tensor:
     if not dim:
         return x.to(dtype).contiguous()
+    if is_invariant():
+        return sum_along(x.to(dtype), dim, keepdim)
     return x.sum(dim, keepdim) if x.dtype is dtype else x.sum(dim, keepdim, dtype=dtype)
 
 

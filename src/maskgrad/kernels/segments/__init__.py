@@ -21,6 +21,7 @@ from torch import Tensor
 
 from maskgrad.kernels.coalescing import merge_slots
 from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
+from maskgrad.kernels.selection import is_invariant
 from maskgrad.mode import TRACED, mode
 
 _WIDER = {
@@ -155,7 +156,7 @@ def widened(values: Tensor) -> Tensor:
 
 
 def _added(values: Tensor, index: Tensor, number: int) -> Tensor:
-    wide = widened(values)
+    wide = values.double() if values.dtype in HALVES and is_invariant() else widened(values)
     return wide.new_zeros((number, *wide.shape[1:])).index_add(0, index, wide).to(values.dtype)
 
 

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import cleared, filled
+from maskgrad.kernels.invariant import as_rows, is_invariant
 from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.kernels.reductions import kept
-from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_sum
+from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_softmax, segment_sum
 from maskgrad.kernels.smallest import all_of, any_of
 from maskgrad.mode import TRACED, can_read, mode
 
@@ -41,6 +42,9 @@ def absent(values: Tensor, mask: Tensor, dim: tuple[int, ...]) -> Tensor:
 
 def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = False) -> Tensor:
     """Softmax of the specified entries along ``dim``, or its logarithm; any value at unspecified entries."""
+    if is_invariant() and values.is_floating_point() and values.ndim:
+        rows, segments, _ = as_rows(absent(values, mask, (dim,)), (dim,))
+        return segment_softmax(rows, segments, logarithm).reshape(values.shape)
     if mode() == "eager" and values.is_floating_point():
         return _softmax(values, mask, dim, logarithm)  # type: ignore[no-any-return]
     # integers are left to PyTorch, which refuses them
@@ -93,7 +97,11 @@ def masked_logsumexp(
     present = any_of(mask, dim, keepdim)
     wide = safe.float() if values.dtype in HALVES else safe
     # torch.logsumexp takes an empty dim as all dimensions.
-    result = torch.logsumexp(wide, dim, keepdim=keepdim) if dim else wide
+    if is_invariant() and dim and values.ndim:
+        rows, segments, placed = as_rows(wide, dim)
+        result = placed(segment_logsumexp(rows, segments), keepdim)
+    else:
+        result = torch.logsumexp(wide, dim, keepdim=keepdim) if dim else wide
     return torch.where(present, result, -torch.inf).to(values.dtype), present
 
 

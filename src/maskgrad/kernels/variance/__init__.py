@@ -20,6 +20,7 @@ from torch import Tensor
 
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.filling import cleared, filled
+from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, kernel
 from maskgrad.kernels.reductions import kept, masked_mean
 from maskgrad.kernels.segments import Rows, segment_expand, segment_sum, widened
@@ -41,13 +42,17 @@ def masked_variance(
 
     The statistics of half precision are float32.
     """
-    wide = values.float() if values.dtype in HALVES else values
+    wide = values.double() if is_invariant() else values.float() if values.dtype in HALVES else values
     # A Function costs as much as a small variance, and one with a forward mode could not be compiled.
     if forward_mode_is_active() or not (wide.requires_grad and torch.is_grad_enabled()):
         found = _variance(wide, mask, dim, correction)
     else:
         found = _Variance.apply(wide, mask, dim, correction)  # type: ignore[no-untyped-call]
     variance, mean, count = found
+    if wide.dtype is torch.float64:
+        variance, mean = (
+            part.to(torch.promote_types(values.dtype, torch.float32)) for part in (variance, mean)
+        )
     if not keepdim and dim:
         variance, mean, count = variance.squeeze(dim), mean.squeeze(dim), count.squeeze(dim)
     return variance, mean, count
@@ -101,7 +106,7 @@ def _variance(
     """Compute in two passes, which is stable; dimensions are kept."""
     deviation, mean, count = _deviation(values, mask, dim)
     squares = deviation * deviation
-    total = squares.sum(dim, keepdim=True) if dim else squares
+    total = sum_along(squares, dim) if dim else squares
     return total / degrees(count, correction, total.dtype), mean.detach(), count
 
 

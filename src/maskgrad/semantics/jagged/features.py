@@ -15,17 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.invariant import is_invariant
 from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.dimensions import as_dims
 from maskgrad.semantics.entries import Entries, as_entries
-from maskgrad.semantics.jagged.rows import (
-    Call,
-    in_frame,
-    is_jagged,
-    out_of_frame,
-    trailing,
-)
+from maskgrad.semantics.jagged.rows import Call, in_frame, is_jagged, out_of_frame, trailing
 from maskgrad.semantics.stored.entries import StoredEntries, attach, is_masked
 from maskgrad.semantics.stored.reductions import of_all
 from maskgrad.semantics.stored.registry import rule_for
@@ -105,7 +100,7 @@ def along(call: Call) -> Any:
         return None
     x, rest, named = call.first()
     at = _without(x.pattern.at, dims) if reduces and not given.get("keepdim", False) else None
-    if call.operation.name not in BY_RULE:
+    if call.operation.name not in BY_RULE and not is_invariant():
         return framed(x, lambda rows: call.function(rows, *rest, **named), at)
     body = call.operation.body
     return framed(
@@ -129,6 +124,9 @@ def row_by_row(call: Call) -> Any:
             return None
     if call.function is F.one_hot and not x.values.numel():  # PyTorch infers no number of classes
         return None
+    if is_invariant() and name.endswith(("linear", "_norm")):
+        found = call.operation.body(call.function, (as_entries(x.values), *rest), named)
+        return StoredEntries(found.values, x.pattern)
     return StoredEntries(call.function(x.values, *rest, **named), x.pattern)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.invariant import in_blocks
 from maskgrad.patterns.jagged import JaggedPattern, same_lengths
 from maskgrad.semantics.contractions import factors_of, meeting_of
 from maskgrad.semantics.jagged.rows import Call, from_padded, is_jagged, trailing
@@ -32,7 +33,7 @@ def matmul(call: Call) -> Any:
     if options or call.function is operator.imatmul:
         return None
     if isinstance(right, Tensor) and ranks[1] <= 2 and trailing(left, 1) and left.shape[-1]:
-        return StoredEntries(torch.matmul(left.values, right), left.pattern)
+        return StoredEntries(in_blocks(torch.matmul, left.values, right), left.pattern)
     return contracted(call, meeting_of(*ranks), [left, right])
 
 

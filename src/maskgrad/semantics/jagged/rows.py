@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
+from maskgrad.kernels.invariant import in_pieces
 from maskgrad.kernels.smallest import smallest
 from maskgrad.mode import can_read
 from maskgrad.patterns.jagged import JaggedPattern, jagged_pattern, same_lengths
@@ -22,24 +23,10 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 __all__ = [
-    "Aligned",
-    "Call",
-    "Jagged",
-    "aligned",
-    "at_rows",
-    "check_frames",
-    "elementwise",
-    "feature_dims",
-    "from_padded",
-    "in_frame",
-    "is_jagged",
-    "of_lengths",
-    "of_sequences",
-    "out_of_frame",
-    "padded",
-    "rows_at",
-    "trailing",
-]
+    "Aligned", "Call", "Jagged", "aligned", "at_rows", "check_frames", "elementwise", "feature_dims",
+    "from_padded", "in_frame", "is_jagged", "of_lengths", "of_sequences", "out_of_frame", "padded",
+    "rows_at", "trailing",
+]  # fmt: skip
 
 
 if TYPE_CHECKING:
@@ -273,9 +260,9 @@ def elementwise(operation: Operation) -> Callable[..., Any]:
             pattern, rows = found
         if kwargs:
             names = dict(zip(kwargs, rows[len(args) :], strict=True))
-            result = function(*rows[: len(args)], **names)
+            result = in_pieces(function, *rows[: len(args)], **names)
         else:
-            result = function(*rows)
+            result = in_pieces(function, *rows)
         return attach(result, lambda values: StoredEntries(values, pattern))
 
     return body

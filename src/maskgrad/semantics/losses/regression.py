@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from maskgrad.kernels.invariant import in_pieces, sum_along
 from maskgrad.kernels.reductions import masked_count
 from maskgrad.kernels.smallest import any_of
 from maskgrad.mode import TRACED, can_read, mode
@@ -50,7 +51,7 @@ def each_position(
     """PyTorch's own loss of each position, with operands made safe where one of them is unspecified."""
     mask = all_specified(*operands.values())
     filled = {name: fill(operand, mask, filler) for name, operand in operands.items()}
-    loss = function(**filled, reduction="none", **options)
+    loss = in_pieces(function, **filled, reduction="none", **options)
     return Entries(loss, mask.expand(loss.shape))
 
 
@@ -111,11 +112,16 @@ def _of_one_difference(
     mask, difference = all_specified(input, target), values_of(input) - values_of(target)
     # the compiler fuses the formula; it does not vectorise if an eighth of a loop's operations are selections
     difference = torch.where(mask, difference, 0) if mode() in TRACED else fill(difference, mask, 0)
-    loss = function(difference, torch.zeros_like(difference), reduction="none", **options)
+    loss = in_pieces(function, difference, torch.zeros_like(difference), reduction="none", **options)
     if reduction == "none":
         return Entries(loss, mask)
     count = masked_count.reference if mode() in TRACED else masked_count
-    return summed(loss.sum(), count(mask, tuple(range(mask.ndim)), False), loss.dtype, reduction)
+    return summed(
+        sum_along(loss, range(loss.ndim), False),
+        count(mask, tuple(range(mask.ndim)), False),
+        loss.dtype,
+        reduction,
+    )
 
 
 def _weighted(
