@@ -1,4 +1,4 @@
-"""Law 4: the bits of a sample do not depend on the batch. Its operations, of samples (T, D), and how they are compared."""
+"""Law 4, the bits of a sample do not depend on the batch: operations within samples (T, D), and their bits compared."""
 
 from __future__ import annotations
 
@@ -62,23 +62,48 @@ def _of(tensor: Tensor, x: Any) -> Tensor:
 #: Calls by the names of records: reductions over one dimension of a sample, or over both.
 _REDUCED = {
     name: getattr(torch, name)
-    for name in ("sum mean nansum nanmean var std amax amin logsumexp norm").split()
+    for name in ["sum", "mean", "nansum", "nanmean", "var", "std", "amax", "amin", "logsumexp", "norm"]
 }
 _REDUCED["linalg.vector_norm"] = torch.linalg.vector_norm
 _ORDERS = (1, 3, 0.5, float("inf"))
 #: Functions along one dimension.
 _ALONG = {
     name: getattr(torch, name)
-    for name in (
-        "prod aminmax argmax argmin max min any all count_nonzero var_mean std_mean softmax log_softmax cumsum cumprod "
-        "cummax cummin logcumsumexp diff"
-    ).split()
+    for name in [
+        "prod",
+        "aminmax",
+        "argmax",
+        "argmin",
+        "max",
+        "min",
+        "any",
+        "all",
+        "count_nonzero",
+        "var_mean",
+        "std_mean",
+        "softmax",
+        "log_softmax",
+        "cumsum",
+        "cumprod",
+        "cummax",
+        "cummin",
+        "logcumsumexp",
+        "diff",
+    ]
 }
 _ALONG |= {f"nn.functional.{name}": getattr(F, name) for name in ("softmin", "normalize")}
-_EACH = (
-    "mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss hinge_embedding_loss binary_cross_entropy "
-    "binary_cross_entropy_with_logits kl_div poisson_nll_loss"
-).split()
+_EACH = [
+    "mse_loss",
+    "l1_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "hinge_embedding_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "kl_div",
+    "poisson_nll_loss",
+]
 
 WITHIN: dict[str, list[Callable[..., Any]]] = {
     **{name: _along(function, 1, 2, (1, 2)) for name, function in _REDUCED.items()},

@@ -231,9 +231,9 @@ def uninterrupted() -> Iterator[None]:
 def use_kernels(body: str) -> Iterator[None]:
     """Force ``"reference"``, ``"cpu"``, ``"compiled"`` or ``"invariant"`` kernels inside a ``with`` block.
 
-    ``"cpu"`` are loops compiled by Numba; ``"compiled"`` are the formulas of PyTorch, compiled by ``torch.compile``; for
-    small tensors, too. Where these cannot run (:func:`maskgrad.kernels.explain` says why), the reference runs.
-    ``"invariant"``: the bits of a sample do not depend on the batch, at a price (docs/same_bits_in_any_batch.md).
+    ``"cpu"`` are loops compiled by Numba; ``"compiled"`` the formulas of PyTorch, compiled by ``torch.compile``; both
+    for small tensors, too. Where these cannot run (:func:`maskgrad.kernels.explain` says why), the reference runs.
+    ``"invariant"``: the bits of a sample do not depend on the batch, at a price (docs/how_do_i/same_bits.md).
     """
     if body not in BODIES:
         raise ValueError(f"use_kernels() expects one of {', '.join(BODIES)}; got {body!r}")

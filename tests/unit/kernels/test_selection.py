@@ -79,7 +79,9 @@ def test_the_environment_variable_forces_one_body(monkeypatch):
 
 def test_an_unknown_body_is_refused(monkeypatch):
     with (
-        pytest.raises(ValueError, match=r"use_kernels.. expects one of reference, cpu, compiled; got 'gpu'"),
+        pytest.raises(
+            ValueError, match=r"use_kernels.. expects one of reference, cpu, compiled, invariant; got 'gpu'"
+        ),
         use_kernels("gpu"),
     ):
         pass
