@@ -26,8 +26,9 @@ __all__ = [
     "as_rows", "cumulative_product", "in_blocks", "in_pieces", "is_invariant", "product", "sum_along", "tree_product",
 ]  # fmt: skip
 
-#: Rows and columns of matrices in products are multiples of it.
+#: Rows and columns of matrices in products are multiples of it, and features, which no batch changes, of the other.
 BLOCK = 64
+FEATURES = 16
 #: Entries of an elementwise function that are computed by one call: half of what PyTorch gives to a thread.
 PIECE = 16_384
 _PRODUCTS = (torch.matmul, torch.mm, torch.bmm, torch.mv, operator.matmul, Tensor.matmul, Tensor.__matmul__)
@@ -100,21 +101,20 @@ def cumulative_product(x: Tensor, dim: int) -> Tensor:
     return x
 
 
-def product(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` by blocks."""
+def product(left: Tensor, right: Tensor, inner: int = BLOCK, columns: int = BLOCK) -> Tensor:
+    """``left @ right`` by blocks: of ``FEATURES`` along ``inner`` and ``columns`` that are the same in any batch."""
     if left.ndim == 1:
-        return product(left.unsqueeze(0), right).squeeze(-1 if right.ndim == 1 else -2)
+        return product(left.unsqueeze(0), right, inner, columns).squeeze(-1 if right.ndim == 1 else -2)
     if right.ndim == 1:
-        return product(left, right.unsqueeze(-1)).squeeze(-1)
-    rows, columns, shape = left.shape[-2], right.shape[-1], left.shape[:-1]
-    if right.ndim == 2:
-        left = left.reshape(-1, left.shape[-1])
-        return (_blocks(left) @ _blocks(right))[: left.shape[0], :columns].reshape(*shape, columns)
-    return (_blocks(left) @ _blocks(right))[..., :rows, :columns]
+        return product(left, right.unsqueeze(-1), inner).squeeze(-1)
+    if right.ndim == 2 < left.ndim:  # a plain matrix, the same for all samples
+        return product(left.flatten(0, -2), right, inner, columns).unflatten(0, left.shape[:-1])
+    found = _blocks(left, BLOCK, inner) @ _blocks(right, inner, columns)
+    return found[..., : left.shape[-2], : right.shape[-1]]
 
 
-def _blocks(x: Tensor) -> Tensor:
-    return F.pad(x, (0, -x.shape[-1] % BLOCK, 0, -x.shape[-2] % BLOCK))
+def _blocks(x: Tensor, rows: int, columns: int) -> Tensor:
+    return F.pad(x, (0, -x.shape[-1] % columns, 0, -x.shape[-2] % rows))
 
 
 def in_blocks(function: Callable[..., Tensor], *args: Any, **options: Any) -> Tensor:
@@ -122,7 +122,7 @@ def in_blocks(function: Callable[..., Tensor], *args: Any, **options: Any) -> Te
     if options or not is_invariant() or not (args[0].is_floating_point() and args[0].ndim and args[1].ndim):
         return function(*args, **options)
     if function is F.linear:
-        found = product(args[0], args[1].mT if args[1].ndim > 1 else args[1])
+        found = product(args[0], args[1].mT if args[1].ndim > 1 else args[1], FEATURES, FEATURES)
         return found if len(args) < 3 or args[2] is None else found + args[2]
     return product(*args) if function in _PRODUCTS else function(*args)
 

@@ -207,7 +207,7 @@ def numba_works() -> bool:
 
 def loops_run() -> bool:
     """Return whether loops may run on plain tensors for CPUs now, however few their values are."""
-    return mode() == "eager" and forced_body() in (None, "cpu") and numba_works()
+    return mode() == "eager" and forced_body() in (None, "cpu", "invariant") and numba_works()
 
 
 @contextlib.contextmanager

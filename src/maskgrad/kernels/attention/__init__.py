@@ -32,7 +32,7 @@ from maskgrad.kernels.attention.frames import (
 from maskgrad.kernels.attention.packed import packed_attention
 from maskgrad.kernels.attention.varlen import fits_varlen, varlen_attention
 from maskgrad.kernels.kernel import FLOATS
-from maskgrad.kernels.selection import forced_body, loops_run
+from maskgrad.kernels.selection import forced_body, is_invariant, loops_run
 from maskgrad.kernels.smallest import smallest
 from maskgrad.mode import is_plain
 
@@ -164,7 +164,7 @@ def is_packed(
     The products saved must amortise one call per sequence. Only the mean of the lengths is known; if it equals the
     longest, all are equal, and there is one call.
     """
-    if not loops_run() or not (query.numel() and key.numel() and query.dtype in FLOATS):
+    if is_invariant() or not loops_run() or not (query.numel() and key.numel() and query.dtype in FLOATS):
         return False
     if not all(x is None or is_plain(x) for x in (query, key, value, query_offsets, key_offsets, attn_mask)):
         return False

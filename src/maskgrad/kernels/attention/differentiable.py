@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from maskgrad.kernels.invariant import is_invariant, product
+from maskgrad.kernels.invariant import FEATURES, is_invariant, product
 from maskgrad.kernels.softmax import masked_softmax
 from maskgrad.mode import mode
 
@@ -56,12 +56,12 @@ def _by_blocks(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout_p: float, scale: float | None
 ) -> Tensor:
     """The formula, with products and sums whose bits do not depend on the number and the padding of the sequences."""
-    scores = product(query, key.mT) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    scores = product(query, key.mT, inner=FEATURES) * (query.shape[-1] ** -0.5 if scale is None else scale)
     if mask is not None and mask.dtype is not torch.bool:
         scores, mask = scores + mask, mask != -torch.inf
     taken = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask.expand(scores.shape)
     weights = torch.where(taken, masked_softmax(scores, taken, -1), 0)
-    return product(torch.dropout(weights, dropout_p, dropout_p > 0), value)
+    return product(torch.dropout(weights, dropout_p, dropout_p > 0), value, columns=FEATURES)
 
 
 def _is_fused(node: Any) -> bool:
