@@ -87,7 +87,8 @@ def test_an_unknown_body_is_refused(monkeypatch):
         pass
     _set(monkeypatch, "numba")
     with pytest.raises(
-        ValueError, match=r"MASKGRAD_KERNELS must be one of reference, cpu, compiled, invariant, or unset; got 'numba'"
+        ValueError,
+        match=r"MASKGRAD_KERNELS must be one of reference, cpu, compiled, invariant, or unset; got 'numba'",
     ):
         kernels.masked_sum(LARGE, MASK, (0,), False)
 
