@@ -59,7 +59,7 @@ def masked_norm(
     safe = filled(values, mask, neutral)
     if neutral:
         safe = filled(safe, present, 1.0)
-    if is_invariant() and dim and values.ndim:
+    if is_invariant() and dim and values.ndim and ord not in (0, math.inf):  # which are exact
         rows, segments, placed = as_rows(safe, dim)
         norm = placed(segment_norm(rows, segments, float(ord)), keepdim).to(values.dtype)
     elif ord == 1 and dim:  # PyTorch's norm adds one by one, with fewer digits than its sum
