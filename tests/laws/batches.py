@@ -178,7 +178,7 @@ def settings(light: bool) -> Iterator[Setting]:
             for threads in (2,) if light else (1, 2):
                 for gradient in (True, False):
                     place += 1
-                    yield Setting(chosen, padding, gradient, threads, GARBAGE[place % len(GARBAGE)])
+                    yield Setting(chosen, padding, gradient, threads, GARBAGE[(place + place // 4) % len(GARBAGE)])
 
 
 def batch(layout: str, dtype: torch.dtype, setting: Setting) -> tuple[Tensor, Any]:
