@@ -52,7 +52,11 @@ def _labels(x: Any) -> Any:
 
 
 def _attention(causal: bool) -> Callable[..., Any]:
-    return lambda x: F.scaled_dot_product_attention(*[_heads(x)] * 3, is_causal=causal)
+    def call(x: Any) -> Any:
+        heads = _heads(x)
+        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=causal)
+
+    return call
 
 
 def _of(tensor: Tensor, x: Any) -> Tensor:
@@ -178,7 +182,9 @@ def settings(light: bool) -> Iterator[Setting]:
             for threads in (2,) if light else (1, 2):
                 for gradient in (True, False):
                     place += 1
-                    yield Setting(chosen, padding, gradient, threads, GARBAGE[(place + place // 4) % len(GARBAGE)])
+                    yield Setting(
+                        chosen, padding, gradient, threads, GARBAGE[(place + place // 4) % len(GARBAGE)]
+                    )
 
 
 def batch(layout: str, dtype: torch.dtype, setting: Setting) -> tuple[Tensor, Any]:

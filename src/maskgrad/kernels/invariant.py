@@ -108,7 +108,7 @@ def product(left: Tensor, right: Tensor, inner: int = BLOCK, columns: int = BLOC
     if right.ndim == 1:
         return product(left, right.unsqueeze(-1), inner).squeeze(-1)
     if right.ndim == 2 < left.ndim:  # a plain matrix, the same for all samples
-        return product(left.flatten(0, -2), right, inner, columns).unflatten(0, left.shape[:-1])
+        return product(left.flatten(0, -2), right, inner, columns).reshape(*left.shape[:-1], right.shape[-1])
     found = _blocks(left, BLOCK, inner) @ _blocks(right, inner, columns)
     return found[..., : left.shape[-2], : right.shape[-1]]
 
