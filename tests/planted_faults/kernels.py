@@ -217,32 +217,4 @@ FAULTS: tuple[Fault, ...] = (
         "    if False:",
         "tests/laws/test_batches.py",
     ),
-    Fault(
-        "under invariant a logsumexp adds in PyTorch's order",
-        "kernels/softmax/__init__.py",
-        "    if is_invariant() and dim and values.ndim:",
-        "    if False:",
-        "tests/laws/test_batches.py",
-    ),
-    Fault(
-        "under invariant a norm adds in PyTorch's order",
-        "kernels/norms/__init__.py",
-        "    if is_invariant() and dim and values.ndim and ord",
-        "    if False and ord",
-        "tests/laws/test_batches.py",
-    ),
-    Fault(
-        "under invariant squares of a variance are added in PyTorch's order",
-        "kernels/variance/__init__.py",
-        "sum_along(squares, dim) if dim",
-        "squares.sum(dim, keepdim=True) if dim",
-        "tests/laws/test_batches.py",
-    ),
-    Fault(
-        "under invariant squares of a group are added in PyTorch's order",
-        "kernels/normalization/__init__.py",
-        "(sum_along(square, dim) if dim",
-        "(square.sum(dim, keepdim=True) if dim",
-        "tests/laws/test_batches.py",
-    ),
 )
