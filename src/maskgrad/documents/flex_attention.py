@@ -6,6 +6,8 @@ kernel, on filled rows and the blocks of specified positions, if no row is speci
 
 from __future__ import annotations
 
+import functools
+import pkgutil
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -17,9 +19,10 @@ from maskgrad.documents.blocks import SIZE, block_mask_of, blocks_of
 from maskgrad.errors import UnsupportedOperationError
 from maskgrad.kernels.smallest import smallest
 from maskgrad.masked_tensor import MaskedTensor, masked
+from maskgrad.masked_tensor.dispatch import ON_MASKED
 from maskgrad.masked_tensor.tensor import of_entries
 from maskgrad.masked_tensor.torch_patches import table
-from maskgrad.masked_tensor.torch_patches.patch import Patch, exchange
+from maskgrad.masked_tensor.torch_patches.patch import Patch, rename
 from maskgrad.mode import TRACED, mode
 from maskgrad.patterns import BooleanPattern, JaggedPattern
 from maskgrad.patterns.jagged import same_lengths
@@ -40,10 +43,7 @@ def attend(
     scale: float | None = None, enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None,
     **options: Any,
 ) -> Any:  # fmt: skip
-    """Replace ``flex_attention``; of jagged tensors ``block_mask`` is that of the batch, or of all rows."""
-    if not any(isinstance(x, MaskedTensor) for x in (query, key, value)):
-        options = {"return_lse": return_lse, "kernel_options": kernel_options, **options}
-        return original(query, key, value, score_mod, block_mask, scale, enable_gqa, **options)
+    """The rule of ``flex_attention``; of jagged tensors ``block_mask`` is that of the batch, or of all rows."""
     if return_lse or options.get("return_aux") is not None:
         raise UnsupportedOperationError(
             "flex_attention(return_lse=True)",
@@ -223,6 +223,19 @@ def _both(own: Any, given: Any) -> Any:
     return block_mask_of(some, torch.zeros_like(some), own.seq_lengths, given.BLOCK_SIZE, both)
 
 
+def _asked(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+    return query, key, value
+
+
+def _install() -> Callable[[], None]:
+    """Let ``flex_attention`` ask Tensor-likes first, by PyTorch's own decorator, under every name it has."""
+    original = pkgutil.resolve_name(f"{_MODULE}.flex_attention")
+    asks = torch.overrides.wrap_torch_function(_asked)(original)
+    ON_MASKED.append((asks, functools.partial(attend, original)))
+    rename(original, asks)
+    return functools.partial(rename, asks, original)
+
+
 PATCH = Patch(
     target=f"{_MODULE}.flex_attention",
     reason="is compiled before a Tensor-like could answer, and fails in Dynamo",
@@ -233,8 +246,7 @@ PATCH = Patch(
         f"{_MODULE}.BlockMask": None,
         f"{_MODULE}.create_mask": None,
     },
-    install=lambda: exchange(f"{_MODULE}.flex_attention", attend),
-    after=_MODULE,
+    install=_install,
 )
 table.PATCHES.append(PATCH)
 table.apply_all([PATCH])

@@ -97,6 +97,7 @@ BY_FUNCTION, WRITTEN_IN_PYTHON = _bindings()
 MADE_OF_METHODS = frozenset(
     getattr(torch.nn.init, name) for name in ("uniform_", "normal_", "constant_", "kaiming_uniform_")
 )
+ON_MASKED: list[Any] = []  # functions of the layers above, and their rules, which take MaskedTensors
 REFUSED = {function: refusal for refusal in REFUSALS for function in refusal.functions}
 
 
@@ -114,6 +115,9 @@ def dispatch(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     """Handle ``__torch_function__``: find the rule of the called function, or raise an error."""
     binding = BY_FUNCTION.get(function) or binding_of(function)
     if binding is None:
+        for known, rule in ON_MASKED:
+            if function is known:
+                return rule(*args, **kwargs)
         if function in MADE_OF_METHODS:
             with torch._C.DisableTorchFunctionSubclass():
                 return function(*args, **kwargs)

@@ -241,7 +241,8 @@ def test_every_public_argument_called_mask_is_in_the_table() -> None:
         if isinstance(getattr(mg, name), type) or not method
         if callable(function) and not method.startswith("_") and "mask" in _arguments(function)
     }
-    assert found == {"masked", "mask_gradient", "train_only", "GradientAccumulator.backward"}
+    of_documents = {"aggregate", "pack_documents", "unpack_documents"}  # tests/unit/documents
+    assert found == {"masked", "mask_gradient", "train_only", "GradientAccumulator.backward", *of_documents}
     of_modules = {
         name
         for module in (mg.interop, mg.metrics, mg.nn, mg.plot, mg.sparse, mg.optim)

@@ -20,8 +20,7 @@ from torch import Tensor
 from maskgrad.kernels.checks import check_mask
 from maskgrad.kernels.invariant import is_invariant, sum_along
 from maskgrad.kernels.kernel import FLOATS, HALVES, REDUCIBLE, kernel
-from maskgrad.kernels.smallest import SHORT, any_of, repeats, smallest
-from maskgrad.mode import mode
+from maskgrad.kernels.smallest import any_of, repeats, smallest
 
 _REDUCTION = (
     "(Tensor values, Tensor mask, int[] dim, bool keepdim, ScalarType? dtype=None) -> (Tensor, Tensor)"
@@ -95,9 +94,7 @@ def plain_sum(
 def some(number: Tensor, mask: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
     """Whether slices have an entry, from their number (or presence); in the smallest shape if the mask repeats."""
     few = number
-    if (
-        repeats(mask) and dims and not (mode() == "eager" and number.numel() < SHORT)
-    ):  # a view costs more than it saves
+    if repeats(mask) and dims:
         place, gone = 0, {d % mask.ndim for d in dims}
         for dim, (size, stride) in enumerate(zip(mask.shape, mask.stride(), strict=True)):
             if dim not in gone or keepdim:

@@ -18,7 +18,7 @@ from typing import Any
 from maskgrad.errors import TorchPatchWarning, UnsupportedOperationError
 from maskgrad.masked_tensor.torch_patches.pytrees import holds_masked
 
-__all__ = ["HOLDS", "WAITS", "Patch", "after_import", "apply", "exchange", "look_for", "refuse"]
+__all__ = ["HOLDS", "WAITS", "Patch", "after_import", "apply", "exchange", "look_for", "refuse", "rename"]
 
 HOLDS = "holds"
 #: a module imported later (Dynamo by the first ``torch.compile``) is patched then
@@ -127,7 +127,7 @@ def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -
     setattr(owner, name, new)
     all_names = everywhere and isinstance(owner, ModuleType)
     if all_names:
-        _rename(original, new)
+        rename(original, new)
 
     def undo() -> None:
         if before is None:
@@ -135,16 +135,16 @@ def exchange(path: str, function: Callable[..., Any], everywhere: bool = True) -
         else:
             setattr(owner, name, before)
         if all_names:
-            _rename(new, original)
+            rename(new, original)
 
     return undo
 
 
-def _rename(old: Any, new: Any) -> None:
-    for module in list(sys.modules.values()):
-        if isinstance(module, ModuleType):
-            for key in [key for key, value in list(vars(module).items()) if value is old]:
-                setattr(module, key, new)
+def rename(old: Any, new: Any) -> None:
+    """Replace an object in all loaded modules, under each of its names."""
+    for module in [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]:
+        for key in [key for key, value in list(vars(module).items()) if value is old]:
+            setattr(module, key, new)
 
 
 def refuse(path: str, reason: str, remedy: str, only_with: str = "") -> Callable[[], Callable[[], None]]:

@@ -165,17 +165,16 @@ PATCHES: list[Patch] = [
 ]
 
 
-def apply_all(given: list[Patch] = PATCHES) -> None:
+def apply_all(rows: list[Patch] | None = None) -> None:
     """Apply the table, or rows of it, each after the import of its module; warn once of what cannot be applied."""
-    for module in dict.fromkeys(patch.after for patch in given):
-        patches = [patch for patch in given if patch.after == module]
+    for module in dict.fromkeys(patch.after for patch in rows or PATCHES):
+        patches = [patch for patch in rows or PATCHES if patch.after == module]
         after_import(module or "torch", functools.partial(_apply, patches))
 
 
 def _apply(patches: list[Patch]) -> None:
     hint = ". `python -m maskgrad info` lists the patches; a newer maskgrad may support this PyTorch"
-    apply(patches, f"PyTorch {torch.__version__}", hint)
+    version = f"PyTorch {torch.__version__}"
+    apply(patches, version, hint)
     if any(patch.after == _DYNAMO and patch.is_off for patch in patches):
-        dynamo.do_not_trace(
-            f"maskgrad does not know Dynamo of PyTorch {torch.__version__}; see `maskgrad info`"
-        )
+        dynamo.do_not_trace(f"maskgrad does not know Dynamo of {version}; see `maskgrad info`")
