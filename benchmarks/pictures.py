@@ -144,7 +144,7 @@ def _ragged(rows: Rows) -> Figure | None:
         title="Padded batches cost their padding",
     )  # fmt: skip
     scaling(
-        growing, below, slope=1, colors=COLORS, title="Jagged: in proportion to the real positions",
+        growing, below, colors=COLORS, title="Jagged: in proportion to the real positions",
         xlabel="real positions", ylabel="time (ms)",
     )  # fmt: skip
     return drawn
@@ -177,23 +177,13 @@ def _density(rows: Rows) -> Figure | None:
     ]
     panels = {name: [row for row in found if row.operation == name] for name in named}
     panels = {name: lines for name, lines in panels.items() if len({row.density for row in lines}) > 1}
-    drawn = _panels(panels, lambda row: (row.density or 0.0) * 100, "specified entries (%)", None)
+    drawn = _panels(panels, lambda row: (row.density or 0.0) * 100, "specified entries (%)")
     if drawn is not None:
         from matplotlib.ticker import FuncFormatter
 
         for ax in drawn.axes:
             ax.xaxis.set_major_formatter(FuncFormatter(lambda number, _: f"{number:g}"))
     return drawn
-
-
-def _growth(rows: Rows) -> Figure | None:
-    """Time over the number of entries."""
-    found = [row for row in rows if row.family == "growth"]
-    panels: dict[str, list[Row]] = {}
-    for row in found:
-        panels.setdefault(f"{row.operation}, {row.work}", []).append(row)
-    panels = {name: lines for name, lines in panels.items() if len({row.entries for row in lines}) > 1}
-    return _panels(panels, lambda row: row.entries, "entries", 1.0)
 
 
 def _updates(rows: Rows) -> Figure | None:
@@ -203,12 +193,10 @@ def _updates(rows: Rows) -> Figure | None:
         if row.family == "updates" and row.note.endswith("each twice"):
             panels.setdefault(f"{row.operation}: {row.work}", []).append(row)
     panels = {name: lines for name, lines in panels.items() if len({row.note for row in lines}) > 1}
-    return _panels(panels, lambda row: int(row.note.split()[0]), "rows with a gradient", 1.0)
+    return _panels(panels, lambda row: int(row.note.split()[0]), "rows with a gradient")
 
 
-def _panels(
-    panels: Mapping[str, Iterable[Row]], place: Callable[[Row], float], xlabel: str, slope: float | None
-) -> Figure | None:
+def _panels(panels: Mapping[str, Iterable[Row]], place: Callable[[Row], float], xlabel: str) -> Figure | None:
     """One panel for each name, in rows of three; time in milliseconds with its quartiles."""
     if not panels:
         return None
@@ -230,7 +218,6 @@ def _panels(
                 peer: ([row.q1_ms for row in its], [row.q3_ms for row in its])
                 for peer, its in by_peer.items()
             },
-            slope=slope,
             colors=COLORS,
             title=name,
             xlabel=xlabel,
@@ -307,7 +294,6 @@ PICTURES: dict[str, Callable[[Rows], Figure | None]] = {
     "reductions": _reductions,
     "backward": _backward,
     "density": _density,
-    "growth": _growth,
     "roofline": _roofline,
     "sparse": _sparse,
     "updates": _updates,

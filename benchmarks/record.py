@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.headlines import headlines
 from benchmarks.pictures import PICTURES, draw
 from benchmarks.results import Row, read_folder
-from benchmarks.table import exponents, family_table, goals_table, provenance_note
+from benchmarks.table import family_table, goals_table, provenance_note
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -48,7 +48,7 @@ def keep(report: Path) -> None:
 
 def pages(rows: list[Row]) -> dict[Path, str]:
     """What the pages with tables should be."""
-    goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}{_growth(rows)}"
+    goals = f"{goals_table(rows)}\n\n{provenance_note(rows)}"
     graphs = [row for row in rows if row.family == "compiled"]
     tables = {
         PAGE: f"{headlines(rows)}\n\n{provenance_note(rows)}",
@@ -62,16 +62,6 @@ def pages(rows: list[Row]) -> dict[Path, str]:
 
 def _with_table(page: str, table: str) -> str:
     return _REGION.sub(lambda _: f"{BEGIN}\n\n{table}\n\n{END}", page)
-
-
-def _growth(rows: list[Row]) -> str:
-    powers = [f"{name}: {power:.2f}" for name, power in exponents(rows).items()]
-    if not powers:
-        return ""
-    return (
-        "\n\nTime grows with the number of entries (100,000 and more) to the power of: "
-        f"{'; '.join(powers)}. A power of 1 is linear growth.".replace("*", r"\*")
-    )
 
 
 def _all_tables(rows: list[Row]) -> str:

@@ -18,7 +18,7 @@ from benchmarks.pictures import draw
 from benchmarks.plan import Family
 from benchmarks.results import Row, read_folder
 from benchmarks.runner import Outcome
-from benchmarks.table import by_case, exponents, judged_goals, provenance_note
+from benchmarks.table import by_case, judged_goals, provenance_note
 from maskgrad.errors import MissingDependencyError
 
 __all__ = ["Progress", "bar_of", "draw_pictures", "print_list", "print_outcome"]
@@ -104,8 +104,6 @@ def print_outcome(console: Console, outcome: Outcome) -> None:
     goals = judged_goals(outcome.rows)
     if goals:
         console.print(_goals(goals))
-    for name, power in exponents(outcome.rows).items():
-        console.print(f"growth of {name}: time is proportional to entries to the power of {power:.2f}")
     if outcome.rows:
         console.print(provenance_note(outcome.rows).replace("**", ""))
     for failure in outcome.failures:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Spread", "exponent", "spread"]
+__all__ = ["Spread", "spread"]
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,3 @@ def spread(times: Sequence[float]) -> Spread:
         return Spread(times[0], times[0], times[0])
     q1, median, q3 = statistics.quantiles(times, n=4, method="inclusive")
     return Spread(q1, median, q3)
-
-
-def exponent(sizes: Sequence[float], times: Sequence[float]) -> float:
-    r"""The power of the size that the time grows with: slope of the least-squares line through the logarithms.
-
-    Example:
-        >>> round(exponent([10, 100, 1000], [2e-3, 2e-2, 2e-1]), 6)  # ten times the size, ten times the time
-        1.0
-
-    Raises:
-        ValueError: there are fewer than two different sizes.
-    """
-    if len(set(sizes)) < 2:
-        raise ValueError(f"an exponent needs two different sizes, got {sorted(set(sizes))}")
-    x, y = [math.log(size) for size in sizes], [math.log(time) for time in times]
-    return statistics.linear_regression(x, y).slope

@@ -9,9 +9,8 @@ from benchmarks.case import OURS
 from benchmarks.goals import GOALS, Goal
 from benchmarks.provenance import is_busy
 from benchmarks.results import Row
-from benchmarks.spread import exponent
 
-__all__ = ["by_case", "exponents", "family_table", "goals_table", "judged_goals", "provenance_note"]
+__all__ = ["by_case", "family_table", "goals_table", "judged_goals", "provenance_note"]
 
 MET, MISSED = "✓", "✗"
 
@@ -91,22 +90,6 @@ def family_table(rows: Sequence[Row]) -> str:
         cells = [operation, ours.work, ours.shape, density, ours.dtype, time]
         lines.append(_line([_cell(cell) for cell in cells] + [ratios.get(peer, "") for peer in peers]))
     return "\n".join(lines)
-
-
-def exponents(rows: Iterable[Row], at_least: int = 100_000) -> dict[str, float]:
-    """For each operation of the family ``growth``: the power of the number of entries with which time grows.
-
-    Smaller tensors are left out, where the price of a call hides the growth.
-    """
-    found: dict[str, list[Row]] = {}
-    for row in rows:
-        if row.family == "growth" and row.peer == OURS and row.entries >= at_least:
-            found.setdefault(f"{row.operation}, {row.work}", []).append(row)
-    return {
-        name: exponent([row.entries for row in its], [row.median_ms for row in its])
-        for name, its in found.items()
-        if len({row.entries for row in its}) > 1
-    }
 
 
 def provenance_note(rows: Sequence[Row]) -> str:

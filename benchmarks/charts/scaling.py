@@ -20,7 +20,6 @@ def scaling(
     ax: Axes | None = None,
     *,
     bands: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-    slope: float | None = None,
     colors: Mapping[str, str] | None = None,
     title: str | None = None,
     xlabel: str | None = None,
@@ -33,7 +32,6 @@ def scaling(
         series: for each name its places and its values, all above 0; in any order.
         ax: axes to draw into; new ones if None.
         bands: for some names the lower and the upper end of each value, drawn as a shade.
-        slope: draw a thin line of this slope through the last point of the first series: 1 is growth in proportion.
         colors: the colour of some names; their order decides dashes and marks, so that all are the same in several
             pictures.
         title: above the picture.
@@ -51,9 +49,9 @@ def scaling(
     Example:
         >>> from benchmarks.charts import scaling
         >>> from matplotlib.figure import Figure
-        >>> ax = scaling({"mean": ([10, 100], [2., 20.])}, Figure().subplots(), slope=1, ylabel="time (ms)")
+        >>> ax = scaling({"mean": ([10, 100], [2., 20.])}, Figure().subplots(), ylabel="time (ms)")
         >>> ax.get_xscale(), ax.get_yscale(), len(ax.lines)
-        ('log', 'log', 2)
+        ('log', 'log', 1)
     """
     for name, points in series.items():
         _require_positive(name, points)
@@ -78,8 +76,6 @@ def scaling(
             ax.fill_between(
                 x, [low[i] for i in order], [high[i] for i in order], color=color, alpha=0.2, lw=0
             )
-    if slope is not None and any(places for places, _ in series.values()):
-        _reference(ax, next(points for points in series.values() if points[0]), slope)
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.grid(color="#dddddd", linewidth=0.8)
@@ -94,15 +90,6 @@ def style_number(name: str, colors: Mapping[str, str] | None, number: int) -> in
     """Which dashes and marks the name number ``number`` gets: by its place among ``colors``, the others after these."""
     chosen = list(colors or ())
     return chosen.index(name) if name in chosen else len(chosen) + number
-
-
-def _reference(ax: Axes, points: tuple[Sequence[float], Sequence[float]], slope: float) -> None:
-    """A thin line of this slope, through the last point."""
-    places, values = points
-    last = max(range(len(places)), key=places.__getitem__)
-    first = min(places)
-    start = values[last] * (first / places[last]) ** slope
-    ax.plot([first, places[last]], [start, values[last]], color=INK, linewidth=0.9, label=f"slope {slope:g}")
 
 
 def _require_positive(name: str, points: tuple[Sequence[float], Sequence[float]]) -> None:

@@ -24,15 +24,8 @@ LENGTH = 2048
 def _cases(point: Point) -> Iterator[Case]:
     shape = (point.size, LENGTH)
     prepare = functools.partial(_there_and_back, shape, point)
-    yield Case(
-        NAME,
-        "unpack, center, pack, aggregate",
-        FORWARD_AND_BACKWARD,
-        shape,
-        point.density,
-        point.dtype,
-        prepare,
-    )
+    title = "unpack, center, pack, aggregate"
+    yield Case(NAME, title, FORWARD_AND_BACKWARD, shape, point.density, point.dtype, prepare)
     lengths = _lengths(500 * point.size)
     total = sum(lengths) / LENGTH
     full = ", ".join(
@@ -104,22 +97,14 @@ def _close(truth: Tensor, found: Tensor) -> None:
 
 def _packed(lengths: list[int]) -> Comparison:
     """Best fit decreasing beside the same with a list of rows, as one writes it, and first fit."""
-    makers: dict[str, Callable[[list[int], int], list[list[int]]]] = {
-        OURS: mg.interop.pack, "by-hand": best_fit,
-    }  # fmt: skip
-    made = {
-        name: functools.partial(Implementation, functools.partial(rows, lengths, LENGTH), _sizes)
-        for name, rows in makers.items()
-    }
+    makers: dict[str, Callable[..., list[list[int]]]] = {OURS: mg.interop.pack, "by-hand": best_fit}
+    run, sizes = functools.partial, lambda rows: torch.tensor(sorted(map(len, rows)))
+    made = {name: run(Implementation, run(rows, lengths, LENGTH), sizes) for name, rows in makers.items()}
 
     def verify(found: Tensor) -> None:
         assert int(found.sum()) == len(lengths)
 
     return Comparison(made, verify)
-
-
-def _sizes(rows: list[list[int]]) -> Tensor:
-    return torch.tensor(sorted(len(row) for row in rows))
 
 
 def best_fit(lengths: list[int], budget: int) -> list[list[int]]:
@@ -129,12 +114,13 @@ def best_fit(lengths: list[int], budget: int) -> list[list[int]]:
     for sample in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         size = lengths[sample]
         fits = [(room, row) for row, room in enumerate(rooms) if room >= size]
-        if not fits:
-            rows.append([])
-            rooms.append(budget)
-        row = min(fits)[1] if fits else len(rows) - 1
-        rows[row].append(sample)
-        rooms[row] -= size
+        if fits:
+            row = min(fits)[1]
+            rows[row].append(sample)
+            rooms[row] -= size
+        else:
+            rows.append([sample])
+            rooms.append(budget - size)
     return rows
 
 
