@@ -94,7 +94,7 @@ def test_experts_that_are_read_as_lists_are_cleared_beside_labels() -> None:
 
     report = mg.doctor.examine(step, batch(), experiments=["padding-leak"])
     assert report.ok, str(report)
-    assert any("not confirmed: the whole step" in note.message for note in report.notes)
+    assert any("not confirmed: the step" in note.message for note in report.notes)
 
 
 def test_an_unconfirmed_difference_is_a_note_and_the_report_is_incomplete() -> None:
