@@ -103,7 +103,7 @@ class TorchGroup:
         plain = self.can_fuse and {*map(type, grads)} == {Tensor} and {*map(LAYOUT, grads)} == {STRIDED}
         whole = self._whole(params, grads, found) if plain else None
         others = list[tuple[int, Tensor]]()
-        fusible, single = list[Tensor](), list[Tensor]()
+        fusible, fresh, single = list[Tensor](), list[Tensor](), list[Tensor]()
         one_by_one = zip(params, grads, found or params, strict=True) if whole is None else ()
         for number, (param, grad, state) in enumerate(one_by_one):
             if grad is None and not param.__dict__:
@@ -129,8 +129,10 @@ class TorchGroup:
             if in_order is None or (not fused and param.dtype in HALVES):
                 others.append((number, param))
             else:
-                (fusible if fused else single).append(param)
-        parts = [whole or {**FUSIBLE, "params": fusible}, {"params": single, "fused": False}]
+                (single if not fused else fresh if is_fresh else fusible).append(param)
+        # The fused loops take either states of all or of none.
+        parts = [whole or {**FUSIBLE, "params": fusible}, {**FUSIBLE, "params": fresh}]
+        parts.append({"params": single, "fused": False})
         groups = [{**self.group, **part} for part in parts if part["params"]]
         for group in groups:
             if group["params"][0].is_cpu:
