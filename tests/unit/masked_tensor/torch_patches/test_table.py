@@ -93,6 +93,7 @@ def test_one_warning_for_all_that_is_off(monkeypatch: pytest.MonkeyPatch) -> Non
 ABSENT = """
 import os, sys, warnings
 import torch, torch._dynamo, torch.utils.data, torch._functorch.vmap, torch._functorch.eager_transforms
+import torch.nn.attention.flex_attention
 import torch.distributed.fsdp._fully_shard._fsdp_state
 from torch._dynamo.variables import builtin, misc, torch_function, user_defined, lists, constant, tensor
 import numpy, numba
