@@ -168,7 +168,7 @@ def programs() -> list[Program]:
 def report_of(script: Script, way: str, steps: int = 3) -> doctor.Report:
     if way == "examine":
         return doctor.examine(script.step, script.batch, model=script.model, **script.options)
-    with doctor.watch(**script.options) as watched:
+    with doctor.watch(steps=min(steps, 2), **script.options) as watched:
         script.run(steps)
     return watched.report
 
