@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maskgrad.documents.aggregation import How
+from maskgrad.documents.aggregation import How, checked_how
 from maskgrad.gradients import GradientAccumulator, clip_grad_norm_, clip_grad_value_
 from maskgrad.gradients.accumulated_losses import parts_of
 
@@ -58,7 +58,8 @@ class LightningMixin:
             The mean loss of the micro-batch, shape (); its gradient is not used.
         """
         given = (options.get(name) for name in ("mask", "weights", "documents"))
-        parts = parts_of(losses, count, *given, how=self.mean, constant=self.constant)
+        how = checked_how(self.mean, self.constant, "mean", f"{type(self).__name__}({{}})")
+        parts = parts_of(losses, count, *given, how=how, constant=self.constant)
         self._registered = losses, count, options
         shown: Any = 0
         for _, weight, part in parts:
