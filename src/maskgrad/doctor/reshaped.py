@@ -149,7 +149,11 @@ def _changed(case: Examination, name: str, change: Change) -> Difference | None:
     except ExaminationError:
         raise
     except Exception as error:
-        case.report.note(name, f"{words}: the program fails: {raised(error)}")
+        why = f"{words}: the program fails: {raised(error)}"
+        if "fork-based multiprocessing" in why:  # PyTorch's threads are in the way: nothing was tried
+            case.report.skip(name, why, "mg.doctor.examine(step, batch) to the program")
+        else:
+            case.report.note(name, why)
         return None
     if before.draws != after.draws or (name == "order" and any(shape for _, shape in before.draws)):
         why = "skipped: the program draws its own random numbers, which would differ"

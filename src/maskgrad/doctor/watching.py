@@ -112,13 +112,8 @@ class Watch:
         """What was evaluated so far was another step's: a validation before the training."""
         self._leave()
         self._forget()
-        self._evaluated, self._variables, self._loader, self._has_evaluated, self._batch = (
-            {},
-            [],
-            None,
-            True,
-            {},
-        )
+        self._evaluated, self._variables, self._batch = {}, [], {}
+        self._loader, self._has_evaluated = None, True
 
     @property
     def _only_evaluates(self) -> bool:

@@ -150,3 +150,19 @@ def test_a_sample_keeps_the_columns_that_any_tensor_needs() -> None:
     del batch["sounds_mask"]
     batch["sounds"] = torch.randn(3, 16)
     assert narrowed(batch, recognised(batch, {"x": "mask"}), 3, left=False) is None, "they may be real"
+
+
+def test_where_threads_forbid_a_forked_run_the_report_is_incomplete() -> None:
+    x, mask = torch.randn(3, 5, 2), torch.arange(5) < torch.tensor([5, 3, 2])[:, None]
+    x[~mask] = 0
+    model = torch.nn.Linear(2, 1)
+
+    def step(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if batch["x"].shape != (3, 5, 2):
+            raise RuntimeError(
+                "Unable to handle autograd's threading in combination with fork-based multiprocessing."
+            )
+        return (model(batch["x"])[..., 0] * batch["mask"]).sum() / batch["mask"].sum()
+
+    report = mg.doctor.examine(step, {"x": x, "mask": mask}, model=model)
+    assert report.verdict == "incomplete", str(report)
