@@ -26,7 +26,7 @@ def missing_attribute(module: str, name: str) -> AttributeError:
     text = f"module {module!r} has no attribute {name!r}"
     instead = INSTEAD.get(module, {}).get(name)
     if instead:
-        return AttributeError(f"{text}: it was removed in version 0.3; {instead}")
+        return AttributeError(f"{text}: it was removed in version 0.4; {instead}")
     meant = _meant(name) if module == "maskgrad" else ""
     return AttributeError(f"{text}; did you mean {meant}?" if meant else text)
 

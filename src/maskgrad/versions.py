@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from dataclasses import dataclass
 
 from packaging.version import InvalidVersion, Version
@@ -19,11 +20,18 @@ __all__ = [
     "TORCH_MINORS",
     "TORCH_OF_XLA",
     "TYPER",
+    "VERSION",
     "Package",
     "is_before",
     "newest_torch",
     "release",
 ]
+
+try:
+    #: The version of maskgrad that is installed: that of its tag in git.
+    VERSION = importlib.metadata.version("maskgrad")
+except importlib.metadata.PackageNotFoundError:  # the folder is on the path, and nothing is installed
+    VERSION = "0+unknown"
 
 #: Every test runs on each of these minor versions of PyTorch. Newer versions are accepted too: most of the library is
 #: ordinary PyTorch, and refusing a version would help no one.

@@ -249,7 +249,7 @@ REMOVED = {module: names for module, names in INSTEAD.items() if module.startswi
 @pytest.mark.parametrize(("module", "name"), [(m, n) for m, names in REMOVED.items() for n in names])
 def test_a_removed_name_says_what_to_write(module: str, name: str) -> None:
     with pytest.raises(
-        AttributeError, match=rf"no attribute '{name}': it was removed in version 0\.3; "
+        AttributeError, match=rf"no attribute '{name}': it was removed in version 0\.4; "
     ) as caught:
         getattr(importlib.import_module(module), name)
     assert str(caught.value).endswith(REMOVED[module][name])

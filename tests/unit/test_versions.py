@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
+import runpy
+import warnings
 
 import pytest
+import torch
 
 import maskgrad
 from maskgrad import versions
+from maskgrad.documents.aggregation import OLD_NAMES
 from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
 
 
@@ -48,15 +53,62 @@ def test_which_version_comes_before(version: str, other: str, expected: bool) ->
     assert versions.is_before(version, other) is expected
 
 
-def test_the_version_of_the_library_stands_in_one_place() -> None:
+def _rows(page: str) -> list[list[str]]:
+    """The cells of all tables of a page."""
+    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
+
+
+#: The version that a clone without tags is on the way to.
+NEXT = PYPROJECT["tool"]["hatch"]["version"]["fallback-version"].removesuffix(".dev0")
+
+
+def test_the_version_of_the_library_is_its_tag() -> None:
     assert "version" in PROJECT["dynamic"]
-    path = ROOT / PYPROJECT["tool"]["hatch"]["version"]["path"]
-    assert f'__version__ = "{maskgrad.__version__}"' in path.read_text(encoding="utf-8")
+    assert PYPROJECT["tool"]["hatch"]["version"]["source"] == "vcs"
+    assert maskgrad.__version__ == versions.VERSION == importlib.metadata.version("maskgrad")
+    written = [
+        path for path in (ROOT / "src").rglob("*.py") if "__version__ =" in path.read_text(encoding="utf-8")
+    ]
+    assert written == []
 
 
-def test_the_changelog_begins_with_this_version() -> None:
+def test_a_folder_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert runpy.run_path(versions.__file__)["VERSION"] == "0+unknown"
+
+
+def test_the_changelog_begins_with_the_next_version() -> None:
     headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert headings[0] == maskgrad.__version__
+    assert headings[0] == NEXT
+
+
+def _deprecated() -> list[list[str]]:
+    return [row for row in _rows("versions.md") if len(row) == 4 and row[0].startswith("`")]
+
+
+@pytest.mark.parametrize("row", _deprecated(), ids=lambda row: row[0])
+def test_a_deprecated_name_works_for_one_minor_version_and_warns(row: list[str]) -> None:
+    old, new = row[0].strip("`"), row[1].strip("`")
+    since, removed, now = (tuple(map(int, text.split(".")[:2])) for text in (row[2], row[3], NEXT))
+    assert removed == (since[0], since[1] + 1)
+    assert since <= now < removed, "remove the name, and say so in the changelog"
+    names = {"mg": maskgrad, "losses": maskgrad.masked(torch.ones(2, 2)), "model": torch.nn.Linear(1, 1)}
+    with pytest.warns(DeprecationWarning, match=re.escape(re.findall(r'"[^"]*"', new)[-1].strip('"'))):
+        eval(old, names)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        eval(new, names)
+
+
+def test_the_page_has_all_that_is_deprecated() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")}
+    warning = {path.name for path, text in sources.items() if re.search(r"warn\(.*DeprecationWarning", text)}
+    assert warning == {"aggregation.py"}
+    assert {row[0].split('"')[1] for row in _deprecated()} == set(OLD_NAMES)
 
 
 def test_what_is_always_installed() -> None:
@@ -118,16 +170,10 @@ def test_no_link_of_the_readme_is_left_relative_in_the_package_index() -> None:
     assert not re.findall(r"\]\((?!https://)[^)]*\)", text)
 
 
-def _rows(page: str) -> list[list[str]]:
-    """The cells of all tables of a page."""
-    lines = (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines()
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
-
-
 def test_the_page_has_what_is_always_needed() -> None:
     said = [
         (package, versions_)
-        for package, versions_, _ in _rows("versions.md")
+        for package, versions_, *_ in _rows("versions.md")
         if package in {"PyTorch", "Python", "NumPy", "Numba", "packaging", "typer", "rich"}
     ]
     assert said == [
@@ -141,7 +187,7 @@ def test_the_page_has_what_is_always_needed() -> None:
         ("rich", f"{versions.RICH} or newer"),
     ]
     short = f"on {versions.PYTHONS[0]} the newest is {versions.newest_torch(versions.PYTHONS[0])}"
-    assert any(short in row[2] for row in _rows("versions.md"))
+    assert any(short in cell for row in _rows("versions.md") for cell in row)
 
 
 def test_the_page_has_what_parts_need() -> None:
@@ -154,5 +200,5 @@ def test_the_page_has_what_parts_need() -> None:
 
 
 def test_the_page_is_about_this_version() -> None:
-    minor = ".".join(maskgrad.__version__.split(".")[:2])
+    minor = ".".join(NEXT.split(".")[:2])
     assert f"maskgrad {minor} runs with" in (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")

@@ -102,6 +102,34 @@ def test_pushes_run_on_every_version() -> None:
     )
 
 
+def test_the_laws_run_on_other_systems_and_the_light_run_has_a_coverage() -> None:
+    jobs = WORKFLOWS["test.yml"]["jobs"]
+    assert [name.split("-")[0] for name in jobs["elsewhere"]["strategy"]["matrix"]["os"]] == [
+        "macos",
+        "windows",
+    ]
+    command = jobs["elsewhere"]["steps"][-1]["run"]
+    paths = [word for word in command.split() if word.startswith(("README", "tests/"))]
+    assert "tests/laws" in paths
+    assert all((ROOT / path).exists() for path in paths)
+    measured = [c for c in jobs["light"]["strategy"]["matrix"]["include"] if "coverage" in c]
+    assert [(c["python"], c["torch"]) for c in measured] == [("3.12", versions.TORCH_MINORS[-1])]
+
+
+def test_what_people_meet_on_github() -> None:
+    """A template for pull requests, an owner who is a role, and a place for questions."""
+    folder = ROOT / ".github"
+    assert re.search(r"^\* @maskgrad/\w+$", (folder / "CODEOWNERS").read_text(encoding="utf-8"), re.MULTILINE)
+    assert "CHANGELOG.md" in (folder / "PULL_REQUEST_TEMPLATE.md").read_text(encoding="utf-8")
+    contacts = yaml.safe_load((folder / "ISSUE_TEMPLATE" / "config.yml").read_text(encoding="utf-8"))
+    assert any("discussions" in link["url"] for link in contacts["contact_links"])
+
+
+def test_a_build_has_the_tags_that_its_version_is_made_from() -> None:
+    checkout = WORKFLOWS["package.yml"]["jobs"]["build"]["steps"][0]
+    assert checkout["with"]["fetch-depth"] == 0
+
+
 def test_the_wheel_is_installed_on_every_python() -> None:
     assert WORKFLOWS["package.yml"]["jobs"]["install"]["strategy"]["matrix"]["python"] == list(
         versions.PYTHONS

@@ -16,7 +16,7 @@ __all__ = ["OLD_NAMES", "How", "SumAndCount", "aggregate", "checked_how", "sum_a
 
 How = Literal["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"]
 
-#: the names of the first two until version 0.3
+#: the names of the first two until version 0.4
 OLD_NAMES: dict[str, How] = {"entry": "token-mean", "sequence": "seq-mean-token-mean"}
 
 

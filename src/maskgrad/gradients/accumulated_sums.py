@@ -100,7 +100,7 @@ class GradientSums:
         for name, saved in state.items():
             if isinstance(saved, tuple) or any(isinstance(one, dict) for one in saved):
                 raise ValueError(
-                    "this state of an accumulator was saved before version 0.3; finish the accumulation with the "
+                    "this state of an accumulator was saved before version 0.4; finish the accumulation with the "
                     "version that saved it, or begin the step again"
                 )
             pairs = zip(saved, self.params, strict=True)
