@@ -84,6 +84,7 @@ lint: $(VENV)/.stamp-dev  ## check style, types and the direction of imports
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/zizmor --quiet --offline --min-severity medium .github
 	$(BIN)/python -m pytest -q tests/unit/test_repository.py tests/unit/test_versions.py tests/unit/test_workflows.py
 
 bench: $(VENV)/.stamp-bench  ## check results, then measure beside other libraries; ARGS=--quick is the short way
