@@ -24,22 +24,11 @@ import torch
 from maskgrad.mode import TRACED, mode
 
 __all__ = [
-    "CoupledSamplesError",
-    "DependsOnNumbersError",
-    "ExaminationError",
-    "ExportMismatchError",
-    "IntegrationWarning",
-    "LostRankError",
-    "MaskgradError",
-    "MissingDependencyError",
-    "NotExportableError",
-    "TorchPatchWarning",
-    "UndefinedOnMaskedError",
-    "UnspecifiedValueError",
-    "UnsupportedAttributeError",
-    "UnsupportedLayoutError",
-    "UnsupportedOperationError",
-]
+    "CoupledSamplesError", "DependsOnNumbersError", "ExaminationError", "ExportMismatchError",
+    "IntegrationWarning", "LostRankError", "MaskgradError", "MissingDependencyError", "NotExportableError",
+    "TorchPatchWarning", "UndefinedOnMaskedError", "UnspecifiedValueError", "UnsupportedAttributeError",
+    "UnsupportedLayoutError", "UnsupportedOperationError",
+]  # fmt: skip
 
 
 class MaskgradError(Exception):

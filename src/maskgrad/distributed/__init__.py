@@ -10,19 +10,9 @@ from maskgrad.distributed.reductions import count, mean, sum
 from maskgrad.instead import missing_attribute
 
 __all__ = [
-    "DataParallel",
-    "SyncBatchNorm",
-    "all_reduce",
-    "all_reduce_gradients",
-    "check_optimizer",
-    "check_parameters",
-    "count",
-    "global_losses",
-    "mean",
-    "prepare",
-    "sampler_mask",
-    "sum",
-]
+    "DataParallel", "SyncBatchNorm", "all_reduce", "all_reduce_gradients", "check_optimizer",
+    "check_parameters", "count", "global_losses", "mean", "prepare", "sampler_mask", "sum",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -15,12 +15,8 @@ from maskgrad.gradients.attached import AnyGradient, current_gradient, keep_atta
 from maskgrad.masked_tensor import MaskedTensor
 
 __all__ = [
-    "all_reduce",
-    "all_reduce_gradients",
-    "is_distributed_tensor",
-    "named_gradients",
-    "write_gradients",
-]
+    "all_reduce", "all_reduce_gradients", "is_distributed_tensor", "named_gradients", "write_gradients",
+]  # fmt: skip
 
 
 def all_reduce(x: AnyGradient, op: Op = "sum", group: Any = None) -> Any:

@@ -23,18 +23,9 @@ from maskgrad.masked_tensor.tensor import of_entries, stored_of
 from maskgrad.masked_tensor.torch_patches.pytrees import is_masked
 
 __all__ = [
-    "TENSOR",
-    "Given",
-    "Ports",
-    "TensorPlace",
-    "argument_names",
-    "argument_of",
-    "input_names_of",
-    "name_ports",
-    "output_names_of",
-    "pack",
-    "unpack",
-]
+    "TENSOR", "Given", "Ports", "TensorPlace", "argument_names", "argument_of", "input_names_of",
+    "name_ports", "output_names_of", "pack", "unpack",
+]  # fmt: skip
 
 #: Types of constants in arguments, which become part of the graph.
 CONSTANTS = (

@@ -11,20 +11,7 @@ from maskgrad.gradients.penalty import gradient_penalty
 from maskgrad.gradients.per_sample import clipped_backward, per_sample_grad, per_sample_grad_norms
 
 __all__ = [
-    "Function",
-    "GradientAccumulator",
-    "batched_grad",
-    "batched_hessian",
-    "clip_grad_norm_",
-    "clip_grad_value_",
-    "clipped_backward",
-    "coupled_backward",
-    "grad_norm",
-    "gradcheck",
-    "gradgradcheck",
-    "gradient_penalty",
-    "mask_gradient",
-    "per_sample_grad",
-    "per_sample_grad_norms",
-    "reverse_gradient",
-]
+    "Function", "GradientAccumulator", "batched_grad", "batched_hessian", "clip_grad_norm_",
+    "clip_grad_value_", "clipped_backward", "coupled_backward", "grad_norm", "gradcheck", "gradgradcheck",
+    "gradient_penalty", "mask_gradient", "per_sample_grad", "per_sample_grad_norms", "reverse_gradient",
+]  # fmt: skip

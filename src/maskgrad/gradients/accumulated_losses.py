@@ -13,17 +13,7 @@ from maskgrad.documents.aggregation import How, sum_and_count
 from maskgrad.gradients.gradient import widened_dtype
 from maskgrad.masked_tensor import MaskedTensor, masked
 
-__all__ = [
-    "LossSum",
-    "Losses",
-    "Part",
-    "Summed",
-    "check_names",
-    "finite",
-    "parts_of",
-    "summed",
-    "together",
-]
+__all__ = ["LossSum", "Losses", "Part", "Summed", "check_names", "finite", "parts_of", "summed", "together"]
 
 Losses = Tensor | MaskedTensor | Mapping[str, Tensor | MaskedTensor | None]
 

@@ -22,15 +22,9 @@ from maskgrad.masked_tensor.tensor import stored_of
 from maskgrad.mode import TRACED, mode
 
 __all__ = [
-    "AnyGradient",
-    "MaskedGradient",
-    "attached_gradient",
-    "current_gradient",
-    "grad_dtype",
-    "keep_attached",
-    "replace_gradient",
-    "set_grad_dtype",
-]
+    "AnyGradient", "MaskedGradient", "attached_gradient", "current_gradient", "grad_dtype", "keep_attached",
+    "replace_gradient", "set_grad_dtype",
+]  # fmt: skip
 
 _ATTRIBUTE = "_maskgrad_gradient"
 _HAS_GRAD_DTYPE = hasattr(Tensor, "grad_dtype")  # not in PyTorch 2.9, which PyTorch/XLA needs

@@ -9,14 +9,7 @@ from maskgrad.integrations.integration import Integration
 from maskgrad.integrations.lightning import LightningMixin
 from maskgrad.integrations.transformers import TokenCollator, TrainerMixin
 
-__all__ = [
-    "Integration",
-    "LightningMixin",
-    "TokenCollator",
-    "TrainerMixin",
-    "install",
-    "uninstall",
-]
+__all__ = ["Integration", "LightningMixin", "TokenCollator", "TrainerMixin", "install", "uninstall"]
 
 
 def __getattr__(name: str) -> object:

@@ -18,21 +18,10 @@ from maskgrad.interop.to_frames import to_arrow, to_pandas
 from maskgrad.interop.token_budget import TokenBudgetSampler
 
 __all__ = [
-    "CuSeqlens",
-    "TokenBudgetSampler",
-    "collate_jagged",
-    "from_keyed_jagged",
-    "from_tensors",
-    "lengths",
-    "pack",
-    "to_arrow",
-    "to_cu_seqlens",
-    "to_keyed_jagged",
-    "to_nested",
-    "to_pandas",
-    "to_scipy",
+    "CuSeqlens", "TokenBudgetSampler", "collate_jagged", "from_keyed_jagged", "from_tensors", "lengths",
+    "pack", "to_arrow", "to_cu_seqlens", "to_keyed_jagged", "to_nested", "to_pandas", "to_scipy",
     "to_tensors",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -12,13 +12,7 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import JaggedPattern
 from maskgrad.patterns.jagged import jagged_pattern
 
-__all__ = [
-    "CuSeqlens",
-    "check_masked_tensor",
-    "lengths",
-    "sequences_of",
-    "to_cu_seqlens",
-]
+__all__ = ["CuSeqlens", "check_masked_tensor", "lengths", "sequences_of", "to_cu_seqlens"]
 
 
 def lengths(x: MaskedTensor, dim: int = 1) -> Tensor:

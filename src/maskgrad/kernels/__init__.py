@@ -34,40 +34,14 @@ from maskgrad.kernels.updates import update_rows_
 from maskgrad.kernels.variance import masked_variance, segment_mean, segment_variance
 
 __all__ = [
-    "KERNELS",
-    "explain",
-    "filled",
-    "kernels_in_use",
-    "masked_count",
-    "masked_distance_gradient",
-    "masked_distance_sum",
-    "masked_extremum",
-    "masked_filling",
-    "masked_logsumexp",
-    "masked_mean",
-    "masked_norm",
-    "masked_position",
-    "masked_softmax",
-    "masked_sum",
-    "masked_variance",
-    "merge_rows",
-    "product",
-    "ragged_scaled_dot_product_attention",
-    "segment_expand",
-    "segment_extremum",
-    "segment_logsumexp",
-    "segment_mean",
-    "segment_norm",
-    "segment_product",
-    "segment_softmax",
-    "segment_sum",
-    "segment_variance",
-    "served_rows",
-    "sort_rows",
-    "standardized",
-    "update_rows_",
+    "KERNELS", "explain", "filled", "kernels_in_use", "masked_count", "masked_distance_gradient",
+    "masked_distance_sum", "masked_extremum", "masked_filling", "masked_logsumexp", "masked_mean",
+    "masked_norm", "masked_position", "masked_softmax", "masked_sum", "masked_variance", "merge_rows",
+    "product", "ragged_scaled_dot_product_attention", "segment_expand", "segment_extremum",
+    "segment_logsumexp", "segment_mean", "segment_norm", "segment_product", "segment_softmax",
+    "segment_sum", "segment_variance", "served_rows", "sort_rows", "standardized", "update_rows_",
     "use_kernels",
-]
+]  # fmt: skip
 
 for record in KERNELS.values():
     record.define()

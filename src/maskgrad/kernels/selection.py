@@ -37,15 +37,9 @@ from maskgrad.kernels import compiled
 from maskgrad.mode import PLAIN, TRACED, is_plain, mode
 
 __all__ = [
-    "BODIES",
-    "Supported",
-    "forced_body",
-    "is_invariant",
-    "loops_run",
-    "reference_is_forced",
-    "selected",
+    "BODIES", "Supported", "forced_body", "is_invariant", "loops_run", "reference_is_forced", "selected",
     "use_kernels",
-]
+]  # fmt: skip
 
 VARIABLE = "MASKGRAD_KERNELS"
 BODIES = ("reference", "cpu", "compiled", "invariant")

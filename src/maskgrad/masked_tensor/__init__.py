@@ -25,13 +25,6 @@ pytrees.register()
 table.apply_all()
 
 __all__ = [
-    "MaskedTensor",
-    "from_lengths",
-    "from_nan",
-    "from_numpy",
-    "from_offsets",
-    "from_sequences",
-    "from_sparse",
-    "masked",
-    "ranks",
-]
+    "MaskedTensor", "from_lengths", "from_nan", "from_numpy", "from_offsets", "from_sequences",
+    "from_sparse", "masked", "ranks",
+]  # fmt: skip

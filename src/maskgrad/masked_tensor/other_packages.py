@@ -20,14 +20,8 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.mode import TRACED, mode
 
 __all__ = [
-    "WRONG_IN_SILENCE",
-    "Risk",
-    "level_of_user",
-    "notice_packages",
-    "register_einops",
-    "settle",
-    "unsettle",
-]
+    "WRONG_IN_SILENCE", "Risk", "level_of_user", "notice_packages", "register_einops", "settle", "unsettle",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,8 @@ from maskgrad.semantics.dimensions import as_dim
 from maskgrad.semantics.stored.entries import SIGNED
 
 __all__ = [
-    "METHODS",
-    "check_layout",
-    "from_offsets",
-    "from_sequences",
-    "jagged_of_lengths",
-    "specified_positions",
-]
+    "METHODS", "check_layout", "from_offsets", "from_sequences", "jagged_of_lengths", "specified_positions",
+]  # fmt: skip
 
 LAYOUTS = (torch.strided, torch.jagged)
 

@@ -24,18 +24,9 @@ from maskgrad.semantics.facts import Operation
 from maskgrad.semantics.stored.entries import StoredEntries, shape_of
 
 __all__ = [
-    "VIEWS_OF_NUMBERS",
-    "keep_masks",
-    "makes_views",
-    "masked_in",
-    "pattern_of_result",
-    "recorded",
-    "requires_grad",
-    "writable_mask",
-    "write_entries",
-    "write_mask",
-    "write_result",
-]
+    "VIEWS_OF_NUMBERS", "keep_masks", "makes_views", "masked_in", "pattern_of_result", "recorded",
+    "requires_grad", "writable_mask", "write_entries", "write_mask", "write_result",
+]  # fmt: skip
 
 #: The elementwise operations whose results are new tensors that share memory with an operand.
 VIEWS_OF_NUMBERS = frozenset({"real", "imag", "conj"})

@@ -10,15 +10,9 @@ from maskgrad.nn.embedding_bag import EmbeddingBag
 from maskgrad.nn.gradient_surgery import ReverseGradient
 
 __all__ = [
-    "Conv1d",
-    "Conv2d",
-    "Conv3d",
-    "ConvTranspose1d",
-    "Embedding",
-    "EmbeddingBag",
-    "ReverseGradient",
+    "Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "Embedding", "EmbeddingBag", "ReverseGradient",
     "functional",
-]
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

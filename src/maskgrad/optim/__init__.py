@@ -20,23 +20,9 @@ from maskgrad.optim.rprop import Rprop
 from maskgrad.optim.sgd import SGD
 
 __all__ = [
-    "ASGD",
-    "SGD",
-    "Adadelta",
-    "Adagrad",
-    "Adam",
-    "AdamW",
-    "Adamax",
-    "Lion",
-    "NAdam",
-    "RAdam",
-    "RMSprop",
-    "Rprop",
-    "attached_gradient",
-    "flush",
-    "functional",
-    "trained_entries",
-]
+    "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam", "RMSprop",
+    "Rprop", "attached_gradient", "flush", "functional", "trained_entries",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

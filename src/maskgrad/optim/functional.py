@@ -31,18 +31,9 @@ from maskgrad.optim.rule import Hyperparameters, State
 from maskgrad.optim.sgd import SGD
 
 __all__ = [
-    "adadelta_",
-    "adagrad_",
-    "adam_",
-    "adamax_",
-    "asgd_",
-    "lion_",
-    "nadam_",
-    "radam_",
-    "rmsprop_",
-    "rprop_",
+    "adadelta_", "adagrad_", "adam_", "adamax_", "asgd_", "lion_", "nadam_", "radam_", "rmsprop_", "rprop_",
     "sgd_",
-]
+]  # fmt: skip
 
 PAGE = """Performs one {kind} step in place, on the entries that the gradient specifies.
 

@@ -13,13 +13,7 @@ from maskgrad.gradients.train_only import keep_trained_entries
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.optim.lazy.rows import bring_up_to_date
 
-__all__ = [
-    "attach_gradient",
-    "attached_gradient",
-    "check_parameter",
-    "train_only",
-    "with_values",
-]
+__all__ = ["attach_gradient", "attached_gradient", "check_parameter", "train_only", "with_values"]
 
 
 def with_values(params: Any) -> Any:

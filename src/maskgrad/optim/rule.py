@@ -17,16 +17,9 @@ from maskgrad.optim.hyperparameters import betas, flag, non_negative
 from maskgrad.optim.lazy import ClosedForm
 
 __all__ = [
-    "HYPERPARAMETERS",
-    "NOTHING",
-    "Fused",
-    "Hyperparameters",
-    "Numbers",
-    "Rule",
-    "State",
-    "Update",
+    "HYPERPARAMETERS", "NOTHING", "Fused", "Hyperparameters", "Numbers", "Rule", "State", "Update",
     "signed",
-]
+]  # fmt: skip
 
 Numbers: TypeAlias = Mapping[str, Any]
 """Hyperparameters by their names in the constructor, as Python numbers."""

@@ -7,11 +7,6 @@ from maskgrad.patterns.pattern import Pattern, PatternFacts
 from maskgrad.patterns.stored import CoordinatePattern, StoredPattern
 
 __all__ = [
-    "BooleanPattern",
-    "CompressedPattern",
-    "CoordinatePattern",
-    "JaggedPattern",
-    "Pattern",
-    "PatternFacts",
+    "BooleanPattern", "CompressedPattern", "CoordinatePattern", "JaggedPattern", "Pattern", "PatternFacts",
     "StoredPattern",
-]
+]  # fmt: skip

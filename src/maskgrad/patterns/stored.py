@@ -17,13 +17,9 @@ from maskgrad.mode import can_read
 from maskgrad.patterns.pattern import Pattern, PatternFacts
 
 __all__ = [
-    "CoordinatePattern",
-    "StoredPattern",
-    "ravel_multi_index",
-    "read_places",
-    "unravel_index",
+    "CoordinatePattern", "StoredPattern", "ravel_multi_index", "read_places", "unravel_index",
     "write_places",
-]
+]  # fmt: skip
 
 T = TypeVar("T")
 

@@ -9,9 +9,6 @@ from maskgrad.testing.invariance import (
 )
 
 __all__ = [
-    "assert_accumulation_invariant",
-    "assert_causal",
-    "assert_documents_apart",
-    "assert_garbage_invariant",
+    "assert_accumulation_invariant", "assert_causal", "assert_documents_apart", "assert_garbage_invariant",
     "assert_padding_invariant",
-]
+]  # fmt: skip

@@ -12,12 +12,9 @@ from maskgrad.doctor import Report, examine
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "assert_accumulation_invariant",
-    "assert_causal",
-    "assert_documents_apart",
-    "assert_garbage_invariant",
+    "assert_accumulation_invariant", "assert_causal", "assert_documents_apart", "assert_garbage_invariant",
     "assert_padding_invariant",
-]
+]  # fmt: skip
 
 
 def assert_padding_invariant(

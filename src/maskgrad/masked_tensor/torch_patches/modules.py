@@ -18,17 +18,9 @@ from maskgrad.masked_tensor.tensor import MaskedTensor
 from maskgrad.patterns import Pattern
 
 __all__ = [
-    "after_replacing",
-    "before_saving",
-    "convert",
-    "copy_parameter",
-    "load_from_state_dict",
-    "reduce_parameter",
-    "save_to_state_dict",
-    "set_item",
-    "set_up_inputs",
-    "set_up_outputs",
-]
+    "after_replacing", "before_saving", "convert", "copy_parameter", "load_from_state_dict",
+    "reduce_parameter", "save_to_state_dict", "set_item", "set_up_inputs", "set_up_outputs",
+]  # fmt: skip
 
 Patterns = dict[int, Pattern]
 

@@ -31,14 +31,7 @@ from maskgrad.optim.lazy.history import History, replay_
 from maskgrad.optim.rule import Hyperparameters, Update
 from maskgrad.sparse import finer_rows, places
 
-__all__ = [
-    "LazyRows",
-    "bring_up_to_date",
-    "flush",
-    "forget_lazy_rows",
-    "lazy_rows_of",
-    "prepare_loading",
-]
+__all__ = ["LazyRows", "bring_up_to_date", "flush", "forget_lazy_rows", "lazy_rows_of", "prepare_loading"]
 
 ATTRIBUTE = "_maskgrad_lazy_rows"
 _MOST_STEPS = 1 << 14

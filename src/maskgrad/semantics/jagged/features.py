@@ -29,16 +29,9 @@ if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
 __all__ = [
-    "ALONG",
-    "RULES",
-    "along",
-    "dims_of",
-    "ends",
-    "framed",
-    "over_everything",
-    "over_sequences",
+    "ALONG", "RULES", "along", "dims_of", "ends", "framed", "over_everything", "over_sequences",
     "within_sequences",
-]
+]  # fmt: skip
 
 
 def framed(x: Jagged, run: Callable[[Tensor], Any], at: tuple[int, ...] | None = None) -> Any:

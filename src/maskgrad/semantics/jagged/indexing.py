@@ -30,16 +30,7 @@ from maskgrad.semantics.stored.indexing import of_a_line
 if TYPE_CHECKING:
     from maskgrad.semantics.jagged.rows import Jagged
 
-__all__ = [
-    "DIVIDED",
-    "GATHERED",
-    "at_position",
-    "gathered",
-    "getitem",
-    "picked",
-    "positions_between",
-    "read",
-]
+__all__ = ["DIVIDED", "GATHERED", "at_position", "gathered", "getitem", "picked", "positions_between", "read"]
 
 ALL = slice(None)
 

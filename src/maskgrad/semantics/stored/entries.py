@@ -16,17 +16,9 @@ from maskgrad.patterns.stored import unravel_index, write_places
 from maskgrad.semantics.entries import Entries
 
 __all__ = [
-    "SIGNED",
-    "StoredEntries",
-    "attach",
-    "densified",
-    "exploded",
-    "flat",
-    "from_places",
-    "is_masked",
-    "shape_of",
-    "undivided",
-]
+    "SIGNED", "StoredEntries", "attach", "densified", "exploded", "flat", "from_places", "is_masked",
+    "shape_of", "undivided",
+]  # fmt: skip
 
 
 @dataclass(eq=False, slots=True)
