@@ -106,12 +106,14 @@ wild: .venv-wild/.stamp  ## the doctor on models of transformers and other packa
 record: $(VENV)/.stamp-bench  ## keep the last `make bench`: its numbers, and the tables and pictures made from them
 	$(BIN)/python -m benchmarks.record benchmark-report
 
-docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html and follow their links; `make test` runs their examples
-	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build/html
+# All of them anew (-E): an index of some pages only would lose the keywords of the others.
+docs: $(VENV)/.stamp-docs  ## build the pages into docs/_build/html, follow their links and ask their search; `make test` runs their examples
+	$(BIN)/python -m sphinx -E -W --keep-going -n -q -b html docs docs/_build/html
 	$(BIN)/python docs/links.py
+	$(BIN)/python docs/searches.py
 	@echo "open docs/_build/html/index.html"
 
-look: $(VENV)/.stamp-docs  ## after `make docs`: widths of all pages, summaries and the search, in Chrome or Chromium
+look: $(VENV)/.stamp-docs  ## after `make docs`: widths of all pages and summaries, in Chrome or Chromium
 	$(BIN)/python docs/in_a_browser.py
 
 dist: $(VENV)/.stamp-dist  ## build wheel and sdist, and try each in an empty environment
@@ -124,6 +126,11 @@ clean:  ## remove what was built, but keep .venv and its like
 
 NEW_ENOUGH := 'import sys; sys.exit("maskgrad needs Python 3.10 or newer: make PYTHON=python3.12 …" if sys.version_info < (3, 10) else 0)'
 
+# What pip says, on one line that is written over; all of it if it fails.
+pip_install = -m pip install --progress-bar off --disable-pip-version-check
+on_one_line = 2>&1; echo "pip ended with $$?"; } | awk '/^pip ended with / {code = $$4; next} {said = said $$0 "\n"; \
+  sub(/^ +/, ""); printf "\r  %-90.90s", $$0; fflush()} END {printf "\r%92s\r", ""; if (code) printf "%s", said; exit code}'
+
 # `python -m venv` completes a directory that exists, so this is safe to repeat.
 $(VENV)/.stamp-venv:
 	@$(PYTHON) -c $(NEW_ENOUGH)
@@ -133,7 +140,7 @@ $(VENV)/.stamp-venv:
 # One stamp per set of extras; it is renewed when the dependencies change.
 $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@echo "installing maskgrad[$($*_extras)] into $(VENV) (a minute or two the first time)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[$($*_extras)]'
+	@{ $(BIN)/python $(pip_install) -c constraints.txt -e '.[$($*_extras)]' $(on_one_line)
 	@touch $@
 
 # One minor version of PyTorch, beside what constraints.txt has of everything that does not depend on PyTorch's version.
@@ -142,7 +149,7 @@ $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	$(PYTHON) -m venv $(@D)
 	@grep -vE '^(torch|triton|fbgemm-gpu-cpu)[=<]' constraints.txt > $(@D)/constraints.txt
 	@echo "installing maskgrad[$(dev_extras)] with PyTorch 2.$* into $(@D) (several minutes the first time)"
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt 'torch==2.$*.*' -e '.[$(dev_extras)]'
+	@{ $(@D)/bin/python $(pip_install) -c $(@D)/constraints.txt 'torch==2.$*.*' -e '.[$(dev_extras)]' $(on_one_line)
 	@touch $@
 
 # What constraints-NAME.txt names takes the place of the same in constraints.txt.
@@ -152,6 +159,6 @@ $(VENV)/.stamp-%: pyproject.toml constraints.txt | $(VENV)/.stamp-venv
 	@sed -n 's/^\([a-z-]*\)[=<].*/^\1[=<]/p' constraints-$*.txt > $(@D)/named
 	@(grep -v -f $(@D)/named constraints.txt; cat constraints-$*.txt) > $(@D)/constraints.txt
 	@echo "installing maskgrad[$($*_extras)] $($*_packages) into $(@D) (several minutes the first time)"
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check -c $(@D)/constraints.txt -e '.[$($*_extras)]' $($*_packages)
+	@{ $(@D)/bin/python $(pip_install) -c $(@D)/constraints.txt -e '.[$($*_extras)]' $($*_packages) $(on_one_line)
 	$(if $($*_alone),$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c $(@D)/constraints.txt $($*_alone))
 	@touch $@

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 import torch
 import torch.nn.functional as F
 import typer
+from matplotlib.text import Text
 from rich.console import Console
 from rich.progress import track
 from torch import Tensor, where
@@ -44,8 +45,13 @@ COLUMNS = ("line", "shape", "mask", "pass", "ours_us", "by_hand_us", "ratio")
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "docs" / "pictures"
-#: Pages with a region for the table.
-PAGES = (ROOT / "README.md", ROOT / "docs" / "benchmarks.md")
+#: Pages with a region for the table, and the shapes that are in it.
+PAGES = {
+    ROOT / "README.md": ((64, 200), (256, 256), (16, 128, 768), (512, 4096)),
+    ROOT / "docs" / "benchmarks.md": SHAPES,
+}
+#: Of the picture for dark pages.
+INK_IN_THE_DARK = "#c9d1d9"
 BEGIN, END = "<!-- sweep: made by benchmarks/sweep.py -->", "<!-- end of sweep -->"
 
 Dims = tuple[int, ...]
@@ -201,7 +207,7 @@ def measured(shape: tuple[int, ...], only: str, device: str) -> Iterator[dict[st
 
 
 def draw(rows: list[dict[str, Any]], to: Path) -> None:
-    """A dot for each line, by the number of entries."""
+    """A dot for each line, by the number of entries: for a bright page, and for a dark one beside it."""
     picture = figure(9, 4.6)
     axes = picture.subplots()
     for way, color in zip(WAYS, COLORS, strict=False):
@@ -223,14 +229,18 @@ def draw(rows: list[dict[str, Any]], to: Path) -> None:
     title = f"Everyday lines run {middle:.1f} times as fast as by hand (median of {len(rows)})"
     dress(axes, title, "entries", "times as fast as by hand")
     axes.legend(frameon=False)
-    picture.savefig(to, dpi=150)
+    picture.savefig(to, dpi=150, transparent=True)
+    for part in (*axes.spines.values(), *axes.lines, *picture.findobj(Text)):
+        part.set(color=INK_IN_THE_DARK)
+    axes.tick_params(which="both", color=INK_IN_THE_DARK)
+    picture.savefig(to.with_stem(f"{to.stem}-dark"), dpi=150, transparent=True)
 
 
-def table(rows: Iterable[dict[str, Any]]) -> str:
-    """A column of Markdown for each shape, from the rows of ``sweep.csv``."""
+def table(rows: Iterable[dict[str, Any]], shapes: Iterable[tuple[int, ...]] = SHAPES) -> str:
+    """A column of Markdown for each of these shapes, from the rows of ``sweep.csv``."""
     rows = list(rows)
     columns = [["", "---", *WAYS, "as fast as by hand"]]
-    for name in ("all", *("x".join(map(str, shape)) for shape in SHAPES)):
+    for name in ("all", *("x".join(map(str, shape)) for shape in shapes)):
         if its := [row for row in rows if name in {"all", row["shape"]}]:
             passes = [_middle(row for row in its if row["pass"] == way) for way in WAYS]
             columns.append([name.replace("x", "×"), "---:", *passes, _as_fast(its)])
@@ -265,9 +275,10 @@ def _as_fast(rows: list[dict[str, Any]]) -> str:
     return f"{sum(map(is_as_fast, large))}/{len(large)}" if large else "no goal"
 
 
-def with_table(page: str, rows: Iterable[dict[str, Any]]) -> str:
+def with_table(page: Path, rows: Iterable[dict[str, Any]]) -> str:
     """The text of a page with its table written anew."""
-    return re.sub(f"{BEGIN}.*?{END}", lambda _: f"{BEGIN}\n\n{table(rows)}\n\n{END}", page, flags=re.DOTALL)
+    written = f"{BEGIN}\n\n{table(rows, PAGES[page])}\n\n{END}"
+    return re.sub(f"{BEGIN}.*?{END}", lambda _: written, page.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
 def main(
@@ -305,7 +316,7 @@ def main(
         writer.writerows(rows)
     draw(rows, out / "sweep.png")
     for page in PAGES if keep else ():
-        page.write_text(with_table(page.read_text(encoding="utf-8"), rows), encoding="utf-8")
+        page.write_text(with_table(page, rows), encoding="utf-8")
     for row in [row for row in with_goals(rows) if not is_as_fast(row)][:worst]:
         console.print(
             f"{row['ratio']:.2f}  {row['line']} {row['shape']} {row['mask']}, {row['pass']} "

@@ -13,7 +13,7 @@ import notebook  # noqa: E402
 from api_pages import write_api_pages  # noqa: E402
 from bs4 import BeautifulSoup  # noqa: E402  (furo needs it, too)
 from inventories import write_inventory  # noqa: E402
-from plain_markdown import relinked, toctrees, write_pages_from_outside  # noqa: E402
+from plain_markdown import keywords, relinked, toctrees, write_pages_from_outside  # noqa: E402
 
 from maskgrad import __version__  # noqa: E402
 
@@ -98,7 +98,7 @@ write_pages_from_outside()
 
 
 def _for_sphinx(_app: Any, page: str, source: list[str]) -> None:
-    source[0] = toctrees(relinked(source[0], HERE / page, HERE / page))
+    source[0] = keywords(toctrees(relinked(source[0], HERE / page, HERE / page)))
 
 
 def _skip_derived_methods(

@@ -1,7 +1,7 @@
 """Looks at the built pages in Chrome or Chromium: ``python docs/in_a_browser.py`` after ``make docs``.
 
 Every page is opened at 1280 and 390 pixels: at neither may it be wider than its window, and at 1280 no table may need
-scrolling. A page of more than three screens begins with a summary. The search is asked for what people look for.
+scrolling. A page of more than three screens begins with a summary.
 """
 
 from __future__ import annotations
@@ -20,18 +20,8 @@ from typing import Any
 
 BUILT = Path(__file__).parent / "_build" / "html"
 NAMES = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome")
-#: What people look for, and a page that must be among the first results.
-SEARCHES = {
-    "padding": "how_do_i/mean_over_padding.html",
-    "cu_seqlens": "how_do_i/variable_length.html",
-    "ignore_index": "how_do_i/missing_targets.html",
-    "NaN gradient": "how_do_i/debug_nan.html",
-    "gradient accumulation": "gradient_accumulation.html",
-}
-FIRST = 5
 THREE_SCREENS = 2700
 _SCRIPT = """<body><script>
-const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 async function open(page, width) {
   const frame = document.createElement("iframe");
   frame.style = `width: ${width}px; height: 900px; border: 0`;
@@ -54,18 +44,9 @@ async function look(page, width) {
   frame.remove();
   return found;
 }
-async function ask(words) {
-  const frame = await open("search.html?q=" + encodeURIComponent(words), 1280);
-  const links = () => [...frame.contentDocument.querySelectorAll("#search-results ul.search li > a")];
-  for (let i = 0; i < 100 && links().length < 5; i++) await pause(50);
-  const found = links().map((link) => new URL(link.href).pathname.slice(1));
-  frame.remove();
-  return found;
-}
 (async () => {
-  const found = {pages: [], searches: {}};
+  const found = {pages: []};
   for (const page of PAGES) for (const width of [1280, 390]) found.pages.push(await look(page, width));
-  for (const words of WORDS) found.searches[words] = await ask(words);
   await fetch("/found", {method: "POST", body: JSON.stringify(found)});
 })();
 </script></body>"""
@@ -81,7 +62,7 @@ class _Pages(http.server.SimpleHTTPRequestHandler):
             super().do_GET()
             return
         pages = [path.relative_to(BUILT).as_posix() for path in sorted(BUILT.rglob("*.html"))]
-        script = _SCRIPT.replace("PAGES", json.dumps(pages)).replace("WORDS", json.dumps(list(SEARCHES)))
+        script = _SCRIPT.replace("PAGES", json.dumps(pages))
         self.send_response(200)
         self.send_header("Content-Type", "text/html; charset=utf-8")
         self.end_headers()
@@ -102,7 +83,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 def looked_at(browser: str) -> dict[str, Any]:
-    """Return the sizes of all pages at both widths, and the first results of each search."""
+    """Return the sizes of all pages at both widths."""
     server = _Server(("127.0.0.1", 0), functools.partial(_Pages, directory=str(BUILT)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
@@ -118,7 +99,7 @@ def looked_at(browser: str) -> dict[str, Any]:
 
 
 def faults(found: dict[str, Any]) -> list[str]:
-    """Return a line for each page that is too wide, and each search that does not find its page."""
+    """Return a line for each page that is too wide, or long without a summary."""
     lines = []
     for seen in found["pages"]:
         if seen["page_width"] > seen["width"]:
@@ -130,10 +111,6 @@ def faults(found: dict[str, Any]) -> list[str]:
             lines.append(
                 f"{seen['page']} is longer than three screens and has no summary (`**In short**`) on top"
             )
-    for words, page in SEARCHES.items():
-        first = found["searches"][words][:FIRST]
-        if not any(link.partition("#")[0] == page for link in first):
-            lines.append(f"the search for {words!r} does not find {page} but {first}")
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Turns pages that are written for GitHub into pages of Sphinx: links within the built pages, tables of contents."""
+"""Turns pages that are written for GitHub into pages of Sphinx: links within the built pages, contents, keywords."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ BUILT = {
     DOCS / "tour.ipynb": DOCS / "generated" / "tour.md",
 }
 _LINK = re.compile(r"\]\(([^()\s#]+)(#[^()\s]*)?\)")
+_KEYWORDS = re.compile(r"^<!-- keywords: (.*?) -->$", re.MULTILINE)
 _TOCTREE = re.compile(r"<!-- toctree(?:: (.*?))? -->\n(.*?)(?=\n\n|\Z)", re.DOTALL)
 
 
@@ -48,6 +49,16 @@ def toctrees(text: str) -> str:
         return f"{found[2]}\n\n```{{toctree}}\n:hidden:\n:maxdepth: 1\n{caption}\n{pages}\n```"
 
     return _TOCTREE.sub(hidden, text)
+
+
+def keywords(text: str) -> str:
+    """Enter the words of ``<!-- keywords: a, b -->`` into the index, where the search finds them first."""
+    return _KEYWORDS.sub(
+        lambda found: (
+            "```{index} " + ", ".join(f"! {word.strip()}" for word in found[1].split(",")) + "\n```"
+        ),
+        text,
+    )
 
 
 def write_pages_from_outside() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,6 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 
-from . import leaking
 from .part import seconds_of
 
 __all__ = ["lines", "parts", "picture"]
@@ -22,13 +24,14 @@ __all__ = ["lines", "parts", "picture"]
 #: entries of the picture's tensors, rows of 64
 SIZES = (1_024, 8_192, 65_536, 524_288, 4_194_304)
 RATE = 1e-3
+#: The script that the doctor runs.
+SCRIPT = Path(__file__).parents[2] / "docs" / "programs" / "train.py"
 
 
 def parts(seed: int, *, quick: bool) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """The title of each part, and its lines: code, and what it gave."""
     torch.manual_seed(seed)
     yield "Half of the targets are NaN; gradient norm of one layer", _nan()
-    yield "A mean over padding: short sentence, long sentence", _padding()
     yield (
         "Four micro-batches with 1, 4, 9, 2 labels: distance from the whole batch's gradient",
         _denominators(),
@@ -36,20 +39,20 @@ def parts(seed: int, *, quick: bool) -> Iterator[tuple[str, list[tuple[str, str]
     rows, read, steps = (10_000, 256, 3) if quick else (1_000_000, 4_096, 12)
     title = f"AdamW, {rows:,} rows, {read:,} looked up: ms a step, distance from dense AdamW"
     yield title, _table(rows, read, steps)
-    yield "maskgrad doctor leaking.py", _doctor()
     seconds = 0.05 if quick else 6.0
     yield (
         f"100,000 real ratings, {seconds:g} s each: RMSE on held-out ratings (stars)",
         _ratings(seed, seconds, quick),
     )
     yield "Two encoder layers on sentences of unequal length, trained: tokens per second", _lengths(quick)
+    yield "maskgrad doctor train.py: is my masking right?", _doctor()
 
 
 def lines(numbered: Iterator[tuple[str, list[tuple[str, str]]]]) -> Iterator[str]:
     """What is printed."""
     for number, (title, rows) in enumerate(numbered, 1):
         yield f"{number}. {title}"
-        yield from (f"     {code:<58}{found:>24}" for code, found in rows)
+        yield from (f"     {code:<58}{found:>24}".rstrip() for code, found in rows)
 
 
 def _nan() -> list[tuple[str, str]]:
@@ -69,20 +72,6 @@ def _nan() -> list[tuple[str, str]]:
         grads = torch.autograd.grad(loss(), list(layer.parameters()))
         found.append((code, f"{torch.nn.utils.get_total_norm(grads).item():.3f}"))
     return found
-
-
-def _padding() -> list[tuple[str, str]]:
-    hidden, lengths = torch.randn(2, 12, 1), torch.tensor([3, 12])
-    hidden[0, 3:] = 0.0
-    ways = {
-        "hidden.mean(1)": hidden.mean(1),
-        "mg.from_lengths(hidden, lengths).mean(1)": mg.from_lengths(hidden, lengths).mean(1).filled(0.0),
-        "each sentence alone": torch.stack([hidden[0, :3].mean(0), hidden[1].mean(0)]),
-    }
-    return [
-        (code, "  ".join(f"{value:.3f}" for value in found.flatten().tolist()))
-        for code, found in ways.items()
-    ]
 
 
 def _denominators() -> list[tuple[str, str]]:
@@ -141,12 +130,14 @@ def _table(rows: int, read: int, steps: int) -> list[tuple[str, str]]:
 
 
 def _doctor() -> list[tuple[str, str]]:
-    report = mg.doctor.examine(leaking.step, leaking.batch_of(), quick=True)
-    if not report.findings:
-        return [("nothing was found", "")]
-    finding = report.findings[0]
-    place = f"{finding.kind} at {Path(finding.file).name}:{finding.line}"
-    return [(f"{place}   {finding.code}", ""), (f"write: {finding.remedy.splitlines()[0]}", "")]
+    """What the command prints of a script, which knows nothing of maskgrad, up to its experiments."""
+    command = [sys.executable, "-m", "maskgrad", "doctor", "--quick", SCRIPT.name]
+    where: dict[str, Any] = {"cwd": SCRIPT.parent, "env": {**os.environ, "COLUMNS": "120"}}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **where)
+    if done.returncode != 1:
+        raise RuntimeError(f"the doctor found nothing in {SCRIPT}:\n{done.stdout}{done.stderr}")
+    printed = done.stdout.partition("\nexperiments")[0].splitlines()
+    return [(line, "") for line in printed[1:] if line]
 
 
 def _ratings(seed: int, seconds: float, quick: bool) -> list[tuple[str, str]]:

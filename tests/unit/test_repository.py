@@ -163,6 +163,11 @@ def test_the_readme_opens_three_doors_then_says_how_to_install_then_two_commands
     assert lines[7] == ["pip install maskgrad"]
     assert lines[8] == ["make demo", "make test"]
     assert len(text.splitlines()) <= 120
+    assert max(len(line) for _, block in blocks for line in block.splitlines()) <= 88, (
+        "GitHub shows so many columns"
+    )
+    assert max(line.count("|") for line in text.splitlines() if line.startswith("|")) <= 6 + 1
+    assert f"({PROJECT['urls']['Documentation']})" in text
 
 
 def test_every_extra_that_a_target_installs_exists() -> None:

@@ -37,4 +37,5 @@ def test_the_pages_show_what_was_kept() -> None:
     for page in sweep.PAGES:
         text = page.read_text(encoding="utf-8")
         assert sweep.BEGIN in text
-        assert sweep.with_table(text, rows) == text
+        assert sweep.with_table(page, rows) == text
+        assert all((sweep.KEPT / name).is_file() for name in ("sweep.png", "sweep-dark.png"))
