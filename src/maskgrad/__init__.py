@@ -55,11 +55,13 @@ from maskgrad.masked_tensor.torch_patches.torchscript import refuse_scripts as _
 from maskgrad.metrics.alignment import align
 from maskgrad.optim.parameters import attach_gradient, train_only
 from maskgrad.semantics.indexing import UNSPECIFIED as unspecified  # noqa: N811  (a value, like None)
-from maskgrad.versions import VERSION as __version__  # noqa: N811
+from maskgrad.versions import VERSION as _VERSION
 
 if TYPE_CHECKING:
     from maskgrad import distributed, doctor, integrations, plot, testing
     from maskgrad.export import onnx
+
+__version__ = _VERSION
 
 __all__ = [
     "CoupledSamplesError", "Function", "GradientAccumulator", "MaskedTensor", "MaskgradError",

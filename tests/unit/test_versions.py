@@ -68,7 +68,7 @@ def test_the_version_of_the_library_is_its_tag() -> None:
     assert PYPROJECT["tool"]["hatch"]["version"]["source"] == "vcs"
     assert maskgrad.__version__ == versions.VERSION == importlib.metadata.version("maskgrad")
     written = [
-        path for path in (ROOT / "src").rglob("*.py") if "__version__ =" in path.read_text(encoding="utf-8")
+        path for path in (ROOT / "src").rglob("*.py") if '__version__ = "' in path.read_text(encoding="utf-8")
     ]
     assert written == []
 
