@@ -230,6 +230,17 @@ DRAWN = [
         "pass",
         batch={"x": numbers(4, 4), "y": numbers(4), "rank": torch.tensor([30, 10, 40, 20])},
     ),
+    Drawn(  # a sum of a contiguous row is added up in an order that its length decides
+        "batch-bits",
+        0,
+        "def step(batch):\n"
+        "    x = mg.masked(net(batch['x']), batch['mask'][..., None])\n"
+        "    return x.transpose(1, 2).contiguous().mean(2).square().sum()\n"
+        "LINE\nreturn loss",
+        "loss = step(batch)",
+        batch={"x": numbers(64, 500, 4), "mask": torch.arange(500) < torch.arange(12, 460, 7)[:, None]},
+        options={"experiments": "batch-bits"},
+    ),
 ]
 
 HEAD = """

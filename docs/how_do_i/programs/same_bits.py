@@ -50,12 +50,16 @@ with mg.use_kernels("invariant"):
     packed = model(mg.from_lengths(texts, lengths, layout=torch.jagged)).to_dense()
     print("packed as padded:", torch.equal(packed.filled(0.0), masked(texts, lengths)))
 
-# Where: the first layers of which the output differs.
-seen = {}
-for name, layer in model.named_children():
-    layer.register_forward_hook(
-        lambda _, given, output, name=name: seen.setdefault(name, []).append(output[0])
-    )
-plain(texts, lengths)
-plain(texts[:1, : lengths[0]], lengths[:1])
-print([name for name, (batch, alone) in seen.items() if not torch.equal(batch[: len(alone)], alone)])
+# Where: the first line of which a sample's bits depend on its batch.
+model.requires_grad_()
+
+
+def step(batch):
+    kept = batch["mask"][..., None]
+    return (model(batch["texts"], batch["mask"][:, None, None]) * kept).float().square().mean()
+
+
+mask = torch.arange(137) < lengths[:, None]
+batch = {"texts": texts * mask[..., None], "mask": mask}
+(found,) = mg.doctor.examine(step, batch, experiments="batch-bits").findings
+print(found.kind, found.code, sep=": ")

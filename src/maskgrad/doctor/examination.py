@@ -21,7 +21,7 @@ from maskgrad.doctor.operations import tensors_in
 from maskgrad.doctor.packed import WEIGHT, documents_of, shapes_of_positions
 from maskgrad.doctor.padding import SAYS_PADDING, with_given
 from maskgrad.doctor.report import Report, inventory_of
-from maskgrad.doctor.reshaped import denominator, first_difference, log, order, padding_length, where_real
+from maskgrad.doctor.reshaped import batch_bits, check_repeats, denominator, order, padding_length
 from maskgrad.doctor.roles import Roles
 from maskgrad.doctor.runner import Outcome, StepRunner, names_of
 from maskgrad.errors import ExaminationError
@@ -33,11 +33,11 @@ __all__ = ["EXPERIMENTS", "examine", "examine_outputs"]
 EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
     "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
     "denominator": denominator, "order": order, "document-leak": document_leak,
-    "document-alone": document_alone, "future-leak": future_leak,
+    "document-alone": document_alone, "future-leak": future_leak, "batch-bits": batch_bits,
 }  # fmt: skip
 _OF_DOCUMENTS = {"document-leak", "document-alone"}
 #: those for which the rows of a batch are samples
-_OF_SAMPLES = {"padding-length", "denominator", "order"}
+_OF_SAMPLES = {"padding-length", "denominator", "order", "batch-bits"}
 
 
 def examine(
@@ -74,7 +74,7 @@ def examine(
         causal: whether later positions must not reach earlier ones: for three positions the labels after them are
             ignored, and the inputs after them rewritten.
         model: module whose parameters and layers are named; by default those that the step calls.
-        experiments: names of experiments; by default all but ``denominator``, ``future-leak`` only if ``causal``.
+        experiments: names; by default all but ``denominator``, ``batch-bits``, and ``future-leak`` unless ``causal``.
             ``nan-under-mask`` by name reports every path that a NaN could take, not only those of NaN in this batch.
         quick: run only the experiments ``padding-leak`` and ``document-leak``.
 
@@ -147,9 +147,9 @@ def _run(case: Examination, chosen: list[str]) -> None:
     for name in _possible(case, chosen, none=not samples):
         if case.differs is None and name != "padding-leak":
             case.runner.run(Guarded(), after=case.repeat)
-            _check_repeats(case)
+            check_repeats(case)
         EXPERIMENTS[name](case)
-        _check_repeats(case)
+        check_repeats(case)
 
 
 def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
@@ -175,25 +175,11 @@ def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
 def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
     if experiments is None:
         leaks = {"padding-leak", "document-leak"}
-        experiments = leaks if quick else EXPERIMENTS.keys() - {"future-leak", "denominator"}
-    named = [experiments] if isinstance(experiments, str) else experiments
-    wanted = set(named)
+        experiments = leaks if quick else EXPERIMENTS.keys() - {"future-leak", "denominator", "batch-bits"}
+    wanted = {experiments} if isinstance(experiments, str) else set(experiments)
     for name in sorted(wanted - EXPERIMENTS.keys()):
         raise ExaminationError(f"experiments: {name!r} is none of {', '.join(EXPERIMENTS)}")
     return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
-
-
-def _check_repeats(case: Examination) -> None:
-    """ExaminationError if two runs from one state differ."""
-    if case.differs:
-        entry = first_difference(log(case), log(case), where_real([]))
-        where = "" if entry is None else f", first in {entry.operation}"
-        if entry is not None and entry.place is not None:
-            where += f" at {entry.place.file}:{entry.place.line}: {entry.place.code}"
-        raise ExaminationError(
-            f"step: it is not deterministic: {case.differs[0]} differs between two runs from one state{where}; "
-            f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
-        )
 
 
 #: how the weight of each position lies on an output: by position, flat, without the last one, time first

@@ -184,6 +184,7 @@ _OF_KINDS: dict[str, tuple[str, ...]] = {
         "F.scaled_dot_product_attention(q, k, v, is_causal=True)",
         "F.conv1d(F.pad(x, (width - 1, 0)), weight)   # windows that end at their position",
     ),
+    "batch-bits": ('with mg.use_kernels("invariant"): loss = step(batch)   # of masked tensors',),
     "order": ("outputs = outputs[order.argsort()]   # before they meet labels in the order of the batch",),
 }
 _OF_DIVISIONS = ("count = count.clamp(min=1)   # before this line: a row without entries counts as one",)

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from maskgrad.doctor.batches import Key, fields, ragged, tensor_of
 from maskgrad.doctor.modes import Guarded
-from maskgrad.doctor.operations import Operated, key_of
+from maskgrad.doctor.operations import Operated, key_of, nodes_of
 from maskgrad.doctor.packed import Documents
 from maskgrad.doctor.padding import Padding, Sides, alike, as_mask, layouts, lengths_mask, padded_ids
 
@@ -70,18 +70,10 @@ def _forms(tensor: Tensor, part: Tensor) -> Iterator[Tensor]:
 
 def ignored_labels(loss: Tensor) -> list[IdsRead]:
     """The labels that losses have read, and the one that they ignore, before the backward pass."""
-    found: list[IdsRead] = []
-    seen, waiting = set[Any](), [loss.grad_fn]
-    while waiting:
-        node: Any = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        # negative ones come as large numbers
-        if node.name().startswith("NllLoss") and node._saved_ignore_index < 2**63:
-            found.append(IdsRead(node._saved_target, node._saved_ignore_index))
-        waiting += [following for following, _ in node.next_functions]
-    return found
+    losses = [node for node in nodes_of(loss) if node.name().startswith("NllLoss")]
+    # negative ones come as large numbers
+    read = [node for node in losses if node._saved_ignore_index < 2**63]
+    return [IdsRead(node._saved_target, node._saved_ignore_index) for node in read]
 
 
 class ObservedUse(Guarded):

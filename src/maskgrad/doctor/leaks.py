@@ -269,12 +269,6 @@ def nan_findings(case: Examination, kind: str) -> list[Finding]:
     what = "the loss is NaN" if lost else f"the loss is finite, but the gradient of {names[0]}{others}"
     when = "with a sample that is all padding " if kind == "empty-row" else ""
     made = [origin for origin in origins if origin.operation] or origins
-    return [
-        Finding.at(
-            origin,
-            kind,
-            f"{when}{what}: {origin.operation or 'the batch'} makes NaN "
-            + ("in the backward pass of this line" if origin.backward else "here"),
-        )
-        for origin in dict.fromkeys(made)
-    ][:3]
+    where = {True: "in the backward pass of this line", False: "here"}
+    words = {at: f"{at.operation or 'the batch'} makes NaN {where[at.backward]}" for at in made}
+    return [Finding.at(origin, kind, f"{when}{what}: {words[origin]}") for origin in words][:3]

@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _ac
 
 from maskgrad.doctor.operations import EMPTY, Operated, Place, facts_of, here, key_of, on, tensors_in
 from maskgrad.doctor.ranks import waited_for, with_fake_group
+from maskgrad.kernels.invariant import is_invariant
 
 if TYPE_CHECKING:
     from maskgrad.doctor.inferred import IgnoredLabels
@@ -30,6 +31,7 @@ __all__ = [
 #: why it was not tracked
 OUTSIDE = "code outside of PyTorch runs once"
 _TORCH, _MASKGRAD = str(Path(torch.__file__).parent), str(Path(__file__).parent.parent)
+_KERNELS = str(Path(__file__).parent.parent / "kernels")
 #: how the memory of a tensor leaves PyTorch
 _WAYS: list[tuple[Any, str]] = [(Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _WAYS += [(torch.UntypedStorage, "data_ptr"), (torch.TypedStorage, "data_ptr")]
@@ -180,13 +182,14 @@ class _Functions(TorchFunctionMode):
     def __init__(self, wider: int) -> None:
         super().__init__()
         self._wider = wider
-        #: whether a function with dropout is running
-        self.drops = False
+        #: whether a function with dropout is running, and whether maskgrad was to choose a kernel by size
+        self.drops = self.chooses = False
         #: lengths of what the program has padded, and whether it did on the left
         self.pads: list[tuple[list[int], bool]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs, before = getattr(func, "__name__", ""), kwargs or {}, self.drops
+        self.chooses |= sys._getframe(1).f_code.co_filename.startswith(_KERNELS) and not is_invariant()
         if "dropout" in name or name in _DROPPING:
             self.drops = True
             # how much is dropped is the only fraction among the positional arguments
@@ -225,14 +228,14 @@ class WithoutDropout(Guarded):
         self.draws: list[tuple[Place | None, tuple[int, ...]]] = []
         #: sizes of what operations gave that take several positions for a frame, or choose the largest
         self.frames: set[int] = set()
-        self._functions = _Functions(wider)
-        self.pads = self._functions.pads
-        self._beside.append(self._functions)
+        self.functions = _Functions(wider)
+        self.pads = self.functions.pads
+        self._beside.append(self.functions)
 
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         result = call()
-        if call.facts.random and not self._functions.drops:
+        if call.facts.random and not self.functions.drops:
             self.draws += [(here(), tuple(tensor.shape)) for tensor in tensors_in(result)]
         elif call.facts.name.startswith(_FRAMES) and torch._C._current_autograd_node() is None:
             self.frames.update(size for output in tensors_in(result) for size in output.shape[1:])
@@ -258,10 +261,7 @@ class OperationLog(WithoutDropout):
     def run(self, call: Operated) -> Any:
         """The operation; see the class."""
         result = super().run(call)
-        name = call.facts.name
-        if call.facts.view or name in EMPTY:
-            return result
-        if torch._C._current_autograd_node() is not None:
+        if call.facts.view or call.facts.name in EMPTY or torch._C._current_autograd_node() is not None:
             return result
         outputs = [
             tensor.detach().clone()
@@ -271,5 +271,5 @@ class OperationLog(WithoutDropout):
             and index not in call.facts.workspaces
         ]
         if outputs:
-            self.entries.append(LoggedOperation(name, here(), outputs))
+            self.entries.append(LoggedOperation(call.facts.name, here(), outputs))
         return result

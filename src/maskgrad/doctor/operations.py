@@ -20,7 +20,7 @@ from torch import Tensor
 __all__ = [
     "COMPARISONS", "COPIES", "EMPTY", "SEARCHES", "SEES_NAN", "Lines", "Operated", "OperationFacts", "Place",
     "any_key", "callers", "dense", "differing", "expanded", "facts_of", "flat", "here", "is_users", "key_of",
-    "mapped", "on", "same", "tensors_in",
+    "mapped", "nodes_of", "on", "same", "tensors_in",
 ]  # fmt: skip
 
 _OURS = str(Path(__file__).parent.parent)
@@ -159,6 +159,17 @@ def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if isinstance(tree, dict):
         return {key: mapped(function, member) for key, member in tree.items()}
     return function(tree) if isinstance(tree, Tensor) else tree
+
+
+def nodes_of(loss: Tensor | None) -> Iterator[Any]:
+    """The nodes of the autograd graph of a loss."""
+    seen, waiting = set[Any](), [] if loss is None else [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            waiting += [following for following, _ in node.next_functions]
 
 
 def key_of(tensor: Tensor) -> int | None:

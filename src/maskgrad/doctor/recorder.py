@@ -62,10 +62,8 @@ class Origins(Guarded):
 
     def origins(self, tensors: Iterable[Tensor]) -> list[Origin]:
         """Where the NaN of these tensors come from."""
-        found: dict[Origin, None] = {}
-        for tensor in tensors:
-            found |= self._origins.get(any_key(tensor), {}) if has_nan(tensor) else {}
-        return list(found)
+        found = [self._origins.get(any_key(tensor), {}) for tensor in tensors if has_nan(tensor)]
+        return list(dict.fromkeys(origin for origins in found for origin in origins))
 
 
 def has_nan(tensor: Tensor) -> bool:
@@ -107,20 +105,10 @@ class Recorder(Twins):
         self._nodes = Lines()
         self._names = names
         self._stack: list[nn.Module] = []
-
-    def __enter__(self) -> Recorder:
-        self._calls = module_calls(lambda module, _: self._stack.append(module), self._leave)
-        self._calls.__enter__()
-        super().__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        self._calls.__exit__(None, None, None)
+        self._beside.append(module_calls(lambda module, _: self._stack.append(module), self._leave))
 
     def _leave(self, *_: Any) -> None:
-        if self._stack:
-            self._stack.pop()
+        del self._stack[-1:]
 
     def forget(self, key: int) -> None:
         """The next tensor at this address is another one."""

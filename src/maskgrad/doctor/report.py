@@ -209,9 +209,7 @@ class Report:
     @property
     def verdict(self) -> str:
         """``"found"``, ``"incomplete"`` (something that may be wrong was not examined) or ``"ok"``."""
-        if self.findings:
-            return "found"
-        return "incomplete" if self.unexamined else "ok"
+        return "found" if self.findings else "incomplete" if self.unexamined else "ok"
 
     @property
     def unexamined(self) -> list[str]:

@@ -15,6 +15,7 @@ from maskgrad.doctor.batches import Key, fields
 from maskgrad.doctor.case import IN_DOUBLE, Difference, Examination, compare, not_close
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.modes import LoggedOperation, OperationLog, WithoutDropout
+from maskgrad.doctor.operations import same
 from maskgrad.doctor.padding import Padding
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.validity import ValidityMasks
@@ -22,7 +23,7 @@ from maskgrad.doctor.variants import by_columns, narrowed, pads_left, selected, 
 from maskgrad.errors import ExaminationError
 
 __all__ = [
-    "Aligned", "Change", "denominator", "first_difference", "first_wrong",
+    "Aligned", "Change", "batch_bits", "check_repeats", "denominator", "first_difference", "first_wrong",
     "log", "order", "padding_length", "raised", "where_real",
 ]  # fmt: skip
 
@@ -35,37 +36,36 @@ def log(case: Examination, batch: Any = None, *, wider: int = 0) -> Log:
     """The operations of a run."""
     made = OperationLog(wider=wider)
     entries: Log = case.runner.run(made, batch, after=lambda _: made.entries)
+    case.base["chooses"] = made.functions.chooses
     return entries
 
 
-def first_difference(first: Log, second: Log, align: Aligned) -> LoggedOperation | None:
-    """The first operation whose outputs differ where they can be compared, by more than rounding.
+def first_difference(a: Log, b: Log, align: Aligned, differ: Any = not_close) -> LoggedOperation | None:
+    """The first operation whose outputs differ where they can be compared, by default by more than rounding.
 
     Consecutive operations of one line are a group; groups are matched as lines of two texts are. A loop may run once
     more: then only the common end of its operations is compared.
     """
     groups = [
         [(place, list(group)) for place, group in itertools.groupby(entries, key=lambda entry: entry.place)]
-        for entries in (first, second)
+        for entries in (a, b)
     ]
     keys = [[key for key, _ in group] for group in groups]
     matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=False)
     for start, other, size in matcher.get_matching_blocks():
         for place in range(size):
-            for a, b in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
-                for outputs in zip(a.outputs, b.outputs, strict=False):
+            for entry, beside in _pairs(groups[0][start + place][1], groups[1][other + place][1]):
+                for outputs in zip(entry.outputs, beside.outputs, strict=False):
                     aligned = align(*outputs)
-                    if aligned is not None and not_close(*aligned):
-                        return a
+                    if aligned is not None and differ(*aligned):
+                        return entry
     return None
 
 
-def _pairs(first: Log, second: Log) -> Iterator[tuple[LoggedOperation, LoggedOperation]]:
-    if [entry.operation for entry in first] == [entry.operation for entry in second]:
-        yield from zip(first, second, strict=True)
-        return
-    pairs = list(zip(reversed(first), reversed(second), strict=False))
-    yield from ((a, b) for a, b in reversed(pairs) if a.operation == b.operation and a.outputs[0].ndim > 1)
+def _pairs(first: Log, second: Log) -> list[tuple[LoggedOperation, LoggedOperation]]:
+    alike = [entry.operation for entry in first] == [entry.operation for entry in second]
+    pairs = list(zip(first[::-1], second[::-1], strict=False))[::-1]
+    return [(a, b) for a, b in pairs if alike or (a.operation == b.operation and a.outputs[0].ndim > 1)]
 
 
 def where_real(masks: Sequence[Tensor] = (), kept: Callable[..., Tensor | None] = lambda *_: None) -> Aligned:
@@ -88,6 +88,19 @@ def where_real(masks: Sequence[Tensor] = (), kept: Callable[..., Tensor | None] 
         return first, second
 
     return align
+
+
+def check_repeats(case: Examination) -> None:
+    """ExaminationError if two runs from one state differ."""
+    if case.differs:
+        entry = first_difference(log(case), log(case), where_real([]))
+        where = "" if entry is None else f", first in {entry.operation}"
+        if entry is not None and entry.place is not None:
+            where += f" at {entry.place.file}:{entry.place.line}: {entry.place.code}"
+        raise ExaminationError(
+            f"step: it is not deterministic: {case.differs[0]} differs between two runs from one state{where}; "
+            f"draw random numbers with torch, numpy.random or random, or give the step its numbers in the batch"
+        )
 
 
 @dataclass(frozen=True)
@@ -182,8 +195,7 @@ def raised(error: Exception) -> str:
 def finding(kind: str, entry: LoggedOperation | None, words: str, difference: Difference) -> Finding:
     """What changed, at the first line at which something did."""
     where = f"{entry.operation} is the first operation with a different result: " if entry else ""
-    message = f"{where}{words}, {difference.words()}"
-    return Finding.at(entry, kind, message)
+    return Finding.at(entry, kind, f"{where}{words}, {difference.words()}")
 
 
 def add_finding(case: Examination, name: str, change: Change, difference: Difference) -> None:
@@ -255,6 +267,38 @@ def _cropped(case: Examination, columns: int, more: int, masks: Sequence[Tensor]
         return places.narrow(int(not first), more if left else 0, columns).flatten()
 
     return where_real([mask.t() if first and mask.ndim == 2 else mask for mask in masks], kept)
+
+
+def batch_bits(case: Examination) -> None:
+    """The bits of a sample's results: alone, and then without its padding."""
+    row, count = longest_first(case)[case.count // 2 :][:1], case.count
+    masks = [padding.mask[row] for padding in case.paddings if len(padding.mask) == count]
+    align = where_real(masks, lambda n, all_: row * n + torch.arange(n) if all_ == count * n else None)
+    single = Change(f"with sample {row.tolist()} alone", align, selected(case.runner.batch, row, count))
+    changes = [single] * (count > 1) + [*_alone(case, case.paddings, only_at_ends=False)]
+    if not changes:
+        case.report.skip("batch-bits", "one sample without padding", "another sample to the batch")
+    for change in changes:
+        try:
+            logs = log(case, change.beside), log(case, change.batch)
+        except Exception as error:
+            case.report.skip("batch-bits", f"{change.words}: the program fails: {raised(error)}")
+            break
+        entry = first_difference(*logs, change.align, _rounded)
+        result = "the same bits" if entry is None else "other bits"
+        case.report.tried("batch-bits", change.words, result, _altered(case, change.batch))
+        if entry is not None:
+            words = f"{entry.operation} is the first operation with other bits, {change.words}"
+            case.report.add([Finding.at(entry, "batch-bits", words)])
+            break
+        if case.base["chooses"]:
+            why = "maskgrad chooses loops by the size of a batch, and none runs in an examination"
+            case.report.skip("batch-bits", why, 'mg.use_kernels("invariant") around the step')
+
+
+def _rounded(a: Tensor, b: Tensor) -> bool:
+    """Whether bits differ, and no more, and not of a sum over samples: other experiments find other results."""
+    return a.ndim > 0 and not same(a, b) and not not_close(a, b)
 
 
 def order(case: Examination) -> None:

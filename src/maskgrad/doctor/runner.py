@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from maskgrad.doctor.batches import Key, Presented, fields, tensor_of, with_own_memory
 from maskgrad.doctor.inferred import IgnoredLabels
 from maskgrad.doctor.modes import Guarded, module_calls
-from maskgrad.doctor.operations import tensors_in
+from maskgrad.doctor.operations import nodes_of, tensors_in
 from maskgrad.doctor.ranks import why_refused, without_replication
 from maskgrad.doctor.recorder import has_nan
 from maskgrad.doctor.state import State
@@ -190,18 +190,7 @@ def _backward(loss: Tensor | None) -> None:
 
 def reached(loss: Tensor | None) -> list[Tensor]:
     """Leaves of the graph of a loss: some were made by the step itself."""
-    found: list[Tensor] = []
-    seen: set[Any] = set()
-    waiting = [loss.grad_fn] if loss is not None else []
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            found.append(node.variable)
-        waiting += [following for following, _ in node.next_functions]
-    return found
+    return [node.variable for node in nodes_of(loss) if hasattr(node, "variable")]
 
 
 def named(leaves: Iterable[Tensor], roots: Sequence[nn.Module]) -> list[tuple[str, Tensor]]:

@@ -73,7 +73,7 @@ class Twins(Guarded):
         entry = self._storages.get(key)
         if entry is None:
             memory, storage = tensor.untyped_storage(), twin.untyped_storage()
-            if not _same_geometry(tensor, twin) or memory.nbytes() != storage.nbytes():
+            if _geometry(tensor) != _geometry(twin) or memory.nbytes() != storage.nbytes():
                 storage = memory.clone()
                 on(storage, tensor).copy_(twin)
             self.forget(key)
@@ -259,9 +259,5 @@ def _tells_padding(call: Operated, tensor: Tensor, twin: Tensor) -> bool:
     return not inside.numel() or bool((inside == inside[0]).all() and (outside != inside[0]).all())
 
 
-def _same_geometry(a: Tensor, b: Tensor) -> bool:
-    return (
-        (a.dtype, a.shape, a.layout, a.device) == (b.dtype, b.shape, b.layout, b.device)
-        and (a.stride(), a.storage_offset()) == (b.stride(), b.storage_offset())
-        and not (a.is_conj() or b.is_conj() or a.is_neg() or b.is_neg())
-    )
+def _geometry(x: Tensor) -> tuple[Any, ...]:
+    return x.dtype, x.shape, x.layout, x.device, x.stride(), x.storage_offset(), x.is_conj(), x.is_neg()
