@@ -23,7 +23,8 @@ def test_the_mistake_is_found_and_its_remedy_is_not(pair: Pair) -> None:
 
 
 def test_there_is_a_pair_for_every_kind_of_finding() -> None:
-    assert {pair.kind for pair in PAIRS} == set(_OF_KINDS)
+    # what is only examined if it is asked for has tests of its own
+    assert {pair.kind for pair in PAIRS} == set(_OF_KINDS) - {"batch-bits"}
 
 
 def test_a_pair_has_a_thread_and_a_marked_line_or_module() -> None:
