@@ -194,6 +194,8 @@ class Examination:
     documents: Documents | None = None
     #: the experiments that were asked for by name
     asked: frozenset[str] = frozenset()
+    #: how many ranks are simulated
+    ranks: int = 1
     #: whether the program as it is gives NaN
     gives_nan: bool = False
     #: results of the program as it is, by experiment

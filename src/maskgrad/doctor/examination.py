@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +31,7 @@ from maskgrad.errors import ExaminationError
 __all__ = ["EXPERIMENTS", "examine", "examine_outputs"]
 
 
-#: in this order
+#: in this order; maskgrad.simulated_ranks adds its own
 EXPERIMENTS: dict[str, Callable[[Examination], None]] = {
     "padding-leak": padding_leak, "nan-under-mask": nan_under_mask, "padding-length": padding_length,
     "denominator": denominator, "order": order, "document-leak": document_leak,
@@ -41,16 +43,10 @@ _OF_SAMPLES = {"padding-length", "denominator", "order", "batch-bits"}
 
 
 def examine(
-    step: Callable[[Any], Any],
-    batch: Any,
-    *,
-    padding: Mapping[Any, Any] | None = None,
-    documents: Any = None,
-    causal: bool = False,
-    model: nn.Module | None = None,
-    experiments: Iterable[str] | None = None,
-    quick: bool = False,
-) -> Report:
+    step: Callable[[Any], Any], batch: Any, *, padding: Mapping[Any, Any] | None = None,
+    documents: Any = None, causal: bool = False, model: nn.Module | None = None,
+    experiments: Iterable[str] | None = None, quick: bool = False, ranks: int | None = None,
+) -> Report:  # fmt: skip
     """Find the lines of a program where padding influences the loss or gradients, and related mistakes.
 
     The step runs several times from one state: with different values in the padding, with one more column of it, with a
@@ -77,6 +73,8 @@ def examine(
         experiments: names; by default all but ``denominator``, ``batch-bits``, and ``future-leak`` unless ``causal``.
             ``nan-under-mask`` by name reports every path that a NaN could take, not only those of NaN in this batch.
         quick: run only the experiments ``padding-leak`` and ``document-leak``.
+        ranks: also divide the samples among so many simulated ranks, and compare the average of their gradients, as
+            DistributedDataParallel takes it, with that of one rank: the page "Will four GPUs give the same gradient?".
 
     Returns:
         the report; ``report.verdict`` is ``"found"``, ``"incomplete"`` or ``"ok"``, and the report is true only if it
@@ -96,11 +94,15 @@ def examine(
         >>> report.ok, [finding.kind for finding in report.findings]
         (False, ['padding-leak'])
     """
-    chosen = _chosen(experiments, quick=quick, causal=causal)
+    world: Any = contextlib.nullcontext()
+    if ranks is not None:  # its package is built on this one
+        world = importlib.import_module("maskgrad.simulated_ranks").world_of_one(step)
+    chosen = _chosen(experiments, quick=quick, causal=causal, ranks=ranks)
     asked = frozenset() if experiments is None else frozenset(chosen)
-    case = Examination(StepRunner(step, batch, model), asked=asked)
-    _prepare(case, padding, documents)
-    _run(case, chosen)
+    with world:
+        case = Examination(StepRunner(step, batch, model), asked=asked, ranks=ranks or 1)
+        _prepare(case, padding, documents)
+        _run(case, chosen)
     return case.report
 
 
@@ -172,27 +174,26 @@ def _possible(case: Examination, chosen: list[str], *, none: bool) -> list[str]:
     return chosen if chosen or case.asked else ["order"]  # quick, where nothing is padded
 
 
-def _chosen(experiments: Iterable[str] | None, *, quick: bool, causal: bool) -> list[str]:
-    if experiments is None:
-        leaks = {"padding-leak", "document-leak"}
-        experiments = leaks if quick else EXPERIMENTS.keys() - {"future-leak", "denominator", "batch-bits"}
-    wanted = {experiments} if isinstance(experiments, str) else set(experiments)
+def _chosen(names: Iterable[str] | None, *, quick: bool, causal: bool, ranks: int | None) -> list[str]:
+    if ranks is not None and (type(ranks) is not int or ranks < 2):
+        raise ExaminationError(f"ranks: expected 2 ranks or more, found {ranks!r}; write ranks=4")
+    leaks = {"padding-leak", "document-leak"}
+    usual = leaks if quick else EXPERIMENTS.keys() - {"future-leak", "denominator", "batch-bits", "ranks"}
+    wanted = set(usual if names is None else [names] if isinstance(names, str) else names)
+    if "ranks" in wanted and ranks is None:
+        raise ExaminationError("experiments: 'ranks' needs their number; add ranks=4")
     for name in sorted(wanted - EXPERIMENTS.keys()):
         raise ExaminationError(f"experiments: {name!r} is none of {', '.join(EXPERIMENTS)}")
-    return [name for name in EXPERIMENTS if name in wanted or (causal and name == "future-leak")]
+    wanted |= {name for name, added in {"future-leak": causal, "ranks": ranks}.items() if added}
+    return [name for name in EXPERIMENTS if name in wanted]
 
 
 #: how the weight of each position lies on an output: by position, flat, without the last one, time first
 _FORMS: tuple[Callable[[Tensor], Tensor], ...] = (
-    lambda weight: weight,
-    lambda weight: weight.squeeze(0),
-    lambda weight: weight.flatten(),
-    lambda weight: weight[:, :-1],
-    lambda weight: weight[:, :-1].flatten(),
-    lambda weight: weight[:-1],
-    lambda weight: weight[:-1].flatten(),
-    lambda weight: weight.t(),
-)
+    lambda weight: weight, lambda weight: weight.squeeze(0), lambda weight: weight.flatten(),
+    lambda weight: weight[:, :-1], lambda weight: weight[:, :-1].flatten(), lambda weight: weight[:-1],
+    lambda weight: weight[:-1].flatten(), lambda weight: weight.t(),
+)  # fmt: skip
 
 
 def examine_outputs(

@@ -51,19 +51,14 @@ def lines_for(
     # a mask without a dimension for heads fits a single sample with heads as well
     heads = len(shape) > 3 and shape[:1] != (1,)
     words = {
-        "mask": mask,
-        "along": along,
-        "dim": f"dim={along}" if along else "",
+        "mask": mask, "along": along, "dim": f"dim={along}" if along else "",
         "count": f"{mask}{'' if dims and {*dims} <= {*axes} else '.expand_as(x)'}.sum({along})",
         "keys": "mask[:, None, None, :]" if heads else "mask[:, None, :]",
-        "values": "mask[:, None, :, None]" if heads else "mask[..., None]",
-        "flat": flat,
-        "flat_rows": f"{flat}[:, None]",
-        "batch_first": str(batch_first),
-        "chosen": "mask != 0" if mask == "mask" else f"({mask} != 0).expand_as(prediction)",
-        "name": name,
+        "values": "mask[:, None, :, None]" if heads else "mask[..., None]", "flat": flat,
+        "flat_rows": f"{flat}[:, None]", "batch_first": str(batch_first),
+        "chosen": "mask != 0" if mask == "mask" else f"({mask} != 0).expand_as(prediction)", "name": name,
         "last": _LAST_OF[dims[:1] == (0,)],
-    }
+    }  # fmt: skip
     return tuple(line.format(**words) for line in found)
 
 

@@ -35,14 +35,9 @@ class _Stopped(BaseException):
 
 @contextlib.contextmanager
 def watch(
-    padding: Mapping[Any, Any] | None = None,
-    *,
-    documents: Any = None,
-    causal: bool = False,
-    steps: int = 2,
-    stop: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Iterator[Watch]:
+    padding: Mapping[Any, Any] | None = None, *, documents: Any = None, causal: bool = False,
+    steps: int = 2, stop: bool = False, progress: Callable[[str], None] = lambda _: None,
+) -> Iterator[Watch]:  # fmt: skip
     """Examine the first training steps inside the block while they run.
 
     For each batch of a ``DataLoader``, or each call of a model, a second computation with different values in the

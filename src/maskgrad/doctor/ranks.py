@@ -25,6 +25,8 @@ def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         if isinstance(given, torch.ScriptObject) and "ProcessGroup" in str(declared.type):
             inside.append(_fake_group().boxed())
         elif declared.name == "group_name" and isinstance(given, str):
+            with contextlib.suppress(RuntimeError):  # destroy_process_group() has forgotten its name
+                torch._C._distributed_c10d._register_process_group(_fake_group().group_name, _fake_group())
             inside.append(_fake_group().group_name)
         else:
             inside.append(given)
@@ -33,7 +35,7 @@ def with_fake_group(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 @functools.cache
 def _fake_group() -> Any:
-    from torch._C._distributed_c10d import FakeProcessGroup, _register_process_group
+    from torch._C._distributed_c10d import FakeProcessGroup
 
     make: Callable[[int, int], Any] = getattr(FakeProcessGroup, "_create_internal", FakeProcessGroup)
     distributed: Any = torch.distributed
@@ -43,7 +45,6 @@ def _fake_group() -> Any:
         group._register_backend(torch.device(device), custom, make(0, 1))
     group._set_default_backend(custom)
     group._set_group_name("maskgrad-doctor")
-    _register_process_group(group.group_name, group)
     return group
 
 

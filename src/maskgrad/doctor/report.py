@@ -86,12 +86,9 @@ def _table(parts: Sequence[Part]) -> list[str]:
 
 
 def inventory_of(
-    roles: Roles,
-    paddings: Sequence[Padding],
-    use: ObservedUse | None = None,
-    documents: Documents | None = None,
-    turned: Collection[Key] = (),
-) -> list[Part]:
+    roles: Roles, paddings: Sequence[Padding], use: ObservedUse | None = None,
+    documents: Documents | None = None, turned: Collection[Key] = (),
+) -> list[Part]:  # fmt: skip
     """What is known of a batch, and what may be padded in it; tensors of ``turned`` have their axes exchanged here."""
     known, found = {padding.key: padding for padding in paddings}, []
     candidates = roles.candidates(known.keys() | (set() if use is None else use.read_of(roles.batch)))

@@ -21,7 +21,9 @@ from maskgrad.doctor.state import State
 from maskgrad.errors import ExaminationError
 from maskgrad.masked_tensor import MaskedTensor
 
-__all__ = ["Outcome", "StepRunner", "names_of", "outcome_of"]
+__all__ = [
+    "Outcome", "StepRunner", "backward_from", "call_step", "loss_of", "named", "names_of", "outcome_of",
+]  # fmt: skip
 
 
 #: entries of a gradient of which a part is compared: all rows, since a table has those of ids, and of each some columns
@@ -69,7 +71,7 @@ class StepRunner:
         self.step, self.presented = step, Presented(batch)
         self.batch = with_own_memory(self.presented.batch)
         self.roots: list[nn.Module] = []
-        self._state = State(step, [tensor_of(held) for held in fields(self.batch).values()])
+        self.state = State(step, [tensor_of(held) for held in fields(self.batch).values()])
         #: labels that losses ignore in all runs
         self.ignored: IgnoredLabels | None = None
         #: how many rows the outermost modules were given in the first run, call by call
@@ -90,25 +92,21 @@ class StepRunner:
         given = self.batch if batch is None else batch
         try:
             with (
-                self._state.run(mode.keep),
-                without_replication(),
-                torch.compiler.set_stance("force_eager"),
-                contextlib.nullcontext() if self.rows else self._watched_modules(),
-                mode,
-                torch.enable_grad(),
-            ):
-                loss = _loss_of(call_step(self.step, self.presented, given))
-                if not any(leaf.grad is not None for leaf in self._state.leaves()):
-                    _backward(loss)
+                self.state.run(mode.keep), without_replication(), torch.compiler.set_stance("force_eager"),
+                contextlib.nullcontext() if self.rows else self._watched_modules(), mode, torch.enable_grad(),
+            ):  # fmt: skip
+                loss = loss_of(call_step(self.step, self.presented, given))
+                if not any(leaf.grad is not None for leaf in self.state.leaves()):
+                    backward_from(loss)
             outcome = self._outcome(loss, given)
             return outcome if after is None else after(outcome)
         finally:
             self.rows = self.rows or [0]
-            self._state.restore()
+            self.state.restore()
             mode.restore()
 
     def _outcome(self, loss: Tensor | None, batch: Any) -> Outcome:
-        known = self._state.leaves()
+        known = self.state.leaves()
         before = {id(leaf) for leaf in known} - {id(tensor_of(held)) for held in fields(batch).values()}
         made = [leaf for leaf in reached(loss) if id(leaf) not in {id(leaf) for leaf in known}]
         named_leaves = named([*known, *made], self.roots)
@@ -129,7 +127,7 @@ class StepRunner:
         if why := why_refused(module):
             raise ExaminationError(f"model: {why}")
         self.roots.append(module)
-        self._state.add(module)
+        self.state.add(module)
 
     def _watched_modules(self) -> contextlib.AbstractContextManager[None]:
         """Notes which modules the step itself calls."""
@@ -156,7 +154,8 @@ def call_step(step: Callable[[Any], Any], presented: Presented, batch: Any) -> A
     return step(presented.as_given(batch))
 
 
-def _loss_of(returned: Any) -> Tensor | None:
+def loss_of(returned: Any) -> Tensor | None:
+    """The loss among what a step returns; None if it is not there."""
     if isinstance(returned, MaskedTensor):
         returned = returned.filled(0.0)
     if returned is None or isinstance(returned, (int, float)):
@@ -175,7 +174,8 @@ def _loss_of(returned: Any) -> Tensor | None:
     return loss
 
 
-def _backward(loss: Tensor | None) -> None:
+def backward_from(loss: Tensor | None) -> None:
+    """The backward pass of a step that makes none itself."""
     if loss is None:
         raise ExaminationError(
             "step: it returned no loss, and called no backward() that reached a parameter; end it with `return loss`"

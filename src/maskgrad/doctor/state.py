@@ -10,7 +10,7 @@ import contextlib
 import copy
 import gc
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 
-__all__ = ["State", "cuda_in_use", "objects_with_state"]
+__all__ = ["State", "cuda_in_use", "objects_with_state", "referred_to"]
 
 #: of a parameter
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -59,7 +59,7 @@ def objects_with_state(*things: Any) -> tuple[list[Tensor], list[Any], list[nn.M
             counters.append(thing)
         elif issubclass(kind, nn.Module) and "_parameters" in vars(thing):
             modules.append(thing)
-        waiting += _referred_to(thing, kind)  # isinstance would wake a lazy object
+        waiting += referred_to(thing, kind)  # isinstance would wake a lazy object
     return leaves, counters, modules
 
 
@@ -67,7 +67,8 @@ def objects_with_state(*things: Any) -> tuple[list[Tensor], list[Any], list[nn.M
 _MOST = 10_000
 
 
-def _referred_to(thing: Any, kind: type) -> list[Any]:
+def referred_to(thing: Any, kind: type) -> list[Any]:
+    """What may hold state among what a thing refers to."""
     if kind is FunctionType:
         return [held for held in gc.get_referents(thing) if held is not thing.__globals__] + _global(thing)
     if issubclass(kind, type):
@@ -114,7 +115,8 @@ class State:
         self._leaves: dict[int, Tensor] = {}
         #: rows that their own optimizer has written last, and not a load
         self._own: list[tuple[Tensor, Any]] = []
-        self._modules: set[int] = set()
+        self.modules: dict[int, nn.Module] = {}
+        self._counters: list[Any] = []
         #: that have made a step
         self._optimizers: list[Any] = []
         self._keep: Callable[[Tensor], None] | None = None
@@ -122,9 +124,19 @@ class State:
 
     def add(self, *things: Any) -> None:
         """Take up what was not known; in a run, before it computes a gradient."""
-        if all(id(thing) in self._modules for thing in things):
-            return
-        leaves, counters, modules = objects_with_state(*things)
+        if not all(id(thing) in self.modules for thing in things):
+            self._take(*objects_with_state(*things))
+
+    def as_now(self) -> State:
+        """The same things as they are now; to be put back later."""
+        now = State()
+        now._take(self.leaves(), self._counters, self.modules.values())
+        for optimizer in self._optimizers:
+            now._take_optimizer(optimizer)
+        return now
+
+    def _take(self, leaves: Iterable[Tensor], counters: Iterable[Any], modules: Iterable[nn.Module]) -> None:
+        counters = [*counters]
         for leaf in leaves:
             if id(leaf) in self._leaves:
                 continue
@@ -138,11 +150,12 @@ class State:
                 self._own += [(leaf, rows)] * (rows.version == leaf._version)
             if self._keep is not None:
                 leaf.grad = None
+        self._counters += counters
         for table, before in [(vars(thing), _copied(vars(thing))) for thing in counters]:
             self._undo.append(lambda table=table, before=before: _refill(table, _copied(before)))  # type: ignore[misc]
         for module in modules:
-            if id(module) not in self._modules:
-                self._modules.add(id(module))
+            if id(module) not in self.modules:
+                self.modules[id(module)] = module
                 self._add_module(module)
 
     def _add_module(self, module: nn.Module) -> None:
@@ -172,22 +185,25 @@ class State:
         try:
             yield
         finally:
+            self._keep = None
             handle.remove()
 
     def _keep_optimizer(self, optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
         if not any(optimizer is known for known in self._optimizers):
-            self._optimizers.append(optimizer)
-            states = [state for state in optimizer.state.values() if isinstance(state, dict)]
-            tables = [optimizer.state, *optimizer.param_groups, *states]
-            self._undo += [partial(_refill, table, dict(table)) for table in tables]
+            self._take_optimizer(optimizer)
         params = [group["params"] for group in optimizer.param_groups]
         for tensor in tensors_in([params, list(optimizer.state.values())]):
             assert self._keep is not None
             self._keep(tensor)
 
+    def _take_optimizer(self, optimizer: Any) -> None:
+        self._optimizers.append(optimizer)
+        states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+        tables = [optimizer.state, *optimizer.param_groups, *states]
+        self._undo += [partial(_refill, table, dict(table)) for table in tables]
+
     def restore(self) -> None:
         """Put everything back; random numbers are drawn again from the state of the beginning."""
-        self._keep = None
         for undo in self._undo:
             undo()
         for leaf, rows in self._own:

@@ -37,15 +37,9 @@ class Watch:
     """The state of :func:`maskgrad.doctor.watch`: the ``report`` of the completed steps, and how many ``steps``."""
 
     def __init__(
-        self,
-        padding: Mapping[Any, Any] | None = None,
-        steps: int = 2,
-        *,
-        documents: Any = None,
-        causal: bool = False,
-        stop: bool = False,
-        progress: Callable[[str], None] = lambda _: None,
-    ) -> None:
+        self, padding: Mapping[Any, Any] | None = None, steps: int = 2, *, documents: Any = None,
+        causal: bool = False, stop: bool = False, progress: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
         self.report, self.steps, self.passes = Report(), 0, 0  # backward passes of whatever
         self._padding, self._wanted, self.stops = padding, steps, stop
         self._progress, self._documents, self._causal = progress, documents, causal

@@ -1,0 +1,192 @@
+"""The experiment ``ranks``: is the average of the gradients of several ranks that of one rank on the whole batch?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor.case import IN_DOUBLE, Difference, Examination, compare
+from maskgrad.doctor.findings import Finding
+from maskgrad.doctor.modes import WithoutDropout
+from maskgrad.doctor.operations import dense
+from maskgrad.doctor.reshaped import raised, run
+from maskgrad.doctor.runner import Outcome
+from maskgrad.doctor.variants import selected
+from maskgrad.simulated_ranks.blame import Comparison, Traced, widened, with_values
+from maskgrad.simulated_ranks.ranks import Ranks, RanksError
+
+__all__ = ["across_ranks"]
+
+#: relative differences that are rounding: in float32, and in float64
+_ROUNDING, _IN_DOUBLE = 2e-5, 1e-7
+_REMEDIES = {
+    "denominator": """\
+accumulator = mg.GradientAccumulator(model)   # .backward(losses, mask=mask), .finish(): one count for all
+loss = mg.distributed.mean(mg.masked(losses, mask))
+dist.all_reduce(count); loss = loss_sum / count * dist.get_world_size()   # without maskgrad""",
+    "less": "loss = loss * dist.get_world_size()   # the average over the ranks divides by it",
+    "more": "loss = loss / dist.get_world_size()   # or a mean where the gradients are added",
+    "sample-coupling": """\
+mean = mg.distributed.mean(x, 0)   # of the samples of all ranks
+x = torch.cat(torch.distributed.nn.functional.all_gather(x))   # of all ranks, with gradients""",
+    "norm": "model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)   # before it is wrapped",
+    "stopped": "dist.all_reduce(count)   # on every rank and in the same order, also where count is 0",
+}
+
+
+def across_ranks(case: Examination, size: int) -> None:
+    """Divide the samples among ranks, and compare the average of their gradients with that of one rank."""
+    masks, is_flat = _counts(case), case.documents is not None and case.documents.ids.ndim == 1
+    if case.count < size or is_flat:
+        why = f"{0 if is_flat else case.count} samples along the first dimension are too few for {size} ranks"
+        case.report.skip("ranks", why, f"a batch of {size} samples or more, each a row")
+    elif masks and all(len(set(counts.tolist())) == 1 for counts in masks):
+        why = "all samples have as many real entries, and so has every rank"
+        case.report.skip("ranks", why, "samples of different lengths")
+    else:
+        all(_Division(case, *division).examined() for division in _divisions(case, size, masks))
+
+
+def _counts(case: Examination) -> list[Tensor]:
+    """How many entries of each sample count, by each tensor that says so."""
+    tensors = [tensor_of(held) for held in fields(case.runner.batch).values()]
+    masks = [padding.mask for padding in case.paddings]
+    masks += [
+        held if held.dtype == torch.bool else held != -100 for held in tensors if not held.is_floating_point()
+    ]
+    rows = [mask.reshape(case.count, -1) for mask in masks if mask.ndim > 1 and len(mask) == case.count]
+    return [mask.sum(1) for mask in rows]
+
+
+def _divisions(case: Examination, size: int, masks: list[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+    """In order and dealt in turn; the longest first where both give the ranks as many entries, or none gives none."""
+    each = case.count // size
+    rows, words = torch.arange(each * size), "dealt in turn"
+    in_order, dealt = [*rows.view(size, -1)], [*rows.view(-1, size).T]
+    for counts in masks:
+        sums = [{int(counts[part].sum()) for part in parts} for parts in (in_order, dealt)]
+        if max(map(len, sums)) == 1 or (int((counts == 0).sum()) >= each and 0 not in sums[0] | sums[1]):
+            longest = counts.argsort(descending=True, stable=True)[-each * size :]
+            dealt, words = [*longest.view(size, -1)], "longest first"
+    some = "" if each * size == case.count else f" {each * size} of {case.count}"
+    yield f"on {size} ranks,{some} samples in order", in_order
+    yield f"on {size} ranks,{some} samples {words}", dealt
+
+
+class _Division:
+    """The batch divided among ranks."""
+
+    def __init__(self, case: Examination, words: str, parts: list[Tensor]) -> None:
+        batch, rows = case.runner.batch, torch.cat(parts)
+        self.case, self.report, self.words, self.size = case, case.report, words, len(parts)
+        #: that of one rank, and those of several; how many samples they have
+        self.batches = (
+            [selected(batch, rows, case.count)],
+            [selected(batch, part, case.count) for part in parts],
+        )
+        self.is_whole = len(rows) == case.count
+
+    def examined(self) -> bool:
+        """Compare; whether another division is worth a look."""
+        made = run(self.case).outcome if self.is_whole else run(self.case, self.batches[0][0]).outcome
+        alone = Outcome(None, {n: dense(held) for n, held in made.gradients.items() if n not in made.own})
+        try:
+            return self._compared(alone)
+        except RanksError as error:
+            if error.by_ranks:
+                self._found("denominator", error, str(error), "stopped", str(error))
+            else:
+                self.report.skip("ranks", f"{self.words}: {error}")
+        return False
+
+    def _compared(self, alone: Outcome) -> bool:
+        runner, batches = self.case.runner, self.batches[1]
+        if alone.has_nan():
+            self.report.skip(
+                "ranks", "the gradient of one rank on the whole batch is NaN", "a batch without it"
+            )
+            return False
+        ranks = Ranks(runner, batches, WithoutDropout)
+        difference, averages = _difference(alone, ranks.run().cloned(), _ROUNDING), False
+        if difference and ranks.calls_backward and not ranks.sends_gradients:
+            # what follows backward(), such as clipping, sees an average where the module is wrapped
+            ranks, averages = Ranks(runner, batches, WithoutDropout, averages=True), True
+            difference = _difference(alone, ranks.run().cloned(), _ROUNDING)
+        draws = [draw for mode in ranks.modes for draw in mode.draws]
+        if difference and draws:
+            why = "the program draws its own random numbers, which differ between ranks"
+            self.report.note("ranks", f"skipped: {why}", draws[0][0])
+            self.report.skip("ranks", why, "them to the batch")
+        elif difference:
+            return self._in_double(difference, averages)
+        else:
+            self.report.tried("ranks", self.words, "nothing changed", fields(self.case.runner.batch))
+        return not difference
+
+    def _in_double(self, difference: Difference, averages: bool) -> bool:
+        """Repeat it in float64, where rounding vanishes, and keep what it is computed from; True if it was rounding."""
+        runner, kind = self.case.runner, Traced
+        try:
+            wide = [[with_values(batch, widened) for batch in batches] for batches in self.batches]
+            made = [Ranks(runner, batches, kind, averages) for batches in wide]
+            alone, together = (ranks.run() for ranks in made)
+        except Exception as error:
+            if difference.relative < 0.05:
+                why = f"{self.words}, a relative difference of {difference.relative:.0e} may be rounding"
+                self.report.skip(
+                    "ranks", f"{why}, and in float64 the program fails: {raised(error)}", IN_DOUBLE
+                )
+                return False
+            made = [Ranks(runner, batches, partial(kind, double=False), averages) for batches in self.batches]
+            alone, together = (ranks.run() for ranks in made)
+        else:
+            difference = _difference(alone, together, _IN_DOUBLE)
+        if difference:
+            self._judge(difference, alone, together, made)
+        else:
+            self.report.tried("ranks", self.words, "nothing changed", fields(runner.batch))
+        return not difference
+
+    def _judge(self, difference: Difference, alone: Outcome, together: Outcome, made: list[Ranks]) -> None:
+        ratio, whole = _ratio(alone, together), made[0].modes[0]
+        scaled = any(abs(ratio - off) < 1e-3 * off for off in (self.size, 1 / self.size))
+        comparison = Comparison(whole, made[1].modes)
+        kind, at = comparison.blamed(is_scaled=scaled) if whole.results else ("denominator", -1)
+        result = whole.results[at] if whole.results else None
+        name = max(difference.gradients, key=lambda name: difference.gradients[name])
+        norms = [
+            float(one.gradients[name].norm()) if name in one.gradients else 0.0 for one in (together, alone)
+        ]
+        message = f"the average gradient of {name} has norm {norms[0]:.6g}, that of one rank {norms[1]:.6g}"
+        remedy = "norm" if result is not None and "batch_norm" in result.operation else kind
+        if scaled:
+            message += f": off by exactly {self.size} on every parameter, {ratio:.3g} times that of one rank"
+            remedy = "less" if ratio < 1 else "more"
+        elif result is not None:
+            first = f"{result.operation} is the first operation that differs between ranks and one"
+            message = f"{first}{comparison.words(at)}: {message}"
+        self._found(kind, result, message, remedy, difference.words())
+
+    def _found(self, kind: str, where: Any, message: str, remedy: str, result: str) -> None:
+        self.report.tried("ranks", self.words, result, fields(self.case.runner.batch))
+        found = Finding.at(where, kind if kind == "denominator" else "order", f"{self.words}, {message}")
+        self.report.add([replace(found, kind=kind, remedy=_REMEDIES[remedy])])
+
+
+def _difference(alone: Outcome, together: Outcome, rounding: float) -> Difference:
+    difference = compare(alone, together)
+    return difference if difference.relative > rounding else Difference()
+
+
+def _ratio(alone: Outcome, together: Outcome) -> float:
+    """The factor between the gradients if it is the same for all parameters, and no other difference; else 0."""
+    pairs = [(one, together.gradients.get(name, one * 0)) for name, one in alone.gradients.items()]
+    before, after = (torch.cat([pair[at].double().flatten() for pair in pairs]) for at in (0, 1))
+    ratio = before.dot(after) / before.dot(before)
+    return float(ratio) if (after - ratio * before).norm() <= 1e-4 * after.norm() else 0.0

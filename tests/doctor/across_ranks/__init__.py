@@ -1,0 +1,1 @@
+from tests.doctor.across_ranks import coupled, denominators, exchanges  # noqa: F401
