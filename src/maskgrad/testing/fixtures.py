@@ -17,11 +17,12 @@ from maskgrad.testing.invariance import (
     assert_documents_apart,
     assert_garbage_invariant,
     assert_padding_invariant,
+    assert_ranks_invariant,
 )
 
 __all__ = [
     "accumulation_invariant", "causal", "documents_apart", "garbage_invariant", "mask_doctor", "padding_invariant",
-    "watched_steps",
+    "ranks_invariant", "watched_steps",
 ]  # fmt: skip
 
 
@@ -31,34 +32,17 @@ def mask_doctor() -> Callable[..., Any]:
     return examine
 
 
-@pytest.fixture
-def padding_invariant() -> Callable[..., None]:
-    """:func:`maskgrad.testing.assert_padding_invariant`."""
-    return assert_padding_invariant
+def _given(assertion: Callable[..., None]) -> Any:
+    name = assertion.__name__.removeprefix("assert_")
+    return pytest.fixture(name=name)(lambda: assertion)
 
 
-@pytest.fixture
-def garbage_invariant() -> Callable[..., None]:
-    """:func:`maskgrad.testing.assert_garbage_invariant`."""
-    return assert_garbage_invariant
-
-
-@pytest.fixture
-def accumulation_invariant() -> Callable[..., None]:
-    """:func:`maskgrad.testing.assert_accumulation_invariant`."""
-    return assert_accumulation_invariant
-
-
-@pytest.fixture
-def documents_apart() -> Callable[..., None]:
-    """:func:`maskgrad.testing.assert_documents_apart`."""
-    return assert_documents_apart
-
-
-@pytest.fixture
-def causal() -> Callable[..., None]:
-    """:func:`maskgrad.testing.assert_causal`."""
-    return assert_causal
+padding_invariant = _given(assert_padding_invariant)
+garbage_invariant = _given(assert_garbage_invariant)
+accumulation_invariant = _given(assert_accumulation_invariant)
+ranks_invariant = _given(assert_ranks_invariant)
+documents_apart = _given(assert_documents_apart)
+causal = _given(assert_causal)
 
 
 @pytest.fixture

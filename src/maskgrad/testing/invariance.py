@@ -13,7 +13,7 @@ from maskgrad.errors import ExaminationError
 
 __all__ = [
     "assert_accumulation_invariant", "assert_causal", "assert_documents_apart", "assert_garbage_invariant",
-    "assert_padding_invariant",
+    "assert_padding_invariant", "assert_ranks_invariant",
 ]  # fmt: skip
 
 
@@ -42,14 +42,8 @@ def assert_padding_invariant(
         >>> batch = {"x": torch.ones(2, 3), "mask": torch.tensor([[True, True, False], [True, False, False]])}
         >>> mg.testing.assert_padding_invariant(lambda b: w * mg.masked(b["x"], b["mask"]).mean(), batch)
     """
-    report = examine(
-        step,
-        batch,
-        padding=padding,
-        model=model,
-        experiments=("padding-leak", "padding-length"),
-    )
-    _none_found(report, "padding-leak")
+    kinds = ("padding-leak", "padding-length")
+    _none_found(examine(step, batch, padding=padding, model=model, experiments=kinds), "padding-leak")
 
 
 def assert_garbage_invariant(
@@ -74,14 +68,8 @@ def assert_garbage_invariant(
         >>> batch = {"x": torch.ones(2, 3), "mask": torch.tensor([[True, True, False], [True, False, False]])}
         >>> mg.testing.assert_garbage_invariant(lambda b: w * mg.masked(b["x"], b["mask"]).mean(), batch)
     """
-    report = examine(
-        step,
-        batch,
-        padding=padding,
-        model=model,
-        experiments=("padding-leak", "nan-under-mask"),
-    )
-    _none_found(report, "padding-leak")
+    kinds = ("padding-leak", "nan-under-mask")
+    _none_found(examine(step, batch, padding=padding, model=model, experiments=kinds), "padding-leak")
 
 
 def assert_documents_apart(
@@ -147,7 +135,7 @@ def _none_found(report: Report, *experiments: str) -> None:
     tried = {experiment.name for experiment in report.experiments}
     left_out = [str(skipped) for skipped in report.skipped if skipped.experiment in experiments]
     left_out += [str(note) for note in report.notes if note.about in experiments]
-    if not tried.intersection(experiments) or ("denominator" in experiments and left_out):
+    if not tried.intersection(experiments) or ({"denominator", "ranks"} & {*experiments} and left_out):
         why = "; ".join(left_out) or "no experiment applies to the batch"
         raise ExaminationError(
             f"step: nothing can be asserted ({why}); pass a step and a batch that can be examined"
@@ -183,3 +171,26 @@ def assert_accumulation_invariant(
     """
     report = examine(step, batch, model=model, experiments=("denominator",))
     _none_found(report, "denominator", "order")
+
+
+def assert_ranks_invariant(
+    step: Callable[[Any], Any], batch: Any, *, ranks: int = 4, model: nn.Module | None = None
+) -> None:
+    """Assert that the average of the gradients of several ranks is the gradient of one rank on the whole batch.
+
+    Args:
+        step: function of the batch that returns the loss, or calls ``backward`` itself.
+        batch: dict, tuple, list, dataclass or tensor; its samples lie along the first dimension.
+        ranks: how many ranks are simulated, in this process.
+        model: for the names of parameters in the message.
+
+    Raises:
+        AssertionError: with the finding.
+        ExaminationError: ranks cannot be tried with the step or the batch.
+
+    Example:
+        >>> import torch, maskgrad as mg
+        >>> layer = torch.nn.Linear(1, 1)
+        >>> mg.testing.assert_ranks_invariant(lambda x: layer(x).square().mean(), torch.randn(8, 1))
+    """
+    _none_found(examine(step, batch, ranks=ranks, model=model, experiments=()), "ranks")

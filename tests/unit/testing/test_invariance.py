@@ -66,3 +66,18 @@ def test_fixtures(padding_invariant, garbage_invariant, mask_doctor, watched_ste
     for given in DataLoader([batch()], batch_size=None):
         step(given).backward()
     assert watched_steps.report.ok
+
+
+def test_ranks(ranks_invariant) -> None:  # type: ignore[no-untyped-def]
+    layer, data = nn.Linear(3, 1), batch()
+    data = {name: held.repeat_interleave(2, 0) for name, held in data.items()}
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        loss: Tensor = layer(b["x"][b["mask"]]).mean()
+        return loss
+
+    with pytest.raises(AssertionError, match="denominator"):
+        ranks_invariant(step, data, ranks=2)
+    ranks_invariant(lambda b: layer(b["x"]).mean(), {"x": data["x"]}, ranks=2)
+    with pytest.raises(ExaminationError, match="too few for 99 ranks"):
+        mg.testing.assert_ranks_invariant(step, data, ranks=99)
