@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -94,15 +95,17 @@ class _Division:
 
     def examined(self) -> bool:
         """Compare; whether another division is worth a look."""
-        made = run(self.case).outcome if self.is_whole else run(self.case, self.batches[0][0]).outcome
-        alone = Outcome(None, {n: dense(held) for n, held in made.gradients.items() if n not in made.own})
         try:
-            return self._compared(alone)
+            made = run(self.case).outcome if self.is_whole else run(self.case, self.batches[0][0]).outcome
+            held = {name: dense(held) for name, held in made.gradients.items() if name not in made.own}
+            return self._compared(Outcome(None, held))
         except RanksError as error:
             if error.by_ranks:
                 self._found("denominator", error, str(error), "stopped", str(error))
             else:
                 self.report.skip("ranks", f"{self.words}: {error}")
+        except Exception as error:
+            self.report.skip("ranks", f"{self.words}, the program fails on one rank: {raised(error)}")
         return False
 
     def _compared(self, alone: Outcome) -> bool:
@@ -159,11 +162,13 @@ class _Division:
         comparison = Comparison(whole, made[1].modes)
         kind, at = comparison.blamed(is_scaled=scaled) if whole.results else ("denominator", -1)
         result = whole.results[at] if whole.results else None
-        name = max(difference.gradients, key=lambda name: difference.gradients[name])
-        norms = [
-            float(one.gradients[name].norm()) if name in one.gradients else 0.0 for one in (together, alone)
-        ]
-        message = f"the average gradient of {name} has norm {norms[0]:.6g}, that of one rank {norms[1]:.6g}"
+        empty = torch.zeros(())
+        both = {n: [one.gradients.get(n, empty) for one in (together, alone)] for n in difference.gradients}
+        shares = {n: float((after - one).norm() / one.norm()) for n, (after, one) in both.items()}
+        name = max(shares, key=lambda n: math.inf if math.isnan(shares[n]) else shares[n])
+        off = "is NaN" if math.isnan(shares[name]) else f"is {100 * shares[name]:.2g} % off"
+        norms = [f"{gradient.norm():.6g}" for gradient in both[name]]
+        message = f"the average gradient of {name} {off} (norm {norms[0]}, {norms[1]} on one rank)"
         remedy = "norm" if result is not None and "batch_norm" in result.operation else kind
         if scaled:
             message += f": off by exactly {self.size} on every parameter, {ratio:.3g} times that of one rank"

@@ -24,11 +24,12 @@ from unittest import mock
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from maskgrad.distributed.accumulation import REPLICATING, imported
+from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.modes import Guarded, outside
 from maskgrad.doctor.operations import Operated, Place, dense, here, is_users, key_of
 from maskgrad.doctor.runner import Outcome, StepRunner, backward_from, call_step, loss_of, named
@@ -83,6 +84,8 @@ class Ranks:
                 f"the step uses {name}, which counts ranks itself and sees none that are simulated"
             )
         self._worlds = [World(self, self.size, rank) for rank in range(self.size)]
+        given = {id(tensor_of(held)) for held in fields(self._runner.batch).values()}
+        self._params = [leaf for leaf in self._state.leaves() if id(leaf) not in given]
         watches = (accumulator._watch for accumulator in self._accumulators)
         held = map(vars, (*self._state.modules.values(), *self._accumulators, *watches))
         self._attributes = [(table, dict(table)) for table in held]
@@ -168,9 +171,9 @@ class Ranks:
                     backward_from(loss)
                 else:
                     self.calls_backward = True
-            for leaf in self._state.leaves():
-                if isinstance(leaf, nn.Parameter) and leaf.grad is not None:
-                    self._gradients[id(leaf)].append(dense(leaf.grad))
+            for param in self._params:
+                if param.grad is not None:
+                    self._gradients[id(param)].append(dense(param.grad))
         except _Ended:
             pass
         except BaseException as error:
@@ -197,11 +200,10 @@ class Ranks:
         wrapped = (module for module in self._state.modules.values() if isinstance(module, REPLICATING))
         sending = (wrapper for wrapper in wrapped if wrapper.require_backward_grad_sync)
         inside = {id(param) for wrapper in sending for param in wrapper.parameters()}
-        leaves = [leaf for leaf in self._state.leaves() if isinstance(leaf, nn.Parameter)]
-        leaves = [leaf for leaf in leaves if leaf.requires_grad and (self._averages or id(leaf) in inside)]
-        if leaves:
+        params = [p for p in self._params if p.requires_grad and (self._averages or id(p) in inside)]
+        if params:
             with _disable_current_modes(), torch.no_grad():
-                self._average(leaves)
+                self._average(params)
         return self._note("ends")
 
     def _average(self, params: Sequence[Tensor]) -> None:

@@ -71,7 +71,7 @@ def contrastive(wrong):
     return step, batch
 
 
-@step("sample-coupling")
+@step("sample-coupling", "modelscope/ms-swift#10150")
 def gathered_without_gradient(wrong):
     """Negatives of other ranks are gathered without a gradient."""
     left, right, batch = nn.Linear(4, 6), nn.Linear(4, 6), {"a": torch.randn(8, 4), "b": torch.randn(8, 4)}

@@ -17,7 +17,7 @@ def over_ranks(count):
     return count / dist.get_world_size()
 
 
-@step("denominator", "NVIDIA/Megatron-LM#7452")
+@step("denominator", "pytorch/torchtitan#2206")
 def token_mean(wrong):
     """Each rank divides by its own tokens."""
     model, batch = nn.Linear(4, 1), tokens()
@@ -32,7 +32,7 @@ def token_mean(wrong):
     return step, batch
 
 
-@step("denominator", "huggingface/transformers#39674")
+@step("denominator", "huggingface/transformers#34242")
 def cross_entropy(wrong):
     """The mean of cross_entropy is that of the labels of one rank."""
     model, batch = nn.Linear(4, 5), labelled()
@@ -47,7 +47,7 @@ def cross_entropy(wrong):
     return step, batch
 
 
-@step("denominator", "NVIDIA/Megatron-LM#7498")
+@step("denominator", "verl-project/verl#5366")
 def world_size_forgotten(wrong):
     """The count is that of all ranks, and the average over the ranks divides once more."""
     model, batch = nn.Linear(4, 5), labelled()
@@ -118,7 +118,7 @@ def class_weights(wrong):
     return step, batch
 
 
-@step("denominator")
+@step("denominator", "NVIDIA/Megatron-LM#7452")
 def z_loss(wrong):
     """The main loss counts over the ranks, the z-loss beside it does not."""
     model, batch = nn.Linear(4, 5), labelled()
@@ -197,7 +197,7 @@ def dice(wrong):
     return step, batch
 
 
-@step("denominator", "verl-project/verl#5983")
+@step("denominator", "verl-project/verl#7321")
 def micro_batches(wrong):
     """The count is that of all micro-batches of a rank, not of all ranks."""
     model, batch = nn.Linear(4, 5), labelled((7, 3, 5, 1, 6, 2, 4, 5, 7, 7, 6, 5, 1, 2, 1, 3))

@@ -1,6 +1,6 @@
 """Steps that are examined on four simulated ranks: with a mistake, and without it; one function for both.
 
-    @step("denominator", "owner/repository#number")
+    @step("denominator", "owner/repository#number of a thread in which somebody met it")
     def token_mean(wrong):
         # a docstring: one sentence that says what goes wrong
         model, batch = nn.Linear(4, 1), tokens()
@@ -60,7 +60,7 @@ class Step:
 STEPS: list[Step] = []
 
 
-def step(kind: str, thread: str = "none found; a mistake of everyday code") -> Any:
+def step(kind: str, thread: str = "not looked for") -> Any:
     """Add a step to the table."""
 
     def add(made: Any) -> Any:
