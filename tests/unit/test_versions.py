@@ -13,6 +13,7 @@ import torch
 import maskgrad
 from maskgrad import versions
 from maskgrad.documents.aggregation import OLD_NAMES
+from maskgrad.instead import INSTEAD
 from tests.project_file import EXTRAS, PROJECT, PYPROJECT, ROOT
 
 
@@ -102,6 +103,14 @@ def test_a_deprecated_name_works_for_one_minor_version_and_warns(row: list[str])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         eval(new, names)
+
+
+def test_the_changelog_says_what_to_write_for_every_removed_name() -> None:
+    newest = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1]
+    table = "".join(line for line in newest.splitlines() if line.startswith("| "))
+    removed = [name for module, names in INSTEAD.items() if module.startswith("maskgrad") for name in names]
+    assert len(removed) > 40
+    assert [name for name in removed if not re.search(rf"\b{name}\b", table)] == []
 
 
 def test_the_page_has_all_that_is_deprecated() -> None:
