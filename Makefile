@@ -127,7 +127,7 @@ clean:  ## remove what was built, but keep .venv and its like
 NEW_ENOUGH := 'import sys; sys.exit("maskgrad needs Python 3.10 or newer: make PYTHON=python3.12 …" if sys.version_info < (3, 10) else 0)'
 
 # What pip says, on one line that is written over; all of it if it fails.
-pip_install = -m pip install --progress-bar off --disable-pip-version-check
+pip_install = -u -m pip install --progress-bar off --disable-pip-version-check
 on_one_line = 2>&1; echo "pip ended with $$?"; } | awk '/^pip ended with / {code = $$4; next} {said = said $$0 "\n"; \
   sub(/^ +/, ""); printf "\r  %-90.90s", $$0; fflush()} END {printf "\r%92s\r", ""; if (code) printf "%s", said; exit code}'
 
