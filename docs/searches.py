@@ -46,6 +46,8 @@ SEARCHES = {
     "dp-sgd": "per_sample_gradients",
     "time series": "how_do_i/time_series",
     "action masking": "how_do_i/invalid_actions",
+    "grpo": "token_or_sequence_mean",
+    "multi-gpu gradient": "how_do_i/four_gpus",
 }
 FIRST = 3
 _SCRIPT = """

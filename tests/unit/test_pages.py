@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 from tests.project_file import EXTRAS, PROJECT, ROOT
@@ -41,6 +42,14 @@ def test_links_lead_to_files_of_the_repository() -> None:
             if not (page.parent / link).is_file() or "generated" in link
         ]
     assert not dead
+
+
+def test_at_least_twenty_searches_are_asked_after_each_build() -> None:
+    """`make docs` asks them, of the built index."""
+    searches = runpy.run_path(str(DOCS / "searches.py"))["SEARCHES"]
+    assert len(searches) >= 20
+    assert [page for page in searches.values() if not (DOCS / page).with_suffix(".md").is_file()] == []
+    assert "docs/searches.py" in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 def test_the_published_pages_have_one_address() -> None:
