@@ -25,18 +25,7 @@ _LOW = (torch.float16, torch.bfloat16, torch.float32)
 #: of a sum, the terms; what changes a count slightly, such as 1e-8 in a divisor; what takes a statistic of samples
 _TERMS = ("add", "sub", "rsub", "mul", "neg", "stack", "cat", "clone", "_to_copy", "sum", "where")
 _SHIFTS = ("add", "sub", "clamp", "maximum")
-_COUPLES = (
-    "_softmax",
-    "_log_softmax",
-    "logsumexp",
-    "var",
-    "std",
-    "norm",
-    "native_batch",
-    "max",
-    "min",
-    "amax",
-)
+_COUPLES = ("_softmax", "_log_soft", "logsumexp", "var", "std", "norm", "native_batch", "max", "min", "amax")
 
 
 class Result(NamedTuple):
@@ -91,15 +80,13 @@ class Traced(WithoutDropout):
             line = (name, here())
             self._writers[any_key(output)] = len(self.results)
             self._alive.append(output.detach())  # its address is not given to another
-            self.results.append(
-                Result(*line, output.detach().clone(), inputs, (*line, self.counts[line]), loses)
-            )
+            key, value = (*line, self.counts[line]), output.detach().clone()
+            self.results.append(Result(*line, value, inputs, key, loses))
             self.counts[line] += 1
 
     def _known(self, tensors: Sequence[Tensor]) -> list[int]:
-        return list(
-            dict.fromkeys(self._writers[key] for key in map(any_key, tensors) if key in self._writers)
-        )
+        found = [self._writers.get(any_key(tensor)) for tensor in tensors]
+        return [at for at in dict.fromkeys(found) if at is not None]
 
     def begins(self, losses: Any) -> None:
         """A backward pass begins from some losses."""
@@ -129,11 +116,8 @@ class Comparison:
         roots = self._whole.roots or [len(self._results) - 1]
         if not is_scaled and (wrong := self._first_wrong(roots)) is not None:
             return self._judged(wrong)
-        late = range(
-            self._whole.after, len(self._results)
-        )  # operations on gradients, where the loss is right
-        if {"mean", "same"} & (self.ways(roots[-1]) or set()):
-            for at in late:
+        if {"mean", "same"} & (self.ways(roots[-1]) or set()):  # then something happens to gradients
+            for at in range(self._whole.after, len(self._results)):
                 if self.ways(at) == set():
                     return "denominator", at
         lost = [at for at, result in enumerate(self._results) if result.loses and not is_scaled]
@@ -156,11 +140,8 @@ class Comparison:
         if at not in self._ways:
             result, parts = self._results[at], self.parts(at)
             ways = _ways(result.value, parts) if parts else None
-            if (
-                ways == set()
-                and result.value.numel() == len(result.inputs) == 1
-                and result.operation.startswith(_SHIFTS)
-            ):
+            is_one = result.value.numel() == len(result.inputs) == 1
+            if ways == set() and is_one and result.operation.startswith(_SHIFTS):
                 ways = self.ways(result.inputs[0])
             self._ways[at] = ways
         return self._ways[at]

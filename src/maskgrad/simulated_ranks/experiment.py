@@ -24,8 +24,8 @@ from maskgrad.simulated_ranks.ranks import Ranks, RanksError
 
 __all__ = ["across_ranks"]
 
-#: relative differences that are rounding: in float32, and in float64
-_ROUNDING, _IN_DOUBLE = 2e-5, 1e-7
+#: relative differences that are rounding in float32, and in float64; from the last on, none is but of half precision
+_ROUNDING, _IN_DOUBLE, _CLEAR = 2e-5, 1e-7, 0.05
 _REMEDIES = {
     "denominator": """\
 accumulator = mg.GradientAccumulator(model)   # .backward(losses, mask=mask), .finish(): one count for all
@@ -57,10 +57,9 @@ def across_ranks(case: Examination, size: int) -> None:
 def _counts(case: Examination) -> list[Tensor]:
     """How many entries of each sample count, by each tensor that says so."""
     tensors = [tensor_of(held) for held in fields(case.runner.batch).values()]
+    ids = [tensor for tensor in tensors if not tensor.is_floating_point()]
     masks = [padding.mask for padding in case.paddings]
-    masks += [
-        held if held.dtype == torch.bool else held != -100 for held in tensors if not held.is_floating_point()
-    ]
+    masks += [tensor if tensor.dtype == torch.bool else tensor != -100 for tensor in ids]
     rows = [mask.reshape(case.count, -1) for mask in masks if mask.ndim > 1 and len(mask) == case.count]
     return [mask.sum(1) for mask in rows]
 
@@ -87,10 +86,8 @@ class _Division:
         batch, rows = case.runner.batch, torch.cat(parts)
         self.case, self.report, self.words, self.size = case, case.report, words, len(parts)
         #: that of one rank, and those of several; how many samples they have
-        self.batches = (
-            [selected(batch, rows, case.count)],
-            [selected(batch, part, case.count) for part in parts],
-        )
+        chosen = [selected(batch, part, case.count) for part in (rows, *parts)]
+        self.batches = chosen[:1], chosen[1:]
         self.is_whole = len(rows) == case.count
 
     def examined(self) -> bool:
@@ -111,9 +108,7 @@ class _Division:
     def _compared(self, alone: Outcome) -> bool:
         runner, batches = self.case.runner, self.batches[1]
         if alone.has_nan():
-            self.report.skip(
-                "ranks", "the gradient of one rank on the whole batch is NaN", "a batch without it"
-            )
+            self.report.skip("ranks", "the gradient of one rank is NaN", "a batch for which it is none")
             return False
         ranks = Ranks(runner, batches, WithoutDropout)
         difference, averages = _difference(alone, ranks.run().cloned(), _ROUNDING), False
@@ -127,39 +122,45 @@ class _Division:
             self.report.note("ranks", f"skipped: {why}", draws[0][0])
             self.report.skip("ranks", why, "them to the batch")
         elif difference:
-            return self._in_double(difference, averages)
+            return self._confirmed(difference, averages)
         else:
             self.report.tried("ranks", self.words, "nothing changed", fields(self.case.runner.batch))
         return not difference
 
-    def _in_double(self, difference: Difference, averages: bool) -> bool:
-        """Repeat it in float64, where rounding vanishes, and keep what it is computed from; True if it was rounding."""
-        runner, kind = self.case.runner, Traced
-        try:
-            wide = [[with_values(batch, widened) for batch in batches] for batches in self.batches]
-            made = [Ranks(runner, batches, kind, averages) for batches in wide]
-            alone, together = (ranks.run() for ranks in made)
-        except Exception as error:
-            if difference.relative < 0.05:
-                why = f"{self.words}, a relative difference of {difference.relative:.0e} may be rounding"
-                self.report.skip(
-                    "ranks", f"{why}, and in float64 the program fails: {raised(error)}", IN_DOUBLE
-                )
-                return False
-            made = [Ranks(runner, batches, partial(kind, double=False), averages) for batches in self.batches]
-            alone, together = (ranks.run() for ranks in made)
-        else:
-            difference = _difference(alone, together, _IN_DOUBLE)
+    def _confirmed(self, difference: Difference, averages: bool) -> bool:
+        """Repeat it and keep results, in float64 where it may be rounding, which vanishes there; True if it was."""
+        is_clear = difference.relative > _CLEAR
+        made = self._traced(averages, double=False) if is_clear else []
+        halves = (torch.float16, torch.bfloat16)
+        if not is_clear or any(result.value.dtype in halves for result in made[0][0].modes[0].results):
+            try:
+                made = self._traced(averages, double=True)
+                difference = _difference(made[0][1], made[1][1], _IN_DOUBLE)
+            except Exception as error:
+                if not is_clear:
+                    why = (
+                        f"{self.words}, a relative difference of {difference.relative:.0e} may be rounding, "
+                    )
+                    self.report.skip("ranks", f"{why}and in float64 it fails: {raised(error)}", IN_DOUBLE)
+                    return False
         if difference:
-            self._judge(difference, alone, together, made)
+            self._judge(difference, made)
         else:
-            self.report.tried("ranks", self.words, "nothing changed", fields(runner.batch))
+            self.report.tried("ranks", self.words, "nothing changed", fields(self.case.runner.batch))
         return not difference
 
-    def _judge(self, difference: Difference, alone: Outcome, together: Outcome, made: list[Ranks]) -> None:
-        ratio, whole = _ratio(alone, together), made[0].modes[0]
+    def _traced(self, averages: bool, *, double: bool) -> list[tuple[Ranks, Outcome]]:
+        """One rank, and several: their results, and gradients."""
+        kind = partial(Traced, double=double)
+        parts = [[with_values(b, widened) if double else b for b in batches] for batches in self.batches]
+        made = [Ranks(self.case.runner, batches, kind, averages) for batches in parts]
+        return [(ranks, ranks.run()) for ranks in made]
+
+    def _judge(self, difference: Difference, made: list[tuple[Ranks, Outcome]]) -> None:
+        (single, alone), (ranks, together) = made
+        ratio, whole = _ratio(alone, together), single.modes[0]
         scaled = any(abs(ratio - off) < 1e-3 * off for off in (self.size, 1 / self.size))
-        comparison = Comparison(whole, made[1].modes)
+        comparison = Comparison(whole, ranks.modes)
         kind, at = comparison.blamed(is_scaled=scaled) if whole.results else ("denominator", -1)
         result = whole.results[at] if whole.results else None
         empty = torch.zeros(())

@@ -141,10 +141,9 @@ def accumulators_and_launchers(step: Any) -> tuple[list[GradientAccumulator], li
             seen[id(thing)] = thing
             waiting += referred_to(thing, type(thing))
     kinds = [type(thing) for thing in seen.values() if not isinstance(thing, nn.Module)]
-    launchers = [
-        f"{kind.__module__}.{kind.__name__}" for kind in kinds if kind.__module__.startswith(_LAUNCHERS)
-    ]
-    return [thing for thing in seen.values() if type(thing) is GradientAccumulator], launchers
+    kinds = [kind for kind in kinds if kind.__module__.startswith(_LAUNCHERS)]
+    accumulators = [thing for thing in seen.values() if type(thing) is GradientAccumulator]
+    return accumulators, [f"{kind.__module__}.{kind.__name__}" for kind in kinds]
 
 
 def look_again(accumulators: list[GradientAccumulator]) -> None:

@@ -80,9 +80,7 @@ class Ranks:
     def _run(self, _: Any) -> None:
         self._accumulators, launchers = accumulators_and_launchers(self._runner.step)
         for name in launchers:
-            raise RanksError(
-                f"the step uses {name}, which counts ranks itself and sees none that are simulated"
-            )
+            raise RanksError(f"the step uses {name}, which counts ranks itself and sees no simulated ones")
         self._worlds = [World(self, self.size, rank) for rank in range(self.size)]
         given = {id(tensor_of(held)) for held in fields(self._runner.batch).values()}
         self._params = [leaf for leaf in self._state.leaves() if id(leaf) not in given]
@@ -94,11 +92,8 @@ class Ranks:
         self._state._keep = lambda tensor: self.modes[self._turn].keep(tensor)  # noqa: PLW0108  (of this turn)
         with contextlib.ExitStack() as stack:
             # what is global is changed here, once, and not in each thread
-            for context in (
-                *map(contextlib.closing, self._worlds),
-                *map(outside, self.modes),
-                *self._patches(),
-            ):
+            closing = map(contextlib.closing, self._worlds)
+            for context in (*closing, *map(outside, self.modes), *self._patches()):
                 stack.enter_context(context)
             self._take_turns()
         for error in self._error:
@@ -226,12 +221,8 @@ class Ranks:
         func: Any = call.func
         if call.facts.collective:
             ours = {label for world in self._worlds for label in world.pg_names.values()}
-            named = [
-                arg
-                for at, arg in zip(func._schema.arguments, call.args, strict=False)
-                if at.name == "group_name"
-            ]
-            if str(func).startswith("c10d.") or not ours.issuperset(named):
+            given = {at.name: arg for at, arg in zip(func._schema.arguments, call.args, strict=False)}
+            if str(func).startswith("c10d.") or ours.isdisjoint([given.get("group_name", min(ours))]):
                 why = "sends from rank to rank, or passes a process group that was made outside of it"
                 self._stop(f"the step {why}; leave out group=", here())
                 raise _Ended
