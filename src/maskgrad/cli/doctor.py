@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import linecache
@@ -23,6 +24,7 @@ from rich.text import Text
 from maskgrad.cli.script import check_program, ending, exits_reported, run
 from maskgrad.doctor import Report, Watch, watch
 from maskgrad.errors import ExaminationError
+from maskgrad.simulated_ranks import in_scripts
 
 __all__ = ["as_options", "doctor"]
 
@@ -48,9 +50,7 @@ _FILE: dict[str, Any] = {"dir_okay": False, "writable": True, "callback": _no_sc
 def doctor(
     context: typer.Context,
     script: Annotated[str, typer.Argument(help="The training script; its own arguments follow.")],
-    module: Annotated[
-        bool, typer.Option("-m", help="SCRIPT is the name of a module, as for `python -m`.")
-    ] = False,
+    module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as for `python -m`.")] = False,
     padding: Annotated[
         list[str] | None,
         typer.Option(
@@ -60,18 +60,13 @@ def doctor(
     ] = None,
     documents: Annotated[
         str | None,
-        typer.Option(
-            help="The model's argument with the document of each token; usual names are recognised."
-        ),
+        typer.Option(help="The model's argument with the document of each token, if not recognised."),
     ] = None,
-    causal: Annotated[
-        bool, typer.Option("--causal", help="Later positions must not reach earlier ones.")
-    ] = False,
+    causal: Annotated[bool, typer.Option("--causal", help="Later positions reach no earlier one.")] = False,
+    ranks: Annotated[int | None, typer.Option(min=2, help="Is it the same gradient on so many?")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps to examine.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Examine one step, with other values only.")] = False,
-    keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Let the script run on after these steps.")
-    ] = False,
+    keep_going: Annotated[bool, typer.Option("--keep-going", help="Let the script run on after it.")] = False,
     data: Annotated[
         Path | None, typer.Option("--json", **_FILE, help="Write the report to this file as JSON.")
     ] = None,
@@ -90,6 +85,10 @@ def doctor(
         """Write the report; the exit status."""
         assert watched is not None
         watched.close(how)
+        if ranks and "ranks" not in [each.name for each in watched.report.experiments]:
+            watched.report.skip(
+                "ranks", "no step was run on ranks", "a step after the first, on CPUs under Linux"
+            )
         return _write(watched.report, data, html)
 
     ended = ""
@@ -101,6 +100,7 @@ def doctor(
     }
     try:
         with (
+            in_scripts(ranks) if ranks else contextlib.nullcontext(),
             Progress(_WORDS, disable=keep_going or not sys.stderr.isatty(), **_LINE) as line,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
             watch(given, **options, progress=_shown(line)) as watched,

@@ -26,7 +26,7 @@ from maskgrad.optim.lazy import ClosedFormTable
 from maskgrad.optim.lazy.history import History
 from maskgrad.optim.lazy.rows import forget_lazy_rows, lazy_rows_of
 
-__all__ = ["State", "cuda_in_use", "objects_with_state", "referred_to"]
+__all__ = ["State", "cuda_in_use", "objects_with_state", "referred_to", "refill"]
 
 #: of a parameter
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -152,7 +152,7 @@ class State:
                 leaf.grad = None
         self._counters += counters
         for table, before in [(vars(thing), _copied(vars(thing))) for thing in counters]:
-            self._undo.append(lambda table=table, before=before: _refill(table, _copied(before)))  # type: ignore[misc]
+            self._undo.append(lambda table=table, before=before: refill(table, _copied(before)))  # type: ignore[misc]
         for module in modules:
             if id(module) not in self.modules:
                 self.modules[id(module)] = module
@@ -161,7 +161,7 @@ class State:
     def _add_module(self, module: nn.Module) -> None:
         inside = vars(module)
         tables = [held for name, held in inside.items() if "hooks" in name and isinstance(held, dict)]
-        self._undo += [partial(_refill, table, dict(table)) for table in tables]
+        self._undo += [partial(refill, table, dict(table)) for table in tables]
         self._undo.append(partial(setattr, module, "training", module.training))
         for param in inside["_parameters"].values():
             if param is not None:
@@ -200,7 +200,7 @@ class State:
         self._optimizers.append(optimizer)
         states = [state for state in optimizer.state.values() if isinstance(state, dict)]
         tables = [optimizer.state, *optimizer.param_groups, *states]
-        self._undo += [partial(_refill, table, dict(table)) for table in tables]
+        self._undo += [partial(refill, table, dict(table)) for table in tables]
 
     def restore(self) -> None:
         """Put everything back; random numbers are drawn again from the state of the beginning."""
@@ -210,7 +210,8 @@ class State:
             rows.version = leaf._version
 
 
-def _refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:
+def refill(table: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Let a table have what it had before."""
     table.clear()
     table.update(before)
 
@@ -219,7 +220,7 @@ def _refill_hooks(param: nn.Parameter, before: dict[str, dict[Any, Any]]) -> Non
     for name, table in before.items():
         now = getattr(param, name)
         if now is not None and now.keys() != table.keys():
-            _refill(now, table)
+            refill(now, table)
 
 
 def _copied(value: Any) -> Any:

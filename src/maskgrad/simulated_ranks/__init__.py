@@ -8,9 +8,9 @@ if not torch.distributed.is_available():
     raise ExaminationError("ranks: this PyTorch has no torch.distributed; install a build that has")
 
 from maskgrad.doctor.examination import EXPERIMENTS
-from maskgrad.simulated_ranks.experiment import across_ranks
+from maskgrad.simulated_ranks.experiment import across_ranks, in_scripts
 from maskgrad.simulated_ranks.groups import world_of_one
 
-__all__ = ["across_ranks", "world_of_one"]
+__all__ = ["across_ranks", "in_scripts", "world_of_one"]
 
 EXPERIMENTS["ranks"] = lambda case: across_ranks(case, case.ranks)

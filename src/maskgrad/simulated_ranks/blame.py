@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from maskgrad.doctor.batches import applied, fields, replaced
 from maskgrad.doctor.modes import WithoutDropout
 from maskgrad.doctor.operations import EMPTY, Operated, Place, any_key, here, tensors_in
 
-__all__ = ["Comparison", "Result", "Traced", "widened", "with_values"]
+__all__ = ["Comparison", "Result", "Traced", "widened"]
 
 _LOW = (torch.float16, torch.bfloat16, torch.float32)
 #: of a sum, the terms; what changes a count slightly, such as 1e-8 in a divisor; what takes a statistic of samples
@@ -46,11 +45,6 @@ def widened(part: Any) -> Any:
     return torch.float64 if part in _LOW else part
 
 
-def with_values(batch: Any, function: Any) -> Any:
-    """The batch with what a function gives for its tensors."""
-    return replaced(batch, {key: applied(held, function) for key, held in fields(batch).items()})
-
-
 class Traced(WithoutDropout):
     """Keeps the results of a forward pass; if ``double``, all is computed in float64, whatever the program asks for."""
 
@@ -58,7 +52,7 @@ class Traced(WithoutDropout):
         super().__init__()
         #: the results; those from which backward passes began; how many there were when the last one ended
         self.results, self.roots, self.after = list[Result](), list[int](), 0
-        self.double, self.counts = double, Counter[Any]()
+        self.double, self._counts = double, Counter[Any]()
         self._writers, self._alive = dict[int, int](), list[Tensor]()
 
     def run(self, call: Operated) -> Any:
@@ -80,24 +74,21 @@ class Traced(WithoutDropout):
             line = (name, here())
             self._writers[any_key(output)] = len(self.results)
             self._alive.append(output.detach())  # its address is not given to another
-            key, value = (*line, self.counts[line]), output.detach().clone()
+            key, value = (*line, self._counts[line]), output.detach().clone()
             self.results.append(Result(*line, value, inputs, key, loses))
-            self.counts[line] += 1
+            self._counts[line] += 1
 
     def _known(self, tensors: Sequence[Tensor]) -> list[int]:
         found = [self._writers.get(any_key(tensor)) for tensor in tensors]
         return [at for at in dict.fromkeys(found) if at is not None]
 
-    def begins(self, losses: Any) -> None:
-        """A backward pass begins from some losses."""
+    def _begins(self, losses: Any) -> None:
         self.roots += self._known(tensors_in([losses]))
 
-    def ends(self) -> None:
-        """It has ended: what follows sees gradients."""
+    def _ends(self) -> None:
         self.after = len(self.results)
 
-    def exchanged(self, what: str, given: list[Tensor], targets: list[Tensor]) -> None:
-        """A collective has written into some tensors."""
+    def _exchanged(self, what: str, given: list[Tensor], targets: list[Tensor]) -> None:
         loses = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
         for target in targets:
             self._add(what, target, self._known(given), loses=loses)
@@ -109,15 +100,17 @@ class Comparison:
     def __init__(self, whole: Traced, ranks: Sequence[Traced]) -> None:
         self._whole, self._ranks, self._results = whole, ranks, whole.results
         self._values = [{result.key: result.value for result in rank.results} for rank in ranks]
-        self._ways = dict[int, set[str] | None]()
+        lines = ([result.key[:2] for result in trace.results] for trace in (whole, *ranks))
+        self._counts, self._ways = list(map(Counter, lines)), dict[int, set[str] | None]()
 
     def blamed(self, *, is_scaled: bool) -> tuple[str, int]:
         """The kind of the mistake and the result to blame; ``is_scaled``: gradients are off by a factor alone."""
-        roots = self._whole.roots or [len(self._results) - 1]
+        ends = [at for at, result in enumerate(self._results) if result.operation != "ones_like"]
+        roots = self._whole.roots or ends[-1:] or [0]
         if not is_scaled and (wrong := self._first_wrong(roots)) is not None:
             return self._judged(wrong)
         if {"mean", "same"} & (self.ways(roots[-1]) or set()):  # then something happens to gradients
-            for at in range(self._whole.after, len(self._results)):
+            for at in range(self._whole.after or len(self._results), len(self._results)):
                 if self.ways(at) == set():
                     return "denominator", at
         lost = [at for at, result in enumerate(self._results) if result.loses and not is_scaled]
@@ -125,8 +118,8 @@ class Comparison:
 
     def parts(self, at: int) -> list[Tensor]:
         """A result on each of the ranks; empty if not all have it, or a loop has it more often on one of them."""
-        name, place, _ = key = self._results[at].key
-        often = {trace.counts[name, place] for trace in (self._whole, *self._ranks)}
+        key = self._results[at].key
+        often = {counts[key[:2]] for counts in self._counts}
         return [values[key] for values in self._values] if len(often) == 1 else []
 
     def words(self, at: int) -> str:

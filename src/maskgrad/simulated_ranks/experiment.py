@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
-from maskgrad.doctor.batches import fields, tensor_of
+from maskgrad.doctor import forked
+from maskgrad.doctor.batches import applied, fields, replaced, tensor_of
 from maskgrad.doctor.case import IN_DOUBLE, Difference, Examination, compare
 from maskgrad.doctor.findings import Finding
 from maskgrad.doctor.modes import WithoutDropout
 from maskgrad.doctor.operations import dense
-from maskgrad.doctor.reshaped import raised, run
+from maskgrad.doctor.reshaped import padding_length, raised, run
 from maskgrad.doctor.runner import Outcome
 from maskgrad.doctor.variants import selected
-from maskgrad.simulated_ranks.blame import Comparison, Traced, widened, with_values
-from maskgrad.simulated_ranks.ranks import Ranks, RanksError
+from maskgrad.simulated_ranks.blame import Comparison, Traced, widened
+from maskgrad.simulated_ranks.groups import LAUNCHERS
+from maskgrad.simulated_ranks.ranks import Ranks, RanksError, averaged
 
-__all__ = ["across_ranks"]
+__all__ = ["across_ranks", "in_scripts"]
 
 #: relative differences that are rounding in float32, and in float64; from the last on, none is but of half precision
-_ROUNDING, _IN_DOUBLE, _CLEAR = 2e-5, 1e-7, 0.05
+_ROUNDING, _IN_DOUBLE, _CLEAR, _HALVES = 2e-5, 1e-7, 0.05, (torch.float16, torch.bfloat16)
 _REMEDIES = {
     "denominator": """\
 accumulator = mg.GradientAccumulator(model)   # .backward(losses, mask=mask), .finish(): one count for all
@@ -48,18 +54,17 @@ def across_ranks(case: Examination, size: int) -> None:
         why = f"{0 if is_flat else case.count} samples along the first dimension are too few for {size} ranks"
         case.report.skip("ranks", why, f"a batch of {size} samples or more, each a row")
     elif masks and all(len(set(counts.tolist())) == 1 for counts in masks):
-        why = "all samples have as many real entries, and so has every rank"
-        case.report.skip("ranks", why, "samples of different lengths")
+        case.report.skip("ranks", "every rank has as many real entries", "samples of different lengths")
     else:
         all(_Division(case, *division).examined() for division in _divisions(case, size, masks))
 
 
 def _counts(case: Examination) -> list[Tensor]:
     """How many entries of each sample count, by each tensor that says so."""
-    tensors = [tensor_of(held) for held in fields(case.runner.batch).values()]
-    ids = [tensor for tensor in tensors if not tensor.is_floating_point()]
     masks = [padding.mask for padding in case.paddings]
-    masks += [tensor if tensor.dtype == torch.bool else tensor != -100 for tensor in ids]
+    for key, tensor in ((key, tensor_of(held)) for key, held in fields(case.runner.batch).items()):
+        is_mask = tensor.dtype == torch.bool or "mask" in str(key)
+        masks += [tensor != (0 if is_mask else -100)] if is_mask or bool((tensor == -100).any()) else []
     rows = [mask.reshape(case.count, -1) for mask in masks if mask.ndim > 1 and len(mask) == case.count]
     return [mask.sum(1) for mask in rows]
 
@@ -79,13 +84,50 @@ def _divisions(case: Examination, size: int, masks: list[Tensor]) -> Iterator[tu
     yield f"on {size} ranks,{some} samples {words}", dealt
 
 
+class _Continued:
+    """Ranks of a script without a process group: processes that go on with it, each with a batch of its own."""
+
+    calls_backward = sends_gradients = False
+
+    def __init__(self, runner: Any, batches: list[Any], kind: Any, _: bool = False) -> None:
+        self._runner, self._batches, self.modes = runner, batches, [kind() for _ in batches]
+
+    def run(self) -> Outcome:
+        found = defaultdict[str, list[Tensor]](list)
+        for mode, batch in zip(self.modes, self._batches, strict=True):
+            kept: Any = lambda made, mode=mode: (made.cloned(), mode.draws, getattr(mode, "results", []))  # noqa: E731
+            made, mode.draws, mode.results = self._runner.run(mode, batch, after=kept)
+            for name, gradient in made.gradients.items():
+                found[name].append(dense(gradient))
+        return averaged(found, len(self.modes))
+
+
+@contextlib.contextmanager
+def in_scripts(size: int) -> Iterator[None]:
+    """Inside, a step of a script that is watched is tried on ranks, too, when it is run with other lengths."""
+
+    def both(case: Examination) -> None:
+        padding_length(case)
+        used = [name for name in sys.modules if name.startswith(LAUNCHERS)]
+        used += ["torch.distributed"] * torch.distributed.is_initialized()
+        if used or (case.paddings and not case.report.experiments):
+            why = f"the script uses {used[0]}" if used else "the step could not be run again"
+            case.report.skip("ranks", why, f"mg.doctor.examine(step, batch, ranks={size}) to the program")
+        else:
+            across_ranks(case, size)
+
+    with mock.patch.object(forked, "padding_length", both):
+        yield
+
+
 class _Division:
     """The batch divided among ranks."""
 
     def __init__(self, case: Examination, words: str, parts: list[Tensor]) -> None:
         batch, rows = case.runner.batch, torch.cat(parts)
         self.case, self.report, self.words, self.size = case, case.report, words, len(parts)
-        #: that of one rank, and those of several; how many samples they have
+        self.kind: Any = Ranks if hasattr(case.runner, "state") else _Continued
+        #: that of one rank, and those of several; whether they have all samples
         chosen = [selected(batch, part, case.count) for part in (rows, *parts)]
         self.batches = chosen[:1], chosen[1:]
         self.is_whole = len(rows) == case.count
@@ -110,11 +152,11 @@ class _Division:
         if alone.has_nan():
             self.report.skip("ranks", "the gradient of one rank is NaN", "a batch for which it is none")
             return False
-        ranks = Ranks(runner, batches, WithoutDropout)
+        ranks = self.kind(runner, batches, WithoutDropout)
         difference, averages = _difference(alone, ranks.run().cloned(), _ROUNDING), False
         if difference and ranks.calls_backward and not ranks.sends_gradients:
             # what follows backward(), such as clipping, sees an average where the module is wrapped
-            ranks, averages = Ranks(runner, batches, WithoutDropout, averages=True), True
+            ranks, averages = self.kind(runner, batches, WithoutDropout, True), True
             difference = _difference(alone, ranks.run().cloned(), _ROUNDING)
         draws = [draw for mode in ranks.modes for draw in mode.draws]
         if difference and draws:
@@ -131,8 +173,7 @@ class _Division:
         """Repeat it and keep results, in float64 where it may be rounding, which vanishes there; True if it was."""
         is_clear = difference.relative > _CLEAR
         made = self._traced(averages, double=False) if is_clear else []
-        halves = (torch.float16, torch.bfloat16)
-        if not is_clear or any(result.value.dtype in halves for result in made[0][0].modes[0].results):
+        if not is_clear or any(result.value.dtype in _HALVES for result in made[0][0].modes[0].results):
             try:
                 made = self._traced(averages, double=True)
                 difference = _difference(made[0][1], made[1][1], _IN_DOUBLE)
@@ -152,8 +193,9 @@ class _Division:
     def _traced(self, averages: bool, *, double: bool) -> list[tuple[Ranks, Outcome]]:
         """One rank, and several: their results, and gradients."""
         kind = partial(Traced, double=double)
-        parts = [[with_values(b, widened) if double else b for b in batches] for batches in self.batches]
-        made = [Ranks(self.case.runner, batches, kind, averages) for batches in parts]
+        wide = lambda b: replaced(b, {k: applied(held, widened) for k, held in fields(b).items()})  # noqa: E731
+        batches = [list(map(wide, each)) if double else each for each in self.batches]
+        made = [self.kind(self.case.runner, each, kind, averages) for each in batches]
         return [(ranks, ranks.run()) for ranks in made]
 
     def _judge(self, difference: Difference, made: list[tuple[Ranks, Outcome]]) -> None:

@@ -26,7 +26,7 @@ from maskgrad.doctor.state import referred_to
 from maskgrad.gradients.accumulation import GradientAccumulator
 from maskgrad.gradients.accumulation_ranks import Alone, found_ranks
 
-__all__ = ["World", "accumulators_and_launchers", "look_again", "world_of_one"]
+__all__ = ["LAUNCHERS", "World", "accumulators_and_launchers", "look_again", "world_of_one"]
 
 _core: Any = torch._C._distributed_c10d
 _c10d: Any = c10d
@@ -38,7 +38,7 @@ _REDUCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "SUM": torch.add, "AVG": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum,
 }  # fmt: skip
 #: packages of objects that count ranks themselves
-_LAUNCHERS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "transformers.trainer")
+LAUNCHERS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "transformers.trainer")
 
 
 class _Group(dist.ProcessGroup):
@@ -80,7 +80,6 @@ class World(SimpleNamespace):
 
 
 def _total(parts: Sequence[Sequence[Tensor]], options: Any = None) -> list[Tensor]:
-    """Sums over the ranks, or what else the options say."""
     operation = dist.ReduceOp.SUM if options is None else options.reduceOp
     name = next(known for known in _REDUCTIONS if operation == getattr(dist.ReduceOp, known))
     sums = [reduce(_REDUCTIONS[name], each) for each in zip(*parts, strict=True)]
@@ -141,7 +140,7 @@ def accumulators_and_launchers(step: Any) -> tuple[list[GradientAccumulator], li
             seen[id(thing)] = thing
             waiting += referred_to(thing, type(thing))
     kinds = [type(thing) for thing in seen.values() if not isinstance(thing, nn.Module)]
-    kinds = [kind for kind in kinds if kind.__module__.startswith(_LAUNCHERS)]
+    kinds = [kind for kind in kinds if kind.__module__.startswith(LAUNCHERS)]
     accumulators = [thing for thing in seen.values() if type(thing) is GradientAccumulator]
     return accumulators, [f"{kind.__module__}.{kind.__name__}" for kind in kinds]
 

@@ -16,7 +16,7 @@ import sys
 import threading
 import traceback
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -33,11 +33,12 @@ from maskgrad.doctor.batches import fields, tensor_of
 from maskgrad.doctor.modes import Guarded, outside
 from maskgrad.doctor.operations import Operated, Place, dense, here, is_users, key_of
 from maskgrad.doctor.runner import Outcome, StepRunner, backward_from, call_step, loss_of, named
+from maskgrad.doctor.state import refill
 from maskgrad.errors import ExaminationError
 from maskgrad.simulated_ranks.blame import widened
 from maskgrad.simulated_ranks.groups import World, accumulators_and_launchers, look_again
 
-__all__ = ["Ranks", "RanksError"]
+__all__ = ["Ranks", "RanksError", "averaged"]
 
 #: how long a rank may run without waiting for another; while this process is stopped, no time counts
 LIMIT_S = 120
@@ -69,13 +70,12 @@ class Ranks:
         self._own: list[list[Any]] = [[partial(_seed, rank)] * bool(rank) for rank in range(self.size)]
 
     def run(self) -> Outcome:
-        """The average of the gradients, as DistributedDataParallel takes it: one that a rank lacks counts as zero."""
+        """The average of the gradients."""
         runner = copy.copy(self._runner)
         runner.step = self._run
         runner.run(Guarded())
         names = {id(leaf): name for name, leaf in named(self._state.leaves(), runner.roots)}
-        means = {names[at]: torch.stack(each).sum(0) / self.size for at, each in self._gradients.items()}
-        return Outcome(None, means)
+        return averaged({names[at]: gradients for at, gradients in self._gradients.items()}, self.size)
 
     def _run(self, _: Any) -> None:
         self._accumulators, launchers = accumulators_and_launchers(self._runner.step)
@@ -179,7 +179,6 @@ class Ranks:
         self._paused.release()
 
     def _stop(self, why: str, place: Place | None, *, by_ranks: bool = False) -> None:
-        """Note why the ranks cannot go on; the first reason counts."""
         error = RanksError(why)
         error.place, error.by_ranks = place, by_ranks
         self._error = self._error or [error]
@@ -190,7 +189,7 @@ class Ranks:
     def _backward(self, run: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         if torch._C._current_autograd_node() is not None:
             return run(*args, **kwargs)
-        self._note("begins", args[0] if args else kwargs["tensors"])
+        self._note("_begins", args[0] if args else kwargs["tensors"])
         run(*args, **kwargs)
         wrapped = (module for module in self._state.modules.values() if isinstance(module, REPLICATING))
         sending = (wrapper for wrapper in wrapped if wrapper.require_backward_grad_sync)
@@ -199,7 +198,7 @@ class Ranks:
         if params:
             with _disable_current_modes(), torch.no_grad():
                 self._average(params)
-        return self._note("ends")
+        return self._note("_ends")
 
     def _average(self, params: Sequence[Tensor]) -> None:
         """As when a backward pass of DistributedDataParallel ends."""
@@ -250,7 +249,7 @@ class Ranks:
         sizes = {*own.values(), sum(own.values())} - {1}
         flat = [t for t in given if t.is_floating_point() and not t.requires_grad and t.numel() in sizes]
         self.sends_gradients |= bool(flat) or any(key_of(tensor) in own for tensor in given)
-        self._note("exchanged", what, given, targets)
+        self._note("_exchanged", what, given, targets)
 
     def _leave(self, rank: int) -> None:
         """Put away what is this rank's own, and put back what was before."""
@@ -259,18 +258,23 @@ class Ranks:
             tensor, version = self._written[key]
             own.append(partial(_write, tensor, kept, kept.untyped_storage().clone(), tensor._version))
             _write(tensor, kept, before.untyped_storage(), version)
-        self._own[rank] = own + [partial(_refill, table, dict(table)) for table, _ in self._attributes]
+        self._own[rank] = own + [partial(refill, table, dict(table)) for table, _ in self._attributes]
         self._state.restore()
         for leaf in self._state.leaves():
             leaf.grad = None
         for table, before in self._attributes:
-            _refill(table, before)
+            refill(table, before)
 
     def _enter(self, rank: int) -> None:
         c10d._world = self._worlds[rank]  # type: ignore[assignment]
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
         for put_back in self._own[rank]:
             put_back()
+
+
+def averaged(gradients: Mapping[str, list[Tensor]], size: int) -> Outcome:
+    """As DistributedDataParallel does: a gradient that a rank lacks counts as zero."""
+    return Outcome(None, {name: torch.stack(each).sum(0) / size for name, each in gradients.items()})
 
 
 def _seed(rank: int) -> None:
@@ -283,11 +287,6 @@ def _write(tensor: Tensor, kept: Tensor, storage: torch.UntypedStorage, version:
     # `detach()` inside a dispatch mode has a version counter of its own: it is set on the tensor itself
     kept.untyped_storage().copy_(storage)
     torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
-
-
-def _refill(table: dict[str, Any], before: dict[str, Any]) -> None:
-    table.clear()
-    table.update(before)
 
 
 def _place(lines: traceback.StackSummary) -> Place | None:

@@ -18,12 +18,9 @@ __all__ = [
 
 
 def assert_padding_invariant(
-    step: Callable[[Any], Any],
-    batch: Any,
-    *,
-    padding: Mapping[Any, Any] | None = None,
+    step: Callable[[Any], Any], batch: Any, *, padding: Mapping[Any, Any] | None = None,
     model: nn.Module | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Assert that values and amount of padding change neither loss nor gradients.
 
     Args:
@@ -47,12 +44,9 @@ def assert_padding_invariant(
 
 
 def assert_garbage_invariant(
-    step: Callable[[Any], Any],
-    batch: Any,
-    *,
-    padding: Mapping[Any, Any] | None = None,
+    step: Callable[[Any], Any], batch: Any, *, padding: Mapping[Any, Any] | None = None,
     model: nn.Module | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Assert that ordinary and large values, NaN and infinity in the padding change neither loss nor gradients.
 
     The arguments are those of :func:`assert_padding_invariant`. NaN is always tried, although a program whose

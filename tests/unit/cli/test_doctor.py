@@ -284,3 +284,54 @@ def test_a_terminal_s_line_starts_no_thread_and_leaves_the_program_s_output_alon
         _shown(line)("step 1 of 2: [padding-leak]")
         assert (threading.enumerate(), sys.stdout, sys.stderr) == before
     assert "maskgrad doctor: step 1 of 2: [padding-leak]" in out.getvalue()
+
+
+RANKS = """
+import sys, torch, torch.distributed as dist
+from torch.nn import functional as F
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 5)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+if "--group" in sys.argv:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+lengths = (5, 3, 2, 5, 1, 4, 2, 3) * 2
+data = [{"x": torch.randn(5, 4), "labels": torch.where(torch.arange(5) < n, n % 5, -100)} for n in lengths]
+for batch in torch.utils.data.DataLoader(data, batch_size=8):
+    optimizer.zero_grad()
+    losses = F.cross_entropy(model(batch["x"]).mT, batch["labels"], reduction="none")
+    counts = (batch["labels"] != -100).sum(1)
+    loss = (losses.sum(1) / counts).mean() if "--right" in sys.argv else losses.sum() / counts.sum()  # here
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the step is run again in forked processes")
+@pytest.mark.parametrize(
+    ("option", "code", "says"),
+    [
+        ("--wrong", 1, ["denominator at", "# here", "on 4 ranks, samples in order, div is the first"]),
+        ("--right", 0, ["ranks (on 4 ranks, samples dealt in turn): nothing changed"]),
+        (
+            "--group",
+            2,
+            ["ranks: the script uses torch.distributed; add mg.doctor.examine(step, batch, ranks=4)"],
+        ),
+    ],
+)
+def test_a_script_is_tried_on_ranks(tmp_path: Path, option: str, code: int, says: list[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RANKS)
+    command = [sys.executable, "-m", "maskgrad", "doctor", "--ranks", "4", str(script), option]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    assert done.returncode == code, done.stdout + done.stderr
+    for words in says:
+        assert words in done.stdout
+
+
+def test_one_step_is_not_tried_on_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(RANKS)
+    done = CliRunner().invoke(app, ["doctor", "--ranks", "2", "--quick", str(script), "--right"])
+    assert done.exit_code == 2
+    assert "ranks: no step was run on ranks; add a step after the first" in done.stdout
