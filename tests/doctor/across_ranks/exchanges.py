@@ -68,7 +68,7 @@ def two_optimizers(wrong):
     steps = [torch.optim.SGD(part.parameters(), 0.1, momentum=0.9) for part in (first, second)]
 
     def step(batch):
-        first(batch["x"]).square().mean().backward()
+        (first(batch["x"]).square().mean(-1) * batch["mask"]).sum(1).mean().backward()
         steps[0].step()
         steps[0].zero_grad()
         losses = (second(first(batch["x"])).squeeze(-1) - batch["y"]).square() * batch["mask"]
