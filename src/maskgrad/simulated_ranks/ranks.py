@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import copy
+import ctypes
 import os
 import random
 import sys
@@ -145,8 +146,11 @@ class Ranks:
             self._enter(rank)
             self._go[rank].release()
             if not any(self._paused.acquire(timeout=1.0) for _ in range(LIMIT_S)):
-                lines = traceback.extract_stack(sys._current_frames()[threads[rank].ident or 0])
-                self._stop(f"rank {rank} has not ended after {LIMIT_S} s", _place(lines))
+                late = threads[rank].ident or 0
+                place = _place(traceback.extract_stack(sys._current_frames()[late]))
+                self._stop(f"rank {rank} has not ended after {LIMIT_S} s", place)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(late), ctypes.py_object(_Ended))
+                self._turn = -1
                 return
             self._leave(rank)
 
@@ -218,6 +222,8 @@ class Ranks:
 
     def _operation(self, run: Callable[[Operated], Any], call: Operated) -> Any:
         func: Any = call.func
+        if self._turn < 0:  # late: everything is as it was before
+            raise _Ended
         if call.facts.collective:
             ours = {label for world in self._worlds for label in world.pg_names.values()}
             given = {at.name: arg for at, arg in zip(func._schema.arguments, call.args, strict=False)}

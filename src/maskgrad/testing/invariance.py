@@ -95,13 +95,9 @@ def assert_documents_apart(
 
 
 def assert_causal(
-    step: Callable[[Any], Any],
-    batch: Any,
-    *,
-    padding: Mapping[Any, Any] | None = None,
-    documents: Any = None,
-    model: nn.Module | None = None,
-) -> None:
+    step: Callable[[Any], Any], batch: Any, *, padding: Mapping[Any, Any] | None = None,
+    documents: Any = None, model: nn.Module | None = None,
+) -> None:  # fmt: skip
     """Assert that later positions of a sequence do not affect earlier ones.
 
     The arguments are those of :func:`maskgrad.doctor.examine`.

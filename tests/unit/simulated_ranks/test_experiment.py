@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 
 import numpy as np
 import pytest
@@ -140,10 +141,17 @@ def test_a_program_that_fails_or_never_ends_is_incomplete(monkeypatch) -> None:
     def never_ends(batch):
         while dist.get_rank() == 1:
             pass
-        return sequence_mean(model)(batch)
+        sequence_mean(model)(batch).backward()
+
+    def sleeps(batch):
+        time.sleep(2.0 * (dist.get_rank() == 1))
+        sequence_mean(model)(batch).backward()
 
     monkeypatch.setattr(simulation, "LIMIT_S", 1)
-    assert "rank 1 has not ended after 1 s" in examined(never_ends, batch()).unexamined[0]
+    for step in (never_ends, sleeps):
+        assert "rank 1 has not ended after 1 s" in examined(step, batch()).unexamined[0]
+    time.sleep(2.0)  # until the late ranks go on
+    assert all(param.grad is None for param in model.parameters())
 
 
 def test_what_is_not_simulated_is_refused_by_name(own_group) -> None:
