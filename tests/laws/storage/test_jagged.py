@@ -15,8 +15,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
-from tests.laws.storage.layouts import BY_NAME, STORAGES, Storage, boolean, entries_of, stored
-from tests.laws.storage.test_conformance import filled
+from tests.laws.storage.layouts import BY_NAME, STORAGES, Storage, boolean, entries_of, filled, stored
 
 JAGGED = [storage for storage in STORAGES if storage.layout == torch.jagged]
 SOME = [

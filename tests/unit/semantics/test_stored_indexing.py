@@ -82,6 +82,12 @@ def test_batches_of_stored_matrices_are_broadcast(batch: tuple[int, ...]) -> Non
     assert_same(torch.matmul(x.to_sparse(), y.to_sparse()), torch.matmul(x, y))
 
 
+def test_beta_zero_ignores_what_is_added_to() -> None:
+    x, broken = entries((3, 4)), torch.full((3, 2), nan)
+    found, expected = (torch.addmm(broken, y, torch.ones(4, 2), beta=0) for y in (x.to_sparse(), x))
+    assert_same(found, expected)
+
+
 @pytest.mark.parametrize("function", [torch.softmax, torch.log_softmax])
 def test_softmax_of_integers_is_refused_in_the_words_of_torch(function: Any) -> None:
     with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):

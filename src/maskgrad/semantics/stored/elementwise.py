@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.kernels import sort_rows
 from maskgrad.mode import TRACED, can_read, mode
 from maskgrad.patterns.algebra import find
@@ -174,7 +175,9 @@ def prelu(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     arguments = paired(("input", "weight"), args) | kwargs
     x, weight = arguments["input"], arguments["weight"]
     size, sizes = shape_of(weight).numel(), shape_of(x)
-    if isinstance(weight, StoredEntries) or (size != 1 and (len(sizes) < 2 or sizes[1] != size)):
+    if isinstance(weight, StoredEntries):
+        raise UnsupportedLayoutError("prelu with a sparse weight", weight.pattern.layout)
+    if size != 1 and (len(sizes) < 2 or sizes[1] != size):
         raise RuntimeError("prelu: weight must be a dense tensor with one entry, or one for each channel")
     shape = (-1, *(1,) * (len(sizes) - 2)) if size != 1 else ()
     weight = rearranged(weight, lambda part: part.reshape(shape))

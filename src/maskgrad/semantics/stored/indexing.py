@@ -69,11 +69,9 @@ def _parts(place: int) -> Callable[..., Any]:
         dim = args[place] if place < len(args) else kwargs.get("dim", kwargs.get("axis", 0))
         at = as_dim(dim, len(x.shape))
         parts = of_a_line(function, args, kwargs, place, _line(x, at))
-        return (
-            _section(x, at, parts)
-            if isinstance(parts, Tensor)
-            else tuple([_section(x, at, p) for p in parts])
-        )
+        if isinstance(parts, Tensor):
+            return _section(x, at, parts)
+        return tuple([_section(x, at, part) for part in parts])
 
     return body
 

@@ -38,11 +38,10 @@ def _all_stored(tensors: Sequence[Any]) -> list[StoredEntries]:
 def cat(tensors: Sequence[Any], dim: int = 0) -> StoredEntries:
     """Concatenate stored tensors."""
     parts = [flat(part) for part in _all_stored(tensors)]
-    sizes = torch.cat(
-        [torch.empty(part.shape, device="meta") for part in parts], dim
-    ).shape  # torch raises the errors
+    models = [torch.empty(part.shape, device="meta") for part in parts]
+    sizes = torch.cat(models, dim).shape  # torch raises the errors
     at, offset, moved = as_dim(dim, len(sizes)), 0, []
-    for part in parts:
+    for part in [part for part in parts if len(part.sizes) == len(sizes)]:  # not torch's empty vectors
         shifted = part.pattern.coordinates().clone()
         shifted[at] += offset
         offset += part.sizes[at]

@@ -65,9 +65,8 @@ def reduction(
         if not x.values.is_floating_point() or 0 in x.shape or given.get("p") == "nuc":
             model = as_entries(x.values.new_zeros([min(size, 2) for size in x.shape]))
             options = {k: v for k, v in kwargs.items() if k not in ("input", "self")}
-            operation.body(
-                function, (model, *args[1:]), options
-            )  # the rule for Boolean masks raises the errors
+            # the rule for Boolean masks raises the errors
+            operation.body(function, (model, *args[1:]), options)
         if name == "linalg.norm" and len(dims) > 1 and given.get("ord") not in (None, "fro"):
             raise UnsupportedLayoutError("linalg.norm of a matrix", x.pattern.layout, tuple(x.shape))
         if len(dims) == rank and (not by_position or (dim is None and name in ("max", "min"))):

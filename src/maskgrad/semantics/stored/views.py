@@ -15,7 +15,7 @@ from torch import Tensor
 from maskgrad.patterns import CompressedPattern
 from maskgrad.patterns.stored import ravel_multi_index, unravel_index
 from maskgrad.semantics.dimensions import as_dim
-from maskgrad.semantics.entries import Entries
+from maskgrad.semantics.entries import Entries, as_entries
 from maskgrad.semantics.entries import rearranged as on_both
 from maskgrad.semantics.shapes import order_after, shape_after
 from maskgrad.semantics.stored.entries import StoredEntries, exploded, flat, from_places, undivided
@@ -56,7 +56,8 @@ def _reshaped(
     """``flatten``, ``view_as``, …: other sizes for the same row-major numbers; ``view`` to a dtype of the same size."""
     kind = args[0] if args and isinstance(args[0], torch.dtype) else dtype
     if kind is None:
-        return reshape(input, shape_after(function, input.shape, *args, **kwargs))
+        given = input if isinstance(input, StoredEntries) else as_entries(input)
+        return reshape(given, shape_after(function, input.shape, *args, **kwargs))
     if kind.itemsize != input.values.dtype.itemsize:
         raise TypeError(
             f"view(dtype) of a MaskedTensor needs a dtype of the same size, {input.values.element_size()} bytes, "
@@ -104,8 +105,11 @@ def expand(x: StoredEntries, shape: Sequence[int]) -> StoredEntries:
     return x
 
 
-def _expanded(function: Callable[..., Any], input: StoredEntries, *args: Any, **kwargs: Any) -> StoredEntries:
-    return expand(input, shape_after(function, input.shape, *args, **kwargs))
+def _expanded(function: Callable[..., Any], input: Any, *args: Any, **kwargs: Any) -> Any:
+    shape = shape_after(function, input.shape, *args, **kwargs)
+    if isinstance(input, StoredEntries):
+        return expand(input, shape)
+    return on_both(as_entries(input), lambda part: part.expand(tuple(shape)))
 
 
 def index_select(x: StoredEntries, at: int, index: Tensor) -> StoredEntries:

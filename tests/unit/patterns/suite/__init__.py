@@ -7,7 +7,7 @@
 
 What may be declared stands in ``declaration.py``. A test asks for an ``example``, one of the masks that the layout can
 hold; for a ``damage`` to its parts, or a ``refusal``; or for an ``operation``. What operations give on all layouts
-is held by ``tests/laws/storage``: here are a few of each kind, against plain tensors.
+is held by ``tests/laws/test_stored.py``: here are a few of each kind, against plain tensors.
 """
 
 from __future__ import annotations

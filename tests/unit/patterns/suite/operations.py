@@ -1,6 +1,7 @@
 """A few operations of each kind, against plain tensors in which a harmless number takes the place of the garbage.
 
-All operations on all layouts are compared with the Boolean mask in ``tests/laws/storage``, and that with oracles.
+All operations on all layouts are compared with the Boolean mask by ``tests/laws/test_stored.py``, and that with
+oracles.
 """
 
 from __future__ import annotations
