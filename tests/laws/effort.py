@@ -36,5 +36,5 @@ def samples_of(
     """The samples of the entry's effort; or ``count`` of them, in any run."""
     effort = effort_of(entry)
     if count is not None:
-        effort = effort._replace(samples=count, thinned=False)
+        effort = effort._replace(samples=count, thinned=False, own=False)
     return operator_database.samples_of(entry, effort, dtype, looked_at)

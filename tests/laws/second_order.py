@@ -87,18 +87,19 @@ def check_call(entry: Entry, call: Call, plan: Plan) -> bool:
         for i, values in zip(moving, entries, strict=True):
             tensors[i] = templates[i].masked_scatter(masks[i], values)
         args, kwargs = call.masked(tensors, plan)
-        return tuple(
-            part.compressed() if isinstance(part, MaskedTensor) else part
-            for part in parts_of(entry.function(*args, **kwargs))
-            if part.requires_grad
-        )
+        parts = parts_of(entry.function(*args, **kwargs))
+        if not chosen:  # forward mode has no graph to tell them by
+            chosen.extend(i for i, part in enumerate(parts) if part.requires_grad)
+        found = [parts[i] for i in chosen]
+        return tuple(part.compressed() if isinstance(part, MaskedTensor) else part for part in found)
 
+    chosen: list[int] = []
     results = function(*points)
     if not any(result.numel() for result in results) or not all(
         result.isfinite().all() for result in results
     ):
         return False
     options = {"fast_mode": True, "nondet_tol": entry.info.gradcheck_nondet_tol}
-    assert gradcheck(function, points, **options)
+    assert gradcheck(function, points, check_forward_ad=entry.info.supports_forward_ad, **options)
     assert gradgradcheck(function, points, **options)
     return True

@@ -19,6 +19,7 @@ from torch.testing._utils import wrapper_set_seed
 from maskgrad.masked_tensor.dispatch import binding_of
 from tests.laws.any_type.comparison import HALVES
 from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
+from tests.laws.any_type.own_samples import own_samples
 from tests.laws.any_type.samples import LOOKED_AT, UNUSED_SAMPLES, Effort, Sample
 
 __all__ = ["ENTRIES", "Entry", "differentiable", "entry_named", "registered_entries", "samples_of"]
@@ -279,7 +280,7 @@ def accepted(entry: Entry, sample: Sample) -> bool:
 def samples_of(
     entry: Entry, effort: Effort, dtype: torch.dtype | None = None, looked_at: int = LOOKED_AT
 ) -> list[Sample]:
-    """Samples, the same in every run: the first few, and some of the next sixty."""
+    """Samples, the same in every run: the first few, some of the next sixty, and those that the database lacks."""
     count = effort.samples
     drawn = drawn_samples(entry.info, dtype or entry.dtype)
     samples = list(itertools.islice(drawn, looked_at))
@@ -298,4 +299,6 @@ def samples_of(
         first, rest = usable[: count // 2], usable[count // 2 :]
         spread = count - len(first)
         usable = first + [rest[i * len(rest) // spread] for i in range(spread)]
-    return usable[::2] if effort.thinned else usable
+    usable = usable[::2] if effort.thinned else usable
+    own = effort.own and entry.form == "as it comes"
+    return [*usable, *(own_samples(entry.id, dtype or entry.dtype) if own else ())]

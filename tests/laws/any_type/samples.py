@@ -24,6 +24,7 @@ class Effort(NamedTuple):
         alone: whether to also mask each operand alone, and all but each.
         garbage: garbage under the masks.
         thinned: whether to use only every other sample, and only the densities of :data:`THIN`.
+        own: whether to add the samples that PyTorch's database lacks.
     """
 
     samples: int
@@ -31,6 +32,7 @@ class Effort(NamedTuple):
     alone: bool
     garbage: tuple[str, ...]
     thinned: bool = False
+    own: bool = True
 
 
 #: Effort for operations in their own dtype and form.
