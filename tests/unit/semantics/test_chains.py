@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, nan, poisoned
+from tests.poison import assert_entries, poisoned
 
 STEP = [[None, 2.0, None], [None, None, 3.0], [None, None, None]]
 
@@ -18,20 +18,6 @@ def test_plain_parts_and_vectors() -> None:
         torch.linalg.multi_dot(tensors=[ones, poisoned([[None, None], [1.0, 2.0]])]), [[1.0, 2.0]] * 2
     )
     assert_entries(torch.chain_matmul(poisoned([[1.0, None]])), [[1.0, None]])
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 5])
-def test_powers_count_paths(n: int) -> None:
-    mask = torch.rand(4, 4) < 0.3
-    x = mg.masked(torch.randn(4, 4).double().masked_fill(~mask, nan), mask)
-    power = torch.linalg.matrix_power(x, n)
-    assert torch.equal(power.mask, torch.linalg.matrix_power(mask.double(), n) > 0)
-    torch.testing.assert_close(power.filled(0), torch.linalg.matrix_power(x.filled(0), n))
-    assert torch.equal(x.matrix_power(n).mask, power.mask)
-
-
-def test_the_power_zero_is_the_identity() -> None:
-    assert_entries(torch.matrix_power(poisoned([[None, 1.0], [None, None]]), 0), [[1.0, 0.0], [0.0, 1.0]])
 
 
 def test_powers_that_do_not_exist() -> None:

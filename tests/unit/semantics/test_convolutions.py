@@ -8,26 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, on, poisoned
-
-
-def test_padding_is_no_data() -> None:
-    x, w = poisoned([[[None, None, 1.0]]]), torch.ones(1, 1, 3).double()
-    assert_entries(F.conv1d(x, w, padding=1), [[[None, 1.0, 1.0]]])
-    # explicit padding is a value like any other
-    assert_entries(F.conv1d(F.pad(x, (1, 1)), w), [[[0.0, 1.0, 1.0]]])
-
-
-def test_without_batch_and_with_a_masked_bias() -> None:
-    x, w = poisoned([[1.0, None, 3.0]], requires_grad=True), leaf([[1.0, 2.0]], [[3.0, 4.0]])
-    bias = poisoned([None, 10.0], requires_grad=True)
-    y = F.conv1d(x, w, bias)
-    assert_entries(y, [[None, None], [13.0, 22.0]])
-    assert gradient(y, bias).tolist() == [0.0, 2.0]
-    assert gradient(y, x).tolist() == [[3.0, 0.0, 4.0]]
-    assert_entries(F.conv1d(mg.masked(leaf([1.0, 1.0])), w, leaf(0.5, 0.5)), [[3.5], [7.5]])
-    plain = F.conv1d(torch.ones(1, 1, 2).double(), w, bias)
-    assert_entries(plain, [[[None], [17.0]]])
+from tests.poison import assert_entries, inf, on, poisoned
 
 
 def test_infinite_weights_without_partners() -> None:

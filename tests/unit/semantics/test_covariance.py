@@ -37,17 +37,6 @@ def test_each_pair_of_variables_has_the_observations_that_both_have() -> None:
     assert_entries(x.corrcoef(), [[1.0, 1.0, None], [1.0, 1.0, None], [None] * 3])
 
 
-def test_an_observation_with_an_unspecified_weight_is_deleted() -> None:
-    x = torch.tensor([[1.0, 5.0, 3.0], [2.0, 9.0, 8.0]]).double()
-    weights = poisoned([1, None, 2], torch.int64)
-    expected = torch.cov(x[:, [0, 2]], fweights=torch.tensor([1, 2]))
-    torch.testing.assert_close(torch.cov(x, fweights=weights).filled(0), expected)
-    torch.testing.assert_close(
-        torch.cov(mg.masked(x), aweights=weights.double()).filled(0),
-        torch.cov(x[:, [0, 2]], aweights=torch.tensor([1.0, 2.0]).double()),
-    )
-
-
 def test_a_variable_that_is_constant_in_common_has_no_correlation() -> None:
     x = poisoned([[0.1, 0.1, 0.1, 9.0], [1.0, 2.0, 4.0, None]], torch.float32)
     r = torch.corrcoef(x)

@@ -15,17 +15,6 @@ from maskgrad.semantics.elementwise import NEEDS_NO_FILLING
 from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
 
 
-def test_the_pattern_is_the_intersection() -> None:
-    a, b = poisoned([1.0, 2.0, None, None]), poisoned([5.0, None, 6.0, None])
-    for result, known in (
-        (a + b, 6.0),
-        (a * b, 5.0),
-        (torch.maximum(a, b), 5.0),
-        (torch.hypot(a, b), 26**0.5),
-    ):
-        assert_entries(result, [known, None, None, None])
-
-
 @pytest.mark.parametrize("scale", [2.0, inf])
 def test_a_scalar_tensor_partner_keeps_type_promotion(scale: float) -> None:
     x, s = poisoned([2.0, None], torch.float32, requires_grad=True), torch.tensor(scale, dtype=torch.float64)
@@ -72,14 +61,6 @@ def test_a_factor_is_filled_only_if_its_partner_asks_for_a_gradient(function: An
     for ours, theirs in ((function(x, factor), function(alone, factor)), (factor / x, factor / alone)):
         expected = torch.where(x.mask, gradient(theirs, alone), 0)
         torch.testing.assert_close(gradient(ours, x), expected, equal_nan=True, rtol=0, atol=0)
-
-
-def test_functions_that_refuse_numbers_see_none_that_is_unspecified() -> None:
-    x = poisoned([3.0, None], torch.float64)
-    assert_entries(torch.mvlgamma(x, 2), [torch.mvlgamma(torch.tensor(3.0), 2).item(), None])
-    i = mg.masked(torch.tensor([6, 5]), on(1, 0))
-    assert_entries(i // mg.masked(torch.tensor([2, 0]), on(1, 0)), [3, None])
-    assert_entries(i // torch.tensor([2, 0]), [3, None])
 
 
 def test_a_gradient_may_be_asked_for_under_a_transform() -> None:

@@ -6,17 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, nan, on, poisoned
-
-
-def test_specified_infinities_are_not_mistaken_for_nothing() -> None:
-    x = poisoned([[-inf, None, -inf]], requires_grad=True)
-    assert_entries(x.amax(1), [-inf])
-    assert gradient(x.amax(1), x).tolist() == [[0.5, 0.0, 0.5]]
-    assert_entries(poisoned([None, -inf]).argmax(), 1)
-    assert_entries(poisoned([None, inf]).argmin(), 1)
-    limits = torch.iinfo(torch.int64)
-    assert_entries(poisoned([None, limits.min], torch.int64).argmax(), 1)
+from tests.poison import inf, nan, on
 
 
 @pytest.mark.parametrize("values", [[1.0, nan, 3.0], [nan, 2.0, nan], [nan] * 3, [inf, nan, -inf]])

@@ -4,33 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, nan, poisoned
-
-
-def test_a_line_is_specified_between_specified_neighbours() -> None:
-    x = poisoned([[[0.0, None, 4.0, 6.0]]], requires_grad=True)
-    y = F.interpolate(x, size=7, mode="linear", align_corners=True)
-    assert_entries(y, [[[0.0, None, None, None, 4.0, 5.0, 6.0]]])
-    assert_entries(gradient(y, x), [[[1.0, 0.0, 1.5, 1.5]]])
-    assert_entries(nn.Upsample(scale_factor=2)(x), [[[0.0, 0.0, None, None, 4.0, 4.0, 6.0, 6.0]]])
-    assert_entries(F.interpolate(x, 2, mode="nearest-exact"), [[[None, 6.0]]])
-    assert_entries(F.interpolate(x, 2, mode="area"), [[[0.0, 5.0]]])  # which is adaptive average pooling
-
-
-def test_places_may_be_missing_too() -> None:
-    x = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
-    known = torch.tensor([[[[True, True], [True, False], [False, False]]]])
-    places = torch.tensor([[[[0.1, 0.2], [0.3, nan], [inf, nan]]]], dtype=torch.float64, requires_grad=True)
-    y = F.grid_sample(x, mg.masked(places, known), align_corners=False)
-    assert y.mask[0, 0, 0].tolist() == [True, False, False]
-    by_image, by_place = torch.autograd.grad(y.filled(0.0).sum(), [x, places])
-    assert by_image.isfinite().all()
-    assert by_place[0, 0, 0].count_nonzero() == 2
-    assert not by_place[0, 0, 1:].count_nonzero()
+from tests.poison import assert_entries, gradient, nan, poisoned
 
 
 def test_a_derivative_that_does_not_exist_is_zero() -> None:

@@ -9,17 +9,9 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, assert_nothing, gradient, poisoned
+from tests.poison import assert_entries, gradient, poisoned
 
 X = [[3.0, None, -4.0], [None, None, None], [1.0, 1.0, None]]
-
-
-@pytest.mark.parametrize("ord", ["fro", math.inf, 1, None])
-def test_a_norm_of_nothing_is_zero(ord: Any) -> None:
-    x = poisoned(X, requires_grad=True)
-    if ord is not None:
-        assert_nothing(torch.linalg.matrix_norm(x[1:2], ord), 0.0, x)
-    assert_nothing(torch.linalg.norm(x[1:2], ord), 0.0, x)
 
 
 @pytest.mark.parametrize("ord", [-math.inf, -1])

@@ -31,19 +31,6 @@ def test_logarithms_of_sums_between_infinities() -> None:
     assert gradient(far.logcumsumexp(0)[2], far).tolist() == [0.0, 0.0, 1.0]
 
 
-def test_differences_do_not_jump_over_gaps() -> None:
-    x = poisoned([1.0, 2.0, None, 4.0, 8.0, 9.0], requires_grad=True)
-    assert_entries(x.diff(), [1.0, None, None, 4.0, 1.0])
-    assert_entries(torch.diff(x, 2), [None, None, None, -3.0])
-    assert_entries(torch.diff(x, n=9), [])
-    assert_entries(torch.diff(x, n=0), [1.0, 2.0, None, 4.0, 8.0, 9.0])
-    assert gradient(x.diff(), x).tolist() == [-1.0, 1.0, 0.0, -1.0, 0.0, 1.0]
-    ends = torch.diff(x, prepend=torch.zeros(1).double(), append=poisoned([None]))
-    assert_entries(ends, [1.0, 1.0, None, None, 4.0, 1.0, None])
-    assert_entries(torch.diff(torch.zeros(2), append=poisoned([None], torch.float32)), [0.0, None])
-    assert_entries(poisoned([True, False, None], torch.bool).diff(), [True, None])
-
-
 def test_specified_entries_are_numbered_from_either_end() -> None:
     mask = on([1, 0, 1], [0, 0, 0])
     assert specified_first(mask, 1).tolist() == [[0, 2, 1], [0, 1, 2]]

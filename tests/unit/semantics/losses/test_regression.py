@@ -12,13 +12,6 @@ from tests.poison import assert_entries, assert_nothing, assert_number, gradient
 INPUT, TARGET = [1.0, 2.0, None, 4.0], [0.0, None, 7.0, 1.0]
 
 
-def test_a_plain_prediction_keeps_no_trace_of_a_missing_target() -> None:
-    prediction = leaf(1.0, 1e300, nan, 4.0)
-    loss = F.mse_loss(prediction, poisoned([0.0, None, None, 1.0]))
-    assert_entries(loss, 5.0)
-    assert gradient(loss, prediction).tolist() == [1.0, 0.0, 0.0, 3.0]
-
-
 @pytest.mark.parametrize(("reduction", "number"), [("mean", nan), ("sum", 0.0)])
 @pytest.mark.parametrize("name", ["mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"])
 def test_nothing_in_common_is_the_number_of_an_empty_tensor(name: str, reduction: str, number: float) -> None:
