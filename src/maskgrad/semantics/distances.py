@@ -36,9 +36,8 @@ def cdist(
     x1: Operand, x2: Operand, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary"
 ) -> Entries:
     """``cdist``: every row of ``x1`` with every row of ``x2``, by their differences in every mode."""
-    torch.cdist(
-        values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, compute_mode
-    )  # torch raises the errors
+    # torch raises the errors
+    torch.cdist(values_of(x1)[..., :0, :], values_of(x2)[..., :0, :], p, compute_mode)
     rows, others = (rearranged(x, lambda part: part.unsqueeze(d)) for x, d in ((x1, -2), (x2, -3)))  # noqa: B023
     return minkowski(difference(rows, others), p)
 

@@ -96,14 +96,11 @@ def _neighbours(
     sample: Callable[[Tensor, Tensor], Tensor], holes: Tensor, places: Tensor, align_corners: bool
 ) -> tuple[Tensor, Tensor]:
     """Masks of results whose weighted neighbours are specified, and of derivatives that lack one on either side."""
-    lengths = places.new_tensor(
-        holes.shape[:1:-1], dtype=torch.float64
-    )  # coordinates come in the opposite order
+    # coordinates come in the opposite order
+    lengths = places.new_tensor(holes.shape[:1:-1], dtype=torch.float64)
     span = (lengths - 1).clamp(min=1) if align_corners else lengths
     zero = 0.0 if align_corners else 0.5
-    if (
-        places.dtype in HALVES
-    ):  # whose coordinates are so coarse that PyTorch's own arithmetic decides the pixel
+    if places.dtype in HALVES:  # coordinates so coarse that PyTorch's own arithmetic decides the pixel
         at, missing, tolerance = places, _unequal(holes, places.dtype), 0.0
         part = _tolerance(missing)
     else:
