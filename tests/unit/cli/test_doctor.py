@@ -23,6 +23,7 @@ from tests.project_file import ROOT
 
 SCRIPT = """
 import os, signal, sys, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs that a shell runs in the background
 layer = torch.nn.Linear(3, 1)
 data = [{"x": torch.ones(4, 3), "mask": torch.arange(4) < n, "other": torch.ones(5) > 0,
          "count": torch.tensor([n, 1, 3, 2])} for n in (4, 2, 3, 1)]
