@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 import json
 import linecache
@@ -24,7 +25,6 @@ from rich.text import Text
 from maskgrad.cli.script import check_program, ending, exits_reported, run
 from maskgrad.doctor import Report, Watch, watch
 from maskgrad.errors import ExaminationError
-from maskgrad.simulated_ranks import in_scripts
 
 __all__ = ["as_options", "doctor"]
 
@@ -62,8 +62,10 @@ def doctor(
         str | None,
         typer.Option(help="The model's argument with the document of each token, if not recognised."),
     ] = None,
-    causal: Annotated[bool, typer.Option("--causal", help="Later positions reach no earlier one.")] = False,
-    ranks: Annotated[int | None, typer.Option(min=2, help="Is it the same gradient on so many?")] = None,
+    causal: Annotated[
+        bool, typer.Option("--causal", help="Later positions must reach no earlier one.")
+    ] = False,
+    ranks: Annotated[int | None, typer.Option(min=2, help="Compare so many ranks with one.")] = None,
     steps: Annotated[int, typer.Option(min=1, help="Number of training steps to examine.")] = 2,
     quick: Annotated[bool, typer.Option("--quick", help="Examine one step, with other values only.")] = False,
     keep_going: Annotated[bool, typer.Option("--keep-going", help="Let the script run on after it.")] = False,
@@ -92,15 +94,13 @@ def doctor(
         return _write(watched.report, data, html)
 
     ended = ""
-    options: dict[str, Any] = {
-        "stop": not keep_going,
-        "documents": documents,
-        "causal": causal,
-        "steps": steps,
-    }
+    options: Any = {"stop": not keep_going, "documents": documents, "causal": causal, "steps": steps}
+    world: Any = contextlib.nullcontext()
+    if ranks:  # which need a PyTorch with torch.distributed
+        world = importlib.import_module("maskgrad.simulated_ranks").in_scripts(ranks)
     try:
         with (
-            in_scripts(ranks) if ranks else contextlib.nullcontext(),
+            world,
             Progress(_WORDS, disable=keep_going or not sys.stderr.isatty(), **_LINE) as line,
             exits_reported(lambda status: reported(f"called os._exit({status})")),
             watch(given, **options, progress=_shown(line)) as watched,

@@ -201,9 +201,8 @@ class Recorder(Twins):
 
     def is_bad(self, tensor: Tensor) -> bool:
         """Whether real entries differ."""
-        if self.twin(tensor) is None or key_of(tensor) in self._workspaces:
-            return False
-        return bool(self._differing(tensor, self.validity.get(tensor)).any())
+        known = self.twin(tensor) is None or key_of(tensor) in self._workspaces
+        return not known and bool(self._differing(tensor, self.validity.get(tensor)).any())
 
     def _who_wrote(self, tensors: list[Tensor]) -> list[int]:
         return list(dict.fromkeys(n for tensor in tensors for n in self._writers.get(any_key(tensor), [])))

@@ -219,8 +219,7 @@ class Twins(Guarded):
 
     def _drop_equal_copy(self, tensor: Tensor) -> None:
         """Drop a twin that equals its tensor in the whole memory."""
-        key = key_of(tensor)
-        twin = self.twin(tensor)
+        key, twin = key_of(tensor), self.twin(tensor)
         if key is None or twin is None:
             return
         whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

@@ -172,10 +172,12 @@ def world_of_one(step: Any) -> Iterator[None]:
         mock.patch.object(nn.SyncBatchNorm, "forward", _synchronized),
         mock.patch.object(dist, "new_group", new_group), mock.patch.object(c10d, "new_group", new_group),
     ):  # fmt: skip
-        look_again(accumulators)
-        yield
-    for accumulator, ranks in before:
-        accumulator._ranks = ranks
+        try:
+            look_again(accumulators)
+            yield
+        finally:
+            for accumulator, ranks in before:
+                accumulator._ranks = ranks
 
 
 def _synchronized(norm: nn.Module, x: Tensor) -> Any:

@@ -120,3 +120,15 @@ def test_masked_tensors_have_the_same_bits_only_if_that_is_asked_for(kernels, ve
     report = mg.doctor.examine(step, {"x": x, "mask": MASK}, experiments="batch-bits")
     assert report.verdict == verdict, str(report)
     assert kernels or "use_kernels" in report.skipped[0].option
+
+
+def test_a_step_that_takes_samples_one_by_one_is_not_compared():
+    scale = nn.Parameter(torch.randn(4))
+    report = mg.doctor.examine(
+        lambda batch: sum((row * scale).square().sum() for row in batch["x"]),
+        {"x": torch.randn(3, 4)},
+        experiments="batch-bits",
+    )
+
+    assert report.verdict == "incomplete", str(report)
+    assert "no result could be compared" in str(report.skipped[0])

@@ -268,3 +268,16 @@ def test_a_plain_examination_finds_both() -> None:
 
     report = mg.doctor.examine(step, batch(), padding={"x": "mask", "y": "mask"}, ranks=2)
     assert {"padding-leak", "denominator"} <= set(report.kinds())
+
+
+def test_an_accumulator_looks_for_its_own_ranks_again_after_an_error() -> None:
+    model = nn.Linear(2, 1)
+    accumulator = mg.GradientAccumulator(model)
+    before = accumulator._ranks
+
+    def step(batch):
+        raise RuntimeError("the step's own")
+
+    with pytest.raises(RuntimeError, match="the step's own"):
+        mg.doctor.examine(lambda batch: (accumulator, step(batch)), {"x": torch.ones(8, 2)}, ranks=4)
+    assert accumulator._ranks is before
