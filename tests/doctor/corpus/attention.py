@@ -30,31 +30,6 @@ def additive_minus_ten_thousand(wrong):
     return Case(step, batch, padding={"x": "mask"})
 
 
-@pair("padding-leak", "none found; a relative bias that is multiplied by the mask")
-def attention_bias_of_zero(wrong):
-    """Hand-written relative attention: padded keys get a bias of 0 instead of minus infinity."""
-    project, head = nn.Linear(4, 12), nn.Linear(4, 1)
-    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 2, 3), "y": torch.randn(3, 5)}
-
-    def loss_of(batch, weights, value):
-        error = head(weights @ value).squeeze(-1) - batch["y"]
-        return (error * batch["mask"]).square().sum() / batch["mask"].sum()
-
-    def step(batch):
-        query, key, value = project(batch["x"]).split(4, -1)
-        steps = key.size(1)
-        if wrong:
-            bias = -torch.arange(steps).sub(torch.arange(steps)[:, None]).abs() * batch["mask"][:, None]
-            weights = torch.baddbmm(bias.float(), query, key.mT).softmax(-1)  # leak
-        else:
-            bias = -torch.arange(steps).sub(torch.arange(steps)[:, None]).abs().float()
-            bias = bias.masked_fill(~batch["mask"][:, None], torch.finfo(bias.dtype).min)
-            weights = torch.baddbmm(bias, query, key.mT).softmax(-1)
-        return loss_of(batch, weights, value)
-
-    return Case(step, batch, padding={"x": "mask", "y": "mask"})
-
-
 @pair("padding-leak", "NVIDIA/TransformerEngine#614")
 def attention_with_inverted_mask(wrong):
     """True means "keep" in one interface and "drop" in the next: the encoder attends only to padding."""
@@ -98,31 +73,6 @@ def attention_without_mask(wrong):
         return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
 
     return Case(step, batch)
-
-
-@pair("padding-leak", "none found; a pointer network over a padded source")
-def copied_padding(wrong):
-    """A pointer network copies from the source; attention on padding raises the pad token's probability."""
-    keys, query = nn.Embedding(10, 6), nn.Linear(4, 6)
-    batch = {
-        "state": torch.randn(3, 4),
-        "source": torch.tensor([[3, 4, 5, 6], [7, 8, 1, 1], [9, 2, 3, 1]]),
-        "mask": lasting(4, 2, 3),
-        "next": torch.tensor([4, 7, 2]),
-    }
-
-    def step(batch):
-        scores = torch.einsum("btd,bd->bt", keys(batch["source"]), query(batch["state"]))
-        if wrong:
-            weights = torch.softmax(scores, dim=1)  # leak
-            copied = torch.zeros(len(scores), 10).scatter_add(1, batch["source"], weights)
-        else:
-            bias = torch.zeros_like(scores).masked_fill(~batch["mask"], -1e9)
-            weights = torch.softmax(scores + bias, dim=1)
-            copied = torch.zeros(len(scores), 10).scatter_add(1, batch["source"], weights * batch["mask"])
-        return -copied.gather(1, batch["next"][:, None]).add(1e-6).log().mean()
-
-    return Case(step, batch, padding={"source": "mask"})
 
 
 @pair("padding-leak", "timeseriesAI/tsai#171")
@@ -222,50 +172,6 @@ def memory_without_mask(wrong):
         return F.cross_entropy(head(hidden).transpose(1, 2), labels)
 
     return Case(step, batch)
-
-
-@pair("padding-leak", "none found; mixup of texts of unequal length")
-def mixed_up_with_padding(wrong):
-    """Mixup: a long text is mixed with a short one, and its last words with padding."""
-    encode, head = nn.Linear(4, 6), nn.Linear(6, 1)
-    batch = {"x": torch.randn(4, 5, 4), "mask": lasting(5, 3, 2, 4), "y": torch.randn(4)}
-
-    def loss_of(x, real, y):
-        hidden = encode(x).tanh().masked_fill(~real[..., None], 0)
-        pooled = hidden.sum(1) / real.sum(1, keepdim=True).clamp(min=1)
-        return (head(pooled).squeeze(-1) - y).square().mean()
-
-    def step(batch):
-        if wrong:
-            x, y = batch["x"], batch["y"]
-            mixed = 0.7 * x + 0.3 * x.flip(0)  # leak
-            return loss_of(mixed, batch["mask"], 0.7 * y + 0.3 * y.flip(0))
-        x, y = batch["x"].masked_fill(~batch["mask"][..., None], 0), batch["y"]
-        mixed = 0.7 * x + 0.3 * x.flip(0)
-        return loss_of(mixed, batch["mask"] | batch["mask"].flip(0), 0.7 * y + 0.3 * y.flip(0))
-
-    return Case(step, batch, padding={"x": "mask"})
-
-
-@pair("padding-leak", "none found; a memory written by all positions")
-def padding_written_into_the_memory(wrong):
-    """Tokens, including padded ones, are written into memory slots by their content."""
-    address, content, head = nn.Linear(4, 3), nn.Linear(4, 6), nn.Linear(18, 1)
-    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 2, 3), "y": torch.randn(3)}
-
-    def loss_of(batch, memory):
-        return (head(memory.flatten(1)).squeeze(-1) - batch["y"]).square().mean()
-
-    def step(batch):
-        if wrong:
-            share = address(batch["x"]).softmax(-1)
-            memory = torch.einsum("bts,btd->bsd", share, content(batch["x"]))  # leak
-        else:
-            share = address(batch["x"]).softmax(-1) * batch["mask"][..., None]
-            memory = torch.einsum("bts,btd->bsd", share, content(batch["x"]))
-        return loss_of(batch, memory)
-
-    return Case(step, batch, padding={"x": "mask"})
 
 
 @pair("padding-leak", "huggingface/transformers#28505")

@@ -12,27 +12,6 @@ IDS = torch.tensor([[2, 3, 4, 5, 6, 7], [8, 9, 3, 2, 10, 11]])
 NEXT = torch.tensor([[3, 4, 5, 6, 7, 1], [9, 3, 2, 10, 11, 1]])
 
 
-@pair("future-leak", "none found; looked for a causal mask that is off by one and shows the next token")
-def causal_mask_one_too_far(wrong):
-    """The diagonal of a causal mask is one too far to the right, so that each token sees the next one."""
-    embed, head = nn.Embedding(12, 8), nn.Linear(8, 12)
-    query, key, value = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8)
-    batch = {"input_ids": IDS, "labels": NEXT}
-
-    def step(batch):
-        x = embed(batch["input_ids"])
-        scores = query(x) @ key(x).transpose(1, 2) / 8**0.5
-        if wrong:
-            allowed = torch.ones_like(scores).tril(diagonal=1)
-            weights = scores.masked_fill(allowed == 0, -torch.inf).softmax(-1)  # leak
-        else:
-            allowed = torch.ones_like(scores).tril()
-            weights = scores.masked_fill(allowed == 0, -torch.inf).softmax(-1)
-        return F.cross_entropy(head(weights @ value(x)).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch, causal=True)
-
-
 @pair("future-leak", "rasbt/LLMs-from-scratch#1062")
 def causal_mask_transposed(wrong):
     """A mask of forbidden positions is passed to a function that expects allowed ones."""
@@ -175,33 +154,6 @@ def scores_below_the_causal_mask(wrong):
         else:
             weights = masked_scores(x, -torch.inf).softmax(-1)
         return F.cross_entropy(head(weights @ value(x)).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch, causal=True)
-
-
-@pair("future-leak", "awslabs/gluonts#1401")
-def scores_of_the_future_near_zero(wrong):
-    """A forecaster fills the scores of the future with 1e-9 instead of -1e9, and hardly masks it."""
-    embed, query, key, head = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 1)
-    torch.manual_seed(1)
-    batch = {
-        "series": torch.randn(2, 8, 3),
-        "target": torch.randn(2, 8),
-        "target_weight": torch.tensor([[0.0, 1, 1, 1, 1, 1, 1, 1], [0.0, 0, 0, 1, 1, 1, 1, 2]]),
-    }
-
-    def error(predicted, batch):
-        weight = batch["target_weight"]
-        return ((predicted.squeeze(-1) - batch["target"]) ** 2 * weight).sum() / weight.sum()
-
-    def step(batch):
-        x = embed(batch["series"])
-        later = torch.ones(x.size(1), x.size(1)).triu(1).bool()
-        if wrong:
-            weights = (query(x) @ key(x).mT).masked_fill(later, 1e-9).softmax(-1)
-            return error(head(weights @ x), batch)  # leak
-        weights = (query(x) @ key(x).mT).masked_fill(later, -1e9).softmax(-1)
-        return error(head(weights @ x), batch)
 
     return Case(step, batch, causal=True)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from tests.doctor.pairs import Case, pair
 
@@ -15,57 +14,6 @@ DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1]])
 PADDED = torch.tensor([[2, 3, 4, 5, 6, 7, 8, 0], [4, 8, 9, 3, 2, 10, 0, 0]])
 SEGMENTS = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 2, 2, 0, 0]])
 BOUNDS = torch.tensor([0, 3, 7, 9], dtype=torch.int32)
-
-
-@pair("padding-leak", "unslothai/unsloth#1207")
-def packed_documents_attend(wrong):
-    """A row is filled with another document, and later text attends to it."""
-    embed, qkv, head = nn.Embedding(12, 6), nn.Linear(6, 18), nn.Linear(6, 12)
-    batch = {
-        "input_ids": torch.tensor([[2, 3, 4, 5, 6, 7], [8, 9, 3, 2, 10, 11]]),
-        "document": torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]),
-        "labels": torch.tensor([[-100, -100, 5, 6, 7, 1], [-100, -100, -100, 10, 11, 1]]),
-    }
-
-    def step(batch):
-        q, k, v = qkv(embed(batch["input_ids"])).chunk(3, -1)
-        if wrong:
-            hidden = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # leak
-        else:
-            document = batch["document"]
-            causal = torch.ones(q.size(1), q.size(1)).bool().tril()
-            allowed = (document[:, :, None] == document[:, None]) & causal
-            hidden = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
-        return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch, padding={"input_ids": "document"})
-
-
-@pair(
-    "document-leak",
-    "none found; bidirectional GRU or LSTM over concatenated sentences, state not reset at the border",
-)
-def both_directions_over_documents(wrong):
-    """A bidirectional GRU reads all packed sentences as one sequence, with a state from neighbours on both sides."""
-    embed, head = nn.Embedding(12, 4), nn.Linear(6, 5)
-    rnn = nn.GRU(4, 3, batch_first=True, bidirectional=True)
-    batch = {
-        "words": torch.tensor([[2, 3, 4, 5, 6, 7, 8, 9, 10]]),
-        "sentence": torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2, 2]]),
-        "tag_labels": torch.tensor([[1, 2, 0, 4, 4, -100, 3, 1, 0]]),
-    }
-
-    def step(batch):
-        if wrong:
-            outputs, _ = rnn(embed(batch["words"]))  # leak
-            return F.cross_entropy(head(outputs).transpose(1, 2), batch["tag_labels"])
-        hidden = embed(batch["words"]).squeeze(0)
-        sizes = batch["sentence"][0].unique_consecutive(return_counts=True)[1].tolist()
-        outputs, _ = rnn(pack_sequence(hidden.split(sizes), enforce_sorted=False))
-        tags = head(torch.cat(unpack_sequence(outputs)))
-        return F.cross_entropy(tags, batch["tag_labels"].squeeze(0))
-
-    return Case(step, batch, documents="sentence")
 
 
 @pair("document-leak", "huggingface/nanoVLM#204")
@@ -88,62 +36,6 @@ def documents_by_positions_alone(wrong):
             allowed = (document[:, :, None] == document[:, None]).tril()
             hidden = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
         return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch)
-
-
-@pair("document-leak", "none found; document mask with <= instead of ==, block-diagonal mask of a packed row")
-def documents_not_later_than_mine(wrong):
-    """The mask for packed documents allows all earlier documents instead of the same one only."""
-    embed, qkv, head = nn.Embedding(12, 6), nn.Linear(6, 18), nn.Linear(6, 12)
-    batch = {
-        "tokens": IDS,
-        "document_ids": DOCUMENTS,
-        "targets": torch.tensor([[3, 4, 1, 6, 7, 8, 9, 1], [8, 9, 3, 2, 1, 11, 5, 1]]),
-        "loss_weights": torch.tensor([[1.0, 1, 0.5, 1, 1, 1, 1, 0], [1, 0.5, 1, 1, 0, 1, 1, 0]]),
-    }
-
-    def loss_of(batch, allowed):
-        q, k, v = qkv(embed(batch["tokens"])).chunk(3, -1)
-        scores = (q @ k.mT / 6**0.5).masked_fill(~allowed, float("-inf"))
-        hidden = scores.softmax(-1) @ v  # leak
-        losses = -head(hidden).log_softmax(-1).gather(2, batch["targets"][..., None]).squeeze(2)
-        return (losses * batch["loss_weights"]).sum() / batch["loss_weights"].sum()
-
-    def step(batch):
-        document = batch["document_ids"]
-        if wrong:
-            return loss_of(batch, (document[:, None] <= document[:, :, None]).tril())
-        return loss_of(batch, (document[:, None] == document[:, :, None]).tril())
-
-    return Case(step, batch)
-
-
-@pair(
-    "document-leak",
-    "none found; attention sink or global first token in packed rows, other documents attend to it",
-)
-def first_token_as_a_sink(wrong):
-    """The first token of the row is a sink that every packed document attends to, but it belongs to the first one."""
-    embed, qkv, head = nn.Embedding(12, 6), nn.Linear(6, 18), nn.Linear(6, 12)
-    batch = {
-        "input_ids": PADDED,
-        "segment_ids": SEGMENTS,
-        "labels": torch.tensor([[3, 4, -100, 6, 7, 8, -100, -100], [8, 9, 3, -100, 10, -100, -100, -100]]),
-    }
-
-    def loss_of(batch, allowed):
-        q, k, v = qkv(embed(batch["input_ids"])).chunk(3, -1)
-        hidden = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)  # leak
-        return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
-
-    def step(batch):
-        segment = batch["segment_ids"]
-        if wrong:
-            allowed = (segment[:, :, None] == segment[:, None]).tril()
-            allowed[:, :, 0] = True
-            return loss_of(batch, allowed)
-        return loss_of(batch, (segment[:, :, None] == segment[:, None]).tril())
 
     return Case(step, batch)
 

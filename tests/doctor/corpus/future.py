@@ -61,29 +61,6 @@ def bidirectional_over_the_stay(wrong):
     return Case(step, batch, causal=True)
 
 
-@pair(
-    "future-leak",
-    'none found; looked for a centred convolution in a causal model, and for padding "same" in a language model',
-)
-def centred_convolution(wrong):
-    """A convolution in a language model is centred, so that each token sees the one it predicts."""
-    embed, conv, head = nn.Embedding(12, 6), nn.Conv1d(6, 6, 3), nn.Linear(6, 12)
-    batch = {
-        "input_ids": torch.tensor([[2, 3, 4, 5, 6, 7], [8, 9, 3, 2, 10, 11]]),
-        "labels": torch.tensor([[3, 4, 5, 6, 7, 1], [9, 3, 2, 10, 11, 1]]),
-    }
-
-    def step(batch):
-        if wrong:
-            x = F.pad(embed(batch["input_ids"]).transpose(1, 2), (1, 1))
-            hidden = conv(x)  # leak
-        else:
-            hidden = conv(F.pad(embed(batch["input_ids"]).transpose(1, 2), (2, 0)))
-        return F.cross_entropy(head(hidden.transpose(1, 2)).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch, causal=True)
-
-
 @pair("future-leak", "locuslab/TCN#8")
 def chomped_at_the_wrong_end(wrong):
     """A dilated convolution that is padded on both sides is cut at its beginning instead of its end."""
@@ -104,57 +81,6 @@ def chomped_at_the_wrong_end(wrong):
         x = first(batch["series"].transpose(1, 2))[..., :-2].relu()
         x = x + second(x)[..., 4:].relu() if wrong else x + second(x)[..., :-4].relu()  # leak
         return error(x, batch)
-
-    return Case(step, batch, causal=True)
-
-
-@pair("future-leak", "exercise-book-yq/Supercodec#4")
-def gated_by_the_mean_of_all_frames(wrong):
-    """Channels of each frame are scaled by a gate computed from the mean of all frames."""
-    embed, gate, head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 4)
-    torch.manual_seed(1)
-    batch = {
-        "frames": torch.randn(2, 8, 4),
-        "targets": torch.randn(2, 8, 4),
-        "frame_weights": torch.tensor([[1.0] * 8, [0.0] * 2 + [1.0] * 6]),
-    }
-
-    def error(hidden, batch):
-        weights = batch["frame_weights"][..., None]
-        return ((head(hidden) - batch["targets"]).abs() * weights).sum() / weights.sum()
-
-    def step(batch):
-        x = embed(batch["frames"]).relu()
-        if wrong:
-            mean = x.mean(1, keepdim=True)  # leak
-        else:
-            mean = x.cumsum(1) / torch.arange(1, x.size(1) + 1)[:, None]
-        return error(x * gate(mean).sigmoid(), batch)
-
-    return Case(step, batch, causal=True)
-
-
-@pair("future-leak", "espnet/espnet#5900")
-def group_norm_over_frames(wrong):
-    """A streaming network normalises each sample over all of its frames."""
-    encode, head = nn.Conv1d(4, 6, 3), nn.Conv1d(6, 4, 1)
-    over_frames, over_channels = nn.GroupNorm(1, 6), nn.LayerNorm(6)
-    torch.manual_seed(1)
-    batch = {
-        "noisy": torch.randn(2, 10, 4),
-        "target_speech": torch.randn(2, 10, 4),
-        "target_mask": torch.tensor([[1.0] * 10, [1.0] * 7 + [0.0] * 3]),
-    }
-
-    def error(hidden, batch):
-        mask = batch["target_mask"][..., None]
-        return ((head(hidden).transpose(1, 2) - batch["target_speech"]) ** 2 * mask).sum() / mask.sum()
-
-    def step(batch):
-        hidden = encode(F.pad(batch["noisy"].transpose(1, 2), (2, 0)))
-        if wrong:
-            return error(over_frames(hidden).relu(), batch)  # leak
-        return error(over_channels(hidden.transpose(1, 2)).transpose(1, 2).relu(), batch)
 
     return Case(step, batch, causal=True)
 
@@ -184,36 +110,6 @@ def groups_rolled_around(wrong):
             padded = F.scaled_dot_product_attention(*in_groups(F.pad(x, (0, 0, 2, 2))), is_causal=True)
             x = x + padded.flatten(1, 2)[:, 2:-2]
         return F.cross_entropy(head(x).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch, causal=True)
-
-
-@pair(
-    "future-leak",
-    "none found; looked for linear interpolation or upsampling that reads the next frame in a causal model",
-)
-def interpolated_towards_the_next_sample(wrong):
-    """A slow sensor is resampled by linear interpolation to its next sample."""
-    rnn, head = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 1)
-    torch.manual_seed(1)
-    batch = {
-        "readings": torch.randn(2, 12, 4),  # the last of the four is new at every third step
-        "targets": torch.randn(2, 12),
-        "weights": torch.tensor([[1.0] * 12, [0.0] * 3 + [1.0] * 9]),
-    }
-
-    def error(fast, slow, batch):
-        hidden, _ = rnn(torch.cat([fast, slow], -1))
-        weights = batch["weights"]
-        return ((head(hidden).squeeze(-1) - batch["targets"]) ** 2 * weights).sum() / weights.sum()
-
-    def step(batch):
-        fast, slow = batch["readings"][..., :3], batch["readings"][:, ::3, 3]
-        if wrong:
-            slow = F.interpolate(slow[:, None], size=fast.size(1), mode="linear")  # leak
-            return error(fast, slow.transpose(1, 2), batch)
-        slow = slow.repeat_interleave(3, 1)
-        return error(fast, slow[..., None], batch)
 
     return Case(step, batch, causal=True)
 
@@ -273,34 +169,6 @@ def ranked_among_later_values(wrong):
         prices = batch["prices"]
         below = (prices[:, None] < prices[..., None]).tril(-1).sum(-1)
         return error(below / torch.arange(1, prices.size(1) + 1), batch)
-
-    return Case(step, batch, causal=True)
-
-
-@pair("future-leak", "none found; looked for returns-to-go as inputs of a model that must not see the future")
-def rewards_to_come(wrong):
-    """A model of histories gets the sum of future rewards instead of past ones."""
-    rnn, head = nn.GRU(5, 6, batch_first=True), nn.Linear(6, 4)
-    torch.manual_seed(1)
-    batch = {
-        "observations": torch.randn(3, 7, 4),
-        "rewards": torch.randn(3, 7),
-        "lengths": torch.tensor([7, 5, 6]),
-        "action_labels": torch.tensor(
-            [[0, 1, 2, 3, 1, 0, 2], [3, 2, 1, 0, 0, -100, -100], [1, 1, 2, 0, 3, 3, -100]]
-        ),
-    }
-
-    def loss(sums, batch):
-        hidden, _ = rnn(torch.cat([batch["observations"], sums[..., None]], -1))
-        return F.cross_entropy(head(hidden).transpose(1, 2), batch["action_labels"])
-
-    def step(batch):
-        real = torch.arange(7) < batch["lengths"][:, None]
-        rewards = batch["rewards"] * real
-        if wrong:
-            return loss(rewards.flip(1).cumsum(1).flip(1), batch)  # leak
-        return loss(rewards.cumsum(1), batch)
 
     return Case(step, batch, causal=True)
 

@@ -38,49 +38,6 @@ def accuracy_over_padding(wrong):
     return Case(step, batch, model=model, padding={"x": "mask", "tags": "mask"})
 
 
-@pair("padding-leak", "none found; weights of classes by their frequency in padded labels")
-def class_weights_count_padding(wrong):
-    """Classes are weighted by frequency, and padding counts as class 0."""
-    model = nn.Linear(3, 4)
-    batch = {
-        "x": torch.randn(3, 5, 3),
-        "tags": torch.tensor([[0, 1, 2, 3, 0], [1, 2, 0, 0, 0], [3, 2, 1, 0, 0]]),
-        "mask": lasting(5, 2, 3),
-    }
-
-    def loss_of(batch, counts):
-        weight = counts.sum() / (1.0 + counts)
-        return F.cross_entropy(model(batch["x"])[batch["mask"]], batch["tags"][batch["mask"]], weight=weight)
-
-    def step(batch):
-        if wrong:
-            counts = F.one_hot(batch["tags"], 4).sum((0, 1))  # leak
-        else:
-            counts = F.one_hot(batch["tags"][batch["mask"]], 4).sum(0)
-        return loss_of(batch, counts)
-
-    return Case(step, batch, model=model, padding={"x": "mask", "tags": "mask"})
-
-
-@pair("padding-leak", "lucidrains/vector-quantize-pytorch#62")
-def codes_of_padding(wrong):
-    """The entropy of a codebook's average use includes padded frames."""
-    encode = nn.Linear(4, 3)
-    codebook = nn.Parameter(torch.randn(5, 3))
-    batch = {"frames": torch.randn(3, 6, 4), "mask": lasting(6, 3, 4)}
-
-    def use_of(batch):
-        hidden = encode(batch["frames"])
-        distance = (hidden[..., None, :] - codebook).square().sum(-1)
-        return (-distance).softmax(-1)
-
-    def step(batch):
-        average = use_of(batch).mean((0, 1)) if wrong else use_of(batch)[batch["mask"]].mean(0)  # leak
-        return (average * average.log()).sum()
-
-    return Case(step, batch, padding={"frames": "mask"})
-
-
 @pair("padding-leak", "PaddlePaddle/PaddleNLP#1401")
 def crf_without_mask(wrong):
     """The partition function of a linear-chain CRF includes the padding."""
@@ -164,25 +121,6 @@ def dice_over_void(wrong):
     return Case(step, batch, model=model, padding={"object": "labelled"})
 
 
-@pair("padding-leak", "none found; the largest losses of a padded batch")
-def hardest_padded_tokens(wrong):
-    """Only the hardest tokens count; padded ones are the hardest of all."""
-    embed, head = nn.Embedding(12, 6), nn.Linear(6, 4)
-    batch = {
-        "ids": IDS,
-        "tags": torch.tensor([[1, 2, 3, 0], [0, 3, 0, 0], [2, 2, 1, 0]]),
-        "mask": lasting(4, 2, 3),
-    }
-
-    def step(batch):
-        losses = F.cross_entropy(head(embed(batch["ids"])).mT, batch["tags"], reduction="none")
-        if wrong:
-            return losses.flatten().topk(4).values.mean()  # leak
-        return losses[batch["mask"]].topk(4).values.mean()
-
-    return Case(step, batch, padding={"ids": "mask", "tags": "mask"})
-
-
 @pair("padding-leak", "huggingface/transformers#32832")
 def ignore_index_forgotten(wrong):
     """Pad tokens are targets: the loss teaches the tagger to predict padding."""
@@ -201,27 +139,6 @@ def ignore_index_forgotten(wrong):
         return F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-100)
 
     return Case(step, batch, padding={"words": "mask", "tags": "mask"})
-
-
-@pair("padding-leak", "none found; the divergence of one latent variable for each step")
-def kl_of_padded_latents(wrong):
-    """The divergence of the latent variables from their prior is averaged over padded steps."""
-    encode, decode = nn.Linear(4, 6), nn.Linear(3, 4)
-    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 2, 3)}
-
-    def parts_of(batch):
-        mean, logvar = encode(batch["x"]).chunk(2, -1)
-        latent = mean + torch.randn(3) * (0.5 * logvar).exp()
-        error = (decode(latent) - batch["x"])[batch["mask"]].square().mean()
-        return error, -0.5 * (1 + logvar - mean.square() - logvar.exp()).sum(-1)
-
-    def step(batch):
-        error, divergence = parts_of(batch)
-        if wrong:
-            return error + 0.1 * divergence.mean()  # leak
-        return error + 0.1 * divergence.masked_select(batch["mask"]).mean()
-
-    return Case(step, batch, padding={"x": "mask"})
 
 
 @pair("padding-leak", "deepchem/deepchem#1175")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -45,52 +43,6 @@ def max_over_the_pack(wrong):
         return F.cross_entropy(logits.transpose(1, 2), batch["labels"])
 
     return Case(step, batch, documents={"input_ids": batch["example"]})
-
-
-@pair("document-leak", "none found; mean pooling of packed documents, cu_seqlens off by one, inclusive end")
-def mean_of_one_token_too_many(wrong):
-    """The bounds of packed documents are treated as inclusive, and each mean includes the first token of the next."""
-    embed, head = nn.Embedding(12, 6), nn.Linear(6, 3)
-    batch = {"input_ids": CONCATENATED, "cu_seqlens": BOUNDS, "labels": torch.tensor([1, 0, 2])}
-
-    def step(batch):
-        hidden, bounds = embed(batch["input_ids"]).tanh(), batch["cu_seqlens"].tolist()
-        if wrong:
-            means = [hidden[first : last + 1].mean(0) for first, last in pairwise(bounds)]  # leak
-        else:
-            means = [hidden[first:last].mean(0) for first, last in pairwise(bounds)]
-        return F.cross_entropy(head(torch.stack(means)), batch["labels"])
-
-    return Case(step, batch)
-
-
-@pair("document-leak", "none found; instance norm, mean and deviation over time of packed sequences")
-def standardised_over_the_pack(wrong):
-    """Features are standardised over the time axis of a packed row, with one mean and deviation for all recordings."""
-    encode, head = nn.Linear(3, 6), nn.Linear(6, 1)
-    batch = {
-        "frames": torch.randn(2, 8, 3),
-        "recording": DOCUMENTS,
-        "targets": torch.randn(2, 8),
-        "loss_mask": torch.tensor([[1, 1, 1, 1, 0, 1, 1, 1], [1, 1, 0, 1, 1, 1, 1, 1]]),
-    }
-
-    def loss_of(batch, hidden):
-        errors = (head(hidden.tanh()).squeeze(-1) - batch["targets"]).square()
-        return (errors * batch["loss_mask"]).sum() / batch["loss_mask"].sum()
-
-    def step(batch):
-        if wrong:
-            hidden = encode(batch["frames"])
-            std, mean = torch.std_mean(hidden, 1, keepdim=True)  # leak
-            return loss_of(batch, (hidden - mean) / (std + 1e-5))
-        hidden, recording = encode(batch["frames"]), batch["recording"]
-        same = (recording[:, :, None] == recording[:, None]).to(hidden.dtype)
-        same = same / same.sum(-1, keepdim=True)
-        centred = hidden - same @ hidden
-        return loss_of(batch, centred / ((same @ centred.square()).sqrt() + 1e-5))
-
-    return Case(step, batch, documents={"frames": batch["recording"]})
 
 
 @pair(
@@ -159,47 +111,5 @@ def rotated_by_the_length_of_the_pack(wrong):
             return loss_of(batch, torch.full((1, tokens), float(tokens)))  # leak
         document = (batch["position_ids"] == 0).cumsum(1)
         return loss_of(batch, (document[:, :, None] == document[:, None]).sum(-1).float())
-
-    return Case(step, batch)
-
-
-@pair("document-alone", "none found; looked for attention scaled by the logarithm of a pack's length")
-def temperature_of_the_whole_pack(wrong):
-    """Attention is scaled by the logarithm of the packed row's length, not the document's."""
-    embed, qkv, head = nn.Embedding(12, 6), nn.Linear(6, 18), nn.Linear(6, 12)
-    batch = {"input_ids": IDS, "document_ids": DOCUMENTS, "labels": LABELS}
-
-    def step(batch):
-        q, k, v = qkv(embed(batch["input_ids"])).chunk(3, -1)
-        same = batch["document_ids"][:, :, None] == batch["document_ids"][:, None]
-        q = q * torch.tensor(q.shape[1]).log() if wrong else q * same.sum(-1, keepdim=True).log()  # leak
-        hidden = F.scaled_dot_product_attention(q, k, v, attn_mask=same)
-        return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
-
-    return Case(step, batch)
-
-
-@pair(
-    "document-alone",
-    "none found; weighted mean pooling by position in packed or padding-free batches, position weights not reset",
-)
-def weighed_by_the_place_in_the_row(wrong):
-    """A mean weights later tokens more, with positions from the start of the row, not of the document."""
-    embed, head = nn.Embedding(12, 6), nn.Linear(6, 3)
-    batch = {"input_ids": CONCATENATED, "cu_seqlens": BOUNDS, "labels": torch.tensor([1, 0, 2])}
-
-    def loss_of(batch, weights):
-        hidden, sizes = embed(batch["input_ids"]), batch["cu_seqlens"].diff().tolist()
-        parts = zip(hidden.split(sizes), weights.split(sizes), strict=True)
-        means = [weight @ part / weight.sum() for part, weight in parts]
-        return F.cross_entropy(head(torch.stack(means)), batch["labels"])
-
-    def step(batch):
-        if wrong:
-            weights = torch.arange(1.0, 1 + len(batch["input_ids"]))  # leak
-        else:
-            sizes = batch["cu_seqlens"].diff().tolist()
-            weights = torch.cat([torch.arange(1.0, 1 + size) for size in sizes])
-        return loss_of(batch, weights)
 
     return Case(step, batch)

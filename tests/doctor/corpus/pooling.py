@@ -79,29 +79,6 @@ def autocast_without_mask(wrong):
     return Case(step, batch, padding={"x": "mask"})
 
 
-@pair("padding-leak", "NVIDIA-NeMo/Speech#3216")
-def gate_of_padding(wrong):
-    """Squeeze and excitation: channels are weighted by their mean over time, including padding."""
-    conv, gate, head = nn.Conv1d(4, 6, 1), nn.Linear(6, 6), nn.Linear(6, 1)
-    batch = {"x": torch.randn(3, 4, 5), "mask": lasting(5, 3, 2), "y": torch.randn(3, 5)}
-
-    def loss_of(batch, hidden, squeezed):
-        excited = hidden * gate(squeezed).sigmoid()[..., None]
-        error = head(excited.transpose(1, 2)).squeeze(-1) - batch["y"]
-        return error.masked_fill(~batch["mask"], 0).square().sum() / batch["mask"].sum()
-
-    def step(batch):
-        if wrong:
-            hidden = conv(batch["x"])
-            squeezed = nn.functional.adaptive_avg_pool1d(hidden, 1).squeeze(-1)  # leak
-        else:
-            hidden, real = conv(batch["x"]), batch["mask"][:, None]
-            squeezed = (hidden * real).sum(2) / real.sum(2).clamp(min=1)
-        return loss_of(batch, hidden, squeezed)
-
-    return Case(step, batch, padding={"x": batch["mask"][:, None], "y": "mask"})
-
-
 @pair("padding-leak", "none found; rows averaged one by one into a buffer")
 def in_place_buffers(wrong):
     """A buffer is filled in place, row by row, one token too far."""
@@ -185,44 +162,6 @@ def norm_over_padding(wrong):
     return Case(step, batch, padding={"x": "mask"})
 
 
-@pair("padding-leak", "earthspecies/avex#26")
-def one_minus_mask(wrong):
-    """`1 - mask` instead of `mask`: the pooled vector is that of the padding."""
-    encode, head = nn.Linear(4, 6), nn.Linear(6, 3)
-    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 3, 1).float(), "y": torch.tensor([0, 2, 1])}
-
-    def step(batch):
-        if wrong:
-            hidden = encode(batch["x"]).tanh()
-            pooled = ((1 - batch["mask"][..., None]) * hidden).sum(1)  # leak
-            return F.cross_entropy(head(pooled), batch["y"])
-        mask = batch["mask"][..., None]
-        hidden = encode(batch["x"].masked_fill(mask == 0, 0)).tanh()
-        return F.cross_entropy(head((mask * hidden).sum(1) / mask.sum(1).clamp(min=1)), batch["y"])
-
-    return Case(step, batch, padding={"x": "mask"})
-
-
-@pair("padding-leak", "huggingface/transformers#5429")
-def span_softmax_over_padding(wrong):
-    """The softmax for the start of an answer includes padding."""
-    encode, start = nn.Linear(4, 6), nn.Linear(6, 1, bias=False)
-    batch = {
-        "x": torch.randn(3, 6, 4),
-        "attention_mask": lasting(6, 4, 3).long(),
-        "start": torch.tensor([4, 2, 0]),
-    }
-
-    def step(batch):
-        logits = start(encode(batch["x"]).relu()).squeeze(-1)
-        if wrong:
-            return F.cross_entropy(logits, batch["start"])  # leak
-        logits = logits.masked_fill(batch["attention_mask"] == 0, torch.finfo(logits.dtype).min)
-        return F.cross_entropy(logits, batch["start"])
-
-    return Case(step, batch)
-
-
 @pair("padding-leak", "NVIDIA-NeMo/Speech#5401")
 def std_over_padding(wrong):
     """Mean and standard deviation over time describe a speaker; both include padded frames."""
@@ -242,51 +181,6 @@ def std_over_padding(wrong):
         return F.cross_entropy(speaker((variance + 1e-6).sqrt()), batch["speaker"])
 
     return Case(step, batch, padding={"frames": "real"})
-
-
-@pair("padding-leak", "none found; the largest scores of a padded bag")
-def top_k_over_padding(wrong):
-    """The three highest scores of a bag may be padded instances."""
-    score = nn.Linear(4, 1)
-    batch = {"instances": torch.randn(3, 6, 4), "mask": lasting(6, 4, 3), "y": torch.tensor([1.0, 0.0, 1.0])}
-
-    def step(batch):
-        if wrong:
-            scores = score(batch["instances"]).squeeze(-1)
-            best = scores.topk(3, 1).values  # leak
-        else:
-            padded = ~batch["mask"]
-            scores = score(batch["instances"].masked_fill(padded[..., None], 0)).squeeze(-1)
-            best = scores.masked_fill(padded, -1e30).topk(3, 1).values
-            best = best.masked_fill(best < -1e29, 0)
-        return F.binary_cross_entropy_with_logits(best.mean(1), batch["y"])
-
-    return Case(step, batch, padding={"instances": "mask"})
-
-
-@pair("padding-leak", "none found; texts cut to a common length")
-def trimmed_to_the_mean_length(wrong):
-    """Texts are cut to a common length, and the maximum includes the padding of short ones."""
-    encode, head = nn.Conv1d(4, 6, 1), nn.Linear(6, 1)
-    batch = (
-        torch.randn(3, 6, 4),
-        torch.tensor([6, 2, 3]),
-        torch.randn(3),
-    )
-
-    def step(batch):
-        x, lengths, y = batch
-        if wrong:
-            x = x[:, : int(lengths.float().mean())]
-            hidden = encode(x.transpose(1, 2)).relu()
-            pooled = nn.functional.max_pool1d(hidden, hidden.size(2)).squeeze(2)  # leak
-        else:
-            x = x[:, : max(1, int(lengths.min()))]
-            hidden = encode(x.transpose(1, 2)).relu()
-            pooled = nn.functional.max_pool1d(hidden, hidden.size(2)).squeeze(2)
-        return (head(pooled).squeeze(-1) - y).abs().mean()
-
-    return Case(step, batch, padding={0: torch.arange(6) < batch[1][:, None]})
 
 
 @pair("padding-leak", "none found; a function of one sample under vmap")

@@ -73,26 +73,6 @@ def final_state_over_padding(wrong):
     return Case(step, batch, padding={"x": torch.arange(6) < batch["lengths"][:, None]})
 
 
-@pair("padding-leak", "none found; linear interpolation of padded recordings")
-def interpolated_into_padding(wrong):
-    """A recording is resampled by interpolation; its last frames are mixed with padding."""
-    model = nn.Linear(4, 1)
-    batch = {"x": torch.randn(3, 4, 4), "lengths": torch.tensor([4, 2, 3])}
-
-    def loss_of(batch, stretched):
-        out = model(stretched.transpose(1, 2)).squeeze(-1).square()
-        real = torch.arange(out.size(1)) < 2 * batch["lengths"][:, None]
-        return out[real].mean()
-
-    def step(batch):
-        x = batch["x"].transpose(1, 2)
-        if wrong:
-            return loss_of(batch, F.interpolate(x, scale_factor=2, mode="linear"))  # leak
-        return loss_of(batch, F.interpolate(x, scale_factor=2, mode="nearest"))
-
-    return Case(step, batch, model=model, padding={"x": torch.arange(4) < batch["lengths"][:, None]})
-
-
 @pair("padding-leak", "keitakurita/practical-torchtext#5")
 def last_state_of_padding(wrong):
     """The last output of a recurrent network is used, which for all but the longest text is padding."""
@@ -153,31 +133,6 @@ def pooling_across_the_border(wrong):
     return Case(step, batch, padding={"x": "mask"})
 
 
-@pair("padding-leak", "pytorch/pytorch#1811")
-def reversed_padding(wrong):
-    """The backward direction of a bidirectional network gets the flipped batch, so it starts with padding."""
-    embed, backward_rnn, head = nn.Embedding(10, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 5)
-    batch = {
-        "words": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0], [9, 2, 3, 0]]),
-        "lengths": torch.tensor([4, 2, 3]),
-        "tags": torch.tensor([[1, 2, 3, 4], [2, 3, -100, -100], [1, 0, 4, -100]]),
-    }
-
-    def step(batch):
-        if wrong:
-            reverse = embed(batch["words"]).flip(1)
-            outputs, _ = backward_rnn(reverse)  # leak
-            return F.cross_entropy(head(outputs.flip(1)).transpose(1, 2), batch["tags"])
-        words, lengths = batch["words"], batch["lengths"]
-        time = torch.arange(words.size(1))
-        within = (lengths[:, None] - 1 - time).clamp(min=0)  # each row is turned round within its own length
-        outputs, _ = backward_rnn(embed(words.gather(1, within)))
-        back = outputs.gather(1, within[..., None].expand_as(outputs))
-        return F.cross_entropy(head(back).transpose(1, 2), batch["tags"])
-
-    return Case(step, batch, padding={"words": torch.arange(4) < batch["lengths"][:, None]})
-
-
 @pair("padding-leak", "lucidrains/x-transformers#208")
 def rolled_padding(wrong):
     """`roll` mixes each token with the previous one: the first token gets the last column, which is padding."""
@@ -197,23 +152,6 @@ def rolled_padding(wrong):
         return loss_of(batch, hidden)
 
     return Case(step, batch, padding={"x": "mask", "y": "mask"})
-
-
-@pair("padding-leak", "none found; the spectrum of a padded recording")
-def spectrum_of_padding(wrong):
-    """The spectrum of a recording is that of the padded one."""
-    model = nn.Linear(5, 2)
-    batch = {"audio": torch.randn(3, 8), "mask": lasting(8, 5, 6), "y": torch.randn(3, 2)}
-
-    def step(batch):
-        if wrong:
-            power = torch.fft.rfft(batch["audio"], n=8).abs()  # leak
-        else:
-            clean = batch["audio"].masked_fill(~batch["mask"], 0)
-            power = torch.fft.rfft(clean, n=8).abs()
-        return (model(power) - batch["y"]).square().mean()
-
-    return Case(step, batch, model=model, padding={"audio": "mask"})
 
 
 @pair("padding-leak", "clab/dynet#1121")
@@ -237,20 +175,3 @@ def states_walk_over_left_padding(wrong):
         return F.cross_entropy(head(outputs[torch.arange(len(ids)), last]), batch["y"])
 
     return Case(step, batch, padding={"ids": "mask"})
-
-
-@pair("padding-leak", "none found; windows that begin before the padding")
-def windows_across_the_border(wrong):
-    """A sequence is cut into windows, and one counts if its first entry is real."""
-    model = nn.Linear(3, 1)
-    batch = {"x": torch.randn(3, 8), "mask": lasting(8, 5, 6)}
-
-    def step(batch):
-        windows, real = batch["x"].unfold(1, 3, 1), batch["mask"].unfold(1, 3, 1)
-        if wrong:
-            errors = model(windows).squeeze(-1).square()  # leak
-            return errors[real[..., 0]].mean()
-        errors = model(windows).squeeze(-1).square()
-        return errors[real.all(-1)].mean()
-
-    return Case(step, batch, model=model, padding={"x": "mask"})
