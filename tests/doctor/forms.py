@@ -1,26 +1,22 @@
-"""Programs of all kinds of data and forms of masks: ``python -m tests.doctor.forms [WAY] [WORD ...]``.
+"""Programs of all kinds of data and forms of masks.
 
 Kinds of data x forms x side of the padding x a telling and a meaningless name x wrong or right. Each program pools
 hidden states over positions: the right one those that are no padding, the wrong one all, at the line with ``# leak``.
-The command judges those whose name has all words, and prints each that is missed, found at another line, a false alarm
-or not examined, and the counts. ``WAY`` is examine (by default) or watch.
 """
 
 from __future__ import annotations
 
 import inspect
 import itertools
-import sys
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.doctor.scripts.script import WAYS, Script, classes, report_of
+from tests.doctor.scripts.script import Script, classes, report_of
 
 __all__ = ["GOALS", "Form", "counts", "forms", "verdict_of"]
 
@@ -30,23 +26,43 @@ HEIGHTS, WIDTHS = torch.tensor([6, 4, 5, 3]), torch.tensor([5, 5, 4, 3])
 NEVER = float("-inf")
 
 
+def _last(real: Tensor) -> Tensor:
+    return real[..., None]
+
+
+def _time_first(real: Tensor) -> Tensor:
+    return real.T[..., None]
+
+
+def _second(real: Tensor) -> Tensor:
+    return real[:, None]
+
+
 @dataclass(frozen=True)
 class Kind:
     """Data of one shape: how it is made from the mask (B, T) or (B, H, W), and read by a layer.
 
     Attributes:
         name: telling name of the tensor.
-        made: the data of a mask, zero in the padding.
         layer: what reads them.
         laid: the mask as it lies on hidden states.
         dims: the dimensions of positions of hidden states.
+        width: how many features stand where the mask has 1; of ids and series there are none.
     """
 
     name: str
-    made: Callable[[Tensor], Tensor]
     layer: Callable[[], nn.Module]
     laid: Callable[[Tensor], Tensor]
     dims: tuple[int, ...]
+    width: int = 0
+
+    def made(self, real: Tensor) -> Tensor:
+        """The data of a mask, zero in the padding."""
+        real = self.laid(real)
+        if self.width:
+            return torch.randn([self.width if size == 1 else size for size in real.shape]) * real
+        real = real.squeeze(-1)
+        return (torch.randint(1, 20, real.shape) if self.layer is _table else torch.randn(real.shape)) * real
 
 
 class _Unsqueezed(nn.Linear):
@@ -54,52 +70,22 @@ class _Unsqueezed(nn.Linear):
         return super().forward(x[..., None])
 
 
-def _ids(real: Tensor) -> Tensor:
-    return torch.randint(1, 20, real.shape) * real
-
-
 def _table() -> nn.Module:
     return nn.Embedding(20, HIDDEN)
 
 
+def _features() -> nn.Module:
+    return nn.Linear(WIDTH, HIDDEN)
+
+
 KINDS = {
-    "ids": Kind("input_ids", _ids, _table, lambda real: real[..., None], (1,)),
-    "ids time first": Kind("src", lambda real: _ids(real.T), _table, lambda real: real.T[..., None], (0,)),
-    "series": Kind(
-        "values",
-        lambda real: torch.randn(real.shape) * real,
-        lambda: _Unsqueezed(1, HIDDEN),
-        lambda real: real[..., None],
-        (1,),
-    ),
-    "features": Kind(
-        "features",
-        lambda real: torch.randn(*real.shape, WIDTH) * real[..., None],
-        lambda: nn.Linear(WIDTH, HIDDEN),
-        lambda real: real[..., None],
-        (1,),
-    ),
-    "features time first": Kind(
-        "frames",
-        lambda real: torch.randn(*real.T.shape, WIDTH) * real.T[..., None],
-        lambda: nn.Linear(WIDTH, HIDDEN),
-        lambda real: real.T[..., None],
-        (0,),
-    ),
-    "channels first": Kind(
-        "mel",
-        lambda real: torch.randn(len(real), WIDTH, real.shape[1]) * real[:, None],
-        lambda: nn.Conv1d(WIDTH, HIDDEN, 1),
-        lambda real: real[:, None],
-        (2,),
-    ),
-    "images": Kind(
-        "pixel_values",
-        lambda real: torch.randn(len(real), WIDTH, *real.shape[1:]) * real[:, None],
-        lambda: nn.Conv2d(WIDTH, HIDDEN, 1),
-        lambda real: real[:, None],
-        (2, 3),
-    ),
+    "ids": Kind("input_ids", _table, _last, (1,)),
+    "ids time first": Kind("src", _table, _time_first, (0,)),
+    "series": Kind("values", lambda: _Unsqueezed(1, HIDDEN), _last, (1,)),
+    "features": Kind("features", _features, _last, (1,), WIDTH),
+    "features time first": Kind("frames", _features, _time_first, (0,), WIDTH),
+    "channels first": Kind("mel", lambda: nn.Conv1d(WIDTH, HIDDEN, 1), _second, (2,), WIDTH),
+    "images": Kind("pixel_values", lambda: nn.Conv2d(WIDTH, HIDDEN, 1), _second, (2, 3), WIDTH),
 }
 
 #: of a form: a telling name, the value for a mask (True = real), and the mask read back from the value
@@ -235,29 +221,3 @@ GOALS = {
     "incomplete under a telling name": 1 / 3,
     "found at another line": 0.05,
 }
-
-
-def _chosen(words: list[str]) -> Iterator[Form]:
-    return (form for form in forms() if all(word in str(form) for word in words))
-
-
-def main(arguments: list[str]) -> int:
-    """Judge the programs; exit status 1 if a goal is not met."""
-    from rich.console import Console
-    from rich.progress import track
-
-    warnings.simplefilter("ignore")
-    way = arguments.pop(0) if arguments and arguments[0] in WAYS else "examine"
-    console, judged = Console(soft_wrap=True), {}
-    for form in track(list(_chosen(arguments)), description=way, console=Console(stderr=True)):
-        judged[form] = verdict_of(form, way)
-        if judged[form] != "right":
-            console.print(f"{judged[form]:12}  {form}", highlight=False, markup=False)
-    result = counts(judged)
-    for name, value in result.items():
-        console.print(f"{name}: {value:.3g} of {len(judged)}, at most {GOALS[name]:.3g}", highlight=False)
-    return int(any(result[name] > most for name, most in GOALS.items()))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

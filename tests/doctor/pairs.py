@@ -20,7 +20,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from maskgrad import doctor
 from maskgrad.errors import ExaminationError
 
-__all__ = ["Case", "Outcome", "Pair", "described", "diagnose", "lasting", "pair", "pairs"]
+__all__ = ["Case", "Outcome", "Pair", "described", "diagnose", "lasting", "marked", "pair", "pairs"]
 
 _PAIRS: list[Pair] = []
 
@@ -43,9 +43,8 @@ class Case:
     documents: Any = None
     model: nn.Module | None = None
     causal: bool = False
-
-    def examined(self) -> doctor.Report:
-        return doctor.examine(**vars(self))
+    ranks: int | None = None
+    experiments: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Pair:
 
     Attributes:
         made: makes the program, wrong or fixed.
-        kind: the kind of finding that is expected, one of ``maskgrad.doctor``'s.
+        kind: the kind of finding that is expected, one of ``maskgrad.doctor``'s; "" if only the right one is there.
         thread: where somebody met it, or ``none found; `` and what was looked for.
         module: what is named by kinds of findings that name no line.
     """
@@ -62,7 +61,7 @@ class Pair:
     made: Callable[[bool], Case]
     kind: str
     thread: str
-    module: str | None
+    module: str | None = None
 
     @property
     def name(self) -> str:
@@ -72,36 +71,18 @@ class Pair:
     def title(self) -> str:
         return inspect.getdoc(self.made) or ""
 
-    @property
-    def marked(self) -> frozenset[int]:
-        """The numbers of its lines that may be named."""
-        lines, first = inspect.getsourcelines(self.made)
-        return frozenset(first + n for n, line in enumerate(lines) if line.rstrip().endswith("# leak"))
-
     def examined(self, wrong: bool) -> doctor.Report:
         """With the same parameters every time."""
         torch.default_generator.manual_seed(0)
-        return self.made(wrong).examined()
+        return doctor.examine(**vars(self.made(wrong)))
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What the doctor says of both programs of a pair."""
 
-    found: bool
-    at_the_line: bool
-    named: tuple[str, ...]
-    alarms: tuple[str, ...]
-
-    @property
-    def verdict(self) -> str:
-        return (
-            "missed"
-            if not self.found
-            else "found at its line"
-            if self.at_the_line
-            else "found at another line"
-        )
+    verdict: str
+    named: list[str]
+    alarms: list[str]
 
 
 def pair(kind: str, thread: str, module: str | None = None) -> Any:
@@ -120,6 +101,14 @@ def pairs() -> list[Pair]:
     return sorted(_PAIRS, key=lambda pair: pair.name)
 
 
+def marked(made: Callable[..., Any]) -> list[tuple[str, int]]:
+    """The file and the numbers of a function's lines that may be named."""
+    made = inspect.unwrap(made)
+    lines, first = inspect.getsourcelines(made)
+    numbers = (first + n for n, line in enumerate(lines) if line.rstrip().endswith("# leak"))
+    return [(inspect.getfile(made), number) for number in numbers]
+
+
 def lasting(*lengths: int) -> Tensor:
     """The mask of rows of these lengths, (B, T), True = real."""
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
@@ -129,15 +118,14 @@ def diagnose(pair: Pair) -> Outcome:
     try:
         wrong, fixed = (pair.examined(wrong).findings for wrong in (True, False))
     except ExaminationError as error:
-        return Outcome(False, False, (f"refused: {error}",), ())
-    of_kind = [finding for finding in wrong if finding.kind == pair.kind]
-    if pair.module is None:
-        right = (
-            bool(of_kind) and of_kind[0].file == inspect.getfile(pair.made) and of_kind[0].line in pair.marked
-        )
+        return Outcome("missed", [f"refused: {error}"], [])
+    of_kind, lines = [finding for finding in wrong if finding.kind == pair.kind], marked(pair.made)
+    if pair.module:
+        at_the_line = any(pair.module in (each.module or "") for each in of_kind)
     else:
-        right = any(pair.module in (finding.module or "") for finding in of_kind)
-    return Outcome(bool(of_kind), right, tuple(map(described, wrong)), tuple(map(described, fixed)))
+        at_the_line = any((each.file, each.line) in lines for each in of_kind[:1])
+    found = f"found at {'its' if at_the_line else 'another'} line"
+    return Outcome(found if of_kind else "missed", list(map(described, wrong)), list(map(described, fixed)))
 
 
 def described(finding: doctor.Finding) -> str:

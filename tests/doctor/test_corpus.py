@@ -7,7 +7,7 @@ import re
 import pytest
 
 from maskgrad.doctor.findings import _OF_KINDS
-from tests.doctor.pairs import Pair, diagnose, pairs
+from tests.doctor.pairs import Pair, diagnose, marked, pairs
 from tests.doctor.table import KNOWN, PAGE, table
 from tests.project_file import ROOT
 
@@ -33,7 +33,9 @@ def test_a_pair_has_a_thread_and_a_marked_line_or_module() -> None:
         assert re.match(r"[\w.-]+/[\w.-]+#\d+|none found; ", pair.thread), (
             f"{pair.name}: owner/repository#number"
         )
-        assert bool(pair.marked) != bool(pair.module), f"{pair.name}: mark a line, or declare the module"
+        assert bool(marked(pair.made)) != bool(pair.module), (
+            f"{pair.name}: mark a line, or declare the module"
+        )
 
 
 def test_at_least_38_of_40_are_found_and_34_with_their_line() -> None:

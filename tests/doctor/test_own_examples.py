@@ -17,9 +17,8 @@ from examples.flights import model as flights
 from examples.flights import rivals
 from examples.movielens.autoencoder import ItemAutoencoderLearner
 from examples.movielens.baseline import BiasBaseline
-from examples.movielens.factorization import FactorizationLearner
 from examples.movielens.ratings import Ratings
-from examples.phonemes import jagged, packed, padded
+from examples.phonemes import jagged, padded
 from examples.phonemes.model import Speller
 from examples.phonemes.words import PADDING
 from examples.tour import leak, leaking
@@ -51,26 +50,6 @@ def test_the_jagged_speller_has_no_padding_and_its_samples_are_apart() -> None:
     assert "order" in {tried.name for tried in report.experiments}
 
 
-@pytest.mark.parametrize("way", packed.WAYS)
-def test_the_reader_of_letters_leaks_nothing(way: str) -> None:
-    torch.manual_seed(0)
-    model = packed.NextLetter(8)
-    words = [sample["letters"] for sample in SAMPLES]
-    batch = {
-        "letters": torch.nn.utils.rnn.pad_sequence(words, batch_first=True),
-        "lengths": torch.tensor([len(word) for word in words]),
-    }
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        return packed.WAYS[way](
-            model, [row[:length] for row, length in zip(b["letters"], b["lengths"], strict=True)]
-        )
-
-    report = doctor.examine(step, batch)
-    assert report.ok, str(report)
-    assert {"padding-leak", "padding-length", "order"} <= {tried.name for tried in report.experiments}
-
-
 def ratings() -> Ratings:
     torch.manual_seed(0)
     pairs = torch.randperm(12 * 8)[:60]
@@ -86,19 +65,6 @@ def test_the_autoencoder_reads_ratings_that_exist() -> None:
         "input": "the pattern of the MaskedTensor"
     }
     assert watched.report.experiments
-
-
-def test_the_factorization_keeps_its_gradients_sparse() -> None:
-    learner = FactorizationLearner(ratings())
-    batch = learner.training[torch.arange(20)]
-
-    def step(b: dict[str, Tensor]) -> Tensor:
-        return F.mse_loss(learner.module(b["users"], b["movies"]), b["stars"], reduction="sum")
-
-    fields = {"users": batch.users, "movies": batch.movies, "stars": batch.stars}
-    report = doctor.examine(step, fields, model=learner.module)
-    assert report.ok, str(report)
-    assert report.experiments
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ result is that of the program as it was, of each sample alone and without its pa
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,29 +18,8 @@ import torch
 from torch import Tensor
 
 from maskgrad import doctor
-from tests.doctor.programs_examined import load
-
-HEAD = """
-import torch
-import torch.nn.functional as F
-from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-import maskgrad as mg
-
-torch.manual_seed(0)
-net = nn.Linear(4, 4)
-{layers}
-
-
-def step(batch):
-    mask = batch["mask"]
-    x = net(batch["x"]).tanh()
-    {before}
-    {line}
-    {after}
-"""
-LENGTHS = (5, 3, 2)
+from tests.doctor.pairs import lasting
+from tests.doctor.programs_examined import written
 
 
 @dataclass(frozen=True)
@@ -75,7 +55,6 @@ LAYER = "2, 8, dropout=0.0, batch_first=True"
 
 DRAWN: dict[str, Drawn] = {
     "mean": Drawn("y = x.mean(1)"),
-    "mean with its dimension kept": Drawn("y = x.mean(1, keepdim=True)"),
     "mean of series": Drawn("y = x.mean(1)", "x = x.sum(-1)"),
     "mean of channels first": Drawn("y = x.mean(2)", "x = x.mT"),
     "mean of time first": Drawn("y = x.mean(0)", "x = x.transpose(0, 1)"),
@@ -139,9 +118,6 @@ DRAWN: dict[str, Drawn] = {
         count=1,
     ),
     "GRU": Drawn("y = rnn(x)", layers="rnn = nn.GRU(4, 3, batch_first=True)", after=LAST),
-    "GRU of both directions": Drawn(
-        "y = rnn(x)", layers="rnn = nn.GRU(4, 3, batch_first=True, bidirectional=True)", after=LAST
-    ),
     "LSTM": Drawn(
         "y = rnn(x)", layers="rnn = nn.LSTM(4, 3, batch_first=True)", after="return y[1][0].square().sum()"
     ),
@@ -150,8 +126,8 @@ DRAWN: dict[str, Drawn] = {
     ),
     "recurrence by hand": Drawn(
         "new = (x[:, t] + state).tanh()",
-        "state = torch.zeros_like(x[:, 0])\n    for t in range(x.shape[1]):",
-        after="    state = new\n    return state.square().sum()",
+        "state = torch.zeros_like(x[:, 0])\nfor t in range(x.shape[1]):",
+        after="    state = new\nreturn state.square().sum()",
         count=1,
     ),
     "convolution": Drawn(
@@ -200,7 +176,7 @@ DRAWN: dict[str, Drawn] = {
     "CTC": Drawn(
         "y = F.ctc_loss(log_probs, targets, torch.full((3,), 5), target_lengths)",
         "log_probs = x.transpose(0, 1).log_softmax(-1)\n"
-        "    targets, target_lengths = torch.tensor([[1], [2], [3]]), torch.ones(3, dtype=torch.long)",
+        "targets, target_lengths = torch.tensor([[1], [2], [3]]), torch.ones(3, dtype=torch.long)",
         after="return y",
         count=1,
         right="return F.ctc_loss(log_probs, targets, mask.sum(1), target_lengths)",
@@ -211,8 +187,7 @@ DRAWN: dict[str, Drawn] = {
 
 def batch_of(left: bool) -> dict[str, Tensor]:
     torch.manual_seed(1)
-    mask = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
-    labels, target = torch.randint(0, 4, (3, 5)), torch.rand(3, 5, 4)
+    mask, labels, target = lasting(5, 3, 2), torch.randint(0, 4, (3, 5)), torch.rand(3, 5, 4)
     return {
         "x": torch.randn(3, 5, 4),
         "mask": mask.flip(1) if left else mask,
@@ -221,13 +196,10 @@ def batch_of(left: bool) -> dict[str, Tensor]:
     }
 
 
-def loaded(folder: Path, name: str, drawn: Drawn, line: str) -> ModuleType:
-    deeper = "    " if drawn.before.endswith(":") else ""
-    line = deeper + line.replace("\n", f"\n    {deeper}")
-    path = folder / f"{name}.py"
-    text = HEAD.format(layers=drawn.layers, before=drawn.before, line=line, after=drawn.after)
-    path.write_text(text, encoding="utf-8")
-    return load(path)
+def program(path: Path, drawn: Drawn, line: str, after: str) -> ModuleType:
+    line = textwrap.indent(line, "    ") if drawn.before.endswith(":") else line
+    parts = 'mask = batch["mask"]', 'x = net(batch["x"]).tanh()', drawn.before, line, after
+    return written(path, drawn.layers, "\n".join(parts))
 
 
 def pasted(remedy: str, line: str) -> Iterator[str]:
@@ -247,23 +219,23 @@ def pasted(remedy: str, line: str) -> Iterator[str]:
 def test_a_remedy_can_be_pasted(name: str, tmp_path: Path) -> None:
     drawn = DRAWN[name]
     batch = batch_of(drawn.left)
-    wrong = loaded(tmp_path, "wrong", drawn, drawn.line)
+    wrong = program(tmp_path / "wrong.py", drawn, drawn.line, drawn.after)
     found = doctor.examine(wrong.step, batch, quick=True).findings
     assert [(finding.kind, finding.code) for finding in found] == [("padding-leak", drawn.line)]
     if drawn.right:
-        right = loaded(tmp_path, "right", replace(drawn, after=""), drawn.right).step(batch)
+        right = program(tmp_path / "right.py", drawn, drawn.right, "").step(batch)
     else:
         right = expected(wrong, batch)
     lines = list(pasted(found[0].remedy, drawn.line))
     assert len(lines) == drawn.count, found[0].remedy
     for number, line in enumerate(lines):
-        program = loaded(tmp_path, f"right{number}", drawn, line)
+        mended = program(tmp_path / f"right{number}.py", drawn, line, drawn.after)
         for dtype in (torch.bool, torch.int64):
             given = batch | {"mask": batch["mask"].to(dtype)}
             torch.testing.assert_close(
-                program.step(given), right, msg=lambda text, line=line: f"{line}: {text}"
+                mended.step(given), right, msg=lambda text, line=line: f"{line}: {text}"
             )
-            report = doctor.examine(program.step, given, quick=True)
+            report = doctor.examine(mended.step, given, quick=True)
             assert report.ok, f"{line}\n{report}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,10 @@ import torch
 
 from maskgrad import doctor
 from maskgrad.doctor.findings import _OF_DIVISIONS, _OF_KINDS
-from tests.doctor.programs_examined import load
+from tests.doctor.pairs import lasting
+from tests.doctor.programs_examined import written
 
-MASK = torch.arange(5) < torch.tensor([5, 3, 2])[:, None]
+MASK = lasting(5, 3, 2)
 SEQ_IDX = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 1, 1, 1]])
 
 
@@ -70,7 +72,7 @@ NEXT = "return F.cross_entropy(head(y).transpose(1, 2), batch['labels'])"
 TABLE = "table, head = nn.Embedding(9, 4), nn.Linear(4, 9)"
 PARTS = {
     "x": numbers(4, 5, 4),
-    "mask": torch.arange(5) < torch.tensor([5, 3, 2, 1])[:, None],
+    "mask": lasting(5, 3, 2, 1),
     "y": numbers(4, 5),
 }
 WITHOUT_A_TOKEN = features(mask=MASK & torch.tensor([[True], [True], [False]]))
@@ -243,32 +245,10 @@ DRAWN = [
     ),
 ]
 
-HEAD = """
-import torch
-import torch.nn.functional as F
-from torch import nn
 
-import maskgrad as mg
-
-torch.manual_seed(0)
-net = nn.Linear(4, 4)
-{layers}
-
-
-def step(batch):
-{body}
-"""
-
-
-def program(folder: Path, name: str, drawn: Drawn, line: str) -> Any:
-    def filled(text: str) -> str:
-        rows = (row.partition("LINE") for row in text.splitlines())
-        return "\n".join(textwrap.indent(line, before) if slot else before for before, slot, _ in rows)
-
-    path = folder / f"{name}.py"
-    body = textwrap.indent(filled(drawn.body), "    ")
-    path.write_text(HEAD.format(layers=filled(drawn.layers), body=body), encoding="utf-8")
-    return load(path)
+def program(path: Path, drawn: Drawn, line: str) -> Any:
+    body = re.sub("^( *)LINE$", lambda at: textwrap.indent(line, at[1]), drawn.body, flags=re.MULTILINE)
+    return written(path, drawn.layers, body)
 
 
 def examined(made: Any, drawn: Drawn) -> doctor.Report:
@@ -278,13 +258,13 @@ def examined(made: Any, drawn: Drawn) -> doctor.Report:
 @pytest.mark.every
 @pytest.mark.parametrize("drawn", DRAWN, ids=lambda drawn: f"{drawn.kind}-{drawn.number}")
 def test_a_remedy_of_a_kind_can_be_pasted(drawn: Drawn, tmp_path: Path) -> None:
-    report = examined(program(tmp_path, "wrong", drawn, drawn.line), drawn)
+    report = examined(program(tmp_path / "wrong.py", drawn, drawn.line), drawn)
     found = [finding for finding in report.findings if finding.kind == drawn.kind]
     assert found, report
     printed = found[0].remedy.splitlines()
     expected = drawn.remedies or _OF_KINDS[drawn.kind]
     assert [line.removesuffix("   # without maskgrad") for line in printed] == list(expected)
-    right = program(tmp_path, "right", drawn, drawn.use.replace("REMEDY", printed[drawn.number]))
+    right = program(tmp_path / "right.py", drawn, drawn.use.replace("REMEDY", printed[drawn.number]))
     report = examined(right, drawn)
     assert report.findings == [], report
 

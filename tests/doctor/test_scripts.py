@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 import tests.doctor.scripts  # noqa: F401
 from tests.doctor.forms import GOALS, counts, forms, verdict_of
+from tests.doctor.pairs import marked
 from tests.doctor.scripts.script import WAYS, WRONG, Program, depends_on_padding, judged, programs
 from tests.effort import is_light
 
@@ -37,7 +38,7 @@ def test_a_script_is_judged_rightly_by_examine_and_by_watch(program: Program) ->
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_the_wrong_program_depends_on_padding_and_the_right_one_does_not(program: Program) -> None:
     wrong, right = program.script(wrong=True), program.script(wrong=False)
-    assert program.marked[1]
+    assert marked(program.source)
     if wrong.real:
         assert depends_on_padding(wrong)
     if right.real:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.nn.functional import all_gather, all_reduce
+from torch.distributed.nn.functional import all_gather
 
 import maskgrad as mg
 from tests.doctor.across_ranks.step import samples, step
@@ -19,23 +19,8 @@ def batch_norm(wrong):
     first, last, batch = nn.Linear(4, 6), nn.Linear(6, 1), samples()
 
     def step(batch):
-        hidden = norm(first(batch["x"]))  # wrong
+        hidden = norm(first(batch["x"]))  # leak
         return F.mse_loss(last(hidden.relu()).squeeze(-1), batch["y"])
-
-    return step, batch
-
-
-@step("sample-coupling")
-def standardised_by_hand(wrong):
-    """Features are standardised by the mean of one rank."""
-    first, last, batch = nn.Linear(4, 6), nn.Linear(6, 1), samples()
-
-    def step(batch):
-        hidden = first(batch["x"])
-        mean = hidden.mean(0)  # wrong
-        if not wrong:
-            mean = all_reduce(mean) / dist.get_world_size()
-        return F.mse_loss(last((hidden - mean).tanh()).squeeze(-1), batch["y"])
 
     return step, batch
 
@@ -47,7 +32,7 @@ def whitened_advantages(wrong):
 
     def step(batch):
         advantage = batch["y"]
-        mean, square = advantage.mean(), advantage.square().mean()  # wrong
+        mean, square = advantage.mean(), advantage.square().mean()  # leak
         if not wrong:
             mean, square = mg.distributed.mean(advantage), mg.distributed.mean(advantage.square())
         advantage = (advantage - mean) / (square - mean.square()).sqrt()
@@ -66,7 +51,7 @@ def contrastive(wrong):
         a, b = F.normalize(left(batch["a"])), F.normalize(right(batch["b"]))
         others = b if wrong else torch.cat(all_gather(b))
         labels = torch.arange(len(a)) + (0 if wrong else dist.get_rank() * len(a))
-        return F.cross_entropy(a @ others.T / 0.1, labels)  # wrong
+        return F.cross_entropy(a @ others.T / 0.1, labels)  # leak
 
     return step, batch
 
@@ -80,42 +65,12 @@ def gathered_without_gradient(wrong):
         a, b = F.normalize(left(batch["a"])), F.normalize(right(batch["b"]))
         if wrong:
             gathered = [torch.empty_like(b) for _ in range(dist.get_world_size())]
-            dist.all_gather(gathered, b)  # wrong
+            dist.all_gather(gathered, b)  # leak
             gathered[dist.get_rank()] = b
         else:
             gathered = all_gather(b)
         labels = torch.arange(len(a)) + dist.get_rank() * len(a)
         return F.cross_entropy(a @ torch.cat(gathered).T / 0.1, labels)
-
-    return step, batch
-
-
-@step("sample-coupling")
-def load_balance(wrong):
-    """The shares of the experts are those of the tokens of one rank."""
-    router, model, batch = nn.Linear(4, 3), nn.Linear(4, 1), samples(16)
-
-    def step(batch):
-        p = router(batch["x"]).softmax(-1)
-        used, mean = F.one_hot(p.argmax(-1), 3).float().mean(0), p.mean(0)  # wrong
-        if not wrong:
-            used, mean = (all_reduce(each) / dist.get_world_size() for each in (used, mean))
-        return F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"]) + 0.1 * (used * mean).sum() * 3
-
-    return step, batch
-
-
-@step("sample-coupling")
-def variance_of_embeddings(wrong):
-    """The deviation of each feature is taken over the samples of one rank."""
-    model, batch = nn.Linear(4, 6), samples()
-
-    def step(batch):
-        z = model(batch["x"])
-        if not wrong:
-            z = torch.cat(all_gather(z))
-        deviation = z.std(0)  # wrong
-        return F.relu(2 - deviation).mean() + z.square().mean()
 
     return step, batch
 
@@ -129,6 +84,6 @@ def hardest_of_the_batch(wrong):
         losses = (model(batch["x"]).squeeze(-1) - batch["y"]).square()
         if not wrong:
             losses = torch.cat(all_gather(losses))
-        return losses.max()  # wrong
+        return losses.max()  # leak
 
     return step, batch

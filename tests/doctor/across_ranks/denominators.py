@@ -27,7 +27,7 @@ def token_mean(wrong):
         count = batch["mask"].sum()
         if not wrong:
             count = over_ranks(count)
-        return losses.sum() / count  # wrong
+        return losses.sum() / count  # leak
 
     return step, batch
 
@@ -40,7 +40,7 @@ def cross_entropy(wrong):
     def step(batch):
         logits, labels = model(batch["x"]).flatten(0, 1), batch["labels"].flatten()
         if wrong:
-            return F.cross_entropy(logits, labels)  # wrong
+            return F.cross_entropy(logits, labels)  # leak
         total = F.cross_entropy(logits, labels, reduction="sum")
         return total / over_ranks((labels != -100).sum())
 
@@ -56,7 +56,7 @@ def world_size_forgotten(wrong):
         total = F.cross_entropy(model(batch["x"]).mT, batch["labels"], reduction="sum")
         count = (batch["labels"] != -100).sum()
         dist.all_reduce(count)
-        loss = total / count  # wrong
+        loss = total / count  # leak
         return loss if wrong else loss * dist.get_world_size()
 
     return step, batch
@@ -69,7 +69,7 @@ def world_size_times_too_often(wrong):
 
     def step(batch):
         loss = F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"])
-        return loss * dist.get_world_size() if wrong else loss  # wrong
+        return loss * dist.get_world_size() if wrong else loss  # leak
 
     return step, batch
 
@@ -82,23 +82,8 @@ def sum_over_samples(wrong):
     def step(batch):
         losses = (model(batch["x"]).squeeze(-1) - batch["y"]).abs()
         if wrong:
-            return losses.sum()  # wrong
+            return losses.sum()  # leak
         return losses.sum() * dist.get_world_size()
-
-    return step, batch
-
-
-@step("denominator")
-def label_smoothing(wrong):
-    """Cross entropy with smoothed labels is the mean of one rank."""
-    model, batch = nn.Linear(4, 5), labelled()
-
-    def step(batch):
-        logits, labels = model(batch["x"]).flatten(0, 1), batch["labels"].flatten()
-        if wrong:
-            return F.cross_entropy(logits, labels, label_smoothing=0.1)  # wrong
-        total = F.cross_entropy(logits, labels, label_smoothing=0.1, reduction="sum")
-        return total / over_ranks((labels != -100).sum())
 
     return step, batch
 
@@ -111,7 +96,7 @@ def class_weights(wrong):
     def step(batch):
         logits, labels = model(batch["x"]).flatten(0, 1), batch["labels"].flatten()
         if wrong:
-            return F.cross_entropy(logits, labels, weights)  # wrong
+            return F.cross_entropy(logits, labels, weights)  # leak
         total = F.cross_entropy(logits, labels, weights, reduction="sum")
         return total / over_ranks(weights[labels.clamp(min=0)][labels != -100].sum())
 
@@ -128,53 +113,8 @@ def z_loss(wrong):
         count = over_ranks(real.sum())
         main = F.cross_entropy(logits.mT, batch["labels"], reduction="sum") / count
         z = (logits.logsumexp(-1).square() * real).sum()
-        z = z / (real.sum() if wrong else count)  # wrong
+        z = z / (real.sum() if wrong else count)  # leak
         return main + 1e-2 * z
-
-    return step, batch
-
-
-@step("denominator")
-def auxiliary_sum(wrong):
-    """Beside a mean over the samples, a penalty is a sum over them."""
-    model, batch = nn.Linear(4, 1), samples()
-
-    def step(batch):
-        outputs = model(batch["x"]).squeeze(-1)
-        main = F.mse_loss(outputs, batch["y"])
-        penalty = outputs.square().sum() if wrong else outputs.square().mean()  # wrong
-        return main + 0.01 * penalty
-
-    return step, batch
-
-
-@step("denominator")
-def selected_tokens(wrong):
-    """The losses are chosen by an index, and their mean is that of one rank."""
-    model, batch = nn.Linear(4, 1), tokens()
-
-    def step(batch):
-        losses = F.smooth_l1_loss(model(batch["x"]).squeeze(-1), batch["y"], reduction="none")
-        real = losses[batch["mask"]]
-        if wrong:
-            return real.mean()  # wrong
-        return mg.distributed.mean(real)
-
-    return step, batch
-
-
-@step("denominator")
-def weights_of_a_batch(wrong):
-    """The weights of the samples are divided by their sum on one rank."""
-    model, batch = nn.Linear(4, 1), samples()
-    batch["weights"] = torch.tensor([1.0, 4.0, 2.0, 0.5, 3.0, 1.0, 0.1, 2.0])
-
-    def step(batch):
-        total = batch["weights"].sum()
-        if not wrong:
-            total = over_ranks(total)
-        shares = batch["weights"] / total  # wrong
-        return (shares * (model(batch["x"]).squeeze(-1) - batch["y"]).square()).sum()
 
     return step, batch
 
@@ -191,7 +131,7 @@ def dice(wrong):
         p = model(batch["x"]).sigmoid()
         dims = None if wrong else (1, 2, 3)
         both, either = (p * batch["y"]).sum(dims), (p + batch["y"]).sum(dims)
-        loss = 1 - (2 * both + 1) / (either + 1)  # wrong
+        loss = 1 - (2 * both + 1) / (either + 1)  # leak
         return loss.mean()
 
     return step, batch
@@ -208,7 +148,7 @@ def micro_batches(wrong):
             count = over_ranks(count)
         for x, labels in zip(batch["x"].split(2), batch["labels"].split(2), strict=True):
             total = F.cross_entropy(model(x).mT, labels, reduction="sum")
-            (total / count).backward()  # wrong
+            (total / count).backward()  # leak
 
     return step, batch
 
@@ -222,7 +162,7 @@ def accumulator(wrong):
     def step(batch):
         losses = (model(batch["x"]).squeeze(-1) - batch["y"]).square()
         if wrong:
-            return (losses * batch["mask"]).sum() / batch["mask"].sum()  # wrong
+            return (losses * batch["mask"]).sum() / batch["mask"].sum()  # leak
         accumulated.backward(losses[:1], mask=batch["mask"][:1])
         losses = (model(batch["x"][1:]).squeeze(-1) - batch["y"][1:]).square()
         accumulated.backward(losses, mask=batch["mask"][1:])
@@ -239,7 +179,7 @@ def one_rank_without_tokens(wrong):
     def step(batch):
         total = F.cross_entropy(model(batch["x"]).mT, batch["labels"], reduction="sum")
         count = (batch["labels"] != -100).sum()
-        return total / (count if wrong else over_ranks(count))  # wrong
+        return total / (count if wrong else over_ranks(count))  # leak
 
     return step, batch
 
@@ -254,7 +194,7 @@ def autocast(wrong):
             outputs = model(batch["x"]).squeeze(-1)
         losses = (outputs.float() - batch["y"]).square() * batch["mask"]
         if wrong:
-            return losses.sum() / batch["mask"].sum()  # wrong
+            return losses.sum() / batch["mask"].sum()  # leak
         return (losses.sum(1) / batch["mask"].sum(1)).mean()
 
     return step, batch
@@ -270,23 +210,7 @@ def counts_as_objects(wrong):
         counts = [None] * dist.get_world_size()
         dist.all_gather_object(counts, int(batch["mask"].sum()))
         count = counts[0] if wrong else sum(counts) / len(counts)
-        return losses.sum() / count  # wrong
-
-    return step, batch
-
-
-@step("denominator")
-def sequence_mean_of_those_that_count(wrong):
-    """The mean over sequences that have a token is one over those of a rank."""
-    model, batch = nn.Linear(4, 1), tokens((7, 3, 0, 1, 6, 0, 0, 5))
-
-    def step(batch):
-        losses = (model(batch["x"]).squeeze(-1) - batch["y"]).square() * batch["mask"]
-        lengths = batch["mask"].sum(1)
-        means, count = losses.sum(1) / lengths.clamp(min=1), (lengths > 0).sum()
-        if not wrong:
-            count = over_ranks(count)
-        return means.sum() / count  # wrong
+        return losses.sum() / count  # leak
 
     return step, batch
 

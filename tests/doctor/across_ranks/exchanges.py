@@ -20,27 +20,12 @@ def clipped_before_the_average(wrong):
     def step(batch):
         F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"]).backward()
         if wrong:
-            clip_grad_norm_(model.parameters(), 0.1)  # wrong
+            clip_grad_norm_(model.parameters(), 0.1)  # leak
         for p in model.parameters():
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
         if not wrong:
             clip_grad_norm_(model.parameters(), 0.1)
-
-    return step, batch
-
-
-@step("denominator")
-def clipped_after_backward(wrong):
-    """Clipping sees gradients that are averaged when backward() ends; the mean is wrong."""
-    model, batch = nn.Linear(4, 1), tokens()
-
-    def step(batch):
-        losses = (model(batch["x"]).squeeze(-1) - batch["y"]).square() * batch["mask"]
-        count = batch["mask"].sum()
-        loss = losses.sum() / (count if wrong else over_ranks(count))  # wrong
-        loss.backward()
-        clip_grad_norm_(model.parameters(), 0.1)
 
     return step, batch
 
@@ -54,7 +39,7 @@ def summed_gradients(wrong):
         loss = F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"])
         loss.backward()
         for p in model.parameters():
-            dist.all_reduce(p.grad)  # wrong
+            dist.all_reduce(p.grad)  # leak
             if not wrong:
                 p.grad /= dist.get_world_size()
 
@@ -73,7 +58,7 @@ def two_optimizers(wrong):
         steps[0].zero_grad()
         losses = (second(first(batch["x"])).squeeze(-1) - batch["y"]).square() * batch["mask"]
         count = batch["mask"].sum()
-        (losses.sum() / (count if wrong else over_ranks(count))).backward()  # wrong
+        (losses.sum() / (count if wrong else over_ranks(count))).backward()  # leak
 
     return step, batch
 
@@ -87,7 +72,7 @@ def rank_that_skips(wrong):
         losses = (model(batch["x"]).squeeze(-1) - batch["y"]).square() * batch["mask"]
         count = batch["mask"].sum()
         if not wrong or count > 0:
-            dist.all_reduce(count)  # wrong
+            dist.all_reduce(count)  # leak
         return losses.sum() / count * dist.get_world_size()
 
     return step, batch
@@ -102,8 +87,8 @@ def other_order(wrong):
         loss = F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"])
         seen = loss.detach().clone()
         if wrong and dist.get_rank() == 0:
-            dist.broadcast(seen, 0)  # wrong
-        dist.all_reduce(seen)  # wrong
+            dist.broadcast(seen, 0)  # leak
+        dist.all_reduce(seen)  # leak
         return loss
 
     return step, batch
@@ -118,20 +103,7 @@ def loss_reduced_in_place(wrong):
         loss = F.mse_loss(model(batch["x"]).squeeze(-1), batch["y"])
         if wrong:
             dist.all_reduce(loss)
-            loss = loss / dist.get_world_size()  # wrong
+            loss = loss / dist.get_world_size()  # leak
         return loss
-
-    return step, batch
-
-
-@step("denominator")
-def prepared(wrong):
-    """With a table whose gradient is sparse, and mg.distributed.prepare."""
-    table, batch = nn.Embedding(9, 1, sparse=True), {**tokens(), "ids": torch.randint(9, (8, 7))}
-
-    def step(batch):
-        losses = (table(batch["ids"]).squeeze(-1) - batch["y"]).square() * batch["mask"]
-        count = batch["mask"].sum()
-        return losses.sum() / (count if wrong else over_ranks(count))  # wrong
 
     return step, batch

@@ -77,35 +77,6 @@ def batch_norm_over_frames(wrong):
 
 
 @program()
-def strongest_frame(wrong):
-    (batch, real), head = spectrogram(padding_mask=~lasting(), y=classes()), nn.Linear(3, 5)
-
-    def forward(x, padding_mask):
-        if not wrong:
-            x = x.masked_fill(padding_mask[:, None], float("-inf"))
-        return head(x.amax(2))  # leak
-
-    return Script(batch, forward, real=real)
-
-
-@program()
-def reconstruction_of_padded_frames(wrong):
-    (batch, real), net = spectrogram(lengths=torch.tensor(LENGTHS)), nn.Conv1d(3, 3, 1)
-
-    def forward(x, lengths):
-        return net(x)
-
-    def loss(out, batch):
-        error = (out - batch["x"] * 2).square()
-        if wrong:
-            return error.mean()  # leak
-        seen = (torch.arange(7) < batch["lengths"][:, None])[:, None].expand_as(error)
-        return error[seen].mean()
-
-    return Script(batch, forward, loss, real, loader=True)
-
-
-@program()
 def ctc_of_padded_frames(wrong):
     real, net = lasting(9, 7, 6, 5), nn.Linear(3, 6)
     batch = {

@@ -72,36 +72,6 @@ def images_with_their_mask_in_an_object(wrong):
 
 
 @program()
-def patches_attend_to_padding(wrong):
-    (batch, real), net, head = pictures(mask=~shown(), y=classes()), nn.Conv2d(3, 8, 1), nn.Linear(8, 5)
-
-    def forward(pixel_values, mask):
-        q, hides = net(pixel_values).flatten(2).mT, mask.flatten(1)
-        allowed = None if wrong else ~hides[:, None]
-        hidden = F.scaled_dot_product_attention(q, q, q, attn_mask=allowed)  # leak
-        return head((hidden * ~hides[..., None]).sum(1) / (~hides).sum(1, keepdim=True))
-
-    return Script(batch, forward, real=real)
-
-
-@program()
-def padded_boxes_count(wrong):
-    real, net = lasting(), nn.Linear(4, 4)
-    batch = {"boxes": floats(real, 4), "box_mask": real}
-
-    def forward(boxes):
-        return net(boxes)
-
-    def loss(out, batch):
-        error = F.l1_loss(out, batch["boxes"] + 1.0, reduction="none").sum(-1)
-        if wrong:
-            return error.mean()  # leak
-        return error[batch["box_mask"]].mean()
-
-    return Script(batch, forward, loss, {"boxes": real}, loader=True)
-
-
-@program()
 def points_of_a_cloud(wrong):
     real, net, head = lasting(9, 6, 5, 7), nn.Linear(3, 6), nn.Linear(6, 5)
     batch = {"points": floats(real, 3), "num_points": torch.tensor([9, 6, 5, 7]), "y": classes()}

@@ -13,20 +13,6 @@ def next_of(out, labels, **options):
     return F.cross_entropy(out.reshape(-1, out.shape[-1]), labels.reshape(-1), **options)
 
 
-@program()
-def flat_logits_and_labels_of_padding(wrong):
-    real, table, head = lasting(), nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20)
-
-    def forward(tokens):
-        return head(table(tokens)).view(-1, 20)
-
-    def loss(out, batch):
-        ignored = {} if wrong else {"ignore_index": 0}
-        return F.cross_entropy(out, batch["tokens"].view(-1), **ignored)  # leak
-
-    return Script({"tokens": ids(real)}, forward, loss, {"tokens": real})
-
-
 @program("future-leak")
 def flat_logits_see_the_next_token(wrong):
     table, head = nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20)
@@ -115,41 +101,6 @@ def held_out_targets_have_a_mask_of_their_own(wrong):
         return ((out - batch["target"]).abs() * batch["scored"]).sum() / batch["scored"].sum()
 
     return Script(batch, forward, loss, {"x": seen}, loader=True)
-
-
-@program()
-def tokens_weighed_by_advantages(wrong):
-    real, table, head = lasting(), nn.Embedding(20, 8, padding_idx=0), nn.Linear(8, 20)
-    batch = {"responses": ids(real), "response_mask": real.long(), "advantages": torch.randn(4, 7)}
-
-    def forward(responses):
-        return head(table(responses)).log_softmax(-1).gather(2, responses[..., None]).squeeze(-1)
-
-    def loss(out, batch):
-        gain = out * batch["advantages"]
-        if wrong:
-            return -gain.mean()  # leak
-        return -(gain * batch["response_mask"]).sum() / batch["response_mask"].sum()
-
-    return Script(batch, forward, loss, {"responses": real, "advantages": real}, loader=True)
-
-
-@program()
-def labels_of_minus_hundred_and_a_mean(wrong):
-    real, table, head = lasting(), nn.Embedding(20, 8), nn.Linear(8, 20)
-    text = ids(real)
-    batch = {"input_ids": text, "attention_mask": real.long(), "labels": text.masked_fill(~real, -100)}
-
-    def forward(input_ids, attention_mask):
-        return head(table(input_ids))
-
-    def loss(out, batch):
-        if wrong:
-            losses = F.cross_entropy(out.transpose(1, 2), batch["input_ids"], reduction="none")
-            return losses.mean()  # leak
-        return next_of(out, batch["labels"])
-
-    return Script(batch, forward, loss, {"input_ids": real}, loader=True)
 
 
 @program()

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from maskgrad import doctor
+from tests.doctor import pairs
+from tests.doctor.pairs import marked
 
 __all__ = [
     "Program",
@@ -42,7 +44,7 @@ _PROGRAMS: list[Program] = []
 
 def lasting(*lengths: int) -> Tensor:
     """The mask of rows of these lengths, (B, T), True = real."""
-    return torch.arange(max(lengths or LENGTHS)) < torch.tensor(lengths or LENGTHS)[:, None]
+    return pairs.lasting(*(lengths or LENGTHS))
 
 
 def ids(real: Tensor) -> Tensor:
@@ -127,13 +129,6 @@ class Program:
     def name(self) -> str:
         return f"{self.make.__module__.rpartition('.')[2]}.{self.make.__name__}"
 
-    @property
-    def marked(self) -> tuple[str, frozenset[int]]:
-        """The file, and the numbers of its lines that may be named."""
-        lines, first = inspect.getsourcelines(self.source)
-        numbers = (first + n for n, line in enumerate(lines) if line.rstrip().endswith("# leak"))
-        return inspect.getfile(self.source), frozenset(numbers)
-
     def script(self, *, wrong: bool) -> Script:
         torch.manual_seed(0)
         return self.make(wrong)
@@ -184,8 +179,7 @@ def judged(program: Program, way: str, *, wrong: bool) -> str:
     first = next((finding for finding in report.findings if finding.kind in program.kinds), None)
     if first is None:
         return f"another kind: {report.kinds()}"
-    file, lines = program.marked
-    return "right" if first.file == file and first.line in lines else f"another line: {first.code}"
+    return "right" if (first.file, first.line) in marked(program.source) else f"another line: {first.code}"
 
 
 @torch.no_grad()

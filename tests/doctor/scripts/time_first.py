@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from tests.doctor.scripts.script import LENGTHS, Script, classes, floats, ids, lasting, program
+from tests.doctor.scripts.script import LENGTHS, Script, classes, ids, lasting, program
 
 
 @program()
@@ -48,35 +48,6 @@ def last_state_of_an_lstm(wrong):
 
     batch = {"text": ids(real), "lengths": torch.tensor(LENGTHS), "y": classes()}
     return Script(batch, forward, real={"text": real})
-
-
-@program()
-def outputs_of_a_gru_summed(wrong):
-    real, gru, head = lasting().T, nn.GRU(3, 6, bidirectional=True), nn.Linear(12, 5)
-
-    def forward(frames, num_frames):
-        if wrong:
-            return head(gru(frames)[0].sum(0))  # leak
-        out, _ = pad_packed_sequence(gru(pack_padded_sequence(frames, num_frames))[0])
-        return head(out.sum(0))
-
-    batch = {"frames": floats(real, 3), "num_frames": list(LENGTHS), "y": classes()}
-    return Script(batch, forward, real={"frames": real})
-
-
-@program()
-def encoder_layer_without_its_mask(wrong):
-    real, table, head = lasting().T, nn.Embedding(20, 8), nn.Linear(8, 5)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
-
-    def forward(src, src_padding_mask):
-        mask = None if wrong else src_padding_mask
-        hidden = layer(table(src), src_key_padding_mask=mask)  # leak
-        seen = ~src_padding_mask.T[..., None]
-        return head((hidden * seen).sum(0) / seen.sum(0))
-
-    batch = {"src": ids(real), "src_padding_mask": ~real.T, "y": classes()}
-    return Script(batch, forward, real={"src": real})
 
 
 @program()
