@@ -1,8 +1,8 @@
-"""Whole trainings with `prepare`, step by step against one process on the joint batch."""
+"""Whole trainings with `prepare`, step by step against one process on the joint batch; and refused gradients."""
 
 from __future__ import annotations
 
-import io
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,206 +13,169 @@ from torch import Tensor, nn
 import maskgrad as mg
 from tests.ranks import run_on_ranks
 from tests.unit.distributed.trainings import (
-    SCENARIOS,
-    WORDS,
-    OnlyTables,
-    OwnAndDense,
+    OwnLookup,
+    Sometimes,
     Tables,
+    Tied,
     batches,
     check,
-    course,
     loss_of,
     made,
-    never_seldom,
-    state,
     trained,
 )
 
 
-def _training(rank: int, world_size: int, name: str, optimizer: str) -> list[Tensor]:
-    kind, flags, options = SCENARIOS[name]
+def usual(model: Any, step: int, rank: int) -> Tensor:
+    return loss_of(model(batches(step, rank)))
+
+
+def seldom_on_rank_1(model: Any, step: int, rank: int) -> Tensor:
+    return loss_of(model(batches(step, rank), seldom=rank == 1 and step % 2 == 0))
+
+
+def multiply_on_rank_0(model: Any, step: int, rank: int) -> Tensor:
+    return loss_of(model(batches(step, rank), multiply=rank == 0 and step > 0))
+
+
+def until_step_2_on_rank_0(model: Any, step: int, rank: int) -> Tensor:
+    """A rank without more samples passes an empty batch."""
+    words = batches(step, rank)
+    return loss_of(model(words)) if step < 2 + 2 * rank else model(words[:0]).sum()
+
+
+def in_two_halves(model: Any, step: int, rank: int) -> Tensor:
+    """What only the first half uses must be exchanged with the second."""
+
+    def half(step: int, seldom: bool) -> Tensor:
+        return loss_of(model(batches(step, rank), seldom)) / 2
+
+    if isinstance(model, Tables):
+        return half(step, rank == 0) + half(step + 10, False)
+    with model.no_sync():
+        half(step, rank == 0).backward()
+    return half(step + 10, False)
+
+
+Loss = Callable[[Any, int, int], Tensor]
+SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Loss, dict[str, Any]]] = {
+    "tables": (Tables, usual, {"gradient_as_bucket_view": True}),
+    "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
+    "in two halves": (Tables, in_two_halves, {"find_unused_parameters": True}),
+    "tied": (Tied, multiply_on_rank_0, {}),
+    "unknown class": (OwnLookup, usual, {}),
+    "only on a rank": (Sometimes, seldom_on_rank_1, {}),
+    "named": (Tables, usual, {"sparse": ["hidden", "extra.weight"]}),
+    "uneven": (Tables, until_step_2_on_rank_0, {}),
+    "uneven, unknown class": (OwnLookup, until_step_2_on_rank_0, {}),
+    "compiled inside": (Tables, usual, {}),
+    "compiled outside": (Tables, usual, {}),
+}
+
+
+def course(name: str, module: nn.Module, model: Any, ranks: list[int]) -> list[Tensor]:
+    """A training on the batches of ``ranks`` together."""
+    kind = mg.optim.Adagrad if name in ("tables", "tied") else mg.optim.SGD
+
+    def loss(step: int) -> Tensor:
+        return torch.stack([SCENARIOS[name][1](model, step, rank) for rank in ranks]).mean()
+
+    return trained(module, [kind(module.parameters(), lr=0.1)], loss, 4)
+
+
+def _training(rank: int, world_size: int, name: str) -> list[Tensor]:
+    kind, _, options = SCENARIOS[name]
     module = made(kind)
     if rank:
         for p in module.parameters():
             p.data.zero_()  # rank 0's are sent
-    model = mg.distributed.prepare(module, **options)
-    return course(module, model, [rank], optimizer, flags)
+    inner: Any = torch.compile(module, backend="aot_eager") if name == "compiled inside" else module
+    model: Any = mg.distributed.prepare(inner, **options)
+    if name == "compiled outside":
+        model = torch.compile(model, backend="aot_eager")
+    return course(name, module, model, [rank])
 
 
-@pytest.mark.parametrize(
-    ("name", "world_size"),
-    [*((name, 2) for name in SCENARIOS), *((name, 4) for name in ("tied", "masked"))],
-)
+@pytest.mark.parametrize(("name", "world_size"), [*((name, 2) for name in SCENARIOS), ("tied", 4)])
 def test_as_one_process_on_the_joint_batch(name: str, world_size: int) -> None:
-    kind, flags, _ = SCENARIOS[name]
-    optimizer = "Adagrad" if name in ("tables", "tied") else "SGD"
-    module = made(kind)
-    expected = course(module, module, list(range(world_size)), optimizer, flags)
-    check(run_on_ranks(_training, world_size, name, optimizer), expected)
+    module = made(SCENARIOS[name][0])
+    expected = course(name, module, module, list(range(world_size)))
+    check(run_on_ranks(_training, world_size, name), expected)
 
 
-def _accumulating(rank: int, world_size: int) -> list[Tensor]:
+def _used_as_a_module(rank: int, world_size: int) -> None:
+    """Names of its state, evaluation, two backward passes through one forward pass, and parameters left alone."""
     module = made(Tables)
-    model = mg.distributed.prepare(module, find_unused_parameters=True)
-
-    def loss(step: int) -> Tensor:
-        with model.no_sync():
-            # what only the first half uses must be exchanged with the second
-            (loss_of(model(batches(step, rank), seldom=rank == 0)) / 2).backward()
-        return loss_of(model(batches(step + 10, rank))) / 2
-
-    return trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 3)
-
-
-def test_gradients_accumulated_without_exchange() -> None:
-    module = made(Tables)
-
-    def loss(step: int) -> Tensor:
-        parts = [loss_of(module(batches(step, rank), seldom=rank == 0)) for rank in (0, 1)]
-        parts += [loss_of(module(batches(step + 10, rank))) for rank in (0, 1)]
-        return torch.stack(parts).mean()
-
-    expected = trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 3)
-    check(run_on_ranks(_accumulating, 2), expected)
-
-
-def _uneven(rank: int, world_size: int, kind: Callable[[], nn.Module]) -> list[Tensor]:
-    module = made(kind)
-    model = mg.distributed.prepare(module)
-
-    def loss(step: int) -> Tensor:
-        words = batches(step, rank)  # from a step on a rank has no more samples
-        return loss_of(model(words)) if step < 2 + 2 * rank else model(words[:0]).sum()
-
-    return trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 2 * world_size)
-
-
-@pytest.mark.parametrize("kind", [OwnAndDense, OnlyTables])
-def test_a_rank_without_more_samples_passes_an_empty_batch(kind: Callable[[], nn.Module]) -> None:
-    module = made(kind)
-
-    def loss(step: int) -> Tensor:
-        losses = [loss_of(module(batches(step, rank))) for rank in (0, 1) if step < 2 + 2 * rank]
-        return torch.stack(losses).sum() / 2
-
-    expected = trained(module, [mg.optim.SGD(module.parameters(), lr=0.1)], loss, 4)
-    check(run_on_ranks(_uneven, 2, kind), expected)
-
-
-def _compiled(rank: int, world_size: int, outside: bool) -> list[Tensor]:
-    module = made(Tables)
-    if outside:
-        model = torch.compile(mg.distributed.prepare(module), backend="aot_eager")
-    else:
-        model = mg.distributed.prepare(torch.compile(module, backend="aot_eager"))  # type: ignore[arg-type]
-    return course(module, model, [rank], "SGD", never_seldom, steps=2)
-
-
-@pytest.mark.parametrize("outside", [False, True])
-def test_compiled(outside: bool) -> None:
-    module = made(Tables)
-    check(run_on_ranks(_compiled, 2, outside), course(module, module, [0, 1], "SGD", never_seldom, steps=2))
-
-
-def _scaled(rank: int, world_size: int) -> tuple[list[float], Tensor, bool]:
-    module = made(Tables)
-    model = mg.distributed.prepare(module)
-    optimizer = mg.optim.SGD(module.parameters(), lr=0.1)
-    scaler = mg.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
-    scales, before = [], state(module)
-    skipped = False
-    for step in range(4):
-        optimizer.zero_grad()
-        loss = loss_of(model(batches(step, rank), seldom=True))
-        if step == 1 and rank == 1:
-            loss = loss * float("inf")  # on one rank only
-        scaler.scale(loss).backward()
-        before = state(module)
-        scaler.unscale_(optimizer)
-        mg.clip_grad_norm_(module.parameters(), 1.0)
-        scaler.step(optimizer)
-        scaler.update()
-        skipped |= step == 1 and torch.equal(before, state(module))
-        scales.append(scaler.get_scale())
-    return scales, state(module), skipped
-
-
-def test_all_ranks_skip_the_same_steps() -> None:
-    first, second = run_on_ranks(_scaled, 2)
-    assert first[0] == second[0] == [8.0, 4.0, 4.0, 8.0]
-    assert torch.equal(first[1], second[1])
-    assert first[1].isfinite().all()
-    assert first[2]
-    assert second[2]
-
-
-def _attached(rank: int, world_size: int) -> list[Any]:
-    module = made(OwnAndDense)
-    rows = module.own.rows
-
-    def only_some(p: Tensor) -> None:
-        trained = torch.arange(WORDS).unsqueeze(1) % 2 == rank
-        gradient = p.grad
-        assert gradient is not None
-        p.grad = None
-        mg.attach_gradient(p, mg.masked(gradient.to_dense(), trained.expand(p.shape)))
-
-    rows.register_post_accumulate_grad_hook(only_some)
-    model = mg.distributed.prepare(module)
-    loss_of(model(batches(0, rank))).backward()
-    attached = mg.optim.attached_gradient(rows)
-    assert isinstance(attached, mg.MaskedTensor)
-    return [attached.mask.all().item(), attached.filled(0)]
-
-
-def test_gradients_that_a_hook_has_masked() -> None:
-    gradients = []
-    for rank in (0, 1):
-        module = made(OwnAndDense)
-        loss_of(module(batches(0, rank))).backward()
-        trained = torch.arange(WORDS).unsqueeze(1) % 2 == rank
-        gradients.append(torch.where(trained, module.own.rows.grad.to_dense(), 0))
-    for complete, found in run_on_ranks(_attached, 2):
-        assert complete
-        torch.testing.assert_close(found, (gradients[0] + gradients[1]) / 2)
-
-
-def _state_dicts(rank: int, world_size: int) -> None:
-    module = made(Tables)
+    module.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+    module.local = nn.Embedding(2, 2)
+    module.local._ddp_params_and_buffers_to_ignore = ["weight"]
     model = mg.distributed.prepare(module)
     names = [f"module.{name}" for name in module.state_dict()]
     assert list(model.state_dict()) == names
     assert [name for name, _ in model.named_parameters()] == names
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    file.seek(0)
-    model.load_state_dict(torch.load(file, weights_only=True))
+    model.load_state_dict(copy.deepcopy(model.state_dict()))
     assert model.eval().module.training is False
     with torch.no_grad():
         assert torch.equal(model(batches(0, 0)), module(batches(0, 0)))
-    # only ours, without gradients, and twice backward through one forward
-    model.train()
-    loss = loss_of(model(batches(0, rank), seldom=True))
+    loss = loss_of(model.train()(batches(0, rank)))
     loss.backward(retain_graph=True)
     once = module.table.weight.grad.to_dense()
     loss.backward()
     torch.testing.assert_close(module.table.weight.grad.to_dense(), once * 2)
 
 
-def _bystanders(rank: int, world_size: int) -> None:
-    module = nn.ModuleDict({"shared": nn.Linear(2, 2), "local": nn.Embedding(7, 2)})
-    module["local"]._ddp_params_and_buffers_to_ignore = ["weight"]
-    module.frozen = nn.Parameter(torch.zeros(1), requires_grad=False)
+def test_a_prepared_module_is_used_as_any_other() -> None:
+    run_on_ranks(_used_as_a_module, 2)
 
-    def forward(words: Tensor) -> Tensor:
-        return module["shared"](module["local"](words)).sum()
 
-    module.forward = forward
+def _broken_gradient(rank: int, world_size: int) -> tuple[str, str]:
+    module = made(Tables)
+    broken = [rank == 1]
+
+    def spoil(p: Tensor) -> None:
+        if broken[0]:
+            p.grad = torch.sparse_coo_tensor([[99]], torch.ones(1, 4), p.shape, check_invariants=False)
+
+    module.seldom.weight.register_post_accumulate_grad_hook(spoil)
+    alone = copy.deepcopy(module)
+    loss_of(alone(batches(0, rank))).backward()
     model = mg.distributed.prepare(module)
-    model(torch.tensor([1, 2])).backward()
-    assert module["shared"].weight.grad is not None
+    try:
+        loss_of(model(batches(0, rank))).backward()
+    except IndexError as error:
+        text = str(error)
+    # what had been sent before is not written either
+    assert torch.equal(module.table.weight.grad.to_dense(), alone.table.weight.grad.to_dense())
+    broken[0] = False
+    for p in module.parameters():
+        p.grad = None
+    loss_of(model(batches(0, rank))).backward()  # all goes on
+    return text, str(module.seldom.weight.grad.layout)
 
 
-@pytest.mark.parametrize("program", [_state_dicts, _bystanders])
-def test_on_two_ranks(program: Any) -> None:
-    run_on_ranks(program, 2)
+def test_a_broken_gradient_is_refused_on_all_ranks_and_training_goes_on() -> None:
+    for text, layout in run_on_ranks(_broken_gradient, 2):
+        assert "gradient of parameter 'seldom.weight'" in text
+        assert "99" in text
+        assert layout == "torch.sparse_coo"
+
+
+class Undeclared(OwnLookup):
+    """A layer that pretends to be one of torch.nn."""
+
+
+Undeclared.__module__ = "torch.nn.modules.linear"
+
+
+def _undeclared(rank: int, world_size: int) -> str:
+    with pytest.raises(RuntimeError) as refusal:
+        loss_of(mg.distributed.prepare(made(Undeclared))(batches(0, rank))).backward()
+    module = made(Undeclared)
+    loss_of(mg.distributed.prepare(module, sparse=["rows"])(batches(0, rank))).backward()
+    assert module.rows.grad.is_sparse
+    return str(refusal.value)
+
+
+def test_an_undeclared_sparse_gradient_is_refused_by_name() -> None:
+    for text in run_on_ranks(_undeclared, 2):
+        assert "'rows'" in text
+        assert "sparse=['rows']" in text

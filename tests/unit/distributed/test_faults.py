@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import signal
 import time
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.ranks import ANSWER_TIMEOUT_S, GROUP_TIMEOUT_S, Failure, outcomes_on_fresh_ranks, run_on_ranks
+
+WORDS = torch.tensor([1, 2])
 
 
 class Model(nn.Module):
@@ -31,108 +34,77 @@ class Model(nn.Module):
         return (self.middle(self.first(words)) * self.last(words)).sum()
 
 
-def ends(how: str) -> None:
-    if how == "exit":
-        os._exit(3)
+def end(*_: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _between_backward_and_exchange(rank: int, world_size: int, how: str) -> Any:
+def _ends(rank: int, world_size: int, where: str) -> str:
     model = Model()
     optimizer = mg.optim.Adagrad(model.parameters(), lr=0.1)
-    model(torch.tensor([1, 2])).backward()
+    gradients: list[Tensor] = []
+    if where == "in the backward pass":
+        prepared = mg.distributed.prepare(model)
+        prepared(WORDS).backward()  # once it goes well
+        optimizer.zero_grad()
+        if rank == 1:  # the exchange of the last table is under way, that of the first is still to come
+            model.middle.weight.register_hook(end)
+        step: Any = prepared(WORDS).backward
+    elif where == "before an exchange":
+        model(WORDS).backward()
+        gradients = [p.grad.to_dense().clone() for p in model.parameters()]
+        if rank == 1:
+            os._exit(3)
+        step = functools.partial(mg.distributed.all_reduce_gradients, model)
+    else:
+        step = mg.distributed.mean(model(WORDS)).backward
+        if rank == 1:
+            end()
     before = [p.detach().clone() for p in model.parameters()]
-    gradients = [p.grad.to_dense().clone() for p in model.parameters()]
-    if rank == 1:
-        ends(how)
-    try:
-        mg.distributed.all_reduce_gradients(model)
-        optimizer.step()
-    except mg.errors.LostRankError as error:
-        text = str(error)
-    assert all(torch.equal(p.grad.to_dense(), g) for p, g in zip(model.parameters(), gradients, strict=True))
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    assert not any(state["step"] for state in optimizer.state.values())
-    return text
-
-
-def _in_the_backward_pass(rank: int, world_size: int, how: str) -> Any:
-    model = Model()
-    prepared = mg.distributed.prepare(model)
-    optimizer = mg.optim.Adagrad(model.parameters(), lr=0.1)
-    prepared(torch.tensor([1, 2])).backward()  # once it goes well
-    optimizer.zero_grad()
-    before = [p.detach().clone() for p in model.parameters()]
-    if rank == 1:
-        # the exchange of the last table is under way, that of the first is still to come
-        model.middle.weight.register_hook(lambda g: ends(how))
-    try:
-        prepared(torch.tensor([1, 2])).backward()
-        optimizer.step()
-    except mg.errors.LostRankError as error:
-        text = str(error)
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-    assert not any(state["step"] for state in optimizer.state.values())
-    return text
-
-
-def _hanging(rank: int, world_size: int, noticed: Path) -> Any:
-    model = Model()
-    prepared = mg.distributed.prepare(model, timeout=datetime.timedelta(milliseconds=2345))
-    if rank == 1:
-        while not noticed.exists():  # it neither takes part nor ends before the other has noticed
-            time.sleep(0.1)
-        os._exit(4)
     with pytest.raises(mg.errors.LostRankError) as raised:
-        prepared(torch.tensor([1, 2])).backward()
-    noticed.touch()
+        step()
+    for p, gradient in zip(model.parameters(), gradients, strict=False):
+        assert torch.equal(p.grad.to_dense(), gradient)
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert not any(state["step"] for state in optimizer.state.values())
     return str(raised.value)
 
 
-def _timeouts(rank: int, world_size: int) -> list[float]:
-    own = datetime.timedelta(seconds=7)
-    models = mg.distributed.prepare(Model()), mg.distributed.prepare(Model(), timeout=own)
-    return [model._exchange.group.timeout().total_seconds() for model in models]
-
-
-def _in_a_loss(rank: int, world_size: int, how: str) -> Any:
-    x = torch.ones(3, requires_grad=True)
-    loss = mg.distributed.mean(x)
-    if rank == 1:
-        ends(how)
-    try:
-        loss.backward()
-    except mg.errors.LostRankError as error:
-        text = str(error)
-    assert x.grad is None
-    return text
-
-
-@pytest.mark.parametrize(
-    ("program", "how"),
-    [
-        (_between_backward_and_exchange, "exit"),
-        (_in_the_backward_pass, "kill"),
-        (_in_a_loss, "kill"),
-    ],
-)
-def test_a_rank_that_ends_is_an_error_on_the_others(program: Any, how: str) -> None:
-    alive, dead = outcomes_on_fresh_ranks(program, 2, how)
+@pytest.mark.parametrize("where", ["before an exchange", "in the backward pass", "in a loss"])
+def test_a_rank_that_ends_is_an_error_on_the_others(where: str) -> None:
+    alive, dead = outcomes_on_fresh_ranks(_ends, 2, where)
     assert isinstance(dead, Failure)
     assert dead.died
     assert isinstance(alive, str), alive
     assert "failed on rank 0 of 2" in alive
 
 
+def _hangs(rank: int, world_size: int, noticed: Path) -> str:
+    prepared = mg.distributed.prepare(Model(), timeout=datetime.timedelta(milliseconds=2345))
+    if rank == 1:
+        while not noticed.exists():  # it neither takes part nor ends before the other has noticed
+            time.sleep(0.1)
+        os._exit(4)
+    with pytest.raises(mg.errors.LostRankError) as raised:
+        prepared(WORDS).backward()
+    noticed.touch()
+    return str(raised.value)
+
+
 def test_a_rank_that_hangs_is_an_error_after_the_timeout(tmp_path: Path) -> None:
     # the group would wait for longer than we wait for an answer: it can only come of the exchange's own timeout
     alive, hanging = outcomes_on_fresh_ranks(
-        _hanging, 2, tmp_path / "noticed", group_timeout_s=10 * ANSWER_TIMEOUT_S
+        _hangs, 2, tmp_path / "noticed", group_timeout_s=10 * ANSWER_TIMEOUT_S
     )
     assert isinstance(hanging, Failure)
     assert isinstance(alive, str), alive
     # what gloo adds depends on which of its threads notices first: "Timed out waiting 2345ms", or that a pair closed
     assert "did not respond within the group's timeout" in alive
+
+
+def _timeouts(rank: int, world_size: int) -> list[float]:
+    own = datetime.timedelta(seconds=7)
+    models = mg.distributed.prepare(Model()), mg.distributed.prepare(Model(), timeout=own)
+    return [model._exchange.group.timeout().total_seconds() for model in models]
 
 
 def test_the_exchange_waits_as_long_as_the_group() -> None:

@@ -1,144 +1,198 @@
-"""MaskedTensors through DistributedDataParallel itself, and jagged batches: as one process on the joint batch."""
+"""MaskedTensors into, between and out of layers that DistributedDataParallel copies or fully_shard shards."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedOperationError
 from tests.ranks import run_on_ranks
-from tests.unit.distributed.trainings import check, trained
+from tests.unit.distributed.trainings import Answer, check, state, trained
+
+fsdp = pytest.importorskip("torch.distributed.fsdp")
 
 
-@dataclasses.dataclass
-class Answer:
-    scores: Any
-    rest: Any
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
-class Two(nn.Module):
-    """Uses the second layer on one rank only, and the third nowhere."""
+CONTAINERS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda x: x,
+    "dict": lambda x: {"x": (x, 1)},
+    "list": lambda x: [x, None],
+    "namedtuple": lambda x: Pair(x, 2),
+    "dataclass": Answer,
+}
+
+
+def unpacked(x: Any) -> Any:
+    while not isinstance(x, mg.MaskedTensor):
+        x = x.scores if isinstance(x, Answer) else next(iter(x.values() if isinstance(x, dict) else x))
+    return x
+
+
+class Block(nn.Module):
+    """Takes and returns MaskedTensors, in a container of the given kind."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()
+        self.linear, self.kind = nn.Linear(4, 4), kind
+
+    def forward(self, given: Any) -> Any:
+        return CONTAINERS[self.kind](self.linear(unpacked(given)).tanh())
+
+
+class Net(nn.Module):
+    """A table and blocks; in copies, a layer for each rank and one that nobody uses."""
+
+    def __init__(self, kind: str, way: str) -> None:
+        super().__init__()
         torch.manual_seed(4)
-        self.first, self.second, self.third = nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)
-        self.other, self.kind = nn.Linear(3, 2), kind
+        self.copied = way in ("ddp", "prepare")
+        self.table = nn.Embedding(9, 4, sparse=way != "ddp")
+        self.blocks = nn.ModuleList([Block(kind), Block(kind)])
+        self.own = nn.ModuleList([Block(kind) for _ in range(3 if self.copied else 0)])
 
-    def forward(self, x: Any, second: bool) -> Any:
-        hidden = self.first(x).tanh()
-        out = (self.second if second else self.other)(hidden)
-        return {"alone": out, "list": [out], "dict": {"a": (out, 1)}, "dataclass": Answer(out, None)}[
-            self.kind
-        ]
+    def forward(self, words: mg.MaskedTensor, rank: int) -> Any:
+        x: Any = self.table(words)
+        for block in self.blocks:
+            x = block(x)
+        return self.own[rank](x) if self.copied else x
 
 
-def batch(step: int, rank: int, layout: str = "strided") -> Any:
+def words(step: int, rank: int, layout: str) -> mg.MaskedTensor:
     """Another number of rows on each rank; the second has a sequence of length 0, and none but such in step 1."""
-    generator = torch.Generator().manual_seed(10 * step + rank)
-    x = torch.randn(2 + rank, 4, 3, generator=generator)
+    draw = torch.Generator().manual_seed(10 * step + rank)
+    numbers = torch.randint(0, 9, (2 + rank, 4), generator=draw)
     lengths = torch.tensor([[4, 1], [3, 0, 2]][rank]) * int(step != 1 or rank == 0)
-    mask = (torch.arange(4) < lengths[:, None])[..., None].expand_as(x)
+    mask = torch.arange(4) < lengths[:, None]
     if layout == "jagged":
-        return mg.from_lengths(torch.where(mask, x, 0.0), lengths, layout=torch.jagged)
-    return mg.masked(torch.where(mask, x, torch.nan), mask)
+        return mg.from_lengths(torch.where(mask, numbers, 0), lengths, layout=torch.jagged)
+    return mg.masked(torch.where(mask, numbers, 2**40), mask)
 
 
-def loss_of(out: Any) -> Tensor:
-    while not isinstance(out, mg.MaskedTensor):
-        parts = [out.scores] if isinstance(out, Answer) else out
-        out = next(iter(parts.values())) if isinstance(parts, dict) else parts[0]
-    return out.square().sum()
+def optimizers_of(module: Net) -> list[Any]:
+    dense = [p for name, p in module.named_parameters() if not name.startswith("table")]
+    return [torch.optim.SGD(dense, lr=0.1), mg.optim.Adagrad([module.table.weight], lr=0.1)]
 
 
-def sgd(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(module.parameters(), lr=0.05)
+def _training(rank: int, world_size: int, kind: str, layout: str, way: str) -> list[Tensor]:
+    module: Any = Net(kind, way)
+    if not module.copied:
+        for block in module.blocks:
+            fsdp.fully_shard(block)
+    if way == "sharded as a whole":
+        fsdp.fully_shard(module, ignored_params={module.table.weight})
+    wrap: Any = DistributedDataParallel if way == "ddp" else mg.distributed.prepare
+    model = wrap(module, find_unused_parameters=True) if module.copied else wrap(module)
 
+    def loss(step: int) -> Tensor:
+        squares = unpacked(model(words(step, rank, layout), rank)).square()
+        with mg.distributed.global_losses():
+            return F.l1_loss(squares, torch.zeros_like(squares))
 
-def _unused(rank: int, world_size: int, kind: str, layout: str, ours: bool) -> list[Tensor]:
-    module = Two(kind)
-    wrap: Any = mg.distributed.prepare if ours else DistributedDataParallel
-    model = wrap(module, find_unused_parameters=True)
-    found = trained(
-        module, [sgd(module)], lambda step: loss_of(model(batch(step, rank, layout), rank == 0)), 3
-    )
-    assert module.third.weight.grad is None
-    return found
+    def again() -> None:  # which changes nothing, and leaves sharded layers alone
+        if not module.copied:
+            mg.distributed.all_reduce_gradients(module)
+            assert module.table.weight.grad.is_sparse
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+        return trained(module, optimizers_of(module), loss, 3, again)
 
 
 @pytest.mark.parametrize(
-    ("kind", "layout", "ours"),
+    ("kind", "layout", "way"),
     [
-        ("alone", "strided", False),
-        ("list", "jagged", False),
-        ("dict", "strided", False),
-        ("dataclass", "jagged", False),
-        ("alone", "jagged", True),
-        ("dict", "strided", True),
+        ("list", "jagged", "ddp"),
+        ("dict", "strided", "ddp"),
+        ("dataclass", "jagged", "ddp"),
+        ("dict", "jagged", "prepare"),
+        ("plain", "strided", "sharded"),
+        ("list", "jagged", "sharded"),
+        ("dataclass", "strided", "sharded"),
+        ("dict", "strided", "sharded as a whole"),
+        ("namedtuple", "jagged", "sharded as a whole"),
     ],
 )
-def test_unused_parameters(kind: str, layout: str, ours: bool) -> None:
-    module = Two(kind)
+def test_as_one_process_on_the_joint_batch(kind: str, layout: str, way: str) -> None:
+    """The mean over the tokens of all ranks, one of which has none in the second step."""
+    module = Net(kind, way)
+    before = state(module)
 
     def loss(step: int) -> Tensor:
-        return torch.stack([loss_of(module(batch(step, rank, layout), rank == 0)) for rank in (0, 1)]).mean()
+        outputs = [unpacked(module(words(step, rank, "strided"), rank)) for rank in (0, 1)]
+        return torch.cat([output.square().compressed() for output in outputs]).mean()
 
-    check(run_on_ranks(_unused, 2, kind, layout, ours), trained(module, [sgd(module)], loss, 3))
+    expected = trained(module, optimizers_of(module), loss, 3)
+    assert (expected[0] - before)[36:].abs().max() > 1e-3  # the layers that stood still
+    check(run_on_ranks(_training, 2, kind, layout, way), expected)
 
 
-def encoder() -> nn.Module:
-    torch.manual_seed(5)
-    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
-    return nn.Sequential(
-        nn.Linear(3, 4), nn.TransformerEncoder(layer, 1, enable_nested_tensor=False), nn.Linear(4, 1)
+def sample(rank: int) -> mg.MaskedTensor:
+    draw = torch.Generator().manual_seed(rank)
+    return mg.from_nan(
+        torch.randn(3, 4, generator=draw).where(torch.rand(3, 4, generator=draw) > 0.2, torch.nan)
     )
 
 
-def _jagged(rank: int, world_size: int, ours: bool) -> list[Tensor]:
-    module = encoder()
-    model: Any = (mg.distributed.prepare if ours else DistributedDataParallel)(module)
-
-    def loss(step: int) -> Tensor:
-        losses = model(batch(step, rank, "jagged")).square()
-        with mg.distributed.global_losses():
-            return nn.functional.l1_loss(losses, torch.zeros_like(losses))
-
-    return trained(module, [sgd(module)], loss, 2)
+def _old_way(rank: int, world_size: int) -> list[Tensor]:
+    torch.manual_seed(4)
+    model = fsdp.FullyShardedDataParallel(Block("list"), use_orig_params=True, device_id=torch.device("cpu"))
+    unpacked(model([sample(rank)])).square().sum().backward()
+    with fsdp.FullyShardedDataParallel.summon_full_params(model, with_grads=True):
+        return [p.grad.clone() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_jagged_batches_with_other_numbers_of_tokens(ours: bool) -> None:
-    """The mean over the tokens of all ranks, one of which has none in the second step."""
-    module = encoder()
-
-    def loss(step: int) -> Tensor:
-        return torch.cat([module(batch(step, rank)).square().compressed() for rank in (0, 1)]).mean()
-
-    check(run_on_ranks(_jagged, 2, ours), trained(module, [sgd(module)], loss, 2))
+def test_fully_sharded_data_parallel() -> None:
+    """The older way, whose parameters lie flat."""
+    torch.manual_seed(4)
+    module = Block("plain")
+    torch.stack([module(sample(rank)).square().sum() for rank in (0, 1)]).mean().backward()
+    for found in run_on_ranks(_old_way, 2):
+        torch.testing.assert_close(found, [p.grad for p in module.parameters()])
 
 
-def _masked_buffer(rank: int, world_size: int, ours: bool, kind: type[nn.Module]) -> str:
-    module = nn.Sequential(kind(3, 2))
-    module.register_buffer("measured", mg.masked(torch.ones(2), torch.tensor([True, False])))
-    try:
-        (mg.distributed.prepare if ours else DistributedDataParallel)(module)
-    except UnsupportedOperationError as error:
-        return str(error)
-    return ""
+def _in_half(rank: int, world_size: int) -> tuple[str, str, list[float]]:
+    module = nn.Linear(4, 2)
+    policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float64)
+    fsdp.fully_shard(module, mp_policy=policy)
+    seen: list[Any] = []
+    module.register_forward_pre_hook(lambda _, args: seen.append(args[0].dtype))
+    x = sample(rank)
+    x._values.requires_grad_()
+    out = module(x)
+    out.sum().backward()
+    return str(seen[0]), str(out.dtype), [float(g) for g in x._values.grad[~x.mask]]
 
 
-class Table(nn.Embedding):
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__(rows, width, sparse=True)
+def test_mixed_precision_casts_masked_inputs_and_outputs() -> None:
+    for seen, returned, under in run_on_ranks(_in_half, 2):
+        assert (seen, returned) == ("torch.bfloat16", "torch.float64")
+        assert not any(under)
 
 
-@pytest.mark.parametrize(("ours", "kind"), [(False, nn.Linear), (True, nn.Linear), (True, Table)])
-def test_masked_buffers_are_refused(ours: bool, kind: type[nn.Module]) -> None:
-    for words in run_on_ranks(_masked_buffer, 2, ours, kind):
-        assert "self.register_buffer('mask', x.mask)" in words
+def _masked_buffers(rank: int, world_size: int) -> None:
+    mine: Any = mg.distributed.prepare
+    for wrap, layer in (
+        (DistributedDataParallel, nn.Linear(3, 2)),
+        (mine, nn.Linear(3, 2)),
+        (mine, nn.Embedding(3, 2, sparse=True)),
+    ):
+        module = nn.Sequential(layer)
+        module.register_buffer("measured", mg.masked(torch.ones(2), torch.tensor([True, False])))
+        with pytest.raises(UnsupportedOperationError, match=r"self\.register_buffer\('mask', x\.mask\)"):
+            wrap(module)
+
+
+def test_masked_buffers_are_refused() -> None:
+    run_on_ranks(_masked_buffers, 2)

@@ -1,4 +1,4 @@
-"""Modules with sparse, tied, masked and dense parameters, and what one process makes of the joint batch."""
+"""Modules with sparse, tied and dense parameters, and what one process makes of the joint batch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-import maskgrad as mg
 
 WORDS = 9
 
@@ -25,7 +23,7 @@ class Tables(nn.Module):
         self.hidden = nn.Linear(4, 3)
         self.extra = nn.Linear(3, 3)
 
-    def forward(self, words: Tensor, seldom: bool = False) -> Tensor:
+    def forward(self, words: Tensor, seldom: bool = True) -> Tensor:
         x = self.table(words).sum(1)
         x = self.hidden(x + self.seldom(words % 5) if seldom else x)
         return (self.extra(x) if seldom else x).tanh().sum(1)
@@ -47,27 +45,16 @@ class Tied(nn.Module):
 
 
 class OwnLookup(nn.Module):
-    """A class that nobody knows, with a sparse gradient that nothing announces."""
+    """A class that nobody knows, with a sparse gradient that nothing announces, and without dense parameters."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rows = nn.Parameter(torch.randn(WORDS, 2))
         self.scale = nn.Parameter(torch.ones(2))
-
-    def forward(self, words: Tensor) -> Tensor:
-        return (F.embedding(words, self.rows, sparse=True).sum(1) * self.scale).tanh().sum(1)
-
-
-class OnlyTables(nn.Module):
-    """No dense parameter at all."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = mg.nn.Embedding(WORDS, 2)
         self.register_buffer("seen", torch.zeros(1))
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.table(words).sum(1).tanh().sum(1)
+        return (F.embedding(words, self.rows, sparse=True).sum(1) * self.scale).tanh().sum(1)
 
 
 class Sometimes(nn.Module):
@@ -86,32 +73,7 @@ class Sometimes(nn.Module):
 class Answer:
     """What pytrees do not know."""
 
-    scores: Tensor
-
-
-class Masked(nn.Module):
-    """Answers with a MaskedTensor in a dict."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(WORDS, 4, sparse=True)
-        self.hidden = nn.Linear(4, 3)
-        self.idle = nn.Linear(4, 3)
-
-    def forward(self, words: Tensor) -> dict[str, Any]:
-        x = mg.masked(self.table(words), (words != 0).unsqueeze(-1))
-        return {"out": self.hidden(x.filled(0)).sum(1), "masked": x, "count": 3}
-
-
-class OwnAndDense(nn.Module):
-    """All parameters are used every time, tables and layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.own, self.head = OwnLookup(), nn.Linear(1, 1)
-
-    def forward(self, words: Tensor) -> Tensor:
-        return self.head(self.own(words).unsqueeze(1)).squeeze(1)
+    scores: Any
 
 
 def batches(step: int, rank: int, number: int = 4) -> Tensor:
@@ -119,16 +81,12 @@ def batches(step: int, rank: int, number: int = 4) -> Tensor:
 
 
 def loss_of(output: Any) -> Tensor:
-    if isinstance(output, dict):
-        return output["out"].square().mean() + output["masked"].sum() / 12
-    if isinstance(output, Answer):
-        output = output.scores
-    return (output - 1).square().mean()
+    return ((output.scores if isinstance(output, Answer) else output) - 1).square().mean()
 
 
-def made(kind: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+def made(kind: Callable[[], nn.Module]) -> nn.Module:
     torch.manual_seed(5)
-    return kind().to(dtype)
+    return kind()
 
 
 def state(module: nn.Module) -> Tensor:
@@ -158,58 +116,10 @@ def trained(
     return found
 
 
-Flags = Callable[[int, int], dict[str, Any]]
-
-
-def no_flags(step: int, rank: int) -> dict[str, Any]:
-    return {}
-
-
-def seldom_on_rank_1(step: int, rank: int) -> dict[str, Any]:
-    return {"seldom": rank == 1 and step % 2 == 0}
-
-
-def never_seldom(step: int, rank: int) -> dict[str, Any]:
-    return {"seldom": True}
-
-
-def multiply_on_rank_0(step: int, rank: int) -> dict[str, Any]:
-    return {"multiply": rank == 0 and step > 0}
-
-
-def course(
-    module: nn.Module, model: Any, ranks: list[int], optimizer: str, flags: Flags, steps: int = 4
-) -> list[Tensor]:
-    """A training on the batches of ``ranks`` together."""
-
-    def loss(step: int) -> Tensor:
-        return torch.stack(
-            [loss_of(model(batches(step, rank), **flags(step, rank))) for rank in ranks]
-        ).mean()
-
-    return trained(module, [getattr(mg.optim, optimizer)(module.parameters(), lr=0.1)], loss, steps)
-
-
-SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Flags, dict[str, Any]]] = {
-    "tables": (Tables, never_seldom, {}),
-    "views of buckets": (Tables, never_seldom, {"gradient_as_bucket_view": True}),
-    "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
-    "static graph": (Tables, never_seldom, {"static_graph": True}),
-    "tied": (Tied, multiply_on_rank_0, {}),
-    "unknown class": (OwnLookup, no_flags, {}),
-    "only tables": (OnlyTables, no_flags, {}),
-    "only on a rank": (Sometimes, seldom_on_rank_1, {}),
-    "masked": (Masked, no_flags, {"find_unused_parameters": True}),
-    "named": (Tables, never_seldom, {"sparse": ["hidden", "extra.weight"]}),
-}
-
-
-def check(
-    courses: list[list[Tensor]], expected: list[Tensor], rtol: float = 1e-4, atol: float = 1e-5
-) -> None:
+def check(courses: list[list[Tensor]], expected: list[Tensor]) -> None:
     """All ranks have the same parameters, and they are those of one process."""
     for found in courses[1:]:
         for one, other in zip(found, courses[0], strict=True):
             assert torch.equal(one, other)  # bit for bit
     for one, wanted in zip(courses[0], expected, strict=True):
-        torch.testing.assert_close(one, wanted, rtol=rtol, atol=atol)
+        torch.testing.assert_close(one, wanted, rtol=1e-4, atol=1e-5)
