@@ -1,4 +1,4 @@
-"""Gradients for each sample: options, norms, clipping, and what is refused."""
+"""Gradients for each sample: arguments, forms of batches, what is missing, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,123 +11,109 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.unit.gradients.sample_loop import METHODS, loop, network, smooth
+from tests.unit.gradients.sample_loop import METHODS, assert_equal_to_the_loop, loop, network, smooth
 
-nan = float("nan")
+nan, inf = float("nan"), float("inf")
 D = torch.float64
-
-
-class Words(nn.Module):
-    """A sparse table, a dense one, and a linear map."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sparse = nn.Embedding(50, 3, sparse=True, dtype=D)
-        self.dense = nn.Embedding(7, 3, dtype=D)
-        self.unused = nn.Embedding(40, 3, sparse=True, dtype=D)
-        self.idle = nn.Parameter(torch.zeros(2, dtype=D))
-        self.out = nn.Linear(3, 2, dtype=D)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Mean of the words, ids (B, n)."""
-        out: Tensor = self.out((self.sparse(ids) * self.dense(ids % 7)).mean(1))
-        return out
-
-
-@METHODS
-@pytest.mark.parametrize("chunk_size", [None, 1, 2, 7])
-def test_the_result_is_the_definition(method: Any, chunk_size: int | None) -> None:
-    for model, x in ((network(), torch.randn(5, 3, dtype=D)), (Words(), torch.randint(50, (5, 4)))):
-        expected = loop(model, smooth, x)
-        found = mg.per_sample_grad(model, smooth, x, chunk_size=chunk_size, method=method)
-        assert list(found) == [name for name, _ in model.named_parameters()]
-        for name, gradient in found.items():
-            assert not gradient.requires_grad
-            torch.testing.assert_close(gradient.to_dense(), expected[name])
+X, TARGETS = torch.randn(4, 3, dtype=D), torch.randn(4, 2, dtype=D)
 
 
 def test_arguments_by_position_by_name_and_in_containers() -> None:
-    class Several(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = nn.Linear(3, 2, dtype=D)
-
-        def forward(
+    class Several(nn.Linear):
+        def forward(  # type: ignore[override]
             self, a: Tensor, b: dict[str, Tensor], flip: bool = False, c: Tensor | None = None
         ) -> Any:
-            y = self.inner(a) * b["scale"] + (0 if c is None else c)
+            y = super().forward(a) * b["scale"] + (0 if c is None else c)
             return {"y": -y if flip else y}
-
-    model = Several()
-    a, b, t = torch.randn(4, 3, dtype=D), {"scale": torch.randn(4, 1, dtype=D)}, torch.randn(4, 2, dtype=D)
 
     def loss(output: Any, target: Any) -> Tensor:
         return F.mse_loss(output["y"], target["t"][0])
 
-    for inputs in ((a, b), (a, b, True), {"a": a, "b": b, "flip": False, "c": t}):
-        expected = loop(model, loss, inputs, {"t": (t,)})
-        found = mg.per_sample_grad(model, loss, inputs, {"t": (t,)}, method="batched")
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
-
-
-@METHODS
-@pytest.mark.parametrize("chunk_size", [None, 2])
-def test_norms_and_clipped_sums_are_those_of_the_gradients(method: Any, chunk_size: int | None) -> None:
-    options = {"method": method, "chunk_size": chunk_size}
-    convolution = nn.Sequential(
-        nn.Conv2d(2, 4, 2, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(16, 1)
-    ).double()
-    cases: list[tuple[nn.Module, Tensor]] = [
-        (network(), torch.randn(5, 3, dtype=D)),
-        (network(), torch.randn(5, 4, 3, dtype=D)),
-        (convolution, torch.randn(5, 2, 3, 3, dtype=D)),
-        (Words(), torch.randint(50, (5, 4))),
-    ]
-    for model, x in cases:
-        gradients = loop(model, smooth, x)
-        norms = torch.stack([g.flatten(1).square().sum(1) for g in gradients.values()]).sum(0).sqrt()
-        torch.testing.assert_close(mg.per_sample_grad_norms(model, smooth, x, **options), norms)
-        limit = norms.median().item()
-        factors = (limit / (norms + 1e-6)).clamp(max=1)
-        for reduction, number in (("sum", 1), ("mean", 5)):
-            for p in model.parameters():
-                p.grad = None
-            for rounds in (1, 2):
-                found = mg.clipped_backward(
-                    model, smooth, x, max_norm=limit, reduction=reduction, **options  # type: ignore[arg-type]
-                )  # fmt: skip
-                torch.testing.assert_close(found, norms)
-                for name, p in model.named_parameters():
-                    if name in ("unused.weight", "idle"):
-                        assert p.grad is None
-                        continue
-                    assert p.grad is not None
-                    assert (p.grad.layout is torch.sparse_coo) == (name == "sparse.weight")
-                    expected = torch.einsum("b,b...->...", factors, gradients[name]) * rounds / number
-                    torch.testing.assert_close(p.grad.to_dense(), expected)
+    model, b = Several(3, 2, dtype=D), {"scale": torch.randn(4, 1, dtype=D)}
+    for inputs in ((X, b), (X, b, True), {"a": X, "b": b, "flip": False, "c": TARGETS}):
+        assert_equal_to_the_loop(model, loss, inputs, {"t": (TARGETS,)}, method="batched")
 
 
 @METHODS
 def test_a_batch_without_samples(method: Any) -> None:
-    found = mg.per_sample_grad(Words(), smooth, torch.empty(0, 4, dtype=torch.long), method=method)
-    assert found["out.weight"].shape == (0, 2, 3)
-    assert found["sparse.weight"].shape == (0, 50, 3)
-    assert found["sparse.weight"].layout is torch.sparse_coo
+    model = nn.Sequential(nn.Embedding(50, 3, sparse=True, dtype=D), nn.Linear(3, 2, dtype=D))
+    ids = torch.empty(0, 4, dtype=torch.long)
+    found = mg.per_sample_grad(model, smooth, ids, method=method)
+    assert [(g.shape, g.is_sparse) for g in found.values()][:2] == [((0, 50, 3), True), ((0, 2, 3), False)]
+    assert mg.per_sample_grad_norms(model, smooth, ids).shape == (0,)
+    assert mg.clipped_backward(model, smooth, ids, max_norm=1.0).shape == (0,)
+
+
+@METHODS
+@pytest.mark.parametrize("garbage", [nan, inf, 1e38])
+def test_samples_and_inputs_that_are_missing(garbage: float, method: Any) -> None:
     model = network()
-    assert mg.per_sample_grad_norms(model, smooth, torch.empty(0, 3, dtype=D)).shape == (0,)
-    assert mg.clipped_backward(model, smooth, torch.empty(0, 3, dtype=D), max_norm=1.0).shape == (0,)
+    known = torch.tensor([[1, 0, 1], [1, 1, 1], [0, 0, 0], [0, 1, 0]]).bool()
+    incomplete = mg.masked(X.masked_fill(~known, garbage), known)
+    zeros = loop(model, F.mse_loss, X.masked_fill(~known, 0), TARGETS)
+    found = mg.per_sample_grad(model, F.mse_loss, incomplete, TARGETS, method=method)
+    for name, gradient in found.items():
+        torch.testing.assert_close(
+            gradient, zeros[name] * torch.tensor([1, 1, 0, 1]).view(4, *[1] * (gradient.dim() - 1))
+        )
 
 
-def test_memory_of_a_table_is_proportional_to_its_lookups() -> None:
-    model = nn.Sequential(nn.Embedding(100_000, 16, sparse=True), nn.Flatten(), nn.Linear(64, 1))
-    ids = torch.randint(100_000, (64, 4))
-    found = mg.per_sample_grad(model, smooth, ids)["0.weight"]
-    stored = found.values().numel() * 4 + found.indices().numel() * 8
-    assert stored < 0.01 * 64 * 100_000 * 16 * 4
+@METHODS
+def test_targets_that_are_missing_and_another_loss(method: Any) -> None:
+    """A sample of which nothing is specified has no gradient, whatever is in it; another loss keeps its own."""
+    model, known = network(), torch.tensor([[1, 1], [1, 0], [0, 0], [0, 1]]).bool()
+    targets = mg.masked(TARGETS.masked_fill(~known, nan), known)
+    spoiled = X.clone()
+    spoiled[2] = inf
+    alone = [
+        loop(model, lambda y, i=i: F.mse_loss(y[known[i : i + 1]], TARGETS[i][known[i]]), X[i : i + 1])
+        for i in (0, 1, 3)
+    ]
+    for inputs in (X, spoiled):
+        found = mg.per_sample_grad(model, F.mse_loss, inputs, targets, method=method)
+        for name, gradient in found.items():
+            torch.testing.assert_close(gradient[[0, 1, 3]], torch.cat([one[name] for one in alone]))
+            assert not gradient[2].any()
+        model.zero_grad()
+        norms = mg.clipped_backward(model, F.mse_loss, inputs, targets, max_norm=inf, method=method)
+        assert norms.bool().tolist() == [True, True, False, True]
+        for name, p in model.named_parameters():
+            torch.testing.assert_close(p.grad, found[name].sum(0) / 3)  # of the samples that have a loss
+
+    def both(y: Tensor, given: Any) -> Any:
+        return F.mse_loss(y, given[0]) + 0.1 * F.mse_loss(y, given[1])
+
+    main = loop(model, F.mse_loss, X, TARGETS)
+    model.zero_grad()
+    mg.clipped_backward(model, both, X, (TARGETS, targets), max_norm=inf, method=method)
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.grad, (main[name] + 0.1 * found[name]).mean(0))  # all four samples count
 
 
-X = torch.randn(4, 3, dtype=D)
+@METHODS
+def test_a_real_nan_is_no_missing_target(method: Any) -> None:
+    """Of NaN the absolute error has the derivative 0: a sample of nothing is not told by its gradient alone."""
+    model, x = network(), torch.randn(3, 3, dtype=D)
+    x[1] = nan
+    t = mg.masked(torch.zeros(3, 2, dtype=D), torch.tensor([[1, 1], [1, 1], [0, 0]]).bool())
+    norms = mg.per_sample_grad_norms(model, F.l1_loss, x, t, method=method)
+    assert norms.isnan().tolist() == [False, True, False]
+    assert norms[2] == 0
+
+
+def test_under_autocast_gradients_have_the_dtype_of_their_parameters() -> None:
+    """And their sums are not rounded: a loop over samples under autocast is the oracle."""
+    net, x, t = nn.Linear(3, 2), torch.randn(4, 5, 3), torch.zeros(4, 5, 2)
+    inputs = mg.from_lengths(x, torch.tensor([1, 5, 2, 3]))
+    with torch.autocast("cpu", torch.bfloat16):
+        found = mg.per_sample_grad(net, F.mse_loss, inputs, t, method="batched")
+        norms = mg.per_sample_grad_norms(net, F.mse_loss, inputs, t)
+        losses = [F.mse_loss(net(inputs[i : i + 1]), t[:1]) for i in range(4)]
+    for name, p in net.named_parameters():
+        expected = torch.stack([torch.autograd.grad(loss, p, retain_graph=True)[0] for loss in losses])
+        torch.testing.assert_close(found[name], expected, rtol=0.02, atol=1e-3)
+    squares = sum(part.flatten(1).double().square().sum(1) for part in found.values())
+    torch.testing.assert_close(norms.double(), squares.sqrt(), rtol=1e-5, atol=0)
 
 
 class Normed(nn.Linear):
@@ -137,67 +123,52 @@ class Normed(nn.Linear):
         return F.batch_norm(super().forward(x), None, None, training=True)
 
 
-def normed(norm: nn.Module) -> nn.Module:
-    return nn.Sequential(nn.Linear(3, 3), norm).double()
+def of(
+    inputs: Any, targets: Any = None, model: nn.Module | None = None, loss: Any = smooth, **options: Any
+) -> Any:
+    return mg.per_sample_grad(model or network(), loss, inputs, targets, **options)
 
 
-@pytest.mark.parametrize(
-    ("model", "words"),
-    [
-        (normed(nn.BatchNorm1d(3)), r"1 \(.*BatchNorm.*GroupNorm"),
-        (normed(nn.SyncBatchNorm(3)), r"1 \(.*BatchNorm.*GroupNorm"),
-        (normed(nn.BatchNorm1d(3, track_running_stats=False).eval()), r"1 \(.*BatchNorm.*GroupNorm"),
-        (Normed(3, 3, dtype=D), "training=True"),
-    ],
-)
-def test_batch_normalization_is_refused(model: nn.Module, words: str) -> None:
-    with pytest.raises(mg.errors.CoupledSamplesError, match=words):
-        mg.per_sample_grad(model, smooth, X)
+COUPLED = mg.errors.CoupledSamplesError
+EYE = torch.eye(3, dtype=D)
+NESTED = torch.nested.nested_tensor([EYE, EYE[:1]], layout=torch.jagged)
+PACKED = nn.utils.rnn.pack_sequence([EYE, EYE[:1]])
+BAGS = (torch.tensor([1, 2, 3, 1, 5, 6]), torch.tensor([0, 2, 3]))
+
+
+def test_compressed_layouts_go_by_the_loop() -> None:
+    with pytest.warns(UserWarning, match=r"layout torch.sparse_csr.*pass x.to_dense\(\)"):
+        of(mg.from_sparse(EYE.to_sparse_csr()))
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: mg.per_sample_grad(torch.sin, smooth, X), TypeError, "model must be a torch.nn.Module"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), 3, X), TypeError, "loss_fn must be callable"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), smooth, [X]), TypeError, "found a list"),
-        (lambda: mg.per_sample_grad(network(), smooth, 3), TypeError, "at least one tensor"),
-        (lambda: mg.per_sample_grad(network(), smooth, torch.tensor(1.0)), ValueError, "0-dim"),
-        (lambda: mg.per_sample_grad(network(), smooth, (X, X[:2])), ValueError, "inputs must have 4 samples"),
-        (lambda: mg.per_sample_grad(network(), smooth, X, X[:2]), ValueError, "targets must have 4 samples"),
-        (lambda: mg.per_sample_grad(network(), smooth, X, chunk_size=0), ValueError, "chunk_size"),
-        (lambda: mg.per_sample_grad(network(), smooth, X, method="fast"), ValueError, "'batched'"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), lambda y: y, X), ValueError, "a scalar for one sample"),
-        (lambda: mg.per_sample_grad(network(), lambda y: 3.0, X), TypeError, "must return a tensor"),
-        (lambda: mg.per_sample_grad(network(), lambda y: y.detach().sum(), X), ValueError, "depends on no parameter"),
-        (lambda: mg.per_sample_grad(network().requires_grad_(False), smooth, X), ValueError, "no parameter"),
+        (lambda: of(X, model=torch.sin), TypeError, "model must be a torch.nn.Module"),  # type: ignore[arg-type]
+        (lambda: of(X, loss=3), TypeError, "loss_fn must be callable"),
+        (lambda: of([X]), TypeError, "found a list"),
+        (lambda: of(3), TypeError, "at least one tensor"),
+        (lambda: of(torch.tensor(1.0)), ValueError, "0-dim"),
+        (lambda: of((X, X[:2])), ValueError, "inputs must have 4 samples"),
+        (lambda: of(X, X[:2]), ValueError, "targets must have 4 samples"),
+        (lambda: of(X, chunk_size=0), ValueError, "chunk_size"),
+        (lambda: of(X, method="fast"), ValueError, "'batched'"),
+        (lambda: of(X, loss=lambda y: y), ValueError, "a scalar for one sample"),
+        (lambda: of(X, loss=lambda y: 3.0), TypeError, "must return a tensor"),
+        (lambda: of(X, loss=lambda y: y.detach().sum()), ValueError, "depends on no parameter"),
+        (lambda: of(X, model=network().requires_grad_(False)), ValueError, "no parameter"),
+        (lambda: of(torch.randn(4, 9, dtype=D)), RuntimeError, "shapes"),
+        (lambda: of(X, model=nn.Sequential(nn.BatchNorm1d(3))), COUPLED, r"0 \(.*BatchNorm.*GroupNorm"),
+        (lambda: of(X, model=nn.BatchNorm1d(3, track_running_stats=False).eval()), COUPLED, "it .*GroupNorm"),
+        (lambda: of(X, model=Normed(3, 3, dtype=D)), COUPLED, "training=True"),
+        (lambda: of(BAGS), ValueError, r"mg.from_offsets\(rows, .*pad\(offsets, \(0, 1\), value=len\(rows\)\)"),
+        (lambda: of(PACKED), TypeError, r"pad_packed_sequence\(packed.*batch_first=True for recurrent"),
+        (lambda: of(NESTED), TypeError, r"inputs must be .*; write mg.from_nested\(x\)"),
+        (lambda: of(EYE.to_sparse_csr()), TypeError, r"inputs must be .*; write mg.from_sparse\(x\)"),
         (lambda: mg.clipped_backward(network(), smooth, X, max_norm=-1.0), ValueError, "max_norm"),
-        (lambda: mg.clipped_backward(network(), smooth, X, max_norm=nan), ValueError, "max_norm"),
         (lambda: mg.clipped_backward(network(), smooth, X, max_norm=1.0, reduction="none"), ValueError, "reduction"),  # type: ignore[arg-type]
-        (lambda: mg.per_sample_grad(network(), smooth, torch.randn(4, 9, dtype=D)), RuntimeError, "shapes"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(call: Callable[[], Any], kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
         call()
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_under_autocast_gradients_have_the_dtype_of_their_parameters(masked: bool) -> None:
-    """And their sums are not rounded: a loop over samples under autocast is the oracle."""
-    net = torch.nn.Linear(3, 2)
-    x = torch.randn(4, 5, 3)
-    inputs = mg.from_lengths(x, torch.tensor([1, 5, 2, 3])) if masked else x
-    with torch.autocast("cpu", torch.bfloat16):
-        found = mg.per_sample_grad(net, F.mse_loss, inputs, torch.zeros(4, 5, 2), method="batched")
-        norms = mg.per_sample_grad_norms(net, F.mse_loss, inputs, torch.zeros(4, 5, 2))
-        each = []
-        for i in range(4):
-            net.zero_grad()
-            F.mse_loss(net(inputs[i : i + 1]), torch.zeros(1, 5, 2)).backward()
-            each.append([p.grad for p in net.parameters()])
-    assert all(part.dtype is torch.float32 for part in found.values())
-    for part, expected in zip(found.values(), zip(*each, strict=True), strict=True):
-        torch.testing.assert_close(part, torch.stack(expected), rtol=0.02, atol=1e-3)
-    squares = sum(part.flatten(1).double().square().sum(1) for part in found.values())
-    torch.testing.assert_close(norms.double(), squares.sqrt(), rtol=1e-5, atol=0)

@@ -1,7 +1,8 @@
-"""Gradients and norms per sample of models of many kinds, against the loop over samples."""
+"""Gradients, norms and clipped sums per sample of models of many kinds, against the loop over samples."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -10,173 +11,113 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.unit.gradients.sample_loop import loop, smooth
+from tests.unit.gradients.sample_loop import assert_equal_to_the_loop, network, smooth
 
 D = torch.float64
 
 
-class Net(nn.Module):
-    """Modules and parameters by name, and what is done with them."""
+class Words(nn.Module):
+    """A sparse table, a dense one, and a linear map; others that nothing uses."""
 
-    def __init__(self, way: Callable[..., Any], **parts: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.way = way
-        for name, part in parts.items():
-            setattr(self, name, part)
+        self.sparse = nn.Embedding(50, 3, sparse=True)
+        self.dense = nn.Embedding(7, 3)
+        self.unused = nn.Embedding(40, 3, sparse=True)
+        self.out = nn.Linear(3, 2)
+        self.idle = nn.Linear(2, 2)
 
-    def forward(self, *args: Any) -> Any:
-        return self.way(self, *args)
+    def forward(self, ids: Tensor) -> Tensor:
+        """Mean of the words, ids (B, n)."""
+        out: Tensor = self.out((self.sparse(ids) * self.dense(ids % 7)).mean(1))
+        return out
 
 
-class Scaled(torch.autograd.Function):
-    """A product by a function of one's own, that vmap may use."""
+class Tied(nn.Module):
+    """One parameter in two modules, and one buffer, which is written to."""
 
-    generate_vmap_rule = True
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.up.weight = self.down.weight
+        self.down.register_buffer("scale", torch.tensor(2.0))
+        self.up.register_buffer("scale", self.down.scale)
 
-    @staticmethod
-    def forward(x: Tensor, w: Tensor) -> Tensor:
-        return x * w
+    def forward(self, x: Tensor) -> Tensor:
+        self.down.scale += 1  # type: ignore[operator]
+        found: Tensor = self.up(self.down(x).tanh() * self.up.scale)
+        return found
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs)
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        x, w = ctx.saved_tensors
-        return g * w, (g * x).sum(0)
+def the_same_block_three_times() -> nn.Module:
+    block = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    return nn.Sequential(*[block] * 3, nn.Linear(3, 2))
+
+
+def tied_table(sparse: bool) -> nn.Module:
+    net = nn.Sequential(nn.Embedding(6, 3, sparse=sparse), nn.Tanh(), nn.Linear(3, 6, bias=False))
+    net[2].weight = net[0].weight
+    return net
+
+
+def frozen(model: nn.Module, mask: Tensor) -> nn.Module:
+    mg.train_only(next(model.parameters()), mask)
+    return model
+
+
+def flat(table: nn.Module) -> nn.Module:
+    return nn.Sequential(table, nn.Flatten())
 
 
 def x(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=D)
 
 
-def weight() -> nn.Parameter:
-    return nn.Parameter(x(3))
-
-
-def listed(net: Any, y: Tensor) -> Tensor:
-    product: Tensor = Scaled.apply(y, net.kept[0])
-    return product + torch.stack(net.kept).sum(0) * y
-
-
-def with_list() -> nn.Module:
-    w = weight()
-    return Net(listed, w=w, kept=[w, w])
-
-
-def tied(sparse: bool) -> nn.Module:
-    net = Net(lambda net, ids: net.out(net.table(ids).tanh()), table=nn.Embedding(6, 3, sparse=sparse))
-    net.out = nn.Linear(3, 6, bias=False)
-    net.out.weight = net.table.weight
-    return net
-
-
-def started(net: Any, y: Tensor) -> Any:
-    return net.inner(y, (net.start, net.start.tanh()))[1]
-
-
 IDS = torch.tensor([[0, 2, 2, 5], [5, 5, 5, 5], [1, 2, 3, 4]])
-Made = Callable[[], tuple[nn.Module, Any]]
-LAYERS: dict[str, Made] = {
-    # five samples of five steps: time first looks just like samples first
-    "time first": lambda: (
-        Net(
-            lambda net, y: net.inner(y.transpose(0, 1).reshape(-1, 3)).view(5, len(y), 2).transpose(0, 1),
-            inner=nn.Linear(3, 2),
-        ),
-        x(5, 5, 3),
-    ),
+ROWS = torch.tensor([True, False, True, True, False, False])[:, None]
+MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
+    "network": lambda: (network(), x(5, 3)),
+    "positions": lambda: (network(), x(5, 4, 3)),
+    "frozen entries": lambda: (frozen(network(), torch.rand(5, 3) < 0.5), x(5, 3)),
+    "convolution": lambda: (nn.Sequential(nn.Conv2d(2, 4, 2, groups=2), nn.Flatten()), x(5, 2, 3, 3)),
+    "tied modules": lambda: (Tied(), x(4, 3)),
+    "block": lambda: (the_same_block_three_times(), x(4, 3)),
+    "words": lambda: (Words(), torch.randint(50, (5, 4))),
+    "tied table": lambda: (tied_table(False), IDS),
+    "tied table, sparse, by the loop": lambda: (tied_table(True), IDS),
+    "padding": lambda: (flat(nn.Embedding(6, 3, padding_idx=-1)), IDS),
+    "padding, sparse": lambda: (flat(nn.Embedding(6, 3, padding_idx=-1, sparse=True)), IDS),
+    "max_norm, sparse, by the loop": lambda: (flat(nn.Embedding(6, 3, max_norm=0.5, sparse=True)), IDS),
+    "frequencies": lambda: (flat(nn.Embedding(6, 3, scale_grad_by_freq=True)), IDS),
+    "frozen rows": lambda: (frozen(flat(nn.Embedding(6, 3)), ROWS), IDS),
+    "frozen rows, sparse": lambda: (frozen(flat(nn.Embedding(6, 3, sparse=True)), ROWS), IDS),
+    "bag": lambda: (nn.EmbeddingBag(6, 3, mode="max", padding_idx=2), IDS),
+    "bag, sparse, by the loop": lambda: (nn.EmbeddingBag(6, 3, padding_idx=2, sparse=True), IDS),
     "weighted bag": lambda: (
         nn.EmbeddingBag(6, 3, mode="sum"), {"input": torch.randint(6, (4, 5)), "per_sample_weights": x(4, 5)}
     ),
-    "tied": lambda: (tied(False), torch.randint(6, (4, 5))),
-    "tied, sparse": lambda: (tied(True), torch.randint(6, (4, 5))),
-    "references in a list": lambda: (with_list(), x(5, 3)),
-    "states that are given": lambda: (
-        Net(started, inner=nn.LSTM(3, 4, batch_first=True), start=nn.Parameter(x(1, 1, 4))), x(5, 2, 3)
-    ),
 }  # fmt: skip
-for sparse in (False, True):
-    for options in ({}, {"padding_idx": -1}, {"max_norm": 0.5}, {"scale_grad_by_freq": True}):
-        if not (sparse and "scale_grad_by_freq" in options):  # PyTorch has no such gradient
-            LAYERS[f"table {options}{', sparse' * sparse}"] = lambda o=options, s=sparse: (
-                nn.Sequential(nn.Embedding(6, 3, sparse=s, **o), nn.Flatten(), nn.Linear(12, 2)), IDS,
-            )  # fmt: skip
-    for mode in ("sum", "mean") if sparse else ("sum", "mean", "max"):
-        LAYERS[f"bag {mode}{', sparse' * sparse}"] = lambda m=mode, s=sparse: (
-            nn.Sequential(nn.EmbeddingBag(6, 3, mode=m, padding_idx=2, sparse=s), nn.Linear(3, 2)), IDS,
-        )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", LAYERS)
-def test_gradients_and_norms_equal_the_loop(name: str) -> None:
-    model, inputs = LAYERS[name]()
-    found = same(model.double(), smooth, inputs, "loop" if by_loop(name) else "batched")
+@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"method": "loop", "chunk_size": 7}], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_norms_and_clipped_sums_equal_the_loop(name: str, options: dict[str, Any]) -> None:
+    model, inputs = MODELS[name]()
+    model.double()
+    identities = [id(tensor) for tensor in (*model.parameters(), *model.buffers())]
+    state = copy.deepcopy(model.state_dict())
+    method = "loop" if name.endswith("by the loop") else "batched"
+    found = assert_equal_to_the_loop(model, smooth, inputs, **{"method": method, **options})
+    assert [id(tensor) for tensor in (*model.parameters(), *model.buffers())] == identities
+    if not name.startswith("max_norm"):  # which writes to its table
+        torch.testing.assert_close(model.state_dict(), state, rtol=0, atol=0)
     first = next(iter(found.values()))
-    assert first.layout is (
-        torch.sparse_coo if name.endswith(", sparse") and "tied" not in name else torch.strided
-    )
-    if first.is_sparse:
+    is_sparse = name == "words" or (", sparse" in name and "tied" not in name)
+    assert first.layout is (torch.sparse_coo if is_sparse else torch.strided)
+    grad = next(model.parameters()).grad
+    assert grad is not None
+    assert grad.layout is first.layout
+    if is_sparse:
         assert first.is_coalesced()
         assert first.dense_dim() == 1
-        assert first._nnz() <= sum(len(set(row)) for row in IDS.tolist())
-
-
-def by_loop(name: str) -> bool:
-    """What torch.vmap does not support: recurrent layers, sparse bags, rows that are renormalised or used densely."""
-    if "max_norm" in name or name in ("references in a list", "states that are given", "tied, sparse"):
-        return True
-    return name.startswith("bag ") and name.endswith(", sparse")
-
-
-def same(
-    model: nn.Module, loss_fn: Callable[..., Any], inputs: Any, method: Any = "batched"
-) -> dict[str, Tensor]:
-    """The gradients, after a comparison with the loop."""
-    expected = loop(model, loss_fn, inputs)
-    found = mg.per_sample_grad(model, loss_fn, inputs, method=method)
-    assert list(found) == list(expected)
-    for name, gradient in found.items():
-        torch.testing.assert_close(
-            gradient.to_dense(), expected[name], rtol=1e-9, atol=1e-9, msg=lambda m, n=name: f"{n}: {m}"
-        )
-    squares = torch.stack([g.abs().flatten(1).square().sum(1) for g in expected.values()]).sum(0)
-    torch.testing.assert_close(
-        mg.per_sample_grad_norms(model, loss_fn, inputs, method=method), squares.sqrt()
-    )
-    return found
-
-
-def test_a_loss_that_reads_parameters() -> None:
-    model = nn.Linear(3, 2, dtype=D)
-    with pytest.warns(
-        UserWarning, match="slow loop .* a parameter is used through a reference outside of the module"
-    ):
-        same(model, lambda y: smooth(y) + model.weight.square().sum(), x(5, 3), method="auto")
-
-
-def test_recurrent_layers_go_by_the_loop() -> None:
-    with pytest.warns(UserWarning, match=r"slow loop .* recurrent layers.*method='loop' silences"):
-        same(nn.LSTM(3, 4, batch_first=True).double(), smooth, x(5, 2, 3), method="auto")
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        lambda: (nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3)), x(5, 2, 4)),
-        lambda: (nn.Sequential(nn.Conv1d(3, 4, 2), nn.GroupNorm(1, 4), nn.PReLU(4)), x(5, 3, 6)),
-    ],
-    ids=["linear", "convolution"],
-)
-def test_layers_on_masked_inputs_equal_the_loop(made: Made) -> None:
-    model, values = made()
-    model, mask = model.double(), torch.rand(values.shape) > 0.4
-    mask[1] = False
-    given = mg.masked(values.masked_fill(~mask, float("nan")), mask)
-    loss: Callable[..., Any] = lambda y: (y.sin() * 3).sum()  # noqa: E731
-    expected = mg.per_sample_grad(model, loss, given, method="loop")
-    for key, gradient in mg.per_sample_grad(model, loss, given, method="batched").items():
-        assert gradient.isfinite().all()
-        assert not gradient[1].any()
-        torch.testing.assert_close(gradient, expected[key])
+        assert first._nnz() <= inputs.numel()
