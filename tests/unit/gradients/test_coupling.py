@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.effort import is_light
 
 
 def _deep(x: Tensor) -> Tensor:
@@ -24,61 +22,46 @@ def _deep(x: Tensor) -> Tensor:
 COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
     "statistics of the batch": lambda x: (x - x.mean(0)) / x.std(0),
     "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
-    "negatives from the batch": lambda x: F.cross_entropy(x @ x.t(), torch.arange(len(x)), reduction="none"),
     "softmax over the batch": lambda x: x.softmax(0),
     "the neighbour": lambda x: x * x.roll(1, 0),
-    "the sum up to here": lambda x: x.cumsum(0).tanh(),
-    "sorted": lambda x: x.sort(0).values * 2,
-    "reversed": lambda x: x.flip(0),
-    "the largest of all": lambda x: x / x.abs().max(),
     "the last sample alone": lambda x: torch.cat([x[:-1], x[:1] * x[-1:]]),
     "one output of many": lambda x: torch.stack([x.sum(1), x.prod(1), x.sum(1) + 1e-3 * x.mean()], 1),
-    "attention over the batch": lambda x: (x @ x.t()).softmax(-1) @ x,
     "a little": lambda x: x.sin() + 1e-4 * x.mean(0),
 }
 INDEPENDENT: dict[str, Callable[[Tensor], Tensor]] = {
     "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
-    "nothing but rounding errors": lambda x: F.layer_norm(x, x.shape[1:]).sum(1),
     "rounding errors of a softmax": lambda x: (10 * x).softmax(1).sum(1),
     "rounding errors of half precision": lambda x: F.layer_norm(x.bfloat16(), x.shape[1:]).sum(1),
     "deep": _deep,
-    "tiny": lambda x: 1e-30 * x.tanh(),
-    "huge": lambda x: 1e30 * x.tanh(),
     "sizes far apart": lambda x: x * torch.logspace(-15, 15, len(x))[:, None],
-    "zero": lambda x: 0 * x,
-    "dead units": lambda x: (x - 100).relu(),
-    "dropout": lambda x: F.dropout(x, 0.5),
     "neighbours in the sample": lambda x: x * x.roll(1, 1) / x.abs().max(1, keepdim=True).values,
     "a mixture with weight zero": lambda x: torch.eye(len(x)) @ x.sin(),
     "no number": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("nan"), 1)[:, None],
-    "infinite": lambda x: x * torch.where(torch.arange(len(x)) == 1, float("inf"), 1)[:, None],
-    "constants of the batch": lambda x: x / x.detach().std(0),
 }
 
 
-def _probed(function: Callable[[Tensor], Tensor], samples: int, dtype: torch.dtype) -> Any:
-    x = torch.randn(samples, 6, dtype=dtype, requires_grad=True)
-    return mg.batched_grad(function(x), x)
+def probe(function: Callable[[Tensor], Tensor], samples: int) -> None:
+    x = torch.randn(samples, 6, requires_grad=True)
+    mg.batched_grad(function(x), x)
 
 
-@pytest.mark.parametrize("samples", [2, 3, 17, 200])
+@pytest.mark.parametrize("samples", [2, 17, 200])
 @pytest.mark.parametrize("name", COUPLED)
 def test_coupled(name: str, samples: int) -> None:
     with pytest.raises(mg.CoupledSamplesError, match="coupling='independent' gives"):
-        _probed(COUPLED[name], samples, torch.float32)
+        probe(COUPLED[name], samples)
 
 
 @pytest.mark.nondeterministic
-@pytest.mark.parametrize("samples", [2, 3, 17, 200])
+@pytest.mark.parametrize("samples", [2, 17, 200])
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_independent(name: str, samples: int) -> None:
-    _probed(INDEPENDENT[name], samples, torch.float32)
+    probe(INDEPENDENT[name], samples)
 
 
 def test_any_single_pair_is_found() -> None:
     x = torch.randn(40, 2, dtype=torch.float64, requires_grad=True)
-    pairs = list(itertools.combinations(range(40), 2))
-    for one, other in pairs[:: 7 if is_light() else 1]:
+    for one, other in list(itertools.combinations(range(40), 2))[::7]:
         mixing = torch.eye(40, dtype=torch.float64)
         mixing[one, other] = 0.5
         y = mixing @ x
@@ -92,12 +75,3 @@ def test_the_input_is_named() -> None:
     with pytest.raises(mg.CoupledSamplesError, match=r"part of inputs\['b'\] changes"):
         mg.batched_grad(y, {"a": a, "b": b})
     assert mg.batched_grad(y, a).shape == (4, 2)
-
-
-def test_garbage_under_the_mask() -> None:
-    values = torch.randn(5, 4)
-    mask = torch.rand(5, 4) > 0.4
-    x = mg.masked(torch.where(mask, values, float("nan")).requires_grad_(), mask)
-    mg.batched_grad(x.softmax(1), x)
-    with pytest.raises(mg.CoupledSamplesError):
-        mg.batched_grad(x.softmax(0), x)
