@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -14,21 +15,20 @@ from torch import Tensor, nn
 import maskgrad as mg
 from tests.unit.gradients.test_accumulation import check, dense
 
-NAN = float("nan")
-GARBAGE = (NAN, float("inf"), float("-inf"), 1e38)
+GARBAGE = (float("nan"), float("inf"), float("-inf"), 1e38)
 EXACT = {"rtol": 1e-5, "atol": 1e-6}
-SAMPLES = 9
 
 
 class Towers(nn.Module):
-    """Two embeddings of each sample, and a risk; a temperature that only the loss uses."""
+    """Two embeddings of each sample; a temperature that only the loss uses."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.table = nn.Embedding(11, 6, sparse=True)
-        self.left = nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 4))
-        self.right = nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 4))
+        self.left, self.right = (
+            nn.Sequential(nn.Linear(6, 8), nn.Dropout(dropout), nn.Tanh(), nn.Linear(8, 4)) for _ in range(2)
+        )
         self.temperature = nn.Parameter(torch.tensor(0.3))
         self.register_buffer("calls", torch.zeros(()))
 
@@ -38,10 +38,11 @@ class Towers(nn.Module):
         return {"left": self.left(x).mean(1), "right": self.right(x).mean(1)}
 
 
-WORDS = torch.arange(SAMPLES * 3).view(SAMPLES, 3) * 7 % 11
-TIMES = torch.tensor([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5])
-EVENTS = torch.tensor([True, True, False, True, True, False, True, True, True])
-CLASSES = torch.tensor([0, 1, 2, 0, 1, 2, 0, 0, 1])
+WORDS = torch.arange(27).view(9, 3) * 7 % 11
+TARGETS = {
+    "times": torch.tensor([3.0, 1.0, 4.0, 1.5, 9.0, 2.0, 6.0, 5.0, 3.5]),
+    "events": torch.tensor([True, True, False, True, True, False, True, True, True]),
+}
 
 
 def contrastive(net: Towers, y: dict[str, Tensor], at: dict[str, Tensor]) -> Tensor:
@@ -56,53 +57,34 @@ def cox(net: Towers, y: dict[str, Tensor], at: dict[str, Tensor]) -> Tensor:
     return (risk.logcumsumexp(0) - risk)[events].mean()
 
 
-def triplets(net: Towers, y: dict[str, Tensor], at: dict[str, Tensor]) -> Tensor:
-    """Of the farthest sample of the same class and the nearest of another."""
-    distance = torch.cdist(y["left"], y["left"] + 1e-3)
-    same = at["classes"][:, None] == at["classes"]
-    farthest = distance.masked_fill(~same, -1).amax(1)
-    nearest = distance.masked_fill(same, 1e9).amin(1)
-    return F.relu(farthest - nearest + 1).mean()
-
-
 LOSSES: dict[str, Callable[[Towers, dict[str, Tensor], dict[str, Tensor]], Tensor]] = {
-    f.__name__: f for f in (contrastive, cox, triplets)
+    f.__name__: f for f in (contrastive, cox)
 }
-
-
-def targets() -> dict[str, Tensor]:
-    return {"times": TIMES, "events": EVENTS, "classes": CLASSES}
 
 
 def cut(sizes: list[int], at: int = 0) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     """Parts of these sizes, and their targets."""
-    parts, known = [], []
-    for size in sizes:
-        rows = slice(at, at + size)
-        parts.append(WORDS[rows])
-        known.append({name: value[rows] for name, value in targets().items()})
-        at += size
-    return parts, known
+    ends = [*itertools.accumulate(sizes, initial=at)]
+    parts = [slice(*some) for some in itertools.pairwise(ends)]
+    return [WORDS[rows] for rows in parts], [{k: v[rows] for k, v in TARGETS.items()} for rows in parts]
 
 
 def whole(name: str) -> tuple[Tensor, dict[str, Tensor | None]]:
     net = Towers()
-    loss = LOSSES[name](net, net(WORDS), targets())
+    loss = LOSSES[name](net, net(WORDS), TARGETS)
     loss.backward()
     return loss.detach(), dense(net)
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize(
-    ("sizes", "dropout"), [([9], 0.0), ([1] * 9, 0.0), ([4, 1, 4], 0.0), ([4, 1, 4], 0.5)]
-)
+@pytest.mark.parametrize(("sizes", "dropout"), [([9], 0.0), ([1] * 9, 0.0), ([4, 1, 4], 0.5)])
 def test_any_split_is_the_whole_batch(name: str, sizes: list[int], dropout: float) -> None:
     """Both passes draw the same random numbers, and what follows draws what would follow one pass."""
     parts, known = cut(sizes)
     oracle, net = Towers(dropout), Towers(dropout)
     torch.manual_seed(1)
     outputs = [oracle(part) for part in (parts if dropout else [WORDS])]
-    expected = LOSSES[name](oracle, {k: torch.cat([y[k] for y in outputs]) for k in outputs[0]}, targets())
+    expected = LOSSES[name](oracle, {k: torch.cat([y[k] for y in outputs]) for k in outputs[0]}, TARGETS)
     expected.backward()
     drawn = torch.rand(3)
     torch.manual_seed(1)
@@ -115,69 +97,53 @@ def test_any_split_is_the_whole_batch(name: str, sizes: list[int], dropout: floa
     assert net.calls == len(sizes)  # buffers as after one pass
 
 
+class Product(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Any, y: Any = 1) -> Any:
+        return x * y * self.w, "a note"
+
+
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_masked_outputs(layout: torch.layout) -> None:
     """A product of two means, over what is specified; garbage lies under the mask."""
     lengths = torch.tensor([3, 1, 2, 3, 1])
     known = torch.arange(3) < lengths[:, None]
     x = torch.where(known, torch.arange(15.0).view(5, 3) / 7, torch.tensor(GARBAGE * 4)[:15].view(5, 3))
-    w = torch.nn.Parameter(torch.tensor(0.7))
-    kept = (torch.nan_to_num(x, 0, 0, 0) * known) * w
-    counts = known.sum(1)
-    oracle = (kept.sum() / counts.sum()) * (torch.tanh(kept) * known).sum() / counts.sum()
-    (wanted,) = torch.autograd.grad(oracle, w)
-
-    class Scale(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor(0.7))
-
-        def forward(self, x: Any) -> Any:
-            return x * self.w
-
-    net = Scale()
-    parts = []
-    for rows in ([0, 1], [2], [3, 4]):
-        if layout is torch.jagged:
-            parts.append(mg.from_lengths(x[rows], lengths[rows], layout=layout))
-        else:
-            parts.append(mg.masked(x[rows], known[rows]))
-    loss = mg.coupled_backward(net, parts, lambda y: y.mean() * torch.tanh(y).mean())
+    net = Product()
+    kept = x[known] * net.w
+    oracle = kept.mean() * torch.tanh(kept).mean()
+    (wanted,) = torch.autograd.grad(oracle, net.w)
+    parts = [mg.from_lengths(x[r], lengths[r], layout=layout) for r in ([0, 1], [2], [3, 4])]
+    loss = mg.coupled_backward(net, parts, lambda y: y[0].mean() * torch.tanh(y[0]).mean())
     torch.testing.assert_close(loss, oracle.detach())
     torch.testing.assert_close(net.w.grad, wanted)
 
 
 def test_arguments_of_calls() -> None:
-    class Product(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor(2.0))
-
-        def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, str]:
-            return x * y * self.w, "a note"
-
     net = Product()
     parts: list[Any] = [(torch.ones(1), torch.ones(1)), {"x": torch.ones(1), "y": 3 * torch.ones(1)}]
     loss = mg.coupled_backward(net, iter(parts), lambda y: y[0].prod())
     assert (loss.item(), net.w.grad.item()) == (12.0, 12.0)
 
 
-class Odd(nn.Module):
+class Odd(nn.Linear):
     """Models that cannot be computed part by part."""
 
-    def __init__(self, forward: Callable[[Tensor], Any]) -> None:
-        super().__init__()
-        self.w, self.function = nn.Parameter(torch.ones(1)), forward
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__(2, 1)
+        self.function = function
 
     def forward(self, x: Tensor) -> Any:
-        return self.function(x * self.w)
+        return self.function(super().forward(x))
 
 
 X = torch.ones(4, 2)
 HALVES = X.split(2)
 NORMED = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
 RANDOM = Odd(lambda y: y * random.random())
-SCALAR = Odd(lambda y: y.sum())
 CHANGING = Odd(lambda y: [y] * len(y))
 
 
@@ -192,7 +158,7 @@ CHANGING = Odd(lambda y: [y] * len(y))
         ((nn.Linear(2, 1), HALVES, lambda y: y.sum().detach()), {}, ValueError, r"without detach\(\) and item"),
         ((NORMED, HALVES, torch.sum), {}, ValueError, r"1 is a BatchNorm1d in training.*call \.eval\(\)"),
         ((RANDOM, HALVES, torch.sum), {}, RuntimeError, "different outputs in the second"),
-        ((SCALAR, HALVES, torch.sum), {}, ValueError, r"shape \(\), without a dimension of samples; omit it"),
+        ((Odd(torch.sum), HALVES, torch.sum), {}, ValueError, r"shape \(\), without a dimension of samples; omit it"),
         ((CHANGING, X.split([1, 3]), torch.sum), {}, ValueError, "part 1 has the structure"),
     ],
 )  # fmt: skip

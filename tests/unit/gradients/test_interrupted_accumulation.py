@@ -15,30 +15,23 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 
-MICRO_BATCHES = 5
-
 
 class Net(nn.Module):
-    """Sparse, dense and half parameters; one gets masked gradients."""
+    """Sparse, dense, double and half parameters; one gets masked gradients."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.table = nn.Embedding(7, 3, sparse=True)
         self.narrow = nn.Parameter(torch.randn(3, 3).to(torch.bfloat16))
-        self.head = nn.Linear(3, 2)
+        self.head = nn.Linear(3, 2, dtype=torch.float64)
         self.gate = nn.Parameter(torch.ones(3))
         mask = torch.tensor([True, False, True])
         self.gate.register_post_accumulate_grad_hook(lambda p: mg.attach_gradient(p, mg.masked(p.grad, mask)))
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.table(words) * self.gate
-        return self.head(torch.tanh(x @ self.narrow.float()))
-
-
-def network() -> tuple[Net, mg.GradientAccumulator]:
-    net = Net()
-    return net, mg.GradientAccumulator(net)
+        return self.head(torch.tanh(x @ self.narrow.float()).double())
 
 
 def backward(net: Net, accumulator: mg.GradientAccumulator, number: int) -> None:
@@ -54,12 +47,12 @@ def backward(net: Net, accumulator: mg.GradientAccumulator, number: int) -> None
 
 def finished(stops: tuple[int, ...], path: Path) -> tuple[Any, dict[str, Any]]:
     """A step that goes on in a new network, with what a file holds, after the micro-batches ``stops``."""
-    net, accumulator = network()
-    for number in range(MICRO_BATCHES):
+    accumulator = mg.GradientAccumulator(net := Net())
+    for number in range(5):
         backward(net, accumulator, number)
         if number in stops:
             torch.save(accumulator.state_dict(), path)
-            net, accumulator = network()
+            accumulator = mg.GradientAccumulator(net := Net())
             accumulator.load_state_dict(torch.load(path, weights_only=True))
     return accumulator.finish(), {name: p.grad for name, p in net.named_parameters()}
 
@@ -67,7 +60,7 @@ def finished(stops: tuple[int, ...], path: Path) -> tuple[Any, dict[str, Any]]:
 def test_a_step_that_is_interrupted_ends_with_the_same_bits(tmp_path: Path) -> None:
     means, wanted = finished((), tmp_path / "window.pt")
     found, gradients = finished((0, 3), tmp_path / "window.pt")
-    assert {name: mean.item() for name, mean in found.items()} == {n: m.item() for n, m in means.items()}
+    assert found == means  # in float64, in which all digits of the totals count
     assert set(gradients) == set(wanted)
     for name, gradient in wanted.items():
         assert type(gradients[name]) is type(gradient), name
@@ -78,21 +71,18 @@ def test_a_state_dict_is_not_changed_by_later_micro_batches() -> None:
     net = nn.Linear(2, 1)
     accumulator = mg.GradientAccumulator(net)
     accumulator.backward(net(torch.ones(3, 2)), count=3)
-    state = accumulator.state_dict()
-    before = copy.deepcopy(state)
-    accumulator.backward(net(torch.ones(3, 2)), count=3)
-    accumulator.finish()
-    net.zero_grad()
-    accumulator.load_state_dict(state)
-    accumulator.backward(net(2 * torch.ones(3, 2)), count=3)
-    accumulator.finish()
-    torch.testing.assert_close(net.weight.grad, torch.full((1, 2), 1.5))
-    assert state["gradients"][None][0][0].equal(before["gradients"][None][0][0])
+    for _ in range(3):
+        state = accumulator.state_dict()
+        accumulator.backward(net(2 * torch.ones(3, 2)), count=3)
+        accumulator.finish()
+        torch.testing.assert_close(net.weight.grad, torch.full((1, 2), 1.5))
+        net.zero_grad()
+        accumulator.load_state_dict(state)
 
 
 def interrupted(net: nn.Module, **options: Any) -> dict[str, Any]:
     accumulator = mg.GradientAccumulator(net, **options)
-    accumulator.backward(net(torch.ones(3, 2)), count=3)
+    accumulator.backward(net(torch.ones(3, 2).to(next(net.parameters()).dtype)), count=3)
     return accumulator.state_dict()
 
 
@@ -100,39 +90,28 @@ def test_other_parameters_are_refused() -> None:
     net = nn.Linear(2, 1)
     state = interrupted(net)
     for other, words in (
-        (
-            nn.Linear(3, 1),
-            r"other parameters: 'weight' of shape \(1, 2\).*and this accumulator has 'weight' of",
-        ),
+        (nn.Linear(3, 1), r"other parameters: 'weight' of shape \(1, 2\).*this accumulator has 'weight' of"),
         (nn.Linear(2, 1, bias=False), r"'bias' of shape \(1,\).*has nothing more"),
         (nn.Linear(2, 1).double(), r"float32.*float64"),
-        (nn.Sequential(nn.Linear(2, 1)), r"'weight' of.*, and this accumulator has '0\.weight'"),
     ):
         with pytest.raises(ValueError, match=words):
             mg.GradientAccumulator(other).load_state_dict(state)
         assert all(p.grad is None for p in other.parameters())
-    with pytest.raises(
-        ValueError, match="other mean: token-mean, and this accumulator has seq-mean-token-mean"
-    ):
+    with pytest.raises(ValueError, match=r"other mean: token-mean, and this .* seq-mean-token-mean"):
         mg.GradientAccumulator(net, mean="seq-mean-token-mean").load_state_dict(state)
 
 
 def test_another_scale_is_refused_and_leaves_the_parameters_as_they_were() -> None:
     net = nn.Linear(2, 1).bfloat16()
-    scaler = mg.amp.GradScaler("cpu", init_scale=8.0)
-    accumulator = mg.GradientAccumulator(net, scaler=scaler)
-    accumulator.backward(net(torch.ones(3, 2).bfloat16()), count=3)
-    state = accumulator.state_dict()
-    accumulator.reset()
-    fresh = mg.amp.GradScaler("cpu", init_scale=4.0)
+    scaler, fresh = (mg.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 4.0))
+    state = interrupted(net, scaler=scaler)
+    net.zero_grad()
     other = mg.GradientAccumulator(net, scaler=fresh)
     with pytest.raises(
         ValueError, match=r"scale of 8\.0, and the scaler has 4\.0; call scaler\.load_state_dict"
     ):
         other.load_state_dict(state)
-    net(torch.ones(3, 2).bfloat16()).sum().backward()
-    assert net.weight.grad.dtype is torch.bfloat16
-    net.zero_grad()
+    assert net.weight.grad is None
     fresh.load_state_dict(scaler.state_dict())
     other.load_state_dict(state)
     other.finish()
@@ -159,23 +138,6 @@ def test_pickling_and_copying_are_refused() -> None:
     for call in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match=r"cannot be pickled or copied.*save accumulator\.state_dict\(\)"):
             call(accumulator)
-
-
-def test_totals_keep_all_digits(tmp_path: Path) -> None:
-    """Rounding a total to six digits would pass unseen where gradients alone are compared."""
-    third = torch.tensor([1e5 / 3], dtype=torch.float64)
-    means = []
-    for is_interrupted in (False, True):
-        net = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-        accumulator = mg.GradientAccumulator(net)
-        accumulator.backward(net(torch.zeros(1, 1, dtype=torch.float64))[0] + third, count=0.7)
-        if is_interrupted:
-            torch.save(accumulator.state_dict(), tmp_path / "window.pt")
-            net = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-            accumulator = mg.GradientAccumulator(net)
-            accumulator.load_state_dict(torch.load(tmp_path / "window.pt", weights_only=True))
-        means.append(accumulator.finish())
-    assert means[1].item() == means[0].item() == pytest.approx(third.item() / 0.7, rel=1e-12)
 
 
 def test_a_program_may_end_in_the_middle() -> None:
