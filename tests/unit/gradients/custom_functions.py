@@ -14,6 +14,7 @@ from tests.poison import on
 def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     """A ``setup_context``."""
     ctx.save_for_backward(*inputs)
+    ctx.save_for_forward(*inputs)
 
 
 def made_of(forward: Any, backward: Any, setup: Any = None, **attributes: Any) -> type[mg.Function]:
@@ -23,49 +24,13 @@ def made_of(forward: Any, backward: Any, setup: Any = None, **attributes: Any) -
     return type("Own", (mg.Function,), {"pattern": "intersection", **static, **attributes})
 
 
-class Cube(mg.Function):
-    """With setup_context, a tangent and a derivative that is differentiable."""
-
-    pattern = "intersection"
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x**3
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        keep(ctx, inputs, output)
-        ctx.save_for_forward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * gradient
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return 3 * x**2 * tangent
+def times(ctx: Any, gradient: Tensor) -> Any:
+    (x,) = ctx.saved_tensors
+    return 3 * x**2 * gradient
 
 
-class Reciprocal(mg.Function):
-    """Of which 0 would be a bad filler."""
-
-    pattern = "intersection"
-    filler = 1.0
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return 1 / x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(output)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        (y,) = ctx.saved_tensors
-        return -y * y * gradient
+#: With a tangent, and a derivative that is differentiable.
+Cube = made_of(lambda x: x**3, times, keep, jvp=staticmethod(times))
 
 
 class Power(mg.Function):
@@ -89,37 +54,6 @@ class Power(mg.Function):
         n = ctx.exponent
         for_x = n * inner * weight * gradient + (n - 1) * x ** (n - 2) * gradient_of_inner
         return for_x, inner * x * gradient, None
-
-
-class RowSum(mg.Function):
-    """Whose pattern is a rule of its own."""
-
-    @staticmethod
-    def pattern(mask: Tensor, dim: int) -> Tensor:
-        return mask.any(dim)
-
-    @staticmethod
-    def forward(x: Tensor, dim: int) -> Tensor:
-        return x.sum(dim)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, ctx.dim = inputs
-        ctx.shape = x.shape
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient.unsqueeze(ctx.dim).expand(ctx.shape), None
-
-
-class Undeclared(mg.Function):
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        return gradient * 2
 
 
 def sparse(layout: torch.layout) -> mg.MaskedTensor:
