@@ -12,7 +12,6 @@ FAULTS: tuple[Fault, ...] = (
         "gradients/gradient.py",
         "values = self.values.to(widened_dtype(self.values.dtype))",
         "values = self.values",
-        "tests/unit/gradients/test_gradient_merged.py",
     ),
     Fault(
         "the norm of gradients is taken before duplicates are merged",
@@ -25,14 +24,13 @@ FAULTS: tuple[Fault, ...] = (
         "gradients/gradient.py",
         "            mask = trained if self.mask is None else self.mask & trained\n            return replace",
         "            mask = trained\n            return replace",
-        "tests/unit/gradients/test_gradient_restricted.py",
+        "tests/unit/optim/test_trained_entries.py",
     ),
     Fault(
         "a COO gradient is called coalesced, whatever it lists",
         "gradients/gradient.py",
         "is_coalesced=increasing(self.rows), check",
         "is_coalesced=True, check",
-        "tests/unit/gradients/test_gradient_merged.py",
     ),
     Fault(
         "frozen entries count in the norm",

