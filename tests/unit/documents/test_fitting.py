@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any
-
 import pytest
 import torch
 
@@ -28,10 +25,11 @@ def test_rows_are_those_of_best_fit_decreasing(budget: int) -> None:
     draw = torch.Generator().manual_seed(budget)
     for number in (0, 1, 7, 200):
         lengths = torch.randint(0, min(budget, 40) + 1, (number,), generator=draw)
-        rows = mg.interop.pack(lengths, budget)
-        assert rows == by_a_loop(lengths.tolist(), budget) == mg.interop.pack(lengths.numpy(), budget)
-        assert sorted(sample for row in rows for sample in row) == list(range(number))
-        assert all(sum(max(int(lengths[i]), 1) for i in row) <= budget for row in rows)
+        assert (
+            mg.interop.pack(lengths, budget)
+            == by_a_loop(lengths.tolist(), budget)
+            == mg.interop.pack(lengths.numpy(), budget)
+        )
 
 
 def test_ranks_get_as_many_rows_and_tokens() -> None:
@@ -41,23 +39,3 @@ def test_ranks_get_as_many_rows_and_tokens() -> None:
     tokens = [[int(lengths[row].sum()) for row in rows[rank::8]] for rank in range(8)]
     steps = list(zip(*tokens, strict=True))[:-1]  # the last step may lack rows
     assert max(max(step) - min(step) for step in steps) < 0.05 * 1024
-
-
-REFUSED: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
-    "long": (([3, 9], 8), {}, "sample 1 has length 9, not from 0 to the budget of 8"),
-    "negative": (([3, -1], 8), {}, "sample 1 has length -1, not from 0"),
-    "floats": (([3.0], 8), {}, r"lengths must be integers \(N,\), found torch.float32"),
-    "budget": (([3], 8.5), {}, "budget must be 1 or more, found 8.5"),
-    "ranks": (([3], 8), {"ranks": 0}, "ranks must be 1 or more, found 0"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_says_what_to_write(name: str) -> None:
-    arguments, given, message = REFUSED[name]
-    with pytest.raises((TypeError, ValueError), match=message) as caught:
-        mg.interop.pack(*arguments, **given)
-    line = re.search(r"write (mg\.interop\.pack\(.*\))$", str(caught.value))
-    assert line, caught.value
-    names = {"mg": mg, "lengths": arguments[0], "budget": arguments[1], "data": [[1, 2]]}
-    assert eval(line[1], names)
