@@ -233,9 +233,8 @@ class MaskedOptimizer(TorchSteps):
             dense = rows = None
             if self._torch is not None and not numbers.per_row:
                 dense = TorchGroup(self._torch, group, numbers)
-            if numbers.rule.fused is not None and not (
-                numbers.per_row or numbers.zeros or group["differentiable"]
-            ):
+            others = numbers.per_row or numbers.zeros or group["differentiable"]
+            if not others and numbers.fused(1.0) is not None:
                 rows = RowLoop(numbers)
             kept = Prepared(options if constant else None, numbers, dense, rows)
             self._prepared[position] = kept

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from torch.optim.optimizer import ParamsT
@@ -34,14 +32,10 @@ def _check(n: Numbers, row: bool) -> None:
 
 
 def _fused(n: Numbers, row: bool) -> Fused | None:
-    if row:
+    if row or n["centered"]:
         return None
-
-    def arranged(states: Sequence[Tensor]) -> list[Tensor | None]:
-        mean, buffer = states[-1] if n["centered"] else None, states[1] if n["momentum"] else None
-        return [states[0], mean, buffer]
-
-    return Fused("rmsprop", signed(n, "lr", "alpha", "eps", "weight_decay", "momentum"), arranged)
+    numbers = signed(n, "lr", "alpha", "eps", "weight_decay", "momentum")
+    return Fused("rmsprop", numbers, lambda states: [states[0], states[1] if n["momentum"] else None])
 
 
 class RMSprop(MaskedOptimizer, torch.optim.RMSprop):

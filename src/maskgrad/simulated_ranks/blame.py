@@ -46,7 +46,10 @@ def widened(part: Any) -> Any:
 
 
 class Traced(WithoutDropout):
-    """Keeps the results of a forward pass; if ``double``, all is computed in float64, whatever the program asks for."""
+    """Keeps the results of a forward pass, whose rounding is multiplied: other bits take the place of the last three.
+
+    If ``double``, all is computed in float64 instead, whatever the program asks for.
+    """
 
     def __init__(self, double: bool = True) -> None:
         super().__init__()
@@ -62,11 +65,17 @@ class Traced(WithoutDropout):
         if self.double and not call.facts.view and not written:  # such as states of an optimizer
             given = tree_map(widened, given)
         result = super().run(Operated(call.func, call.facts, *given))
+        strided = [output for output in tensors_in(result) if output.layout is torch.strided]
+        made = {any_key(output) for output in strided} - {any_key(given) for given in call.inputs}
+        for output in strided if not self.double else ():
+            if output.dtype == torch.float32 and any_key(output) in made:
+                bits = output.view(torch.int32)  # what is copied stays, as do small integers
+                bits.bitwise_and_(-8).bitwise_or_(bits >> 3 & 7)
         if not call.facts.view and torch._C._current_autograd_node() is None:
-            for place, output in enumerate(tensors_in(result)):
+            for output in tensors_in(result):
                 self._writers.pop(any_key(output), None)
-                if place == 0 and output.layout is torch.strided and call.facts.name not in EMPTY:
-                    self._add(call.facts.name, output, inputs)
+            for output in strided[:1] if call.facts.name not in EMPTY else ():
+                self._add(call.facts.name, output, inputs)
         return result
 
     def _add(self, name: str, output: Tensor, inputs: list[int], *, loses: bool = False) -> None:
@@ -98,40 +107,40 @@ class Comparison:
     """The results of one rank, and of several."""
 
     def __init__(self, whole: Traced, ranks: Sequence[Traced]) -> None:
-        self._whole, self._ranks, self._results = whole, ranks, whole.results
+        self._whole, self._ranks, self.results = whole, ranks, whole.results
         self._values = [{result.key: result.value for result in rank.results} for rank in ranks]
         lines = ([result.key[:2] for result in trace.results] for trace in (whole, *ranks))
         self._counts, self._ways = list(map(Counter, lines)), dict[int, set[str] | None]()
+        ends = [at for at, result in enumerate(self.results) if result.operation != "ones_like"]
+        self._roots = whole.roots or ends[-1:] or [0]
 
     def blamed(self, *, is_scaled: bool) -> tuple[str, int]:
         """The kind of the mistake and the result to blame; ``is_scaled``: gradients are off by a factor alone."""
-        ends = [at for at, result in enumerate(self._results) if result.operation != "ones_like"]
-        roots = self._whole.roots or ends[-1:] or [0]
-        if not is_scaled and (wrong := self._first_wrong(roots)) is not None:
+        if not is_scaled and (wrong := self._first_wrong()) is not None:
             return self._judged(wrong)
-        if {"mean", "same"} & (self.ways(roots[-1]) or set()):  # then something happens to gradients
-            for at in range(self._whole.after or len(self._results), len(self._results)):
+        if {"mean", "same"} & (self.ways(self._roots[-1]) or set()):  # then something happens to gradients
+            for at in range(self._whole.after or len(self.results), len(self.results)):
                 if self.ways(at) == set():
                     return "denominator", at
-        lost = [at for at, result in enumerate(self._results) if result.loses and not is_scaled]
-        return ("sample-coupling", lost[0]) if lost else ("denominator", self._summed(roots[-1]))
+        lost = [at for at, result in enumerate(self.results) if result.loses and not is_scaled]
+        return ("sample-coupling", lost[0]) if lost else ("denominator", self._summed(self._roots[-1]))
 
     def parts(self, at: int) -> list[Tensor]:
         """A result on each of the ranks; empty if not all have it, or a loop has it more often on one of them."""
-        key = self._results[at].key
+        key = self.results[at].key
         often = {counts[key[:2]] for counts in self._counts}
         return [values[key] for values in self._values] if len(often) == 1 else []
 
     def words(self, at: int) -> str:
         """A scalar on the ranks and on one, as part of a sentence."""
-        values = [part.item() for part in (*self.parts(at), self._results[at].value) if part.numel() == 1]
+        values = [part.item() for part in (*self.parts(at), self.results[at].value) if part.numel() == 1]
         *theirs, ours = [f"{value:.6g}" for value in values] or [""]
         return f" ({', '.join(theirs)} there, {ours} on one)" if len(theirs) == len(self._ranks) else ""
 
     def ways(self, at: int) -> set[str] | None:
         """How a result follows from those of the ranks; empty if it does not; None if they cannot be compared."""
         if at not in self._ways:
-            result, parts = self._results[at], self.parts(at)
+            result, parts = self.results[at], self.parts(at)
             ways = _ways(result.value, parts) if parts else None
             is_one = result.value.numel() == len(result.inputs) == 1
             if ways == set() and is_one and result.operation.startswith(_SHIFTS):
@@ -144,30 +153,37 @@ class Comparison:
         ways = self.ways(at) or set()
         return way in ways and not ways & ({"same", "rows", "mean"} - {way})
 
-    def _first_wrong(self, roots: list[int]) -> int | None:
-        """The deepest result that does not follow from the ranks', while what it is computed from does."""
-        seen, stack = set[int](), [(root, False) for root in reversed(roots)]
-        while stack:
-            at, done = stack.pop()
-            if done and self.ways(at) is not None:
-                return at
-            if not done and at not in seen and not self.ways(at):
-                seen.add(at)
-                stack += [(at, True), *((before, False) for before in reversed(self._results[at].inputs))]
+    def _first_wrong(self) -> int | None:
+        """The deepest result that does not follow from the ranks', while what it is computed from does.
+
+        Below results that differ, and if there is none, below scalars too: of a sum, a small term may differ.
+        """
+        for below in (
+            set[int](),
+            {at for at, result in enumerate(self.results) if result.value.numel() == 1},
+        ):
+            seen, stack = set[int](), [(root, False) for root in reversed(self._roots)]
+            while stack:
+                at, done = stack.pop()
+                if done and self.ways(at) == set():
+                    return at
+                if not done and at not in seen and (at in below or not self.ways(at)):
+                    seen.add(at)
+                    stack += [(at, True), *((before, False) for before in reversed(self.results[at].inputs))]
         return None
 
     def _summed(self, at: int) -> int:
         """Where what is a sum over the ranks was divided last, or summed."""
-        terms = [before for before in self._results[at].inputs if self._is(before, "sum")]
-        return self._summed(terms[0]) if terms and self._results[at].operation.startswith(_TERMS) else at
+        terms = [before for before in self.results[at].inputs if self._is(before, "sum")]
+        return self._summed(terms[0]) if terms and self.results[at].operation.startswith(_TERMS) else at
 
     def _judged(self, at: int) -> tuple[str, int]:
-        result, inputs = self._results[at], self._results[at].inputs
+        result, inputs = self.results[at], self.results[at].inputs
         sums = [before for before in inputs if self._is(before, "sum")]
         is_scalar, name = result.value.numel() == 1, result.operation
         if is_scalar and name.startswith(_TERMS) and sums:
             return "denominator", self._summed(sums[0])
-        shapes = [self._results[before].value.shape for before in inputs if self.ways(before) is None]
+        shapes = [self.results[before].value.shape for before in inputs if self.ways(before) is None]
         pairs = any(len(shape) == 2 and shape[0] == shape[1] for shape in shapes)
         if (is_scalar and not pairs and not name.startswith(_COUPLES)) or (name.startswith("div") and sums):
             return "denominator", at
@@ -175,7 +191,7 @@ class Comparison:
 
 
 def _ways(whole: Tensor, parts: list[Tensor]) -> set[str] | None:
-    tolerance = 1e-4 if whole.dtype in _LOW else 1e-8
+    tolerance = {torch.float64: 1e-8, torch.float32: 2e-5}.get(whole.dtype, 1e-4)
     whole, parts, found = whole.double(), [part.double() for part in parts], dict[str, bool]()
 
     def close(value: Tensor) -> bool:

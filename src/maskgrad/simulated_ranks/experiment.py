@@ -30,8 +30,10 @@ from maskgrad.simulated_ranks.ranks import Ranks, RanksError, averaged
 
 __all__ = ["across_ranks", "in_scripts"]
 
-#: relative differences that are rounding in float32, and in float64; from the last on, none is but of half precision
-_ROUNDING, _IN_DOUBLE, _CLEAR, _HALVES = 2e-5, 1e-7, 0.05, (torch.float16, torch.bfloat16)
+#: relative differences that are rounding in float32, and in float64
+_ROUNDING, _IN_DOUBLE, _HALVES = 2e-5, 1e-7, (torch.float16, torch.bfloat16)
+#: a difference that is as many times that of a rank whose rounding is multiplied is no rounding
+_CLEAR = 20.0
 _REMEDIES = {
     "denominator": """\
 accumulator = mg.GradientAccumulator(model)   # .backward(losses, mask=mask), .finish(): one count for all
@@ -152,65 +154,62 @@ class _Division:
         if alone.has_nan():
             self.report.skip("ranks", "the gradient of one rank is NaN", "a batch for which it is none")
             return False
+        averages = False
         ranks = self.kind(runner, batches, WithoutDropout)
-        difference, averages = _difference(alone, ranks.run().cloned(), _ROUNDING), False
-        if difference and ranks.calls_backward and not ranks.sends_gradients:
+        difference = compare(alone, together := ranks.run().cloned())
+        if difference.relative > _ROUNDING and ranks.calls_backward and not ranks.sends_gradients:
             # what follows backward(), such as clipping, sees an average where the module is wrapped
             ranks, averages = self.kind(runner, batches, WithoutDropout, True), True
-            difference = _difference(alone, ranks.run().cloned(), _ROUNDING)
-        draws = [draw for mode in ranks.modes for draw in mode.draws]
-        if difference and draws:
+            difference = compare(alone, together := ranks.run().cloned())
+        is_same, draws = difference.relative <= _ROUNDING, [d for mode in ranks.modes for d in mode.draws]
+        if draws and not is_same:
             why = "the program draws its own random numbers, which differ between ranks"
             self.report.note("ranks", f"skipped: {why}", draws[0][0])
             self.report.skip("ranks", why, "them to the batch")
-        elif difference:
-            return self._confirmed(difference, averages)
-        else:
+        elif is_same or self._is_rounding(difference, [alone, together], averages):
             self.report.tried("ranks", self.words, "nothing changed", fields(self.case.runner.batch))
-        return not difference
+            return True
+        return False
 
-    def _confirmed(self, difference: Difference, averages: bool) -> bool:
-        """Repeat it and keep results, in float64 where it may be rounding, which vanishes there; True if it was."""
-        is_clear = difference.relative > _CLEAR
-        made = self._traced(averages, double=False) if is_clear else []
+    def _is_rounding(self, difference: Difference, both: list[Outcome], averages: bool) -> bool:
+        """Repeat it and keep results, in float64 if what multiplies rounding changes as much; judge what is none."""
+        made = [self._traced(0, averages, double=False)]
+        is_clear = difference.relative > _CLEAR * compare(both[0], made[0][1]).relative
         if not is_clear or any(result.value.dtype in _HALVES for result in made[0][0].modes[0].results):
             try:
-                made = self._traced(averages, double=True)
-                difference = _difference(made[0][1], made[1][1], _IN_DOUBLE)
+                made = [self._traced(at, averages, double=True) for at in (0, 1)]
+                both = [outcome for _, outcome in made]
+                difference = compare(*both)
             except Exception as error:
                 if not is_clear:
-                    why = (
-                        f"{self.words}, a relative difference of {difference.relative:.0e} may be rounding, "
-                    )
-                    self.report.skip("ranks", f"{why}and in float64 it fails: {raised(error)}", IN_DOUBLE)
+                    why = f"a relative difference of {difference.relative:.0e} may be rounding"
+                    why = f"{self.words}, {why}, and in float64 it fails: {raised(error)}"
+                    self.report.skip("ranks", why, IN_DOUBLE)
                     return False
-        if difference:
-            self._judge(difference, made)
-        else:
-            self.report.tried("ranks", self.words, "nothing changed", fields(self.case.runner.batch))
-        return not difference
+            if difference.relative <= _IN_DOUBLE:
+                return True
+        (single, _), (ranks, _) = *made, *([] if made[1:] else [self._traced(1, averages, double=False)])
+        self._judge(difference, both, Comparison(single.modes[0], ranks.modes))
+        return False
 
-    def _traced(self, averages: bool, *, double: bool) -> list[tuple[Ranks, Outcome]]:
-        """One rank, and several: their results, and gradients."""
-        kind = partial(Traced, double=double)
+    def _traced(self, at: int, averages: bool, *, double: bool) -> tuple[Ranks, Outcome]:
+        """One rank, or several: their results, and gradients."""
         wide = lambda b: replaced(b, {k: applied(held, widened) for k, held in fields(b).items()})  # noqa: E731
-        batches = [list(map(wide, each)) if double else each for each in self.batches]
-        made = [self.kind(self.case.runner, each, kind, averages) for each in batches]
-        return [(ranks, ranks.run()) for ranks in made]
+        batches = list(map(wide, self.batches[at])) if double else self.batches[at]
+        ranks = self.kind(self.case.runner, batches, partial(Traced, double=double), averages)
+        return ranks, ranks.run().cloned()
 
-    def _judge(self, difference: Difference, made: list[tuple[Ranks, Outcome]]) -> None:
-        (single, alone), (ranks, together) = made
-        ratio, whole = _ratio(alone, together), single.modes[0]
+    def _judge(self, difference: Difference, both: list[Outcome], comparison: Comparison) -> None:
+        (alone, together), results, ratio = both, comparison.results, _ratio(*both)
         scaled = any(abs(ratio - off) < 1e-3 * off for off in (self.size, 1 / self.size))
-        comparison = Comparison(whole, ranks.modes)
-        kind, at = comparison.blamed(is_scaled=scaled) if whole.results else ("denominator", -1)
-        result = whole.results[at] if whole.results else None
+        kind, at = comparison.blamed(is_scaled=scaled) if results else ("denominator", -1)
+        result = results[at] if results else None
         empty = torch.zeros(())
-        both = {n: [one.gradients.get(n, empty) for one in (together, alone)] for n in difference.gradients}
-        shares = {n: float((after - one).norm() / one.norm()) for n, (after, one) in both.items()}
+        pairs = {n: [one.gradients.get(n, empty) for one in (together, alone)] for n in difference.gradients}
+        shares = {n: float((after - one).norm() / one.norm()) for n, (after, one) in pairs.items()}
         name = max(shares, key=lambda n: math.inf if math.isnan(shares[n]) else shares[n])
         off = "is NaN" if math.isnan(shares[name]) else f"is {100 * shares[name]:.2g} % off"
-        norms = [f"{gradient.norm():.6g}" for gradient in both[name]]
+        norms = [f"{gradient.norm():.6g}" for gradient in pairs[name]]
         message = f"the average gradient of {name} {off} (norm {norms[0]}, {norms[1]} on one rank)"
         remedy = "norm" if result is not None and "batch_norm" in result.operation else kind
         if scaled:
@@ -225,11 +224,6 @@ class _Division:
         self.report.tried("ranks", self.words, result, fields(self.case.runner.batch))
         found = Finding.at(where, kind if kind == "denominator" else "order", f"{self.words}, {message}")
         self.report.add([replace(found, kind=kind, remedy=_REMEDIES[remedy])])
-
-
-def _difference(alone: Outcome, together: Outcome, rounding: float) -> Difference:
-    difference = compare(alone, together)
-    return difference if difference.relative > rounding else Difference()
 
 
 def _ratio(alone: Outcome, together: Outcome) -> float:

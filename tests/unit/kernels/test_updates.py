@@ -39,13 +39,9 @@ def by_formula(
         options["betas"] = options.pop("beta1"), options.pop("beta2")
         options["decoupled_weight_decay"] = options.pop("decoupled", False)
     elif rule == "rmsprop":
-        options = {"momentum": 0.0, "centered": tables[2] is not None, **options}
-        if tables[2] is not None and tables[3] is not None:  # the formula takes the mean last
-            taken[2:] = taken[:1:-1]
+        options = {"momentum": 0.0, "centered": False, **options}
     formula: Any = getattr(formulas, f"{rule.removeprefix('rowwise_')}_")
     formula(taken[0], merged * factor, *taken[1:], **options)
-    if rule == "rmsprop" and len(taken) == 4:
-        taken[2:] = taken[:1:-1]
     for table, new in zip(used, taken, strict=True):
         table[rows] = new
 
@@ -74,10 +70,8 @@ RULES = [
     rule("adam", True, True, False, lr=0.1, beta1=0.5, beta2=0.9, eps=1e-3, weight_decay=0.2, factor=-1.0),
     rule("adam", True, True, True, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8, weight_decay=0.2),
     rule("adam", True, True, True, lr=0.1, beta1=0.0, beta2=0.99, eps=1e-8, weight_decay=0.2, decoupled=True),
-    rule("rmsprop", True, False, False, lr=0.1, alpha=0.9, eps=1e-8),
-    rule("rmsprop", True, False, True, lr=0.1, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.9),
-    rule("rmsprop", True, True, False, lr=0.1, alpha=0.5, eps=1e-3, factor=-1.0),
-    rule("rmsprop", True, True, True, lr=0.1, alpha=0.5, eps=1e-3, momentum=0.5, weight_decay=0.1),
+    rule("rmsprop", True, False, lr=0.1, alpha=0.9, eps=1e-8, factor=-1.0),
+    rule("rmsprop", True, True, lr=0.1, alpha=0.9, eps=1e-3, weight_decay=0.1, momentum=0.9),
 ]
 ROWWISE = RULES[6]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import random
 import time
@@ -17,6 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import maskgrad as mg
 from maskgrad.errors import ExaminationError
+from maskgrad.simulated_ranks import experiment
 from maskgrad.simulated_ranks import ranks as simulation
 
 
@@ -244,6 +246,29 @@ def test_an_accumulator_that_was_made_outside(own_group) -> None:
         accumulator.backward(mse(model, batch()), mask=MASK)
         accumulator.finish()
         accumulator.reset()
+
+
+def test_a_small_term_that_differs_is_found_at_its_line_and_without_float64(monkeypatch) -> None:
+    monkeypatch.setattr(experiment, "widened", None)  # float64 raises
+    model = nn.Linear(4, 1)
+
+    def step(batch):
+        small = token_mean(model)(batch)
+        return sequence_mean(model)(batch) + 1e-3 * small
+
+    (found,) = examined(step, batch()).findings
+    assert "sum() / batch" in linecache.getline(__file__, found.line)
+
+
+def test_equal_entries_stay_equal_where_rounding_is_multiplied() -> None:
+    weight = nn.Parameter(torch.rand(5))
+
+    def step(batch):
+        scores = weight.exp() * batch["x"].sum(-1)
+        largest = scores.amax(1, keepdim=True).clone()
+        return torch.where(scores == largest, scores, 0).sum() / batch["mask"].sum()
+
+    assert examined(step, batch()).kinds() == ["denominator"]
 
 
 def test_gradients_in_bfloat16_are_compared_in_float64() -> None:

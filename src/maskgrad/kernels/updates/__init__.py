@@ -10,8 +10,7 @@ decay the row itself instead):
 .. math:: \text{Adam:}\quad m \mathrel{+}= (1 - \beta_1) (g - m), \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2,
           \qquad p \mathrel{-}= \frac{\text{lr}}{1 - \beta_1^t} \cdot m / (\sqrt{v / (1 - \beta_2^t)} + \text{eps})
 .. math:: \text{RMSprop:}\quad v \leftarrow \alpha v + (1 - \alpha) g^2, \qquad
-          p \mathrel{-}= \text{lr} \cdot g / (\sqrt{v - \bar g^2 \text{ if centered}} + \text{eps}) \
-          \text{(or that enters a buffer)}
+          p \mathrel{-}= \text{lr} \cdot g / (\sqrt{v} + \text{eps}) \ \text{(or that enters a buffer)}
 
 These are the formulas of ``torch.optim``; in PyTorch they are in ``formulas.py``. Rows without a gradient keep
 parameter and state bit for bit.

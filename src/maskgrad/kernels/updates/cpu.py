@@ -89,10 +89,10 @@ def _row(address: Any, width: int, dtype: Any) -> Any:
 
 
 def _loop(rule: Any) -> Any:
-    """Make the loop of ``rule(p, g, rest, bases, row, size, width, dtype, n, flags)``.
+    """Make the loop of ``rule(p, g, bases, row, size, width, dtype, n, flags)``.
 
     It updates row ``p`` with the gradient ``g``; ``bases[i]`` is the address of the parameter (i = 0) or of a state,
-    ``n`` are the scalars, ``flags`` say which tables are there, and the last one Nesterov; ``rest`` is free memory.
+    ``n`` are the scalars, ``flags`` say which tables are there, and the last one Nesterov.
     """
 
     @compiled
@@ -101,7 +101,7 @@ def _loop(rule: Any) -> Any:
         flags: Any, lo: int, hi: int,
     ) -> None:  # fmt: skip
         """Task k updates row ``rows[k]``."""
-        g, rest, wide = np.full(width, n[0]), np.full(width, n[0]), np.empty(width, np.float64)
+        g, wide = np.full(width, n[0]), np.empty(width, np.float64)
         memory, size, dtype, factor, decay = (
             np.int64(v.ctypes.data), np.int64(width * v.itemsize), v.dtype, n[0], n[1],
         )  # fmt: skip
@@ -135,15 +135,13 @@ def _loop(rule: Any) -> Any:
             if decay != 0:
                 for j in range(width):
                     g[j] += decay * p[j]
-            rule(p, g, rest, bases, row, size, width, dtype, n, flags)
+            rule(p, g, bases, row, size, width, dtype, n, flags)
 
     return loop
 
 
 @inlined
-def _sgd(
-    p: Any, g: Any, rest: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
-) -> None:
+def _sgd(p: Any, g: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any) -> None:
     if flags[1]:
         b = _row(bases[1] + row * size, width, dtype)
         for j in range(width):
@@ -156,7 +154,7 @@ def _sgd(
 
 @inlined
 def _adagrad(
-    p: Any, g: Any, rest: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
+    p: Any, g: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
 ) -> None:
     s = _row(bases[1] + row * size, width, dtype)
     for j in range(width):
@@ -166,7 +164,7 @@ def _adagrad(
 
 @inlined
 def _rowwise_adagrad(
-    p: Any, g: Any, rest: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
+    p: Any, g: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
 ) -> None:
     squares = np.float64(0)
     for j in range(width):
@@ -180,7 +178,7 @@ def _rowwise_adagrad(
 
 @inlined
 def _adam(
-    p: Any, g: Any, rest: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
+    p: Any, g: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
 ) -> None:
     m = _row(bases[1] + row * size, width, dtype)
     s = _row(bases[2] + row * size, width, dtype)
@@ -199,21 +197,14 @@ def _adam(
 
 @inlined
 def _rmsprop(
-    p: Any, g: Any, rest: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
+    p: Any, g: Any, bases: Any, row: int, size: int, width: int, dtype: Any, n: Any, flags: Any
 ) -> None:
     s = _row(bases[1] + row * size, width, dtype)
     for j in range(width):
         s[j] = n[3] * s[j] + n[4] * g[j] * g[j]
-        rest[j] = s[j]
+        g[j] /= np.sqrt(s[j]) + n[5]
     if flags[2]:
-        a = _row(bases[2] + row * size, width, dtype)
-        for j in range(width):
-            a[j] += n[4] * (g[j] - a[j])
-            rest[j] -= a[j] * a[j]
-    for j in range(width):
-        g[j] /= np.sqrt(rest[j]) + n[5]
-    if flags[3]:
-        b = _row(bases[3] + row * size, width, dtype)
+        b = _row(bases[2] + row * size, width, dtype)
         for j in range(width):
             b[j] = n[6] * b[j] + g[j]
             g[j] = b[j]
