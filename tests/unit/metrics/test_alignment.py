@@ -9,36 +9,36 @@ import pytest
 import torch
 
 import maskgrad as mg
+from tests.poison import on
 
 LAYOUTS = [torch.strided, torch.sparse_coo, torch.sparse_csr, torch.sparse_csc]
 
 
-def garbage(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    bad = torch.tensor([math.nan, math.inf, -math.inf, 1e38]).repeat(x.numel())[: x.numel()].view_as(x)
-    return torch.where(mask, x, bad)
-
-
 def stored(x: torch.Tensor, mask: torch.Tensor, layout: torch.layout) -> Any:
-    found = mg.masked(garbage(x, mask), mask)
+    found = mg.masked(torch.where(mask, x, math.nan if x.is_floating_point() else True), mask)
     return found if layout == torch.strided else found.to_sparse(layout=layout)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 @pytest.mark.parametrize("other", [*LAYOUTS, "plain"], ids=str)
 def test_pairs_are_those_of_both_masks(layout: torch.layout, other: Any) -> None:
-    torch.manual_seed(0)
-    for shape, density in [((5, 7), 0.6), ((5, 7), 0.0), ((1, 1), 1.0), ((3, 0), 0.6), ((0, 3), 0.6)]:
-        x, y = torch.randn(shape), torch.randn(shape)
+    for shape, density in [((5, 7), 0.6), ((5, 7), 0.0), ((3, 0), 0.6), ((0, 3), 0.6), ((70, 71), 0.5)]:
+        x, y, weights = (
+            torch.randn(shape, requires_grad=True),
+            torch.rand(shape) < 0.5,
+            torch.rand(shape).half(),
+        )
         a, b = torch.rand(shape) < density, torch.rand(shape) < density
-        if other == "plain":
-            b = torch.ones_like(b)
-        found = mg.align(stored(x, a, layout), y if other == "plain" else stored(y, b, other))
-        torch.testing.assert_close(found, (x[a & b], y[a & b]), rtol=0, atol=0)
+        b = b | (other == "plain")
+        target = y if other == "plain" else stored(y, b, other)
+        found = mg.align(stored(x, a, layout), target, weights)
+        torch.testing.assert_close(found, (x[a & b], y[a & b], weights[a & b]), rtol=0, atol=0)
+        (slope,) = torch.autograd.grad(found[0].sum() * 2, x)
+        assert torch.equal(slope, (a & b) * 2.0)
 
 
 @pytest.mark.parametrize("class_dim", [None, 1, -1])
 def test_scores_keep_their_classes(class_dim: int | None) -> None:
-    torch.manual_seed(1)
     scores = torch.randn(4, 6, 3) if class_dim != -1 else torch.randn(4, 3, 6)
     labels, known, rows = torch.randint(0, 6, (4, 3)), torch.rand(4, 3) > 0.3, torch.rand(4, 3) > 0.3
     last = scores.movedim(1, -1) if class_dim != -1 else scores
@@ -51,55 +51,33 @@ def test_scores_keep_their_classes(class_dim: int | None) -> None:
 
 
 def test_a_class_without_a_score_is_refused_where_it_counts() -> None:
-    mask = torch.tensor([[True, True], [True, False], [False, True]])
-    scores = mg.masked(torch.ones(3, 2), mask)
+    scores, labels = mg.masked(torch.ones(3, 2), on([1, 1], [1, 0], [0, 1])), torch.zeros(3).long()
     with pytest.raises(ValueError, match=r"at 1 of 2 positions.*scores\.filled\(-math\.inf\), labels"):
-        mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, True, False])))
-    found = mg.align(scores, mg.masked(torch.zeros(3, dtype=torch.long), torch.tensor([True, False, False])))
+        mg.align(scores, mg.masked(labels, on(1, 1, 0)))
+    found = mg.align(scores, mg.masked(labels, on(1, 0, 0)))
     assert found[0].tolist() == [[1.0, 1.0]]
 
 
 def test_jagged_batches() -> None:
     lengths = torch.tensor([2, 0, 3])
     x, scores, labels = torch.randn(3, 3), torch.randn(3, 3, 5), torch.randint(0, 5, (3, 3))
-    mask = torch.arange(3) < lengths[:, None]
-    jagged = [mg.from_lengths(t, lengths, layout=torch.jagged) for t in (x, scores, labels)]
-    torch.testing.assert_close(mg.align(jagged[0], jagged[0] * 2), (x[mask], 2 * x[mask]))
-    torch.testing.assert_close(mg.align(jagged[1], jagged[2]), (scores[mask], labels[mask]))
-    assert mg.align(jagged[1], jagged[2])[0].data_ptr() == jagged[1]._values.data_ptr()  # nothing is copied
-    other = torch.tensor([[True, False, True], [True, True, True], [False, True, True]])
-    both = mask & other
-    for target in (mg.masked(labels, other), mg.masked(labels, other).to_sparse()):
-        torch.testing.assert_close(mg.align(jagged[1], target), (scores[both], labels[both]))
+    mask, other = torch.arange(3) < lengths[:, None], torch.tensor([[1, 0, 1], [1, 1, 1], [0, 1, 1]]).bool()
+    a, b, c = (mg.from_lengths(t, lengths, layout=torch.jagged) for t in (x, scores, labels))
     shorter = mg.from_lengths(labels, torch.tensor([1, 1, 3]), layout=torch.jagged)
-    both = mask & shorter.mask
-    torch.testing.assert_close(mg.align(jagged[1], shorter), (scores[both], labels[both]))
-    torch.testing.assert_close(mg.align(jagged[1], labels), (scores[mask], labels[mask]))
-    moved = jagged[1].transpose(1, 2)  # (B, C, T), as losses want it
-    torch.testing.assert_close(mg.align(moved, jagged[2], class_dim=1), (scores[mask], labels[mask]))
-    torch.testing.assert_close(mg.align(jagged[0].T, jagged[0].T)[0], x.T[mask.T])
-    flat = mg.align(jagged[1].flatten(0, 1), jagged[2].flatten())
-    torch.testing.assert_close(flat, (scores[mask], labels[mask]))
-
-
-def test_weights_come_along_and_dtypes_stay() -> None:
-    x = mg.masked(torch.tensor([1, 2, 3]), torch.tensor([True, False, True]))
-    found = mg.align(
-        x, torch.tensor([True, False, False]), torch.tensor([0.5, 0.25, 2.0], dtype=torch.float16)
-    )
-    assert [part.dtype for part in found] == [torch.int64, torch.bool, torch.float16]
-    assert [part.tolist() for part in found] == [[1, 3], [True, False], [0.5, 2.0]]
-
-
-@pytest.mark.parametrize("size", [5, 5000])
-def test_gradients_reach_the_aligned_entries(size: int) -> None:
-    x = torch.randn(size, requires_grad=True)
-    known, other = torch.rand(size) > 0.5, torch.rand(size) > 0.5
-    prediction = mg.masked(torch.where(known, x, math.nan), known)
-    (mg.align(prediction, mg.masked(torch.ones(size), other))[0] * 2).sum().backward()
-    (mg.masked(x, known).compressed() * 3).sum().backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad, (known & other) * 2.0 + known * 3.0)
+    torch.testing.assert_close(mg.align(a, a * 2), (x[mask], 2 * x[mask]))
+    torch.testing.assert_close(mg.align(a.T, a.T)[0], x.T[mask.T])
+    assert mg.align(b, c)[0].data_ptr() == b._values.data_ptr()  # nothing is copied
+    for prediction, target, both, options in (
+        (b, c, mask, {}),
+        (b, labels, mask, {}),
+        (b, mg.masked(labels, other), mask & other, {}),
+        (b, mg.masked(labels, other).to_sparse(), mask & other, {}),
+        (b, shorter, mask & shorter.mask, {}),
+        (b.transpose(1, 2), c, mask, {"class_dim": 1}),  # (B, C, T), as losses want it
+        (b.flatten(0, 1), c.flatten(), mask, {}),
+    ):
+        found = mg.align(prediction, target, **options)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, (scores[both], labels[both]))
 
 
 ONE, PAIR, LABELS = torch.ones(1), torch.ones(2), torch.zeros(2, dtype=torch.long)
