@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, inf, leaf, nan, on, poisoned
+from tests.poison import assert_entries, inf, leaf, nan, on, poisoned
 
 
 def test_tensors_with_different_masks_can_be_added() -> None:
@@ -16,14 +16,6 @@ def test_tensors_with_different_masks_can_be_added() -> None:
     assert_entries(a + b, [0.0, None, None, None])
     assert_entries(2 * a + 1, [1.0, 3.0, None, None])
     assert_entries(torch.where(on(0, 1, 0, 0), a, b), [0.0, 1.0, 2.0, None])
-
-
-def test_maximum_has_a_gradient() -> None:
-    x, y = leaf(1.0, 4.0, nan), leaf(3.0, 2.0, 5.0)
-    largest = torch.maximum(mg.masked(x, on(1, 1, 0)), y)
-    assert_entries(largest, [3.0, 4.0, None])
-    assert gradient(largest, x).tolist() == [0.0, 1.0, 0.0]
-    assert gradient(largest, y).tolist() == [1.0, 0.0, 0.0]
 
 
 def test_a_missing_target_trains_a_network_with_plain_gradients() -> None:
@@ -34,30 +26,6 @@ def test_a_missing_target_trains_a_network_with_plain_gradients() -> None:
     assert type(net.weight.grad) is torch.Tensor
     assert_entries(net.weight.grad, [[slope] * 3, [0.0] * 3], tol=1e-5)
     assert_entries(net.bias.grad, [slope, 0.0], tol=1e-5)
-
-
-def test_booleans_are_counted_and_converted() -> None:
-    x = poisoned([True, True, None, False], torch.bool)
-    assert_entries(x.sum(), 2, dtype=torch.int64)
-    assert_entries(x.to(torch.float32), [1.0, 1.0, None, 0.0], dtype=torch.float32)
-
-
-def test_weighted_moments_of_incomplete_observations() -> None:
-    x, w = poisoned([[1.0, None], [2.0, 3.0], [None, 5.0]]), torch.tensor([[1.0], [2.0], [3.0]])
-    assert_entries((x * w).sum(0) / (x * 0 + w).sum(0), [5 / 3, 21 / 5])
-    assert_entries(x.T @ x, [[5.0, 6.0], [6.0, 34.0]])
-
-
-def test_columns_never_observed_together_have_no_second_moment() -> None:
-    e = poisoned([[1.0, None], [None, 1.0]])
-    assert_entries(e.T @ e, [[1.0, None], [None, 1.0]])
-
-
-def test_a_masked_mean_without_the_type() -> None:
-    x, m = leaf([1.0, 2.0, nan], [inf, 5.0, 7.0]), on([1, 1, 0], [0, 1, 1])
-    assert_entries(mg.functional.mean(x, 1, mask=m), [1.5, 6.0])
-    assert gradient(mg.functional.mean(x, 1, mask=m), x).tolist() == [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
-    assert_entries(mg.functional.var(x, 1, mask=m), [0.5, 2.0])
 
 
 def test_a_mask_of_floats_is_refused_before_anything_is_computed() -> None:
