@@ -5,7 +5,9 @@ Ten architectures from configurations of a few thousand parameters; each is aske
 
 from __future__ import annotations
 
+import linecache
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,15 +43,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "Llama": SMALL | POSITIONS | {"num_key_value_heads": 2},
     "MPNet": SMALL | POSITIONS,
     "GPTNeoX": SMALL | {"max_position_embeddings": 16},
-    "OPT": {
-        "vocab_size": 12,
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "ffn_dim": 8,
-        "word_embed_proj_dim": 8,
-    }
-    | POSITIONS,
+    "OPT": SMALL | POSITIONS | {"ffn_dim": 8, "word_embed_proj_dim": 8},
 }
 
 
@@ -100,6 +94,14 @@ def test_leaks_around_and_inside_a_model_are_found_at_their_lines_and_nothing_wi
     pooled = None
     model.get_input_embeddings().register_forward_hook(centred)
     assert found() == [("padding-leak", "return hidden - 0.5 * hidden.mean(1, keepdim=True)")]
+
+
+def test_the_line_of_an_installed_package_is_named_beside_that_of_the_program() -> None:
+    model = model_of("Bert")
+    report = doctor.examine(lambda b: model(b["input_ids"]).last_hidden_state[:, 0].square().sum(), BATCH)
+    finding = report.findings[0]
+    assert (finding.file, "transformers" in Path(finding.package_file).parts) == (__file__, True)
+    assert linecache.getline(finding.package_file, finding.package_line).strip() in str(finding)
 
 
 def test_there_are_ten_architectures() -> None:

@@ -32,32 +32,6 @@ def line_of(comment: str, file: str = __file__) -> int:
     return next(number for number, line in enumerate(lines, 1) if line.endswith(f"# {comment}"))
 
 
-def _layer() -> nn.Linear:
-    torch.default_generator.manual_seed(1)
-    return nn.Linear(3, 3)
-
-
-def step_with(name: str) -> Callable[[dict[str, Tensor]], Any]:
-    return _STEPS[name](_layer())
-
-
-def fixed(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = torch.tanh(layer(b["x"])).masked_fill(~b["mask"][..., None], 0.0)
-        return ((h.sum(1) / b["mask"].sum(1, keepdim=True)).sum(-1) - b["y"]).square().mean()
-
-    return step
-
-
-def mean(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = torch.tanh(layer(b["x"]))
-        pooled = h.mean(1)  # mean
-        return (pooled.sum(-1) - b["y"]).square().mean()
-
-    return step
-
-
 class _Forgetful(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, h: Tensor, mask: Tensor) -> Tensor:
@@ -68,33 +42,36 @@ class _Forgetful(torch.autograd.Function):
         return gradient + 1.0, None  # gradient
 
 
-def gradient(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        kept: Tensor = _Forgetful.apply(layer(b["x"]), b["mask"][..., None])  # type: ignore[no-untyped-call]
-        return kept.masked_fill(~b["mask"][..., None], 0.0).sum() / b["mask"].sum()
+def step_with(name: str) -> Callable[[dict[str, Tensor]], Any]:
+    torch.default_generator.manual_seed(1)
+    layer = nn.Linear(3, 3)
 
-    return step
+    def real(h: Tensor, mask: Tensor) -> Tensor:
+        return h.masked_fill(~mask[..., None], 0.0)
 
+    def fixed(b: dict[str, Tensor]) -> Tensor:
+        h = real(torch.tanh(layer(b["x"])), b["mask"])
+        return ((h.sum(1) / b["mask"].sum(1, keepdim=True)).sum(-1) - b["y"]).square().mean()
 
-def size(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
-        h = layer(b["x"]).masked_fill(~b["mask"][..., None], 0.0)
+    def mean(b: dict[str, Tensor]) -> Tensor:
+        pooled = torch.tanh(layer(b["x"])).mean(1)  # mean
+        return (pooled.sum(-1) - b["y"]).square().mean()
+
+    def gradient(b: dict[str, Tensor]) -> Tensor:
+        kept = _Forgetful.apply(layer(b["x"]), b["mask"][..., None])
+        return real(kept, b["mask"]).sum() / b["mask"].sum()
+
+    def size(b: dict[str, Tensor]) -> Tensor:
+        h = real(layer(b["x"]), b["mask"])
         return h.mean()  # size
 
-    return step
-
-
-def parts(layer: nn.Linear) -> Callable[[dict[str, Tensor]], Any]:
-    def step(b: dict[str, Tensor]) -> Tensor:
+    def parts(b: dict[str, Tensor]) -> Tensor:
         total = torch.zeros(())
         for rows in (slice(0, 2), slice(2, 4)):
-            h, mask = layer(b["x"][rows]).sum(-1), b["mask"][rows]
-            loss = h.masked_fill(~mask, 0.0).sum() / mask.sum() / 2  # parts
+            h, mask = layer(b["x"][rows]), b["mask"][rows]
+            loss = real(h, mask).sum() / mask.sum() / 2  # parts
             loss.backward()
             total += loss.detach()
         return total
 
-    return step
-
-
-_STEPS = {make.__name__: make for make in (fixed, mean, gradient, size, parts)}
+    return locals()[name]

@@ -1,7 +1,11 @@
+"""What a step refers to is found, and after an examination all is as it was."""
+
 from __future__ import annotations
 
+import copy
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,34 +13,36 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.doctor.state import objects_with_state
 from tests.unit.doctor.programs import batch
 
 
 def test_parameters_states_and_random_numbers_are_restored() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(5), nn.Dropout(0.3), nn.Linear(4, 1))
-    optimizer = torch.optim.Adam(model.parameters())
-    model(batch()["x"]).sum().backward()
+    optimizer, b = torch.optim.Adam(model.parameters()), batch()
+    model(b["x"]).sum().backward()
     optimizer.step()
 
     def step(b: dict[str, Tensor]) -> Tensor:
         optimizer.zero_grad()
         b["x"].mul_(1.0)
-        loss: Tensor = model(b["x"]).mean(1).square().mean()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = model(b["x"]).mean(1).square().mean()
+        loss.backward()
         optimizer.step()
         random.random()
         np.random.rand()  # noqa: NPY002
         return loss
 
-    b = batch()
-    before = _state(model, optimizer, b)
-    gradients = [parameter.grad for parameter in model.parameters()]
+    def state() -> Any:
+        held = model.state_dict(), optimizer.state_dict(), b, [p.grad for p in model.parameters()]
+        drawn = torch.get_rng_state(), random.getstate()[1][-1], np.random.get_state()[2]  # noqa: NPY002
+        return copy.deepcopy((held, drawn))
+
+    before, gradients = state(), [parameter.grad for parameter in model.parameters()]
     assert not mg.doctor.examine(step, b).ok
-    for name, tensor in _state(model, optimizer, b).items():
-        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0, msg=name)
-    assert all(
-        parameter.grad is known for parameter, known in zip(model.parameters(), gradients, strict=True)
-    )
+    torch.testing.assert_close(state(), before, rtol=0, atol=0)
+    for parameter, known in zip(model.parameters(), gradients, strict=True):
+        assert parameter.grad is known
 
 
 def test_flags_hooks_and_files_are_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +62,7 @@ def test_flags_hooks_and_files_are_restored(tmp_path: Path, monkeypatch: pytest.
         model[2].register_forward_pre_hook(lambda *_: calls.append("of the step"))
         model[2].weight.register_hook(lambda gradient: gradient)
         model[2].weight.register_post_accumulate_grad_hook(lambda _: None)
-        return model(b["x"]).mean(1).square().mean()  # type: ignore[no-any-return]
+        return model(b["x"]).mean(1).square().mean()
 
     assert not mg.doctor.examine(step, batch()).ok
     assert [module.training for module in model.modules()] == [True, True, True, False]
@@ -71,13 +77,11 @@ def test_flags_hooks_and_files_are_restored(tmp_path: Path, monkeypatch: pytest.
     assert not model[2].weight._post_accumulate_grad_hooks
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer, b: dict[str, Tensor]) -> dict[str, Tensor]:
-    kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    kept |= {f"grad {n}": p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-    for place, state in enumerate(optimizer.state.values()):
-        kept |= {f"{place} {name}": value.clone() for name, value in state.items()}
-    kept |= {f"batch {key}": tensor.clone() for key, tensor in b.items()}
-    kept["torch"] = torch.get_rng_state()
-    kept["random"] = torch.tensor(random.getstate()[1][-1])
-    kept["numpy"] = torch.tensor(np.random.get_state()[2])  # type: ignore[arg-type]  # noqa: NPY002
-    return kept
+def test_tensors_that_autograd_forbids_are_no_leaves() -> None:
+    """Some raise when they are asked."""
+    base = torch.ones(2, requires_grad=True) * 1
+    first, second = base.unbind()
+    base.mul_(2)
+    with pytest.raises(RuntimeError, match="Unbind"):
+        _ = second.is_leaf
+    assert objects_with_state([first, second]) == ([], [], [])

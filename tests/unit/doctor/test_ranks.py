@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import _functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
+from typer.testing import CliRunner
 
 import maskgrad as mg
+from maskgrad.cli.main import app
 from maskgrad.errors import ExaminationError
 from tests.ranks import run_on_ranks
 
@@ -30,19 +31,19 @@ def _model(**options: Any) -> Any:
 
 def _loss(model: Any, batch: dict[str, Tensor], *, leak: bool, gather: str = "c10d") -> Tensor:
     h = model(batch["x"].masked_fill(~batch["mask"][..., None], 0.0))[..., 0]
+    tokens = batch["mask"].sum()
     if gather == "c10d":
-        tokens = batch["mask"].sum()
         torch.distributed.all_reduce(tokens)
     else:
-        tokens = functional.all_reduce(batch["mask"].sum(), "sum", torch.distributed.group.WORLD) + 0
-    mean: Tensor = h.masked_fill(~batch["mask"], 0.0).sum() / tokens
+        tokens = functional.all_reduce(tokens, "sum", torch.distributed.group.WORLD) + 0
+    mean = h.masked_fill(~batch["mask"], 0.0).sum() / tokens
     return mean + batch["x"].square().mean() * h[0, 0] if leak else mean
 
 
 def _examined(rank: int, world_size: int, options: dict[str, Any], trained: bool, gather: str) -> Any:
     model = _model(**options)
     if trained:
-        _loss(model, BATCH, leak=False).backward()  # type: ignore[no-untyped-call]
+        _loss(model, BATCH, leak=False).backward()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     flags = (model.require_backward_grad_sync, model.require_forward_param_sync)
     reports = [
@@ -53,51 +54,36 @@ def _examined(rank: int, world_size: int, options: dict[str, Any], trained: bool
     for name, value in model.state_dict().items():
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
     model.zero_grad()
-    _loss(model, BATCH, leak=False).backward()  # type: ignore[no-untyped-call]
+    _loss(model, BATCH, leak=False).backward()
     return [(report.kinds()[:1], str(report)) for report in reports]
 
 
 @pytest.mark.parametrize(
     ("options", "trained", "gather"),
-    [
-        ({}, False, "c10d"),
-        ({}, True, "functional"),
-        ({"find_unused_parameters": True}, False, "c10d"),
-        ({"static_graph": True}, True, "c10d"),
-    ],
+    [({"find_unused_parameters": True}, False, "functional"), ({"static_graph": True}, True, "c10d")],
 )
 def test_one_rank_is_examined_as_any_program(options: dict[str, Any], trained: bool, gather: str) -> None:
     ((wrong, right),) = run_on_ranks(_examined, 1, options, trained, gather)
     assert (wrong[0], right[0]) == (["padding-leak"], []), right[1]
 
 
-def _watched(rank: int, world_size: int, sharded: bool) -> tuple[str, int, str]:
-    model: Any = nn.Linear(2, 1)
-    if sharded:
-        _shard(model, world_size)
-    with mg.doctor.watch({"x": "mask"}) as watch:
-        for batch in torch.utils.data.DataLoader([BATCH, BATCH], batch_size=None):  # type: ignore[arg-type]
-            (model(batch["x"])[..., 0][batch["mask"]]).mean().backward()
-    report = watch.report
-    return report.verdict, len(report.experiments), " ".join(report.unexamined)
-
-
-def _refused(rank: int, world_size: int, sharded: bool, static: bool) -> str:
+def _asked(rank: int, world_size: int, sharded: bool, static: bool) -> Any:
+    """The refusal of an examination, and what a watch says."""
     model: Any = _model(static_graph=True) if static else nn.Linear(2, 1)
     if sharded:
-        _shard(model, world_size)
-    try:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    with pytest.raises(ExaminationError) as refusal:
         mg.doctor.examine(lambda b: model(b["x"]).mean(), BATCH)
-    except ExaminationError as error:
-        return str(error)
-    return ""
-
-
-def _shard(model: nn.Module, world_size: int) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    fully_shard(model, mesh=init_device_mesh("cpu", (world_size,)))
+    if static:
+        return str(refusal.value), None
+    with mg.doctor.watch({"x": "mask"}) as watch:
+        for batch in torch.utils.data.DataLoader([BATCH, BATCH], batch_size=None):
+            (model(batch["x"])[..., 0][batch["mask"]]).mean().backward()
+    report = watch.report
+    return str(refusal.value), (report.verdict, len(report.experiments), " ".join(report.unexamined))
 
 
 @pytest.mark.parametrize(
@@ -108,31 +94,21 @@ def _shard(model: nn.Module, world_size: int) -> None:
         (1, False, True, "after that step"),
     ],
 )
-def test_several_ranks_and_sharded_models_are_refused(
+def test_several_ranks_and_sharded_models_are_refused_and_not_watched(
     count: int, sharded: bool, static: bool, words: str
 ) -> None:
-    assert all(words in text for text in run_on_ranks(_refused, count, sharded, static))
+    for refusal, watched in run_on_ranks(_asked, count, sharded, static):
+        assert words in refusal
+        if watched:
+            assert watched[:2] == ("incomplete", 0)
+            assert "nothing is watched" in watched[2]
 
 
-@pytest.mark.parametrize(("count", "sharded"), [(2, False), (1, True)])
-def test_several_ranks_and_sharded_models_are_not_watched(count: int, sharded: bool) -> None:
-    for verdict, experiments, why in run_on_ranks(_watched, count, sharded):
-        assert (verdict, experiments) == ("incomplete", 0)
-        assert "nothing is watched" in why
-
-
-def test_the_command_refuses_several_ranks(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("raise SystemExit(7)", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "maskgrad", "doctor", str(script)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "WORLD_SIZE": "2"},
-    )
-    assert done.returncode == 2
-    assert "torchrun --nproc-per-node=1" in done.stderr
+def test_the_command_refuses_several_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = CliRunner().invoke(app, ["doctor", __file__])
+    assert done.exit_code == 2
+    assert "torchrun --nproc-per-node=1" in done.output
 
 
 #: groups that are taken down as soon as their last exchange is over; the script ends itself where one hangs

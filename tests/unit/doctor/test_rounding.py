@@ -36,7 +36,6 @@ def test_a_leak_as_small_as_rounding_grows_with_the_garbage() -> None:
         return (real + 1e-5 * b["x"].mean(1)).square().mean()
 
     (finding,) = mg.doctor.examine(step, batch(), quick=True).findings
-    assert finding.kind == "padding-leak"
     assert "values ten thousand times as large" in finding.message
 
 
