@@ -67,15 +67,7 @@ def of_samples(net: nn.Module, b: dict[str, Tensor]) -> dict[str, Any]:
     return {"losses": means.filled(0.0), "count": means.num_specified()}
 
 
-FORMS = {
-    "token-mean": LOSSES,
-    "seq-mean-token-mean": {
-        **{name: loss for name, loss in LOSSES.items() if not name.endswith("with_count")},
-        "of_samples": of_samples,
-    },
-}
-
-
+FORMS = {"token-mean": LOSSES, "seq-mean-token-mean": {**LOSSES, "of_samples": of_samples}}
 truth = functools.cache(alone.expected)
 
 

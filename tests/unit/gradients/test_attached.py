@@ -80,7 +80,6 @@ def test_steps_of_torch_are_refused_before_anything_moves(build: Any) -> None:
     ):
         optimizer.step(lambda: torch.ones(()))
     assert p.tolist() == [1.0] * 3
-    assert build is not torch.optim.AdamW or not optimizer.state
     q.grad = q.grad.to_dense()  # type: ignore[union-attr]  # the remedy
     optimizer.step(lambda: torch.ones(()))
     assert p[0] != 1
