@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import nn
 
 import maskgrad as mg
 from tests.poison import gradient, leaf, nan
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
-
-
-def test_the_features_before_it_are_trained_the_other_way() -> None:
-    features, head, x = nn.Linear(2, 2), nn.Linear(2, 1), torch.ones(3, 2)
-    params = [*features.parameters(), *head.parameters()]
-    wanted = torch.autograd.grad(head(features(x)).sum(), params)
-    found = torch.autograd.grad(head(mg.nn.ReverseGradient(2.0)(features(x))).sum(), params)
-    for gradient_of_one, want, sign in zip(found, wanted, (-2, -2, 1, 1), strict=True):
-        torch.testing.assert_close(gradient_of_one, want * sign)
 
 
 def test_a_schedule_does_not_recompile() -> None:
@@ -35,10 +23,7 @@ def test_a_schedule_does_not_recompile() -> None:
     assert repr(layer) == "ReverseGradient(scale=0.5)"
 
 
-@pytest.mark.parametrize(
-    ("scale", "kind", "words"),
-    [("1", TypeError, "found str"), (True, TypeError, "found bool"), (nan, ValueError, "finite, found nan")],
-)
-def test_a_scale_is_a_finite_number(scale: Any, kind: type[Exception], words: str) -> None:
-    with pytest.raises(kind, match=words):
-        mg.nn.ReverseGradient(scale)
+def test_a_scale_is_a_finite_number() -> None:
+    for scale, kind, words in (("1", TypeError, "str"), (True, TypeError, "bool"), (nan, ValueError, "nan")):
+        with pytest.raises(kind, match=f"found {words}"):
+            mg.nn.ReverseGradient(scale)  # type: ignore[arg-type]
