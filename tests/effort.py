@@ -52,11 +52,9 @@ BY_PATH = {
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,
     "tests/unit/test_compilation.py": pytest.mark.compiled(of="file", keep=6),
-    "tests/integration/test_compilation.py": pytest.mark.compiled(of="file", keep=12),
     "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
     "examples/movielens/tests/test_program.py": pytest.mark.demo,
     "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file", keep=2),
-    "tests/integration/test_torchrun.py": pytest.mark.ranks(per="elsewhere"),
 }
 
 #: Odd: where parameters multiply each other, it meets most values of each.

@@ -12,15 +12,7 @@ from torch import Tensor
 import maskgrad as mg
 from tests.poison import nan
 
-OPTIMIZERS = (
-    "ASGD", "SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Adamax", "Lion", "NAdam", "RAdam", "RMSprop",
-    "Rprop",
-)  # fmt: skip
-
-
-def test_every_optimizer_is_tried() -> None:
-    optimizers = {name for name in mg.optim.__all__ if isinstance(getattr(mg.optim, name), type)}
-    assert optimizers == {*OPTIMIZERS}
+OPTIMIZERS = [name for name in mg.optim.__all__ if isinstance(getattr(mg.optim, name), type)]
 
 
 def parameters() -> dict[str, Tensor]:
@@ -67,22 +59,3 @@ def test_a_compiled_training_step_is_compiled_once_and_changes_nothing(name: str
         assert torch.equal(param, theirs[kind]), kind
     start = parameters()
     assert all(not torch.equal(param, start[kind]) for kind, param in ours.items())
-
-
-def test_a_closure() -> None:
-    param = torch.ones(3, requires_grad=True)
-    optimizer = mg.optim.SGD([param], lr=0.1)
-
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = param.square().sum()
-        value.backward()
-        return value
-
-    def step() -> Any:
-        return optimizer.step(loss)
-
-    assert torch.compile(step, backend="eager")() == 3
-    torch.testing.assert_close(param, torch.full((3,), 0.8))
-    with pytest.raises(torch._dynamo.exc.Unsupported):
-        torch.compile(lambda: optimizer.step(loss), backend="eager", fullgraph=True)()

@@ -1,4 +1,4 @@
-"""The programs of docs/how_do_i print what their pages show."""
+"""The programs of docs/how_do_i print what their pages show, and that of docs/distributed.md runs as it says."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def test_a_program_prints_what_its_page_shows(program: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == _shown(program)
 
 
-@pytest.mark.ranks(per="elsewhere")
-@pytest.mark.parametrize("program", sorted(WITH_RANKS), ids=lambda path: path.stem)
-def test_a_program_with_processes_prints_what_its_page_shows(program: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+def _output(arguments: list[str], where: Path) -> str:
+    """What Python writes in a process of its own, which may start others."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     done = subprocess.run(
-        [sys.executable, str(program)],
+        [sys.executable, *arguments],
+        cwd=where,
         env=environment,
         capture_output=True,
         text=True,
@@ -44,7 +44,25 @@ def test_a_program_with_processes_prints_what_its_page_shows(program: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == _shown(program)
+    return done.stdout
+
+
+@pytest.mark.ranks(per="elsewhere")
+@pytest.mark.parametrize("program", sorted(WITH_RANKS), ids=lambda path: path.stem)
+def test_a_program_with_processes_prints_what_its_page_shows(program: Path, tmp_path: Path) -> None:
+    assert _output([str(program)], tmp_path) == _shown(program)
+
+
+@pytest.mark.ranks(per="elsewhere")
+def test_torchrun_runs_the_program_of_the_page_on_ranks(tmp_path: Path) -> None:
+    page = (PAGES.parent / "distributed.md").read_text(encoding="utf-8")
+    found = re.search(r"```python\n(# train\.py\n.*?)```", page, re.DOTALL)
+    assert found is not None
+    (tmp_path / "train.py").write_text(found[1], encoding="utf-8")
+    started = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", "logs"]
+    output = _output([*started, "train.py"], tmp_path)
+    (line,) = [line for line in output.splitlines() if line.startswith("last loss")]  # rank 0 speaks
+    assert float(line.split()[-1]) < 0.05
 
 
 def test_every_program_has_a_page_and_every_page_a_program() -> None:
