@@ -43,11 +43,8 @@ _ELSEWHERE = {
 #: What is asked next, by the beginning of the file's name.
 _LAWS = {
     "semantics/stored/": "tests/laws/test_stored.py tests/laws/storage",
-    "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/test_jagged.py",
-    "semantics/": (
-        "tests/laws/test_deletion.py tests/laws/test_deletion_along.py tests/laws/test_identity.py "
-        "tests/laws/test_non_interference.py"
-    ),
+    "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/test_stored.py",
+    "semantics/": "tests/laws/test_deletion.py tests/laws/test_laws.py",
     "kernels/": "tests/unit/kernels/test_registry.py tests/laws/test_deletion.py",
     "patterns/": "tests/laws/test_stored.py",
 }
