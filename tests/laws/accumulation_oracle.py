@@ -1,4 +1,4 @@
-"""What meets at one place: the specified contributions in a list for each place, combined by torch's own reduction."""
+"""What meets at one place: the specified contributions in one list, with their places, which torch reduces."""
 
 from __future__ import annotations
 
@@ -28,14 +28,8 @@ SYNONYMS = {"src": "source", "value": "source", "values": "source", "indices": "
 ACCUMULATIONS = ("scatter_add", "scatter_reduce", "index_add", "index_reduce")
 HALVES = (torch.float16, torch.bfloat16)
 
-REDUCTIONS = {
-    "add": torch.sum,
-    "sum": torch.sum,
-    "multiply": torch.prod,
-    "prod": torch.prod,
-    "amax": torch.amax,
-    "amin": torch.amin,
-}
+#: What scatter calls them.
+SAME = {"add": "sum", "multiply": "prod"}
 
 
 class Contributions(NamedTuple):
@@ -59,21 +53,15 @@ def accumulation(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequ
     x, mask = given["x"], known["x"]
     arriving = contributions(name, x, given, known)
     alpha = given.get("alpha", 1)
-    lists: list[list[Tensor]] = [[] for _ in range(x.numel())]
-    for value, present, place in zip(
-        arriving.values.reshape(-1), arriving.mask.reshape(-1), arriving.places.reshape(-1), strict=True
-    ):
-        if present:
-            lists[int(place)].append(value if alpha == 1 else value * alpha)
-    reduce, takes_part = given.get("reduce", "sum"), given.get("include_self", True)
-    values, masks_out = [], []
-    for old, present, others in zip(x.reshape(-1), mask.reshape(-1), lists, strict=True):
-        left = others if others and not takes_part else [old, *others] if present else others
-        values.append(combined(left, reduce, x.dtype) if left else torch.zeros((), dtype=x.dtype))
-        masks_out.append(bool(left))
-    if not values:
-        return x, [mask]
-    return torch.stack(values).reshape(x.shape), [torch.tensor(masks_out).reshape(x.shape)]
+    present, old = arriving.mask.reshape(-1), mask.reshape(-1)
+    places = arriving.places.reshape(-1)[present]
+    if not given.get("include_self", True):  # the old entry, only where nothing else arrives
+        old = old & (torch.bincount(places, minlength=x.numel()) == 0)
+    values = torch.cat([x.reshape(-1)[old], arriving.values.reshape(-1)[present] * alpha])
+    places = torch.cat([torch.arange(x.numel())[old], places])
+    reduce = given.get("reduce", "sum")
+    known = torch.bincount(places, minlength=x.numel()) > 0
+    return combined(values, places, x, SAME.get(reduce, reduce)).reshape(x.shape), [known.reshape(x.shape)]
 
 
 def arguments(name: str, call: Call, tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -84,14 +72,8 @@ def arguments(name: str, call: Call, tensors: Sequence[Tensor]) -> dict[str, Any
 
 def contributions(name: str, x: Tensor, given: dict[str, Any], known: dict[str, Any]) -> Contributions:
     """Where everything arrives, by moving the numbers of the places as the function reads or writes them."""
-    numbers, index, source, arrives = (
-        torch.arange(x.numel()).reshape(x.shape),
-        *(
-            given["index"],
-            given["source"],
-            known["source"],
-        ),
-    )
+    numbers = torch.arange(x.numel()).reshape(x.shape)
+    index, source, arrives = given["index"], given["source"], known["source"]
     if name == "put":
         return Contributions(source, arrives, numbers.take(index))
     if name == "index_put":
@@ -111,13 +93,10 @@ def contributions(name: str, x: Tensor, given: dict[str, Any], known: dict[str, 
     return Contributions(source[used], arrives[used] & known["index"], places)
 
 
-def combined(left: list[Tensor], reduce: str, dtype: torch.dtype) -> Tensor:
-    """torch's own reduction of what is left; halves in float32, means of integers rounded down."""
-    vector = torch.stack(left)
-    if dtype in HALVES:
-        vector = vector.float()
-    if reduce != "mean":
-        return REDUCTIONS[reduce](vector, dim=0).to(dtype)
-    if dtype.is_floating_point or dtype.is_complex:
-        return vector.mean().to(dtype)
-    return torch.div(vector.sum(), len(left), rounding_mode="floor").to(dtype)
+def combined(values: Tensor, places: Tensor, x: Tensor, reduce: str) -> Tensor:
+    """torch's own reduction of what is left; halves in float32."""
+    wide = torch.float32 if x.dtype in HALVES else torch.int64 if x.dtype is torch.bool else x.dtype
+    if reduce == "sum":
+        return torch.zeros(x.numel(), dtype=wide).index_add(0, places, values.to(wide)).to(x.dtype)
+    nothing = torch.zeros(x.numel(), dtype=wide)
+    return nothing.scatter_reduce(0, places, values.to(wide), reduce, include_self=False).to(x.dtype)

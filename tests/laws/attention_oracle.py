@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
+from tests.laws.slices import given
 
 __all__ = ["attention"]
 
@@ -55,12 +55,6 @@ def attention(
     scale = options.get("scale") or q.values.shape[-1] ** -0.5
     out, _ = attended(q, k, v, bias, scale, options.get("dropout_p", 0.0))
     return out.values, [out.mask]
-
-
-def given(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    bound = inspect.signature(function).bind(*args, **kwargs)
-    bound.apply_defaults()
-    return bound.arguments
 
 
 def product(left: Part, right: Part) -> Part:

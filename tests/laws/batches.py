@@ -12,6 +12,8 @@ from torch import Tensor
 import maskgrad as mg
 from tests.laws.any_type.comparison import parts_of
 from tests.laws.any_type.evaluation import attempt
+from tests.laws.any_type.operator_database import entry_named
+from tests.laws.deletion_samples import ALONG, LOSSES, OF_ONE, OF_SEVERAL
 
 __all__ = ["CHOSEN", "FAMILIES", "LAYOUTS", "NOT_COVERED", "WITHIN", "Setting", "broken", "settings"]
 
@@ -34,7 +36,9 @@ VALUES[61, 0] = 0  # beside zeros PyTorch differentiates products in another way
 HOLES = torch.rand(SAMPLES, LENGTH, WIDTH, generator=_generator) < 0.7
 
 
-def _along(function: Callable[..., Any], *dims: Any, **options: Any) -> list[Callable[..., Any]]:
+def _along(name: str, *dims: Any, **options: Any) -> list[Callable[..., Any]]:
+    """The function of an entry of the database."""
+    function = entry_named(name).function
     return [lambda x, dim=dim: function(x, dim=dim, **options) for dim in dims]
 
 
@@ -50,87 +54,6 @@ def _heads(x: Any) -> Any:
 def _labels(x: Any) -> Any:
     return (x.detach().select(-1, 0) * 7).long()
 
-
-def _attention(causal: bool) -> Callable[..., Any]:
-    def call(x: Any) -> Any:
-        heads = _heads(x)
-        return F.scaled_dot_product_attention(heads, heads, heads, is_causal=causal)
-
-    return call
-
-
-def _of(tensor: Tensor, x: Any) -> Tensor:
-    return tensor.to(x.dtype)
-
-
-#: Calls by the names of records: reductions over one dimension of a sample, or over both.
-_REDUCED = {
-    name: getattr(torch, name)
-    for name in ["sum", "mean", "nansum", "nanmean", "var", "std", "amax", "amin", "logsumexp", "norm"]
-}
-_REDUCED["linalg.vector_norm"] = torch.linalg.vector_norm
-_ORDERS = (1, 3, 0.5, float("inf"))
-#: Functions along one dimension.
-_ALONG = {
-    name: getattr(torch, name)
-    for name in [
-        "prod",
-        "aminmax",
-        "argmax",
-        "argmin",
-        "max",
-        "min",
-        "any",
-        "all",
-        "count_nonzero",
-        "var_mean",
-        "std_mean",
-        "softmax",
-        "log_softmax",
-        "cumsum",
-        "cumprod",
-        "cummax",
-        "cummin",
-        "logcumsumexp",
-        "diff",
-    ]
-}
-_ALONG |= {f"nn.functional.{name}": getattr(F, name) for name in ("softmin", "normalize")}
-_EACH = [
-    "mse_loss",
-    "l1_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "soft_margin_loss",
-    "hinge_embedding_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-    "kl_div",
-    "poisson_nll_loss",
-]
-
-WITHIN: dict[str, list[Callable[..., Any]]] = {
-    **{name: _along(function, 1, 2, (1, 2)) for name, function in _REDUCED.items()},
-    **{name: _along(function, 1, 2) for name, function in _ALONG.items()},
-    **{f"nn.functional.{name}": _each(getattr(F, name)) for name in _EACH},
-    "trapezoid": [lambda x: torch.trapezoid(x, dim=1)],
-    "nn.functional.layer_norm": [lambda x: F.layer_norm(x, (WIDTH,), _of(SCALE, x), _of(SCALE, x))],
-    "nn.functional.rms_norm": [lambda x: F.rms_norm(x, (WIDTH,), _of(SCALE, x))],
-    "nn.functional.group_norm": [lambda x: F.group_norm(x.transpose(1, 2), 4, _of(SCALE, x)).transpose(1, 2)],
-    "nn.functional.instance_norm": [lambda x: F.instance_norm(x.transpose(1, 2)).transpose(1, 2)],
-    "nn.functional.cosine_similarity": [lambda x: F.cosine_similarity(x, _of(SCALE, x), -1)],
-    "linear": [lambda x: F.linear(x, _of(MATRIX, x), _of(BIAS, x))],
-    "matmul": [lambda x: x @ _of(SQUARE, x), lambda x: x @ x.transpose(1, 2), lambda x: x @ _of(SCALE, x)],
-    "nn.functional.cross_entropy": [
-        lambda x: F.cross_entropy(x.transpose(1, 2), _labels(x), reduction="none"),
-        lambda x: F.cross_entropy(x.transpose(1, 2), _labels(x), reduction="none", label_smoothing=0.1),
-    ],
-    "nn.functional.nll_loss": [lambda x: F.nll_loss(x.transpose(1, 2), _labels(x), reduction="none")],
-    "nn.functional.scaled_dot_product_attention": [_attention(False), _attention(True)],
-}
-WITHIN["linalg.vector_norm"] += [
-    call for order in _ORDERS for call in _along(torch.linalg.vector_norm, 1, 2, ord=order)
-]
 
 #: Families in which each operation is in one of these two tables.
 FAMILIES = (
@@ -162,6 +85,49 @@ NOT_COVERED = {
     ),
     "drawn": "nn.functional.gumbel_softmax",
 }
+
+
+def _record(name: str) -> str:
+    return str(entry_named(name).operation.name)
+
+
+def _covered(name: str) -> bool:
+    named = {record for records in NOT_COVERED.values() for record in records.split()}
+    return entry_named(name).operation.family in FAMILIES and _record(name) not in named
+
+
+#: Calls by the names of records.
+WITHIN: dict[str, list[Callable[..., Any]]] = {
+    **{_record(name): _along(name, 1, 2, (1, 2)) for name in OF_SEVERAL if _covered(name)},
+    **{_record(name): _along(name, 1, 2) for name in (*OF_ONE, *ALONG) if _covered(name)},
+    **{name: _each(entry_named(name).function) for name in LOSSES if _covered(name)},
+    "nn.functional.binary_cross_entropy": _each(F.binary_cross_entropy),
+    "nn.functional.layer_norm": [lambda x: F.layer_norm(x, (WIDTH,), SCALE.to(x.dtype), SCALE.to(x.dtype))],
+    "nn.functional.rms_norm": [lambda x: F.rms_norm(x, (WIDTH,), SCALE.to(x.dtype))],
+    "nn.functional.group_norm": [
+        lambda x: F.group_norm(x.transpose(1, 2), 4, SCALE.to(x.dtype)).transpose(1, 2)
+    ],
+    "nn.functional.instance_norm": [lambda x: F.instance_norm(x.transpose(1, 2)).transpose(1, 2)],
+    "nn.functional.cosine_similarity": [lambda x: F.cosine_similarity(x, SCALE.to(x.dtype), -1)],
+    "linear": [lambda x: F.linear(x, MATRIX.to(x.dtype), BIAS.to(x.dtype))],
+    "matmul": [
+        lambda x: x @ SQUARE.to(x.dtype),
+        lambda x: x @ x.transpose(1, 2),
+        lambda x: x @ SCALE.to(x.dtype),
+    ],
+    "nn.functional.cross_entropy": [
+        lambda x: F.cross_entropy(x.transpose(1, 2), _labels(x), reduction="none"),
+        lambda x: F.cross_entropy(x.transpose(1, 2), _labels(x), reduction="none", label_smoothing=0.1),
+    ],
+    "nn.functional.nll_loss": [lambda x: F.nll_loss(x.transpose(1, 2), _labels(x), reduction="none")],
+    "nn.functional.scaled_dot_product_attention": [
+        lambda x, causal=causal: F.scaled_dot_product_attention(*[_heads(x)] * 3, is_causal=causal)
+        for causal in (False, True)
+    ],
+}
+WITHIN["linalg.vector_norm"] += [
+    call for order in (1, 3, 0.5, float("inf")) for call in _along("linalg.vector_norm", 1, 2, ord=order)
+]
 
 
 class Setting(NamedTuple):
@@ -241,15 +207,12 @@ def bits(part: Tensor) -> Tensor:
     return part if part.dtype is torch.bool else part.view(INTEGERS[part.element_size()])
 
 
-def broken(
-    function: Callable[..., Any], layout: str, dtype: torch.dtype, light: bool = False
-) -> tuple[list[str], int]:
-    """The settings in which a sample has other bits than in the batch of all, and the number of them."""
-    threads, found, number = torch.get_num_threads(), [], 0
+def broken(function: Callable[..., Any], layout: str, dtype: torch.dtype, light: bool = False) -> list[str]:
+    """The settings in which a sample has other bits than in the batch of all."""
+    threads, found = torch.get_num_threads(), []
     try:
         whole = computed(function, layout, dtype, Setting(list(range(SAMPLES))))
         for setting in settings(light):
-            number += 1
             for place, (part, other) in enumerate(
                 zip(computed(function, layout, dtype, setting), whole, strict=False)
             ):
@@ -258,4 +221,4 @@ def broken(
                     break
     finally:
         torch.set_num_threads(threads)
-    return found, number
+    return found

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.laws.contraction_oracle import sum_of_products
 from tests.laws.reduced import Named, reduced
 
 __all__ = [
@@ -44,42 +43,39 @@ def labelled(a: Named, scores: Tensor, present: Tensor) -> Iterator[tuple[Tensor
 
 
 def nll(a: Named) -> Result:
-    x, present = a["input"], a.masks["input"]
-    w, w_mask = weights_of(a, x.shape[1 if x.ndim > 1 else 0], x.dtype)
-    losses: list[Tensor | None] = []
-    counts: list[Tensor | None] = []
-    for scores, m, label in labelled(a, x, present):
-        counted = label is not None and label != a["ignore_index"] and bool(m[label] & w_mask[label])
-        counts.append(w[label] if counted else None)
-        losses.append(-w[label] * scores[label] if counted else None)
-    return reduced(losses, positions(x), a["reduction"], x.dtype, counts)
+    """What the label reads, times its weight."""
+    return of_labels(a, lambda scores, left: scores[left])
 
 
 def cross_entropy(a: Named) -> Result:
     """The log-softmax of the classes that are left, read by the label or summed with the probabilities."""
-    x, present, smoothing = a["input"], a.masks["input"], a["label_smoothing"]
+    if a["input"].shape == a["target"].shape:
+        return expected_cross_entropy(a)
+    return of_labels(a, lambda scores, left: torch.log_softmax(scores[left], 0))
+
+
+def of_labels(a: Named, of_left: Callable[[Tensor, Tensor], Tensor]) -> Result:
+    x, smoothing = a["input"], a.values.get("label_smoothing", 0)
     w, w_mask = weights_of(a, x.shape[1 if x.ndim > 1 else 0], x.dtype)
-    if x.shape == a["target"].shape:
-        return expected_cross_entropy(a, w, w_mask)
     losses: list[Tensor | None] = []
     counts: list[Tensor | None] = []
-    for logits, m, label in labelled(a, x, present):
+    for logits, m, label in labelled(a, x, a.masks["input"]):
         counted = label is not None and label != a["ignore_index"] and bool(m[label] & w_mask[label])
         counts.append(w[label] if counted else None)
         if not counted:
             losses.append(None)
             continue
-        scores = torch.log_softmax(logits[m], 0)
-        weights, known = w[m], w_mask[m]
-        sharp = -w[label] * scores[int(m[:label].sum())]
-        smooth = -(weights * scores)[known].mean()
-        losses.append((1 - smoothing) * sharp + smoothing * smooth)
+        scores = of_left(logits, m)
+        loss = -w[label] * scores[int(m[:label].sum())]
+        smooth = -(w[m] * scores)[w_mask[m]].mean() if smoothing else 0
+        losses.append((1 - smoothing) * loss + smoothing * smooth)
     return reduced(losses, positions(x), a["reduction"], x.dtype, counts)
 
 
-def expected_cross_entropy(a: Named, w: Tensor, w_mask: Tensor) -> Result:
+def expected_cross_entropy(a: Named) -> Result:
     """Probabilities for labels: a sum over the classes of which logit, probability and weight are specified."""
     x, smoothing = a["input"], a["label_smoothing"]
+    w, w_mask = weights_of(a, x.shape[1 if x.ndim > 1 else 0], x.dtype)
     losses: list[Tensor | None] = []
     parts = [columns(part) for part in (x, a.masks["input"], a["target"], a.masks["target"])]
     for logits, m, probabilities, p_mask in zip(*parts, strict=True):
@@ -96,8 +92,9 @@ def expected_cross_entropy(a: Named, w: Tensor, w_mask: Tensor) -> Result:
 def linear_cross_entropy(a: Named) -> Result:
     """The layer's outputs, product by product; then the cross entropy."""
     x, weight = a["input"], a["linear_weight"]
-    flat = [part.reshape(-1, x.shape[-1]).mT for part in (weight, a.masks["linear_weight"])]
-    logits, present = sum_of_products(x, a.masks["input"], *flat)
+    known, k = a.masks["input"], a.masks["linear_weight"].reshape(-1, x.shape[-1])
+    logits = F.linear(torch.where(known, x, 0), torch.where(k, weight.reshape(k.shape), 0))
+    present = F.linear(known.double(), k.double()) > 0
     if a["linear_bias"] is not None:
         logits, present = logits + a["linear_bias"].reshape(-1), present & a.masks["linear_bias"].reshape(-1)
     shape = (*x.shape[:-1], *weight.shape[:-1])

@@ -1,10 +1,11 @@
-"""Connectionist temporal classification, sequence by sequence: a sum over alignments, written as their recursion."""
+"""Connectionist temporal classification, sequence by sequence: torch's own, of what is left of it."""
 
 from __future__ import annotations
 
 import itertools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tests.laws.reduced import Named, reduced
@@ -56,29 +57,11 @@ def lengths_of(a: Named, name: str) -> tuple[list[int], list[bool]]:
 def negative_log_likelihood(
     x: Tensor, present: Tensor, target: Tensor, blank: int, zero_infinity: bool
 ) -> Tensor | None:
-    """None if every alignment leads through an absent class."""
+    """torch's, of classes without any chance; None if every alignment leads through one of them."""
     wanted = target.tolist()
     repeats = sum(a == b for a, b in itertools.pairwise(wanted))
     if len(x) < len(wanted) + repeats:  # there is no alignment at all
         return x.sum() * 0 if zero_infinity else x.new_full((), float("inf"))
-    states = torch.full((2 * len(wanted) + 1,), blank)
-    states[1::2] = target
-    skips = torch.zeros(len(states), dtype=torch.bool)
-    skips[2:] = (states[2:] != blank) & (states[2:] != states[:-2])
-    chances = torch.where(present, x.double(), 0).exp() * present
-    reached = torch.zeros(len(states), dtype=torch.float64)
-    reached[0] = 1
-    for t, chance in enumerate(chances):
-        one, two = (torch.cat([reached.new_zeros(k), reached])[: len(states)] for k in (1, 2))
-        arriving = (
-            reached + one + torch.where(skips, two, 0)
-            if t
-            else torch.cat([reached[:1], reached[:1], reached[2:]])[: len(states)]
-        )
-        reached = arriving * chance[states]
-    likelihood = reached[-2:].sum()
-    if likelihood == 0:
-        return None
-    # torch's gradient is that of the logits behind a log-softmax: it has the probabilities themselves in it
-    softmax = chances.sum()
-    return (-torch.log(likelihood) + softmax - softmax.detach()).to(x.dtype)
+    scores = torch.where(present, x, -torch.inf).unsqueeze(1)
+    loss = F.ctc_loss(scores, target[None], (len(x),), (len(wanted),), blank, reduction="sum")
+    return loss if loss.isfinite() else None

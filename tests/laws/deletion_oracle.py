@@ -11,9 +11,10 @@ from torch import Tensor
 from tests.laws.any_type.comparison import parts_of
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
-from tests.laws.comparison import NUMBER
+from tests.laws.evaluation import NUMBER
+from tests.laws.slices import Part, original_positions, per_group
 
-__all__ = ["ESTIMATES", "POSITIONS", "SIGNATURES", "nothing_is_left", "reduce_by_deletion", "reduction"]
+__all__ = ["ESTIMATES", "nothing_is_left", "reduce_by_deletion", "reduction"]
 
 #: The positional parameters of each reduction behind its input.
 SIGNATURES = {
@@ -27,13 +28,14 @@ SIGNATURES = {
 }
 USUAL_SIGNATURE = ("dim", "keepdim")
 
-HALVES = (torch.float16, torch.bfloat16)
-
 #: Estimates, whose first result is a variance or its root.
 ESTIMATES = ("var", "std", "var_mean", "std_mean")
 
 #: Which results count positions, and must be counted in the original tensor.
-POSITIONS = {"argmax": (0,), "argmin": (0,), "max": (1,), "min": (1,)}
+POSITIONS = {
+    **dict.fromkeys(("argmax", "argmin"), (0,)),
+    **dict.fromkeys(("max", "min", "median", "nanmedian", "kthvalue", "mode"), (1,)),
+}
 
 
 def reduction(
@@ -69,70 +71,45 @@ def reduce_by_deletion(
     whole = dim is None or (isinstance(dim, (tuple, list)) and not dim)
     named = range(x.ndim) if whole else [dim] if isinstance(dim, int) else dim
     reduced = [d % max(x.ndim, 1) for d in named]
-    kept = [d for d in range(x.ndim) if d not in reduced]
-    if x.ndim == 0:
-        reduced, slices, bits = [], x.reshape(1, 1), mask.reshape(1, 1)
-    else:
-        length = 1
-        for d in reduced:
-            length *= x.shape[d]
-        count = 1
-        for d in kept:
-            count *= x.shape[d]
-        slices = x.permute(*kept, *reduced).reshape(count, length)
-        bits = mask.permute(*kept, *reduced).reshape(count, length)
     along = {} if dim is None or dim == () else {"dim": 0}
-
-    half = x.dtype in HALVES
-    # a variance has more entries than this, an estimate of fewer is unspecified
-    needed = max(correction_of(options), 0) if name in ESTIMATES else 0
+    # a variance has more entries than this, an estimate of fewer is unspecified; the k-th entry is one of k
+    needed = max(correction_of(options), 0) if name in ESTIMATES else options.get("k", 1) - 1
 
     def torch_on(vector: Tensor) -> Any:
-        """Halves are reduced in float32, forward and backward, and rounded once."""
-        result = function(vector.float() if half else vector, **along, **options)
-        if not half or options.get("dtype"):
-            return result
-        rounded = [part.to(x.dtype) if part.is_floating_point() else part for part in parts_of(result)]
-        return (
-            rounded[0]
-            if isinstance(result, Tensor)
-            else type(result)(rounded)
-            if type(result) is not tuple
-            else tuple(rounded)
-        )
+        return function(vector, **along, **options)
 
     if whole and not (keepdim and x.ndim):
-        everything, nothing = slices[bits], nothing_is_left(torch_on, x)
+        # of no integers torch.median gives the least one
+        everything = x[mask]
+        nothing = nothing_is_left(torch_on, x) if "median" not in name or x.is_floating_point() else None
         if nothing is not None:
             found = torch_on(everything) if len(everything) else nothing
             if len(everything) <= needed:  # an estimate of too few has no gradient; the mean beside it has
                 found = nothing if isinstance(found, Tensor) else (parts_of(nothing)[0], *parts_of(found)[1:])
             return found, [NUMBER for _ in parts_of(found)]
-    # what a single entry gives tells the number of results, their type and dtypes
-    kind = torch_on(torch.ones(1, dtype=x.dtype))
-    columns: list[list[Tensor]] = [[] for _ in parts_of(kind)]
-    for vector, present in zip(slices, bits, strict=True):
-        results = (
-            list(parts_of(torch_on(vector[present])))
-            if present.any()
-            else [torch.zeros_like(p) for p in parts_of(kind)]
-        )
-        if needed and present.sum() <= needed:
-            results[0] = connected(torch.zeros_like(parts_of(kind)[0]), x)
-        for i, result in enumerate(results):
-            counts_positions = i in POSITIONS.get(name, ()) and present.any()
-            columns[i].append((present.nonzero()[result] if counts_positions else result).reshape(()))
+    # what the fewest entries give tells the number of results, their type and dtypes
+    kind = torch_on(torch.ones(options.get("k", 1), dtype=x.dtype))
+
+    def rule(vector: Tensor, present: Tensor) -> list[Part]:
+        where = original_positions(present)
+        nothing = [torch.zeros_like(part) for part in parts_of(kind)]
+        enough = len(where) > (0 if name in ESTIMATES else needed)
+        results = list(parts_of(torch_on(vector[present]))) if enough else nothing
+        if name in ESTIMATES and len(where) <= needed:
+            results[0] = connected(nothing[0], x)
+        if enough:
+            places = POSITIONS.get(name, ())
+            results = [where[part] if i in places else part for i, part in enumerate(results)]
+        known = [len(where) > needed, *[enough] * (len(results) - 1)]
+        return [(part.reshape(1), torch.tensor([k])) for part, k in zip(results, known, strict=True)]
+
     shape = [1 if d in reduced else size for d, size in enumerate(x.shape) if keepdim or d not in reduced]
-    parts = [
-        torch.stack(column).reshape(shape) if column else torch.zeros(shape, dtype=part.dtype)
-        for column, part in zip(columns, parts_of(kind), strict=True)
-    ]
-    known = bits.any(-1).reshape(shape)
-    first = (bits.sum(-1) > needed).reshape(shape)
+    parts, masks = zip(
+        *[(v.reshape(shape), k.reshape(shape)) for v, k in per_group(rule, x, mask, reduced)], strict=True
+    )
     if isinstance(kind, Tensor):
-        return parts[0], [first]
-    masks = [first, *[known] * (len(parts) - 1)]
-    return (tuple(parts) if type(kind) is tuple else type(kind)(parts)), masks
+        return parts[0], list(masks)
+    return (parts if type(kind) is tuple else type(kind)(parts)), list(masks)
 
 
 def correction_of(options: dict[str, Any]) -> float:

@@ -63,46 +63,27 @@ def rows(args: Any, masks: Any, options: dict[str, Any]) -> Result:
 
 
 def bags(args: Any, masks: Any, options: dict[str, Any], option_masks: dict[str, Any]) -> Result:
-    """Each bag's rows are pooled column by column, over the specified entries."""
+    """Each column of the table by itself: torch's own bags of what is specified there."""
     (weight, index), (present, known) = args, masks
-    factors, mode, padding = (
-        options.get("per_sample_weights"),
-        options.get("mode", "mean"),
-        options.get("padding_idx"),
-    )
+    options = {key: value for key, value in options.items() if key != "sparse"}
+    factors, starts = options.pop("per_sample_weights", None), options.pop("offsets", None)
     if factors is not None:
         known = known & option_masks["per_sample_weights"]
     weight = renormalised(weight, present, index[known], options)
-    if index.ndim == 2:
-        starts = torch.arange(len(index) + 1) * index.shape[1]
-    else:
-        starts = options["offsets"]
-        starts = (
-            starts if options.get("include_last_offset") else torch.cat([starts, torch.tensor([len(index)])])
-        )
+    if starts is None:
+        starts = torch.arange(len(index)) * index.shape[1]
+    elif options.pop("include_last_offset", False):
+        starts = starts[:-1]
+    options.pop("max_norm", None)
     flat, known = index.reshape(-1), known.reshape(-1)
-    table = torch.zeros(len(flat), weight.shape[1], dtype=weight.dtype)
-    there = known.unsqueeze(-1).expand(table.shape)
-    table = table.masked_scatter(there, looked_up(flat[known], weight, options))
-    padding = None if padding is None else padding % len(weight)
     values, specified = [], []
-    for begin, end in zip(starts.tolist(), starts.tolist()[1:], strict=False):
-        inside = [i for i in range(begin, end) if known[i]]
-        for d in range(weight.shape[1]):
-            listed = [i for i in inside if present[flat[i], d]]
-            specified.append(bool(listed))
-            entries = [
-                table[i, d] * (1 if factors is None else factors.reshape(-1)[i])
-                for i in listed
-                if flat[i] != padding
-            ]
-            values.append(pool(entries, mode) if entries else weight.new_zeros(()))
-    shape = (len(starts) - 1, weight.shape[1])
-    if not values:
-        return weight.new_zeros(shape), [torch.zeros(shape, dtype=torch.bool)]
-    return torch.stack(values).reshape(shape), [torch.tensor(specified).reshape(shape)]
-
-
-def pool(entries: list[Tensor], mode: str) -> Tensor:
-    column = torch.stack(entries)
-    return column.sum() if mode == "sum" else column.mean() if mode == "mean" else column[column.argmax()]
+    for column, there in zip(weight.unbind(1), present.unbind(1), strict=True):
+        left = known & there[flat]
+        before = torch.cat([torch.zeros(1, dtype=torch.int64), left.cumsum(0)])
+        offsets = before[starts]
+        inside = torch.cat([offsets, before[-1:]]).diff() > 0
+        chosen = None if factors is None else factors.reshape(-1)[left]
+        found = F.embedding_bag(flat[left], column[:, None], offsets, per_sample_weights=chosen, **options)
+        values.append(found[:, 0])
+        specified.append(inside)
+    return torch.stack(values, 1), [torch.stack(specified, 1)]

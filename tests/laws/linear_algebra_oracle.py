@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +10,9 @@ from torch import Tensor
 
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
-from tests.laws.comparison import NUMBER
-from tests.laws.contraction_oracle import sum_of_products
-from tests.laws.deletion_oracle import nothing_is_left
+from tests.laws.contraction_oracle import products
+from tests.laws.deletion_oracle import nothing_is_left, reduce_by_deletion
+from tests.laws.evaluation import NUMBER
 
 __all__ = ["LINEAR_ALGEBRA"]
 
@@ -22,18 +20,11 @@ Result = tuple[Tensor, list[Tensor]]
 
 
 def chain(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
-    """All products along all paths, from left to right."""
-    pairs = list(zip(leaves, masks, strict=True))
-    values, mask = functools.reduce(lambda one, other: sum_of_products(*one, *other), pairs)
-    return values, [mask]
-
-
-def matrix_power(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
+    """All products along all paths; the power 0 makes entries of its own."""
+    values, count = products(entry, call, leaves, masks)
     args, kwargs = call.with_tensors(leaves)
-    n = kwargs.get("n", args[1] if len(args) > 1 else None)
-    if n == 0:
-        return entry.function(*args, **kwargs), [torch.ones_like(masks[0])]
-    return chain(entry, call, [leaves[0]] * n, [masks[0]] * n)
+    own = entry.operation.name == "linalg.matrix_power" and 0 in (kwargs.get("n"), *args[1:])
+    return values, [torch.ones_like(masks[0]) if own else count > 0]
 
 
 def cross(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
@@ -60,52 +51,32 @@ def vander(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[T
 
 
 def matrix_norm(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
-    """By deletion: a row that has nothing left is deleted, too."""
+    """By deletion, once or along one dimension after the other: a row that has nothing left is deleted, too."""
     args, kwargs = call.with_tensors(leaves)
-    norm = entry.operation.name == "linalg.norm"
-    options = dict(zip(("ord", "dim", "keepdim"), args[1:], strict=False)) | kwargs
     x, mask = leaves[0], masks[0]
-    ord, keepdim = options.get("ord", None if norm else "fro"), options.get("keepdim", False)
-    dim = options.get("dim", None if norm else (-2, -1))
-    dims = (
-        list(range(x.ndim))
-        if dim is None
-        else [d % max(x.ndim, 1) for d in ([dim] if isinstance(dim, int) else dim)]
-    )
-    number = options.get("dim") is None and (not keepdim or not x.ndim)
-    if number:
-        empty = x.detach().new_zeros([0] * x.ndim if x.ndim == 2 else [0])
-        nothing = nothing_is_left(lambda _: entry.function(empty, *args[1:], **kwargs), x)
-        number = nothing is not None and x.ndim == len(dims)
-    if not x.ndim:
-        return entry.function(*args, **kwargs) if mask or not number else nothing, [
-            NUMBER if number else mask
-        ]
-    kept = [d for d in range(x.ndim) if d not in dims]
-    size = [x.shape[d] for d in dims]
-    count = math.prod(x.shape[d] for d in kept)
-    # each slice as (*dims)
-    slices, bits = (t.permute(*kept, *dims).reshape(count, *size) for t in (x, mask))
-    two = len(dims) == 2 and ord is not None
-    values = torch.stack(
-        [norm_of(s, m, ord, two, options.get("dtype")) for s, m in zip(slices, bits, strict=True)]
-    )
-    shape = [1 if d in dims else x.shape[d] for d in range(x.ndim) if keepdim or d not in dims]
-    if number:
-        return values.reshape(()) if mask.any() else nothing, [NUMBER]
-    return values.reshape(shape), [bits.flatten(1).any(1).reshape(shape)]
-
-
-def norm_of(x: Tensor, mask: Tensor, ord: Any, matrix: bool, dtype: torch.dtype | None) -> Tensor:
-    if not mask.any():
-        return torch.zeros_like(torch.linalg.vector_norm(x.flatten()[:1], dtype=dtype)) + x.sum().abs() * 0
-    if not matrix or ord == "fro":
-        return torch.linalg.vector_norm(x[mask], 2 if ord in (None, "fro") else ord, dtype=dtype)
-    rows, bits = (x.mT, mask.mT) if abs(ord) == 1 else (x, mask)
-    sums = torch.stack(
-        [torch.linalg.vector_norm(r[m], 1, dtype=dtype) for r, m in zip(rows, bits, strict=True) if m.any()]
-    )
-    return sums.amax() if ord > 0 else sums.amin()
+    options = dict(zip(("ord", "dim", "keepdim"), args[1:], strict=False)) | kwargs
+    ord, keepdim = options.pop("ord", None), options.pop("keepdim", False)
+    dim = options.pop("dim", None)
+    if dim is None and entry.operation.name == "linalg.matrix_norm" and x.ndim > 2:
+        dim = (-2, -1)
+    dims = [dim] if isinstance(dim, int) else dim or range(x.ndim)
+    if len(dims) != 2 or ord in (None, "fro"):
+        options["ord"] = 2 if ord in (None, "fro") else ord
+        norm = torch.linalg.vector_norm
+        return reduce_by_deletion("linalg.vector_norm", norm, x, mask, dim=dim, keepdim=keepdim, **options)
+    first, then = dims if abs(ord) == 1 else reversed(dims)
+    options |= {"ord": 1, "dim": first, "keepdim": True}
+    sums, (known,) = reduce_by_deletion("linalg.vector_norm", torch.linalg.vector_norm, x, mask, **options)
+    extreme = ("amax", torch.amax) if ord > 0 else ("amin", torch.amin)
+    values, (known,) = reduce_by_deletion(*extreme, sums, known, dim=then, keepdim=True)
+    if dim is None and not keepdim:
+        nothing = nothing_is_left(
+            lambda _: entry.function(x.detach().new_zeros(0, 0), *args[1:], **kwargs), x
+        )
+        if nothing is not None:
+            return values.reshape(()) if mask.any() else nothing, [NUMBER]
+    gone = () if keepdim else tuple(d % x.ndim for d in dims)
+    return values.squeeze(gone), [known.squeeze(gone)]
 
 
 def coefficients(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
@@ -156,7 +127,7 @@ def coefficient(
 LINEAR_ALGEBRA = {
     "linalg.multi_dot": chain,
     "chain_matmul": chain,
-    "linalg.matrix_power": matrix_power,
+    "linalg.matrix_power": chain,
     "cross": cross,
     "linalg.cross": cross,
     "trace": trace,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +21,10 @@ from tests.laws.class_losses_oracle import (
     multilabel_soft_margin,
     nll,
 )
-from tests.laws.comparison import NUMBER
 from tests.laws.ctc_oracle import ctc
+from tests.laws.evaluation import NUMBER
 from tests.laws.reduced import Named, reduced
+from tests.laws.slices import given
 
 __all__ = ["loss"]
 
@@ -37,13 +37,7 @@ def loss(
     """The value of a loss and its mask."""
     name = entry.name.removeprefix("nn.functional.")
     function = getattr(F, name)
-    signature = inspect.signature(function)
-    named = []
-    for tensors in (leaves, masks):
-        args, kwargs = call.with_tensors(tensors)
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        named.append(bound.arguments)
+    named = [given(function, *call.with_tensors(tensors)) for tensors in (leaves, masks)]
     values, mask = RULES.get(name, functools.partial(each_position, name))(Named(*named))
     args, kwargs = call.with_tensors([leaf.detach() for leaf in leaves])
     return values.to(entry.function(*args, **kwargs).dtype), [mask]
@@ -91,55 +85,53 @@ def each_position(name: str, a: Named) -> Result:
     return result, NUMBER
 
 
-def cosine_embedding(a: Named) -> Result:
-    """One pair at a time, over the features that both sides have."""
-    (x, y), (x_mask, y_mask) = ([side[name] for name in ("input1", "input2")] for side in (a.values, a.masks))
-    x, y, both = *torch.broadcast_tensors(x, y), torch.logical_and(*torch.broadcast_tensors(x_mask, y_mask))
-    shape = x.shape[:-1]
-    labels, known = a["target"].expand(shape).reshape(-1), a.masks["target"].expand(shape).reshape(-1)
-    rows = [part.reshape(math.prod(shape), x.shape[-1]) for part in (x, y, both)]
-    losses = [
-        F.cosine_embedding_loss(u[f][None], v[f][None], label[None], a["margin"], reduction="sum")
-        if k and f.any()
-        else None
-        for u, v, f, label, k in zip(*rows, labels, known, strict=True)
-    ]
+def rows_of(a: Named, *names: str) -> tuple[torch.Size, list[Tensor]]:
+    """The shape without features; the operands as rows of them, and their masks. A number is its only feature."""
+    sides = (torch.broadcast_tensors(*(side[name] for name in names)) for side in (a.values, a.masks))
+    parts = [part if part.ndim else part.reshape(1) for side in sides for part in side]
+    shape = parts[0].shape[:-1]
+    return shape, [part.reshape(math.prod(shape), part.shape[-1]) for part in parts]
+
+
+def of_rows(a: Named, shape: torch.Size, losses: list[Tensor | None]) -> Result:
     dtype = next((loss.dtype for loss in losses if loss is not None), torch.get_default_dtype())
     return reduced(losses, shape, a["reduction"], dtype)
 
 
+def cosine_embedding(a: Named) -> Result:
+    """One pair at a time, over the features that both sides have."""
+    shape, rows = rows_of(a, "input1", "input2")
+    labels, known = (side["target"].expand(shape).reshape(-1) for side in (a.values, a.masks))
+    losses: list[Tensor | None] = []
+    for x, y, x_mask, y_mask, label, k in zip(*rows, labels, known, strict=True):
+        both = x_mask & y_mask & k
+        pair = x[both][None], y[both][None], label[None]
+        losses.append(F.cosine_embedding_loss(*pair, a["margin"], reduction="sum") if both.any() else None)
+    return of_rows(a, shape, losses)
+
+
 def triplet(a: Named) -> Result:
     """One triplet at a time, each distance over the features that both sides have."""
-    names = ("anchor", "positive", "negative")
-    values, masks = (torch.broadcast_tensors(*(side[name] for name in names)) for side in (a.values, a.masks))
-    if not values[0].ndim:  # a number is its only feature
-        values, masks = ([part.reshape(1) for part in side] for side in (values, masks))
-    shape = values[0].shape[:-1]
-    rows = [part.reshape(-1, part.shape[-1]) for part in (*values, *masks)]
+    shape, rows = rows_of(a, "anchor", "positive", "negative")
     measure = a.values.get("distance_function")
     options = {"p": a.values.get("p", 2), "eps": a.values.get("eps", 1e-6)}
 
     def distance(x: Tensor, y: Tensor, left: Tensor) -> Tensor | None:
         if not left.any():
             return None
-        return (
-            F.pairwise_distance(x[left], y[left], **options)
-            if measure is None
-            else measure(x[left][None], y[left][None])[0]
-        )
+        if measure is None:
+            return F.pairwise_distance(x[left], y[left], **options)
+        return measure(x[left][None], y[left][None])[0]
 
     losses: list[Tensor | None] = []
     for x, p, n, x_mask, p_mask, n_mask in zip(*rows, strict=True):
-        distances = [distance(x, p, x_mask & p_mask), distance(x, n, x_mask & n_mask)]
-        if a["swap"]:
-            distances.append(distance(p, n, p_mask & n_mask))
-        if any(d is None for d in distances):
+        near, *far = distance(x, p, x_mask & p_mask), distance(x, n, x_mask & n_mask)
+        far += [distance(p, n, p_mask & n_mask)] if a["swap"] else []
+        if near is None or any(one is None for one in far):
             losses.append(None)
             continue
-        near, *far = distances
         losses.append(torch.clamp_min(a["margin"] + near - functools.reduce(torch.minimum, far), 0))
-    dtype = next((loss.dtype for loss in losses if loss is not None), torch.get_default_dtype())
-    return reduced(losses, shape, a["reduction"], dtype)
+    return of_rows(a, shape, losses)
 
 
 RULES: dict[str, Callable[[Any], Result]] = {

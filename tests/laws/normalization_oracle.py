@@ -1,4 +1,4 @@
-"""Normalisation and softmax, by deletion: torch's own function on the entries that each group has left."""
+"""Normalisation, by deletion: torch's own function on the entries that each group has left."""
 
 from __future__ import annotations
 
@@ -11,31 +11,21 @@ from torch import Tensor
 
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
+from tests.laws.slices import arguments_of, in_their_places, per_group
 
-__all__ = ["by_groups", "normalization", "softmax"]
+__all__ = ["normalization"]
 
 Group = Callable[[Tensor], Any]
 
 
 def by_groups(function: Group, x: Tensor, mask: Tensor, dims: Sequence[int]) -> Tensor:
     """Apply ``function`` to the specified entries of each group along ``dims``; put its results in their places."""
-    if x.ndim == 0:
-        return by_groups(function, x.reshape(1), mask.reshape(1), [0]).reshape(())
-    dims = [d % x.ndim for d in dims]
-    kept = [d for d in range(x.ndim) if d not in dims]
-    order = [*kept, *dims]
-    moved, present = x.permute(order), mask.permute(order)
-    length = 1
-    for d in dims:
-        length *= x.shape[d]
-    count = moved.numel() // length if length else 0
-    rows = []
-    for row, here in zip(moved.reshape(count, length), present.reshape(count, length), strict=True):
-        places = here.nonzero().squeeze(-1)
-        left = function(row[places]) if len(places) else row[places]
-        rows.append(torch.zeros(length, dtype=left.dtype).index_put((places,), left))
-    result = torch.stack(rows).reshape(moved.shape) if rows else moved.clone()
-    return result.permute([order.index(d) for d in range(x.ndim)])
+    ((found, _),) = per_group(
+        in_their_places(lambda left: function(left) if len(left) else left), x, mask, dims
+    )
+    dims = [d % max(x.ndim, 1) for d in dims]
+    order = [*(d for d in range(x.ndim) if d not in dims), *dims] if x.ndim else []
+    return found.reshape([x.shape[d] for d in order]).permute([order.index(d) for d in range(x.ndim)])
 
 
 def statistics(
@@ -55,11 +45,10 @@ def laid(parameter: Tensor | None, shape: Sequence[int], otherwise: Any) -> Any:
 class Arguments:
     """The arguments of a call by name, tensors with their masks."""
 
-    def __init__(self, names: str, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> None:
-        self.values, self.masks = ({}, {})
-        for found, tensors in ((self.values, leaves), (self.masks, masks)):
-            args, kwargs = call.with_tensors(tensors)
-            found.update(zip(names.split(), args, strict=False), **kwargs)
+    def __init__(
+        self, entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor], names: str
+    ) -> None:
+        self.values, self.masks = (arguments_of(entry, call, tensors, names) for tensors in (leaves, masks))
 
     def __call__(self, name: str, default: Any = None) -> Any:
         return self.values.get(name, default)
@@ -186,16 +175,4 @@ def normalization(
 ) -> tuple[Any, list[Tensor]]:
     """The rule of the entry, on its arguments by name."""
     rule, names = RULES[entry.name]
-    return rule(entry, Arguments(names, call, leaves, masks))
-
-
-def softmax(
-    entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]
-) -> tuple[Any, list[Tensor]]:
-    """torch's function on each vector without its unspecified entries."""
-    given = Arguments("input dim", call, leaves, masks)
-    x, mask, dtype = given("input"), masks[0], given("dtype")
-    x = x if dtype is None else x.to(dtype)
-    if x.ndim == 0:
-        return entry.function(x, 0), [mask]
-    return by_groups(lambda left: entry.function(left, 0), x, mask, [given("dim")]), [mask]
+    return rule(entry, Arguments(entry, call, leaves, masks, names))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from tests.laws.comparison import NUMBER
+from tests.laws.evaluation import NUMBER
 
 __all__ = ["Named", "reduced"]
 

@@ -11,25 +11,17 @@ from torch import Tensor
 from tests.laws.any_type.comparison import parts_of
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
-from tests.laws.slices import Part, Result, arguments_of, original_positions, per_slice
+from tests.laws.slices import Part, Result, arguments_of, in_their_places, original_positions, per_slice
 
-__all__ = ["SCANS"]
+__all__ = ["SCANS", "scan"]
 
 
 def scan(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
-    """Each slice by deletion; the results go where their entries stood, and so do the positions they report."""
+    """Each slice by deletion (of softmax, too): results, and positions among them, go where their entries stood."""
     arguments = arguments_of(entry, call, leaves, "input dim")
-    x, dim = arguments.pop("input"), arguments.pop("dim")
-
-    def rule(vector: Tensor, present: Tensor) -> list[Part]:
-        where = original_positions(present)
-        found = []
-        for i, part in enumerate(parts_of(entry.function(vector[present], 0, **arguments))):
-            values = where[part] if i == 1 else part
-            found.append((torch.zeros(len(vector), dtype=part.dtype).index_put((where,), values), present))
-        return found
-
-    parts = per_slice(rule, x, masks[0], dim)
+    del arguments["input"]
+    rule = in_their_places(lambda left: entry.function(left, 0, **arguments))
+    parts = per_slice(rule, leaves[0], masks[0], arguments.pop("dim"))
     values = [part for part, _ in parts]
     kind = getattr(torch.return_types, entry.name, None)
     return (values[0] if kind is None else kind(values)), [mask for _, mask in parts]

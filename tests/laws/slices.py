@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,10 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.laws.any_type.comparison import parts_of
 from tests.laws.any_type.operands import Call
 from tests.laws.any_type.operator_database import Entry
 
-__all__ = ["Part", "Result", "arguments_of", "original_positions", "padded", "per_slice"]
+__all__ = [
+    "Part", "Result", "arguments_of", "given", "in_their_places", "original_positions", "padded", "per_group",
+    "per_slice",
+]  # fmt: skip
 
 #: Values of a vector, and which of them are specified.
 Part = tuple[Tensor, Tensor]
@@ -23,6 +28,13 @@ def arguments_of(entry: Entry, call: Call, tensors: Sequence[Any], names: str) -
     """The call's arguments by name."""
     args, kwargs = call.with_tensors(tensors)
     return dict(zip(names.split(), args, strict=False)) | kwargs
+
+
+def given(function: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """The arguments of a call of a Python function by name, defaults included."""
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return bound.arguments
 
 
 def per_slice(rule: Callable[[Tensor, Tensor], list[Part]], x: Tensor, mask: Tensor, dim: int) -> list[Part]:
@@ -51,6 +63,30 @@ def per_slice(rule: Callable[[Tensor, Tensor], list[Part]], x: Tensor, mask: Ten
         ]
         found.append((stacked[0], stacked[1]))
     return found
+
+
+def per_group(
+    rule: Callable[[Tensor, Tensor], list[Part]], x: Tensor, mask: Tensor, dims: Sequence[int]
+) -> list[Part]:
+    """The same for each group along ``dims``, which are one dimension of the parts, the last."""
+    if x.ndim == 0:
+        return per_slice(rule, x, mask, 0)
+    dims = [d % x.ndim for d in dims]
+    order = [*(d for d in range(x.ndim) if d not in dims), *dims]
+    return per_slice(rule, *(t.permute(order).flatten(x.ndim - len(dims)) for t in (x, mask)), -1)
+
+
+def in_their_places(function: Callable[[Tensor], Any]) -> Callable[[Tensor, Tensor], list[Part]]:
+    """A rule: results of what is left go where their entries stood, and so do the positions that come second."""
+
+    def rule(vector: Tensor, present: Tensor) -> list[Part]:
+        where, found = original_positions(present), []
+        for i, part in enumerate(parts_of(function(vector[present]))):
+            values = where[part] if i == 1 else part
+            found.append((torch.zeros(len(vector), dtype=part.dtype).index_put((where,), values), present))
+        return found
+
+    return rule
 
 
 def original_positions(mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sorting, distinct entries, membership and search: torch's on what is left, slice by slice."""
+"""Sorting, distinct entries, membership, search, histograms: torch's on what is left."""
 
 from __future__ import annotations
 
@@ -85,9 +85,26 @@ def search(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[T
     return torch.stack(found).reshape(wanted.shape), [mask]
 
 
+def histogram(entry: Entry, call: Call, leaves: Sequence[Tensor], masks: Sequence[Tensor]) -> Result:
+    """Every bin is known, even if nothing is in it."""
+    args, kwargs = call.with_tensors(list(range(len(leaves))))
+    which = dict(enumerate(leaves))
+    # by number: the input comes first, a weight has the input's points, edges stay as they are
+    weight = next((kwargs[key] for key in ("weight", "weights") if kwargs.get(key) is not None), None)
+    mask = masks[0].all(-1) if entry.name == "histogramdd" else masks[0]
+    if weight is not None:
+        mask = mask & masks[weight]
+        which[weight] = leaves[weight][mask]
+    which[0] = leaves[0][mask]
+    args, kwargs = call.with_tensors([which[i] for i in range(len(leaves))])
+    values = entry.function(*args, **kwargs)
+    return values, [torch.ones(part.shape, dtype=torch.bool) for part in parts_of(values)]
+
+
 SORTING = {
     **dict.fromkeys(["sort", "argsort", "msort", "topk"], sorting),
     **dict.fromkeys(["unique", "unique_consecutive"], distinct),
     **dict.fromkeys(["searchsorted", "bucketize"], search),
     "isin": isin,
+    **dict.fromkeys(["histc", "histogram", "histogramdd", "bincount"], histogram),
 }

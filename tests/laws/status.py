@@ -25,7 +25,6 @@ STATUSES = {
     "broken": "it returns without a rule, or breaks a law",
 }
 
-
 #: Making samples takes longer than asking; a few show whether the answer is "never".
 LOOKED_AT = 3
 

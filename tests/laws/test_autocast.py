@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
@@ -47,23 +45,18 @@ def test_the_laws_hold_under_autocast(entry: Entry) -> None:
                 assert ours.dtype == theirs.dtype, f"{what}: {ours.dtype} instead of {theirs.dtype}"
                 known = getattr(ours, "mask", ANYWHERE).expand(theirs.shape)
                 assert_near(filled[known], theirs[known], what)
-        for plan in itertools.islice(plans_for(call, effort_of(entry)), 1):
-            first = None
-            for garbage in effort_of(entry).garbage:
-                leaves = call.leaves(differentiable(entry), plan, garbage)
-                with torch.autocast("cpu"):
-                    args, kwargs = call.masked(leaves, plan)
-                    result = parts_of(entry.function(*args, **kwargs))
-                masks = [getattr(part, "mask", ANYWHERE) for part in result]
-                plain = plain_parts(result)
-                grads = gradients(plain, leaves, cotangents_for(plain, masks))
-                assert_same_bits(
-                    plain, (first or (plain, grads))[0], f"{what}, {garbage} under the mask: result"
-                )
-                assert_same_bits(
-                    grads, (first or (plain, grads))[1], f"{what}, {garbage} under the mask: gradient"
-                )
-                first = first or (plain, grads)
+        plan, effort = next(plans_for(call, effort_of(entry))), effort_of(entry)
+        outcomes = []
+        for garbage in effort.garbage:
+            leaves = call.leaves(differentiable(entry), plan, garbage)
+            with torch.autocast("cpu"):
+                args, kwargs = call.masked(leaves, plan)
+                result = parts_of(entry.function(*args, **kwargs))
+            parts = plain_parts(result)
+            masks = [getattr(part, "mask", ANYWHERE) for part in result]
+            outcomes.append((parts, gradients(parts, leaves, cotangents_for(parts, masks))))
+            for found, first, which in zip(outcomes[-1], outcomes[0], ("result", "gradient"), strict=True):
+                assert_same_bits(found, first, f"{what}, {garbage} under the mask: {which}")
 
 
 def assert_near(found: torch.Tensor, expected: torch.Tensor, what: str) -> None:

@@ -9,10 +9,9 @@ import torch
 
 from tests.laws.any_type.exclusions import OUTSIDE, OUTSIDE_BY_NAME
 from tests.laws.any_type.operator_database import ENTRIES
-from tests.laws.coverage_table import PAGE, table
-from tests.laws.exclusions import NOT_AS, NOT_IN
-from tests.laws.status import STATUSES, Status, entries_to_answer_for, status_of
-from tests.laws.without_samples import WITHOUT_SAMPLES
+from tests.laws.coverage_table import PAGE, statuses, table
+from tests.laws.exclusions import NOT_AS, NOT_IN, WITHOUT_SAMPLES
+from tests.laws.status import STATUSES, entries_to_answer_for
 
 #: Entries that the database of PyTorch 2.12 does not have.
 SINCE_2_13 = {
@@ -22,10 +21,6 @@ SINCE_2_13 = {
     "nn.functional.linear_cross_entropy-chunked",
     "nn.functional.linear_cross_entropy-chunked_none",
 }
-
-
-def statuses() -> dict[str, Status]:
-    return {entry.id: status_of(entry) for entry in entries_to_answer_for()}
 
 
 def test_at_least_480_float_operations_are_supported_and_nothing_is_left_open() -> None:

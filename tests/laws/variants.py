@@ -6,9 +6,8 @@ import torch
 
 from tests.laws.any_type.operator_database import Entry
 from tests.laws.any_type.samples import FORMS
-from tests.laws.exclusions import NOT_AS, NOT_IN
+from tests.laws.exclusions import NOT_AS, NOT_IN, WITHOUT_SAMPLES
 from tests.laws.status import checked_entries
-from tests.laws.without_samples import WITHOUT_SAMPLES
 
 __all__ = ["in_other_dtypes", "in_other_forms"]
 

@@ -12,9 +12,9 @@ from typing import Annotated
 import torch
 import typer
 from rich.console import Console
+from rich.markdown import Markdown
 from rich.markup import escape
 from rich.progress import track
-from rich.table import Table
 
 from tests.laws.any_type.adapter import Adapter
 from tests.laws.any_type.judging import Status, Verdict, calls_of, judge
@@ -75,7 +75,7 @@ def laws(
                 verdicts[name].append((entry, judge(entry, calls, adapter, effort)))
     console = Console(highlight=False)
     for name, found in verdicts.items():
-        console.print(_on_screen(name, found))
+        console.print(name, Markdown("\n".join(_table({name: found}))))
         broken = _broken(found)
         for line in broken[:LISTED]:
             console.print(f"[red]{escape(name)}[/]: {escape(line)}", soft_wrap=True)
@@ -148,27 +148,17 @@ def _rows(verdicts: Verdicts) -> list[list[str]]:
     ]
 
 
-def _on_screen(name: str, found: list[tuple[Entry, Verdict]]) -> Table:
-    head, *rows, total = _rows({name: found})
-    table = Table(title=name, show_footer=True)
-    for title, footer in zip(head, total, strict=True):
-        table.add_column(title, footer, justify="left" if title == "family" else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _table(verdicts: Verdicts) -> list[str]:
+    names, *rows = _rows(verdicts)
+    rule = "|".join(["", " --- ", *(" ---: " for _ in names[1:]), ""])
+    head, *lines = ["| " + " | ".join(row) + " |" for row in (names, *rows)]
+    return [head, rule, *lines]
 
 
 def _page(verdicts: Verdicts, options: Sequence[str], path: Path) -> str:
     command = " ".join(["python -m tests.laws", *options, "--markdown", path.as_posix()])
     version = torch.__version__.partition("+")[0]
-    head, *rows = ["| " + " | ".join(row) + " |" for row in _rows(verdicts)]
-    lines = [
-        f"Written by `{command}` on PyTorch {version}.",
-        "",
-        head,
-        "|".join(["", " --- ", *(" ---: " for _ in _rows(verdicts)[0][1:]), ""]),
-        *rows,
-    ]
+    lines = [f"Written by `{command}` on PyTorch {version}.", "", *_table(verdicts)]
     for name, found in verdicts.items():
         if broken := _broken(found):
             lines += ["", f"Broken by {name}:", "", *(f"- {line}" for line in broken)]

@@ -29,16 +29,17 @@ def cotangents_for(values: Any, masks: Sequence[Tensor | None]) -> list[Tensor |
 
 
 def gradients(
-    parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None]
+    parts: Sequence[Tensor], leaves: Sequence[Tensor], cotangents: Sequence[Tensor | None], **options: bool
 ) -> list[Tensor | None]:
-    """The gradient of each leaf; None for unused ones."""
+    """The gradient of each leaf; None for unused ones; ``options`` are those of ``torch.autograd.grad``."""
     pairs = [
         (part, cotangent) for part, cotangent in zip(parts, cotangents, strict=True) if cotangent is not None
     ]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not pairs or not wanted:
         return [None] * len(leaves)
-    found = iter(torch.autograd.grad([p for p, _ in pairs], wanted, [c for _, c in pairs], allow_unused=True))
+    ends, weights = zip(*pairs, strict=True)
+    found = iter(torch.autograd.grad(ends, wanted, weights, allow_unused=True, **options))
     return [dense(next(found)) if leaf.requires_grad else None for leaf in leaves]
 
 

@@ -10,18 +10,17 @@ from torch import Tensor
 
 from tests.laws.any_type.adapter import Adapter
 from tests.laws.any_type.comparison import assert_close, assert_gradients, assert_same_bits, parts_of
-from tests.laws.any_type.deletion import Deletion, assert_deleted, deletions
 from tests.laws.any_type.evaluation import attempt, cotangents_for, gradients
-from tests.laws.any_type.operands import Call, Plan, fully_specified, garbage_of, plans_for
+from tests.laws.any_type.operands import Call, Plan, fully_specified, plans_for
 from tests.laws.any_type.operator_database import Entry, differentiable, samples_of
 from tests.laws.any_type.samples import Effort
+from tests.laws.deletion_samples import empty_slices, samples_by_deletion
+from tests.laws.oracles import expect
 
 __all__ = ["Status", "Verdict", "calls_of", "judge"]
 
-
 #: Operations for which PyTorch returns 0 for an empty sum, although no operand is empty.
 EMPTY_BAGS = ("nn.functional.embedding_bag",)
-
 
 #: Verdict of an entry: it obeys; it obeys, but raises with gradients; every call raises; or a
 #: successful call breaks a law.
@@ -88,19 +87,19 @@ class _Judged:
         law = what = ""
         answered = False
         try:
-            for sample, call in calls:
-                law, what = "identity", sample
+            for name, call in calls:
+                law, what = "identity", name
                 if not self.identity(call):
                     continue
                 law = "non-interference"
                 for plan in plans_for(call, effort):
-                    what = f"{sample}, {plan.name}"
+                    what = f"{name}, {plan.name}"
                     gaps = any(mask is not None and not mask.all() for mask in plan.masks)
                     answered |= self.non_interference(call, plan, effort.garbage) and gaps
             law = "deletion"
-            for deletion in deletions(self.entry.name, self.entry.dtype) if answered else ():
-                what = deletion.what
-                self.deletion(deletion)
+            for name, sample in samples_by_deletion(self.entry, ("ordinary",)) if answered else ():
+                what = name
+                self.deletion(Call.of(self.entry, sample))
         except AssertionError as error:
             return Verdict("broken", law, f"{what}: {_in_short(error)}")
         return Verdict("supported" if answered else "refused")
@@ -144,18 +143,39 @@ class _Judged:
             assert_same_bits(found.grads, first[1].grads, f"{here}: gradient of operand")
         return not isinstance(first[1], Exception)
 
-    def deletion(self, deletion: Deletion) -> None:
-        """Law 3: along a dimension, PyTorch's result on the remaining entries."""
-        garbage = garbage_of("nan", deletion.x.dtype)
-        leaf = torch.where(deletion.mask, deletion.x, garbage).requires_grad_(self.differentiable)
+    def deletion(self, call: Call) -> None:
+        """Law 3: PyTorch's results and gradients on the remaining entries, with an empty slice of each dimension.
+
+        Positions (of a maximum, of what is sorted) are not compared: types may count them differently.
+        """
+        plan = next(empty_slices(call))
+        leaves, clean = call.leaves(self.differentiable, plan, "nan"), call.leaves(self.differentiable)
         try:
-            masked = self.adapter.make(leaf, deletion.mask)
-            plain, masks = self.read(self.adapter.call(self.entry.function, (masked,), deletion.kwargs))
+            args, kwargs = call.masked(leaves, plan, self.adapter.make)
+            plain, masks = self.read(self.adapter.call(self.entry.function, args, kwargs))
         except _MismatchError:
             raise
         except Exception:  # refused
             return
-        assert_deleted(deletion, plain, masks, self.entry.function, leaf, self.gradients)
+        expected = expect(self.entry, call, clean, call.masks(plan))
+        right, compared = parts_of(expected.values), []
+        for value, mask, wanted, known in zip(plain, masks, right, expected.masks, strict=True):
+            assert value.shape == wanted.shape, f"result of shape {tuple(value.shape)}"
+            there = torch.ones_like(mask) if known is None else known.expand(mask.shape)
+            # an estimate from too few entries may be a specified NaN
+            assert not (mask & ~there & ~value.isnan()).any(), (
+                "nothing is left of a slice, and its result is specified"
+            )
+            assert not (there & ~mask).any(), f"{int((there & ~mask).sum())} results are unspecified"
+            compared.append(there if value.is_floating_point() else None)
+            if value.is_floating_point():
+                assert_close(value[there], wanted[there], "what is left")
+        if any(value[mask].isnan().any() for value, mask in zip(plain, masks, strict=True)):
+            return  # the gradient of such an estimate is NaN, too
+        weights = cotangents_for(right, compared)
+        pairs = zip(plain, weights, strict=True)
+        found = self.gradients(plain, leaves, [w if part.requires_grad else None for part, w in pairs])
+        assert_gradients(found, gradients(right, clean, weights), "what is left")
 
     def of_nothing(self, call: Call, value: Tensor) -> Tensor:
         """Mask of results that may come from too few entries, and may as well be unspecified."""

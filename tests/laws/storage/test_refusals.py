@@ -10,9 +10,16 @@ import torch.nn.functional as F
 
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
-from tests.laws.storage.layouts import BY_NAME, entries_of, stored
+from tests.laws.stored import BSC, BSR, COO, CSC, CSR, Sparse
 
-LAYOUTS = ("coo", "csr", "csc", "bsr-2x3", "bsc-2x3")
+#: Blocks of 2 x 3 entries, in (4, 6).
+MASK = torch.tensor([[1, 0], [0, 1]]).bool().repeat_interleave(2, 0).repeat_interleave(3, 1)
+
+
+def stored(layout: torch.layout) -> mg.MaskedTensor:
+    blocksize = (2, 3) if layout in (BSR, BSC) else None
+    return Sparse(layout, 2, blocksize)(torch.linspace(-1, 1, 24).reshape(4, 6).double(), MASK)
+
 
 #: What is not in PyTorch's database; the law of the sparse layouts asks the same of all that is.
 CALLS: dict[str, Any] = {
@@ -29,30 +36,21 @@ CALLS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("layout", [COO, CSR, CSC, BSR, BSC], ids=str)
 @pytest.mark.parametrize("call", CALLS)
-def test_a_refusal_names_the_conversion(call: str, name: str) -> None:
-    x = stored(BY_NAME[name], entries_of(BY_NAME[name]))
+def test_a_refusal_names_the_conversion(call: str, layout: torch.layout) -> None:
     with pytest.raises(UnsupportedLayoutError, match=r"x\.to_dense\(\)") as caught:
-        CALLS[call](x)
+        CALLS[call](stored(layout))
     assert "torch." in str(caught.value)
     assert not isinstance(caught.value, AttributeError)
-
-
-def test_a_nuclear_norm_does_not_exist() -> None:
-    x = stored(BY_NAME["csr"], entries_of(BY_NAME["csr"]))
-    with pytest.raises(mg.UndefinedOnMaskedError, match="nuc"):
-        torch.norm(x, "nuc")
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
         (lambda x: x.sum(2), IndexError, "Dimension out of range"),
-        (lambda x: x.softmax(5), IndexError, "Dimension out of range"),
+        (lambda x: torch.norm(x, "nuc"), mg.UndefinedOnMaskedError, "nuc"),
         (lambda x: x.sum((0, 0)), RuntimeError, "twice"),
-        (lambda x: x.reshape(7, 7), RuntimeError, "invalid for input of size 24"),
-        (lambda x: x.permute(0, 0), RuntimeError, "duplicate dims"),
         (lambda x: x.narrow(0, 3, 2), RuntimeError, "exceeds dimension size"),
         (lambda x: x.narrow(0, 9, 2), IndexError, "start out of range"),
         (lambda x: x.index_select(0, torch.tensor([4])), IndexError, "out of range"),
@@ -72,12 +70,6 @@ def test_a_nuclear_norm_does_not_exist() -> None:
         (lambda x: torch.bmm(x, x), RuntimeError, "3"),
         (lambda x: x @ torch.tensor(2.0), RuntimeError, "at least 1D"),
         (lambda x: torch.where(x, x, x), TypeError, "Boolean"),
-        (lambda x: x.expand(3, 4, 7), RuntimeError, "must match the existing size"),
-        (lambda x: x.expand(6), RuntimeError, "number of sizes"),
-        (lambda x: x.diagonal(0, 1, 1), RuntimeError, "identical"),
-        (lambda x: x.flatten(1, 0), RuntimeError, "start_dim"),
-        (lambda x: x.movedim((0, 0), (0, 1)), RuntimeError, "movedim"),
-        (lambda x: x.view(torch.int32), TypeError, "same size"),
         (lambda x: x.add_(torch.ones(3, 4, 6)), RuntimeError, "broadcast"),
         (lambda x: F.prelu(x, torch.ones(3)), RuntimeError, "weight"),
         (lambda x: F.binary_cross_entropy(x, torch.ones(6)), ValueError, "size"),
@@ -94,4 +86,4 @@ def test_a_nuclear_norm_does_not_exist() -> None:
 )  # fmt: skip
 def test_mistakes_are_named(call: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words):
-        call(stored(BY_NAME["csr"], entries_of(BY_NAME["csr"]).detach()))
+        call(stored(CSR))
