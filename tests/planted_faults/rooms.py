@@ -31,7 +31,6 @@ _ELSEWHERE = {
     ),
     "semantics/losses/": "tests/unit/semantics/losses",
     "semantics/own_sizes.py": "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py",
-    "semantics/reductions.py": "tests/unit/semantics/test_reductions.py tests/unit/semantics/test_equality.py",
     "semantics/scattering.py": "tests/unit/semantics/test_accumulation.py tests/unit/semantics/test_indexing.py",
     "semantics/stored/": _STORED,
     "semantics/jagged/": _JAGGED,

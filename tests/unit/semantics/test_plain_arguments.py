@@ -14,7 +14,6 @@ from tests.poison import assert_entries, on, poisoned
 X = [[1.0, None], [3.0, 4.0]]
 COUNTS = {
     "repeat_interleave": lambda x, k: torch.repeat_interleave(x, k, 0),
-    "repeat_interleave, method": lambda x, k: x.repeat_interleave(k, dim=1),
     "repeat_interleave by name": lambda x, k: torch.repeat_interleave(input=x, repeats=k, dim=0),
     "repeat_interleave of counts": lambda x, k: torch.repeat_interleave(k),
     "tensor_split": lambda x, k: torch.tensor_split(x, k)[1],
@@ -25,11 +24,9 @@ NUMBERS = {
     "select": lambda x, k: torch.select(x, 0, k),
     "repeat": lambda x, k: x.repeat(k, 2),
     "reshape": lambda x, k: x.reshape(k, 4),
-    "reshape to a list": lambda x, k: x.reshape([k, -1]),
     "view": lambda x, k: x.view(k, 4),
     "expand": lambda x, k: x[:1].expand(k, 2),
     "unfold": lambda x, k: x.unfold(0, k, 1),
-    "chunk": lambda x, k: x.chunk(k)[0],
     "tril": lambda x, k: x.tril(k),
     "triu by name": lambda x, k: torch.triu(x, diagonal=k),
     "new_full": lambda x, k: x.new_full((k,), 2.0),
@@ -37,14 +34,11 @@ NUMBERS = {
     "randint_like": lambda x, k: torch.randint_like(x, k) * 0,
     "one_hot": lambda x, k: F.one_hot(torch.zeros(2, dtype=torch.int64), k),
 }
-
-
-def cases() -> list[Any]:
-    return [(f, [1, 2]) for f in COUNTS.values()] + [(f, 1) for f in NUMBERS.values()]
+CASES = [(f, [1, 2]) for f in COUNTS.values()] + [(f, 1) for f in NUMBERS.values()]
 
 
 @pytest.mark.every
-@pytest.mark.parametrize(("function", "number"), cases(), ids=[*COUNTS, *NUMBERS])
+@pytest.mark.parametrize(("function", "number"), CASES, ids=[*COUNTS, *NUMBERS])
 @pytest.mark.parametrize("is_masked", [False, True], ids=["plain operand", "masked operand"])
 def test_read_if_specified_else_refused(function: Any, number: Any, is_masked: bool) -> None:
     x = poisoned(X, torch.float32) if is_masked else torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -63,13 +57,6 @@ def test_read_if_specified_else_refused(function: Any, number: Any, is_masked: b
     for given in (garbage, -garbage):
         with pytest.raises(mg.UnspecifiedValueError, match=r"x\.filled\(value\).*x\.compressed\(\)"):
             function(x, mg.masked(given, on(1, 0) if plain.ndim else torch.tensor(False)))
-
-
-def test_shape_is_lent_whatever_is_specified() -> None:
-    x, nothing = poisoned([1.0, None]), poisoned([[None, None]])
-    assert_entries(x.reshape_as(nothing), [[1.0, None]])
-    assert_entries(x.expand_as(nothing), [[1.0, None]])
-    assert_entries(x.view_as(nothing), [[1.0, None]])
 
 
 def test_in_a_graph_nobody_knows() -> None:

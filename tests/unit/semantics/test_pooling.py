@@ -8,7 +8,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import maskgrad as mg
-from tests.poison import assert_entries, gradient, nan, poisoned
+from tests.poison import assert_entries, gradient, poisoned
 
 
 def test_unpooling_specifies_only_where_it_writes() -> None:
@@ -20,8 +20,6 @@ def test_unpooling_specifies_only_where_it_writes() -> None:
     assert_entries(gradient(back, x), [[[1.0, 0.0, 1.0, 0.0, 0.0, 0.0]]])
     known = torch.tensor([[[0, 2, 5]]])
     assert_entries(F.max_unpool1d(y, known, 2), [[[1.0, 0.0, 4.0, 0.0, 0.0, None]]])
-    plain = torch.ones(1, 1, 3, dtype=torch.float64)
-    assert F.max_unpool2d(mg.masked(plain[None], y.mask[None]), known[None], (1, 2)).shape == (1, 1, 1, 6)
     image, places = F.max_pool2d(poisoned([[[[None, 1.0], [2.0, None]]]]), 2, return_indices=True)
     assert_entries(F.max_unpool2d(torch.ones(1, 1, 1, 1), places, 2), [[[[0.0, 0.0], [1.0, 0.0]]]])
     assert_entries(F.max_unpool2d(image, places, 2, output_size=(3, 3)).sum(), 2.0)
@@ -29,33 +27,6 @@ def test_unpooling_specifies_only_where_it_writes() -> None:
         F.max_unpool1d(y, known[..., :2], 2)
     with pytest.raises(RuntimeError):
         F.max_unpool1d(y, known + 10, 2)
-
-
-def test_one_mask_for_all_channels() -> None:
-    x, mask = torch.randn(2, 5, 8), torch.rand(2, 1, 8) < 0.5
-    shared, written = mg.masked(x, mask), mg.masked(x, mask.repeat(1, 5, 1))
-    for pool in (
-        nn.AvgPool1d(3, 2, 1),
-        nn.MaxPool1d(3, 2, 1, return_indices=True),
-        nn.AdaptiveAvgPool1d(3),
-        nn.LPPool1d(2, 3),
-    ):
-        found, right = (pool(t) for t in (shared, written))
-        for one, other in zip(*(r if isinstance(r, tuple) else (r,) for r in (found, right)), strict=True):
-            assert one.mask.equal(other.mask)
-            assert one.filled(0).equal(other.filled(0))
-
-
-def test_random_windows_are_torchs() -> None:
-    x = torch.randn(2, 3, 7, 7)
-    whole = mg.masked(x, torch.ones_like(x).bool())
-    for options in ({"output_size": 3}, {"output_ratio": (0.5, 0.5)}):
-        torch.manual_seed(5)
-        right, places = F.fractional_max_pool2d(x, 2, return_indices=True, **options)
-        torch.manual_seed(5)
-        found, index = F.fractional_max_pool2d(whole, 2, return_indices=True, **options)
-        assert found.filled(nan).equal(right)
-        assert index.filled(-1).equal(places)
 
 
 def test_half_a_derivative_is_refused() -> None:
@@ -73,15 +44,3 @@ def test_a_size_in_a_tuple_of_one_is_for_all_dimensions() -> None:
         one, number = (pool(x, *more, size) for size in ((2,), 2))
         assert one.mask.equal(number.mask)
         assert one.filled(0).equal(number.filled(0))
-
-
-def test_lp_pool_by_hand() -> None:
-    x = poisoned([[[3.0, None, 4.0, 3.0, None, None]]], requires_grad=True)
-    y = F.lp_pool1d(x, 2, 2)
-    assert_entries(y, [[[3.0, 5.0, None]]])
-    assert_entries(gradient(y, x), [[[1.0, 0.0, 0.8, 0.6, 0.0, 0.0]]])
-    assert_entries(F.lp_pool2d(poisoned([[[[3.0, None], [None, 4.0]]]]), 2, 2), [[[[5.0]]]])
-    assert_entries(
-        nn.LPPool3d(2, 2)(poisoned([[[[[3.0, None], [None, None]], [[None, 4.0], [None, None]]]]])),
-        [[[[[5.0]]]]],
-    )

@@ -5,27 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import maskgrad as mg
-
-# Anomaly mode announces itself; forward-mode derivatives make torch use its own deprecated scripts.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Anomaly Detection:UserWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
-]
-
-nan, inf = float("nan"), float("inf")
-MASK = torch.tensor([[1, 1, 0, 1], [0, 0, 0, 0], [0, 0, 1, 0]]).bool()
-
-
-def leaf(garbage: float = nan, mask: Tensor = MASK, dtype: torch.dtype = torch.float64) -> Tensor:
-    x = torch.randn(mask.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return torch.where(mask, x, garbage).to(dtype).requires_grad_()
+from tests.poison import assert_entries, inf, nan, poisoned
 
 
 def test_an_implicit_dimension_is_chosen_with_torchs_warning() -> None:
-    x = mg.masked(leaf(), MASK)
+    x = poisoned([[1.0, 2.0, None], [None, None, None]])
     with pytest.warns(UserWarning, match="Implicit dimension choice"):
         assert F.softmax(x).filled(0.0).equal(F.softmax(x, 1).filled(0.0))
     with pytest.raises(TypeError, match="dim"):
@@ -33,13 +19,13 @@ def test_an_implicit_dimension_is_chosen_with_torchs_warning() -> None:
 
 
 def test_integers_are_refused_as_in_torch_unless_a_dtype_is_given() -> None:
-    x = mg.masked(torch.tensor([1, 2, 9]), torch.tensor([True, True, False]))
+    x = poisoned([1, 2, None], torch.int64)
     with pytest.raises(RuntimeError, match="not implemented for 'Long'"):
         x.softmax(0)
-    assert x.softmax(0, torch.float64).tolist()[2] is None
-    torch.testing.assert_close(
-        x.softmax(0, torch.float64)[:2].filled(0.0), torch.tensor([1.0, 2.0]).double().softmax(0)
-    )
+    with pytest.raises(NotImplementedError, match="not implemented for 'Long'"):
+        torch.log_softmax(x[None].to_sparse(), 1)
+    expected = torch.tensor([1.0, 2.0]).double().softmax(0)
+    assert_entries(x.softmax(0, torch.float64), [*expected.tolist(), None])
 
 
 def test_gumbel_softmax_draws_specified_classes_only() -> None:
@@ -58,14 +44,13 @@ def test_gumbel_softmax_draws_specified_classes_only() -> None:
 
 def test_gumbel_softmax_is_torchs_on_complete_data() -> None:
     x = torch.randn(5, 3)
-    for hard in (False, True):
+    found = []
+    for operand in (x, mg.masked(x)):
         torch.manual_seed(1)
-        right = F.gumbel_softmax(x, 0.5, hard, dim=0)
-        torch.manual_seed(1)
-        result = F.gumbel_softmax(mg.masked(x, torch.ones(5, 3, dtype=torch.bool)), 0.5, hard, dim=0)
-        torch.testing.assert_close(result.filled(0.0), right)
+        found.append(F.gumbel_softmax(operand, 0.5, dim=0))
+    torch.testing.assert_close(found[1].filled(0.0), found[0])
     with pytest.warns(UserWarning, match="deprecated and has no effect"):
-        F.gumbel_softmax(mg.masked(x, torch.ones(5, 3, dtype=torch.bool)), eps=1e-8)
+        F.gumbel_softmax(mg.masked(x), eps=1e-8)
 
 
 def test_a_safe_softmax_of_minus_infinities_is_zero() -> None:

@@ -31,12 +31,3 @@ def test_distinct_slices_must_be_complete() -> None:
     assert_entries(x.unique_consecutive(dim=0), [[1.0, 2.0], [0.0, 5.0]])
     with pytest.raises(mg.UndefinedOnMaskedError, match=r"1 slices along dimension 0 .* first at position 1"):
         poisoned([[1.0, 2.0], [None, 2.0]]).unique(dim=0)
-
-
-def test_of_nothing_no_element_is_a_member() -> None:
-    x, nothing = poisoned([1.0, None, 3.0]), poisoned([None, None])
-    assert_entries(torch.isin(x, nothing), [False, None, False])
-    assert_entries(torch.isin(x, nothing, invert=True), [True, None, True])
-    # a specified element stands in for those that are not: there are equal ones
-    found = torch.isin(x, poisoned([1.0, None, None]), assume_unique=True, invert=True)
-    assert_entries(found, [False, None, True])

@@ -1,4 +1,4 @@
-"""Views: pattern and values move together, storage stays shared, gradients move back."""
+"""Views and storage: pattern and values move together; what has no mask is refused."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.poison import assert_entries, nan, on, poisoned
-
-
-def test_views_share_storage() -> None:
-    data = torch.tensor([[1.0, nan], [3.0, 4.0]])
-    x = mg.masked(data, on([1, 0], [1, 1]))
-    for view in (x.T, x.view(-1), x[0], x.unsqueeze(0), x.detach(), x.expand(2, 2, 2)):
-        assert view.get_mask().untyped_storage().data_ptr() == x.mask.untyped_storage().data_ptr()
-        assert view._values.untyped_storage().data_ptr() == data.untyped_storage().data_ptr()
+from tests.poison import assert_entries, on, poisoned
 
 
 def test_the_values_must_be_viewable_an_expanded_mask_need_not() -> None:
@@ -28,3 +20,21 @@ def test_a_view_as_another_dtype_needs_its_size() -> None:
     assert_entries(poisoned([1, None], torch.int32).view(torch.float32), [1.4e-45, None], dtype=torch.float32)
     with pytest.raises(TypeError, match=r"same size, 4 bytes, found torch.int8; .*Use view before"):
         poisoned([1, None], torch.int32).view(torch.int8)
+
+
+def test_as_strided_scatter_has_the_derivative_that_torch_has_not() -> None:
+    # torch 2.13 sends to x what belongs to the entries that were written over
+    x, src = (torch.randn(*shape, dtype=torch.float64, requires_grad=True) for shape in ((3, 3), (2, 2)))
+    mask = on([1, 0, 1], [1, 1, 0], [0, 1, 1])
+    assert torch.autograd.gradcheck(
+        lambda x, src: torch.as_strided_scatter(mg.masked(x, mask), src, (2, 2), (1, 2), 1).filled(0.0),
+        (x, src),
+    )
+
+
+def test_storage_is_not_laid_out_anew() -> None:
+    x = mg.masked(torch.ones(2), on(1, 0))
+    for resize in (lambda: x.resize_(1), lambda: x.resize_as_(torch.ones(1))):
+        with pytest.raises(mg.UndefinedOnMaskedError, match="reshape"):
+            resize()
+    assert x.tolist() == [1.0, None]

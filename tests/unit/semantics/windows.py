@@ -1,11 +1,11 @@
-"""Convolutions of one dimension as loops over windows: an oracle that is slow and plain."""
+"""Convolutions of one dimension as sums over tables of windows: an oracle that is plain."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 __all__ = ["FORWARD", "by_windows", "forward_table", "middles_of"]
@@ -37,26 +37,22 @@ def by_windows(
 
     ``middles[position]`` is the place in the middle of a window.
     """
-    N, C, _ = x.shape
-    outputs = w.shape[0]
-    values, known = [], []
-    for n, o, position in itertools.product(range(N), range(outputs), range(len(table))):
-        products, window = [], 0
-        for c, tap in itertools.product(range(C // groups), range(w.shape[2])):
-            place, channel = table[position, tap], o // (outputs // groups) * (C // groups) + c
-            window += int(place >= 0)
-            if place >= 0 and x_mask[n, channel, place] and w_mask[o, c, tap]:
-                products.append(x[n, channel, place] * w[o, c, tap])
-        values.append(torch.stack(products).sum() if products else torch.zeros((), dtype=x.dtype))
-        specified = bool(products) or not window
-        if rule == "all":
-            specified = len(products) == window
-        elif middles is not None and 0 <= middles[position] < x.shape[2]:
-            first = o // (outputs // groups) * (C // groups)
-            specified &= bool(x_mask[n, first : first + C // groups, middles[position]].any())
-        known.append(specified)
-    shape = (N, outputs, len(table))
-    return torch.stack(values).reshape(shape), torch.tensor(known).reshape(shape)
+
+    def products(data: Tensor, kernel: Tensor) -> Tensor:
+        """Of zeros, too; behind the end stands another zero, which is what place -1 reads."""
+        taken = F.pad(data, (0, 1))[..., table].unflatten(1, (groups, -1))
+        return torch.einsum("ngcpk,gock->ngop", taken, kernel.unflatten(0, (groups, -1))).flatten(1, 2)
+
+    values = products(torch.where(x_mask, x, 0), torch.where(w_mask, w, 0))
+    count, every = products(x_mask.to(x), w_mask.to(x)), products(torch.ones_like(x), torch.ones_like(w))
+    if rule == "all":
+        return values, count == every
+    known = (count > 0) | (every == 0)
+    if middles is not None:
+        there = x_mask.unflatten(1, (groups, -1)).any(2)[..., middles.clamp(0, x.shape[2] - 1)]
+        there = there | (middles < 0) | (middles >= x.shape[2])
+        known = known & there.repeat_interleave(w.shape[0] // groups, 1)
+    return values, known
 
 
 def forward_table(
