@@ -53,6 +53,7 @@ def test_possible_padding_that_was_not_examined_is_not_ok(given: dict[str, Any],
     report = mg.doctor.examine(_leaks, UNMARKED, **given)
     assert (report.verdict, report.ok, bool(report)) == ("incomplete", False, False)
     assert any(line.startswith(why) for line in report.unexamined), report.unexamined
+    assert [part.role for part in report.inventory] == ["ids", "labels"]
     assert str(report).startswith("incomplete: nothing was found, but not all was examined")
     assert "not examined\n" in str(report)
     plain = report.as_dict()
