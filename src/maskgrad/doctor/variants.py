@@ -99,10 +99,10 @@ def _chosen(held: Any, rows: Tensor) -> Any:
 
 
 def pads_left(paddings: Sequence[Padding]) -> bool:
-    """Whether padding is at the beginning of the sequences, and nowhere at their end."""
+    """Whether padding is at the beginning of the sequences that the first is of, and nowhere at their end."""
     # labels that are ignored at the beginning are those of a prompt, which is read
-    read = [padding.mask for padding in paddings if not padding.source.startswith("labels")]
-    masks = [mask for mask in read if mask.ndim == 2 and mask.numel()]
+    read = [each.mask for each in paddings if each.mask.ndim == 2 and not each.source.startswith("labels")]
+    masks = [mask for mask in read if mask.numel() and _columns(mask) == _columns(paddings[0].mask)]
     ends = all(bool(mask[:, -1].all()) for mask in masks)
     return bool(masks) and ends and not all(bool(mask[:, 0].all()) for mask in masks)
 

@@ -40,6 +40,25 @@ def test_a_decoder_is_widened_for_itself_and_labels_with_what_is_ignored() -> No
     assert examined(lambda b: step(b, 5), batch).ok
 
 
+def test_labels_of_a_decoder_are_widened_at_their_own_end_where_the_encoder_pads_on_the_left() -> None:
+    """As M2M100 does: the decoder reads the labels, shifted, without a mask, and none before its first."""
+    torch.manual_seed(0)
+    embed, decoder, head = nn.Embedding(9, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 9)
+    ids = torch.randint(1, 9, (3, 16)).masked_fill(~MASK.flip(1), 0)
+    labels = torch.randint(1, 9, (3, 5)).masked_fill(
+        torch.arange(5) >= torch.tensor([5, 2, 3])[:, None], -100
+    )
+
+    def step(b: dict[str, Tensor]) -> Tensor:
+        mask = b["mask"][..., None]
+        context = (embed(b["ids"]) * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+        shifted = F.pad(b["labels"], (1, -1), value=0).clamp(min=0)
+        decoded, _ = decoder(embed(shifted) + context)
+        return F.cross_entropy(head(decoded).flatten(0, 1), b["labels"].flatten())
+
+    assert examined(step, {"ids": ids, "mask": MASK.flip(1), "labels": labels}).ok
+
+
 def test_dropout_that_is_drawn_in_cpp_is_left_out() -> None:
     torch.manual_seed(0)
     project, recurrent = nn.Linear(4, 4), nn.LSTM(4, 4, num_layers=2, dropout=0.5, batch_first=True)
