@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -12,14 +13,15 @@ from torch import Tensor, nn
 
 from maskgrad.semantics.registry import OPERATIONS
 from tests.conformance.families import groups_of
-from tests.conformance.programs import RANDOM_ELSEWHERE, RECORDS, program_of
+from tests.conformance.programs import MASKS, RANDOM_ELSEWHERE, RECORDS, program_of
 
-__all__ = ["Group", "captured", "groups_without"]
+__all__ = ["Group", "captured", "compared", "groups_without", "made_of"]
 
 #: How many records share a graph.
 TOGETHER = 16
 
 Group = tuple[str, ...]
+Made = TypeVar("Made")
 
 
 def groups_without(excluded: object, mark: pytest.MarkDecorator) -> list[Any]:
@@ -50,12 +52,18 @@ def inputs_of(group: Group, kind: str) -> list[Tensor]:
     return [tensor for name in group for tensor in program_of(name).inputs(kind)]
 
 
-def expected_of(group: Group, kind: str) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
-    """For each record what it gives without any export."""
-    for name in group:
-        program = program_of(name)
-        torch.manual_seed(1)
-        yield name, tuple([part.detach() for part in program.function(*program.inputs(kind))])
+def compared(
+    group: Group, run: Callable[[list[Tensor]], Sequence[Tensor]]
+) -> Iterator[tuple[str, str, Sequence[Tensor], Sequence[Tensor]]]:
+    """On each kind of masks, for each record: name, kind, what was exported gives, and what the program gives."""
+    for kind in MASKS:
+        results = iter(run(inputs_of(group, kind)))
+        for name in group:
+            program = program_of(name)
+            torch.manual_seed(1)
+            wanted = [part.detach() for part in program.function(*program.inputs(kind))]
+            yield name, kind, list(itertools.islice(results, len(wanted))), wanted
+        assert not list(results)
 
 
 @functools.lru_cache(maxsize=1)
@@ -65,28 +73,11 @@ def captured(group: Group) -> torch.export.ExportedProgram:
         return torch.export.export(Together(group), tuple(inputs_of(group, "traced")), strict=False)
 
 
-def culprits(group: Group, works: Callable[[Group], object]) -> str:
-    """Which records are the reason that the whole group fails, each with its error."""
-    found = [f"{name}: {message}" for name in group if (message := error_of(works, (name,)))]
-    return "\n".join(found) or "none of them alone"
-
-
-def error_of(works: Callable[[Group], object], group: Group) -> str:
+def made_of(group: Group, make: Callable[[Group], Made]) -> Made:
+    """``make(group)``; if it fails, of each record alone, so that the traceback names it."""
     try:
-        works(group)
-    except Exception as error:
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    return ""
-
-
-def shares(
-    group: Group, results: Sequence[Tensor], expected: Sequence[tuple[str, tuple[Tensor, ...]]]
-) -> list[Sequence[Tensor]]:
-    """The results of a graph, record by record."""
-    found: list[Sequence[Tensor]] = []
-    at = 0
-    for _, parts in expected:
-        found.append(results[at : at + len(parts)])
-        at += len(parts)
-    assert at == len(results), f"{group}: {len(results)} results, not {at}"
-    return found
+        return make(group)
+    except Exception:
+        for name in group:
+            make((name,))
+        raise

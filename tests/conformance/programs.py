@@ -1,30 +1,6 @@
 """For each record of the registry a small program on plain tensors: data and masks in, filled values and masks out.
 
-The interface, on which the tests of this folder are built:
-
-``RECORDS``
-    The names of the records for which there is a program; ``EXCLUDED`` has the others, each with its reason.
-``program_of(name)``
-    The :class:`Program` of a record; made when first asked for, the same one every time.
-``program.inputs(kind, differentiable=False)``
-    Fresh plain tensors: those of the call (data, indices, weights, …), then one Boolean mask for each masked operand.
-    ``kind`` is one of ``MASKS``: shapes, dtypes and everything but masks and what lies under them never change with it.
-    Garbage lies under the masks. ``differentiable`` makes leaves of the operands for which there is a derivative.
-``program.function(*inputs)``
-    A tuple of plain tensors: for each masked result its values, zeros where unspecified, and its mask; the others as
-    they are.
-    It closes over nothing but constants, so it can be compiled, exported, and transformed by ``torch.func``.
-``program.module()``
-    The same as an ``nn.Module``.
-``program.moving``
-    Which inputs ``differentiable`` makes leaves; empty if the operation has no derivative.
-``program.masked``
-    The inputs that are data with a mask, as pairs (position of the data, position of its mask).
-``program.operation``, ``program.family``, ``program.random``, ``program.amplifies``
-    The record, its family, whether it draws random numbers (seed before each run), whether it makes rounding errors
-    larger (larger tolerances are in order).
-``DATA_DEPENDENT``
-    Records whose result has a shape, or is a Python value, that depends on the numbers given: nothing can trace them.
+``program_of(name)`` is the :class:`Program` of a record of ``RECORDS``; ``EXCLUDED`` has the others, with reasons.
 """
 
 from __future__ import annotations
@@ -35,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.semantics.facts import Operation
@@ -91,7 +67,16 @@ class Slot:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """One call of one operation as a function of plain tensors; see the module's docstring."""
+    """One call of one operation as a function of plain tensors.
+
+    Attributes:
+        function: takes the tensors of the call, then a mask for each of ``data``; gives for each masked result its
+            values, zeros where unspecified, and its mask; the others as they are. It closes over nothing but constants.
+        tensors: those of the call.
+        data: which of them are masked.
+        moving: of which ``inputs(differentiable=True)`` makes leaves; empty if there is no derivative.
+        given: masks, where not every mask will do.
+    """
 
     operation: Operation
     function: Callable[..., tuple[Tensor, ...]]
@@ -121,6 +106,7 @@ class Program:
         return tuple((at, len(self.tensors) + i) for i, at in enumerate(self.data))
 
     def inputs(self, kind: str = "traced", differentiable: bool = False) -> tuple[Tensor, ...]:
+        """Fresh tensors, garbage under masks of one of ``MASKS``; of the same shapes and specified values for each."""
         density, garbage = MASKS[kind]
         masks = self.given[kind] if self.given else self._drawn(density)
         tensors = [t.detach().clone() for t in self.tensors]
@@ -134,18 +120,6 @@ class Program:
     def _drawn(self, density: float) -> tuple[Tensor, ...]:
         generator = torch.Generator().manual_seed(int(100 * density))
         return tuple(torch.rand(self.tensors[at].shape, generator=generator) < density for at in self.data)
-
-    def module(self) -> nn.Module:
-        return ProgramModule(self.function)
-
-
-class ProgramModule(nn.Module):
-    def __init__(self, function: Callable[..., tuple[Tensor, ...]]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return self.function(*inputs)
 
 
 #: Records outside the family ``random`` that draw random numbers.

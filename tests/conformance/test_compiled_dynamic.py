@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from tests.conformance.outcomes import as_plain
 from tests.poison import nan
 
 WIDTH = 6
@@ -46,67 +47,33 @@ def batch(size: int) -> tuple[Tensor, Tensor]:
     return torch.where(mask, data, nan), mask
 
 
-def run(function: Callable[..., Any], data: Tensor, mask: Tensor) -> list[Tensor]:
+def outcome(function: Callable[..., Any], data: Tensor, mask: Tensor) -> list[Tensor]:
     leaf = data.clone().requires_grad_()
-    values, found = function(leaf, mask)
-    if not values.requires_grad:
-        return [found, values]
-    return [found, values, torch.autograd.grad(values.square().sum(), leaf)[0]]
-
-
-def of_plain(name: str) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    operation = FUNCTIONS[name]
-
-    def function(data: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        result = operation(mg.masked(data, mask))
-        if isinstance(result, mg.MaskedTensor):
-            return result.filled(0.0), result.mask
-        return result, mask.any()  # a number
-
-    return function
-
-
-def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
-    assert torch.equal(ours[0], theirs[0])
-    torch.testing.assert_close(ours[1:], theirs[1:])
+    found = function(leaf, mask)
+    if found[1].requires_grad:
+        found = (*found, torch.autograd.grad(found[1].square().sum(), leaf)[0])
+    return list(found)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_graph_for_every_size(name: str) -> None:
-    if name == "attention":
-        sizes: tuple[int, ...] = SIZES[:-1]  # its cost is that of the square
-    else:
-        sizes = SIZES
-    function = of_plain(name)
+    function = as_plain(FUNCTIONS[name])
     fast = torch.compile(function, backend="eager", fullgraph=True, dynamic=True)
     with mg.count_recompiles() as compilations:
-        for size in sizes:
+        for size in SIZES[:-1] if name == "attention" else SIZES:  # its cost is that of the square
             inputs = batch(size)
-            assert_same(run(fast, *inputs), run(function, *inputs))
+            torch.testing.assert_close(outcome(fast, *inputs), outcome(function, *inputs))
     assert compilations.number == 1, compilations.reasons
 
 
-@pytest.mark.parametrize("how", ["marked", "found out"])
-def test_other_ways_to_say_so(how: str) -> None:
-    function = of_plain("softmax")
+def test_a_second_size_is_compiled_once_more_and_then_any_size() -> None:
+    function = as_plain(FUNCTIONS["softmax"])
     fast = torch.compile(function, backend="aot_eager", fullgraph=True)
-    first, *others = (batch(size) for size in (5, 7, 11, 3))
-    if how == "marked":
-        for tensor in first:
-            torch._dynamo.mark_dynamic(tensor, 0)
-        values, mask = fast(*first)  # not a clone of it
-        assert_same([mask, values], list(reversed(function(*first))))
-    else:
-        run(fast, *first)
-        run(fast, *others.pop(0))
     with mg.count_recompiles() as compilations:
-        for inputs in others:
-            data, mask = inputs
-            ours, theirs = fast(data, mask), function(data, mask)
-            assert_same([ours[1], ours[0]], [theirs[1], theirs[0]])
-    assert compilations.number <= (how == "found out"), (
-        compilations.reasons
-    )  # without gradients: compiled once more
+        for size in (5, 7, 11, 3):
+            inputs = batch(size)
+            torch.testing.assert_close(fast(*inputs), function(*inputs))
+    assert compilations.number == 2, compilations.reasons
 
 
 def test_masked_arguments_of_changing_sizes() -> None:

@@ -7,19 +7,11 @@ import io
 import pytest
 import torch
 
-from tests.conformance.exported import (
-    Group,
-    captured,
-    culprits,
-    expected_of,
-    groups_without,
-    inputs_of,
-    shares,
-)
+from tests.conformance.exported import Group, captured, compared, groups_without, made_of
 from tests.conformance.outcomes import Outcome, assert_same
-from tests.conformance.programs import DATA_DEPENDENT, MASKS, program_of
+from tests.conformance.programs import DATA_DEPENDENT, program_of
 
-#: What torch.export does not take, each with its reason. Each is tried: what begins to work must leave this list.
+#: What torch.export does not take, each with its reason.
 UNEXPORTED: dict[str, str] = {
     **{
         name: DATA_DEPENDENT[name] for name in ("unique", "equal", "allclose")
@@ -33,20 +25,9 @@ GROUPS = groups_without(UNEXPORTED, pytest.mark.compiled(per="elsewhere"))
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_loaded_program_agrees_on_other_masks(group: Group) -> None:
-    program = loaded(group)
-    for kind in MASKS:
-        expected = list(expected_of(group, kind))
-        results = program(*inputs_of(group, kind))
-        for (name, parts), found in zip(expected, shares(group, results, expected), strict=True):
-            assert_same(Outcome(tuple(found), ()), Outcome(parts, ()), program_of(name), f"{kind}, exported")
-
-
-def loaded(group: Group) -> torch.nn.Module:
-    try:
-        file = saved(group)
-    except Exception as error:
-        raise AssertionError(culprits(group, saved)) from error
-    return torch.export.load(file).module()
+    program = torch.export.load(made_of(group, saved)).module()
+    for name, kind, found, expected in compared(group, lambda inputs: program(*inputs)):
+        assert_same(Outcome(found, ()), Outcome(expected, ()), program_of(name), f"{kind}, exported")
 
 
 def saved(group: Group) -> io.BytesIO:
@@ -54,10 +35,3 @@ def saved(group: Group) -> io.BytesIO:
     torch.export.save(captured(group), file)
     file.seek(0)
     return file
-
-
-@pytest.mark.compiled
-@pytest.mark.parametrize("name", UNEXPORTED)
-def test_what_cannot_be_exported_says_so(name: str) -> None:
-    with pytest.raises(Exception):  # noqa: B017, PT011  (torch.export has many kinds of them)
-        saved((name,))
