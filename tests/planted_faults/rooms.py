@@ -16,7 +16,10 @@ _JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jag
 _ELSEWHERE = {
     "kernels/smallest.py": "tests/unit/kernels/test_smallest.py",
     "kernels/attention/": "tests/unit/kernels/test_attention.py",
-    "kernels/updates/": "tests/unit/kernels/test_updates.py tests/unit/kernels/test_specified.py",
+    "kernels/normalization/": "tests/unit/kernels/test_variance.py",
+    "kernels/updates/": (
+        "tests/unit/kernels/test_updates.py tests/unit/optim/test_rows.py tests/unit/optim/test_optimizers.py"
+    ),
     "semantics/convolutions.py": (
         "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py"
     ),
@@ -44,7 +47,10 @@ _LAWS = {
     "semantics/stored/": "tests/laws/test_stored.py tests/laws/storage",
     "semantics/jagged/": "tests/laws/storage/test_jagged.py tests/laws/test_stored.py",
     "semantics/": "tests/laws/test_deletion.py tests/laws/test_laws.py",
-    "kernels/": "tests/unit/kernels/test_registry.py tests/laws/test_deletion.py",
+    "kernels/": (
+        "tests/unit/kernels/test_not_finite.py tests/unit/kernels/test_registry.py tests/laws/test_deletion.py "
+        "tests/laws/storage tests/laws/test_stored.py"
+    ),
     "patterns/": "tests/laws/test_stored.py",
 }
 

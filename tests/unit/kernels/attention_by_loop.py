@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_loop", "offsets_of"]
+__all__ = ["by_loop", "offsets_of", "twice"]
 
 
 def offsets_of(lengths: list[int]) -> Tensor:
@@ -18,33 +19,41 @@ def by_loop(
     query: Tensor, key: Tensor, value: Tensor, offsets: Tensor, key_offsets: Tensor, mask: Tensor | None,
     is_causal: bool, scale: float | None,
 ) -> Tensor:  # fmt: skip
-    """The formula, query by query."""
-    query, key, value = (x.double() for x in (query, key, value))
-    if mask is not None:
-        longest = int(offsets.diff().max()) if len(offsets) > 1 else 0
-        mask = mask.expand(len(offsets) - 1, query.shape[1], max(longest, mask.shape[-2]), mask.shape[-1])
-    factor = query.shape[2] ** -0.5 if scale is None else scale
-    shared = query.shape[1] // key.shape[1]
-    rows = []
-    for b, (lo, hi) in enumerate(itertools.pairwise(offsets.tolist())):
-        first, last = key_offsets.tolist()[b : b + 2]
-        for i, h in itertools.product(range(hi - lo), range(query.shape[1])):
-            scores = [factor * (query[lo + i, h] * key[j, h // shared]).sum() for j in range(first, last)]
-            kept = list(range(last - first))
-            if mask is not None:
-                part = mask[b, h, i]
-                kept = [j for j in kept if (part[j] if part.dtype == torch.bool else part[j] != -torch.inf)]
-                if part.dtype != torch.bool:
-                    scores = [s + part[j].double() for j, s in enumerate(scores)]
-            if is_causal:
-                kept = [j for j in kept if j <= i]
-            if not kept:
-                rows.append((0 * query[lo + i, h, :1]).expand(value.shape[2]))
-                continue
-            powers = torch.stack([scores[j] for j in kept])
-            powers = (powers - powers.max()).exp()
-            weights = powers / powers.sum()
-            rows.append(sum(w * value[first + j, h // shared] for w, j in zip(weights, kept, strict=True)))
-    if not rows:
-        return (query.sum() + key.sum() + value.sum()) * query.new_zeros((0, query.shape[1], value.shape[2]))
-    return torch.stack(rows).view(*query.shape[:2], value.shape[2])
+    """The formula, sequence by sequence; 0 where no key takes part."""
+    heads, factor = query.shape[1], query.shape[2] ** -0.5 if scale is None else scale
+    found = []
+    for b, ((lo, hi), (first, last)) in enumerate(
+        zip(itertools.pairwise(offsets.tolist()), itertools.pairwise(key_offsets.tolist()), strict=True)
+    ):
+        q = query[lo:hi].double().transpose(0, 1)
+        k, v = (
+            x[first:last].double().transpose(0, 1).repeat_interleave(heads // x.shape[1], 0)
+            for x in (key, value)
+        )
+        scores, allowed = factor * q @ k.mT, torch.ones(hi - lo, last - first).bool()
+        if is_causal:
+            allowed = allowed.tril()
+        if mask is not None:
+            part = mask.expand(len(offsets) - 1, heads, max(hi - lo, mask.shape[-2]), -1)[
+                b, :, : hi - lo, : last - first
+            ]
+            allowed = part if part.dtype == torch.bool else part != -torch.inf
+            scores = scores if part.dtype == torch.bool else scores + torch.where(allowed, part, 0)
+        powers = torch.where(allowed, scores, -torch.inf)
+        highest = powers.detach().amax(-1, True).clamp(min=-1e9) if last > first else 0
+        powers = torch.where(allowed, (torch.where(allowed, scores, 0) - highest).exp(), 0)
+        total = powers.sum(-1, keepdim=True)
+        found.append((powers / torch.where(total > 0, total, 1) @ v).transpose(0, 1))
+    nothing = query.double()[:0, :, :1] + (key.double()[:0].sum() + value.double()[:0].sum())
+    return torch.cat([nothing.expand(0, heads, value.shape[2]), *found])
+
+
+def twice(result: Tensor, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """First and second derivatives; zeros for what takes no part."""
+    first = torch.autograd.grad(
+        result.square().sum(), leaves, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    total = torch.stack([x.sin().sum() for x in first]).sum()
+    if not total.requires_grad:
+        return first
+    return *first, *torch.autograd.grad(total, leaves, allow_unused=True, materialize_grads=True)

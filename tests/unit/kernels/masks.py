@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from hypothesis import assume
-from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.unit.kernels.deletion import GARBAGE, Where
-from tests.unit.kernels.suite import KernelSuite
+from tests.unit.kernels.suite import KernelSuite, Where
 
 __all__ = ["MaskedSuite", "soiled"]
 
@@ -88,43 +84,28 @@ def soiled(values: Tensor, mask: Tensor, garbage: float) -> Tensor:
 class MaskedSuite(KernelSuite):
     """Attributes: as of :class:`KernelSuite`, and
 
-    keeps: whether a call says if reduced dimensions are kept.
-    one_dim: whether it takes one dimension, not several.
-    special_numbers: those that :meth:`drawn` puts among the values; ``ties``: whether it rounds them.
+    keeps: whether a call says if reduced dimensions are kept; if not, everything is reduced, or nothing.
     """
 
     keeps: ClassVar[bool] = True
-    one_dim: ClassVar[bool] = False
-    special_numbers: ClassVar[Sequence[float]] = (0.0, 1.0)
-    ties: ClassVar[bool] = True
+    layouts = tuple(LAYOUTS)
 
     def where(self, mask: Tensor, dim: tuple[int, ...], keepdim: bool = False) -> Where:
         return (mask, dim, keepdim) if self.keeps else (mask, dim)
 
-    def call(self, operands: Sequence[Tensor], where: Where, variant: tuple[Any, ...]) -> Any:
-        mask, dim, *rest = where
-        one: Any = dim[0] if self.one_dim else dim
-        return super().call(operands, (mask, one, *rest), variant)
-
-    def groups(self, where: Where, shape: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
-        mask, dim, *rest = where
-        ndim = len(shape)
-        dims = {d % ndim for d in dim} if ndim else set()
-        kept = [d for d in range(ndim) if d not in dims]
-        order = [*kept, *sorted(dims)]
-        table = math.prod(shape[d] for d in kept), math.prod(shape[d] for d in dims)
-        index = torch.arange(math.prod(shape)).view(tuple(shape)).permute(order).reshape(table)
-        here = mask.permute(order).reshape(table)
-        keepdim = rest[0] if self.keeps else True
-        of_groups = [1 if d in dims else n for d, n in enumerate(shape) if keepdim or d not in dims]
-        return index[here], here.sum(1).tolist(), of_groups
+    def known(self, where: Where, first: Tensor) -> Tensor:
+        """Where the first result means something."""
+        mask, dim, *_ = where
+        return (mask if self.per_entry or not dim or not mask.ndim else mask.any(dim, True)).reshape(
+            first.shape
+        )
 
     def soiled(self, operands: Sequence[Tensor], where: Where, garbage: float) -> list[Tensor]:
         return [soiled(x, where[0], garbage) if x.shape == where[0].shape else x for x in operands]
 
     def takes(self, shape: tuple[int, ...], dim: tuple[int, ...]) -> bool:
         """Whether a call may reduce these dimensions."""
-        return not self.one_dim or (bool(shape) and len(dim) == 1)
+        return self.keeps or dim == tuple(range(len(shape)))
 
     def dims(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """All that a call may reduce."""
@@ -143,17 +124,11 @@ class MaskedSuite(KernelSuite):
         for dim in self.dims((37, 53)):
             yield (37, 53), self.where(mask, dim)
 
-    def strided(self) -> dict[str, Callable[[], Iterator[Any]]]:
-        def cases(name: str) -> Callable[[], Iterator[Any]]:
-            def made() -> Iterator[Any]:
-                shape, lay, lay_mask = LAYOUTS[name]
-                mask = lay_mask(torch.rand(shape) < 0.5)
-                for dim in self.dims(shape):
-                    yield shape, lay, self.where(mask, dim)
-
-            return made
-
-        return {name: cases(name) for name in LAYOUTS}
+    def strided(self, layout: str) -> Iterator[Any]:
+        shape, lay, lay_mask = LAYOUTS[layout]
+        mask = lay_mask(torch.rand(shape) < 0.5)
+        for dim in self.dims(shape):
+            yield shape, lay, self.where(mask, dim)
 
     def large(self) -> Iterator[tuple[tuple[int, ...], Where]]:
         """Rows about as long as a block, long ones, narrow columns (joined, but for a prime number), padding."""
@@ -195,33 +170,9 @@ class MaskedSuite(KernelSuite):
             if self.takes(tuple(values.t().shape), (0,)):
                 yield values.t().contiguous(), self.where(mask.t(), (0,))
 
-    def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
-        shape = tuple(draw(st.lists(st.integers(0, 9), min_size=1, max_size=4)))
-        assume(self.dims(shape))
-        dim = draw(st.sampled_from(self.dims(shape)))
-        torch.manual_seed(draw(st.integers(0, 2**16)))
-        variant = draw(st.sampled_from(list(self.variants)))
-        sizes = tuple(1 if draw(st.booleans()) else n for n in shape)
-        mask = (torch.rand(sizes) < draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))).expand(shape)
-        where = self.where(mask, dim, draw(st.booleans()))
-        first, *others = self.operands(shape, where, variant)
-        if self.ties and draw(st.booleans()):
-            first = first.round()
-        for number in self.special_numbers:
-            if draw(st.booleans()):
-                first = first.masked_fill(torch.rand(shape) < draw(st.sampled_from([0.02, 0.9])), number)
-        order = draw(st.permutations(range(len(shape))))
-        operands = self.soiled((first, *others), where, draw(st.sampled_from(GARBAGE)))
-        dtype = draw(st.sampled_from([torch.float64, torch.float32]))
-        return (
-            tuple(permuted(*order)(x.to(dtype)) if x.shape == shape else x.to(dtype) for x in operands),
-            where,
-            variant,
-        )
-
     def test_mistakes_in_the_mask_are_named(self) -> None:
         shape, (mask, *rest) = next(self.few())
-        operands = self.operands(shape, (mask, *rest), self.variants[0])
+        operands = self.operands(shape)
         with pytest.raises(
             TypeError, match=r"mask must be a Boolean tensor \(True = specified\); got torch.float32"
         ):

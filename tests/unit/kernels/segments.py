@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 from maskgrad import kernels
 from maskgrad.kernels.segments import Rows
-from tests.unit.kernels.deletion import Where
-from tests.unit.kernels.suite import KernelSuite
+from tests.unit.kernels.suite import KernelSuite, Where
 
 __all__ = ["SegmentSuite", "pointers_of", "rows_of"]
 
+LAYS: dict[str, Callable[[Tensor], Tensor]] = {
+    "transposed": lambda x: x.t().contiguous().t(),
+    "sliced": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    "every second": lambda x: x.repeat_interleave(2, 0)[::2],
+    "expanded": lambda x: x[:, :1].expand_as(x),
+}
 LENGTHS = [[3], [5, 1, 0, 31, 32, 33, 2, 0], [80, 3, 64], [], [0, 0]]
 
 
@@ -32,23 +34,19 @@ def rows_of(lengths: Sequence[int], order: Tensor | None = None) -> Rows:
 class SegmentSuite(KernelSuite):
     """Segments may be empty; ``order`` says where their entries are, None: one behind the other."""
 
-    nonempty = False
+    layouts = tuple(LAYS)
 
     def call(self, operands: Sequence[Tensor], where: Where, variant: tuple[Any, ...]) -> Any:
         return getattr(kernels, self.kernel)(*operands, Rows(*where, len(operands[0])), *variant)
 
-    def groups(self, where: Where, shape: Sequence[int]) -> tuple[Tensor, list[int], list[int]]:
-        pointers, order = where
-        width = math.prod(shape[1:])
-        index = torch.arange(math.prod(shape)).view(shape[0], width)
-        index = index if order is None else index[order]
-        ends = pointers.tolist()
-        parts = [index[a:b].t().reshape(-1) for a, b in itertools.pairwise(ends)]
-        sizes = [b - a for a, b in itertools.pairwise(ends) for _ in range(width)]
-        return torch.cat([index.new_zeros(0), *parts]), sizes, [len(ends) - 1, *shape[1:]]
+    def known(self, where: Where, first: Tensor) -> Tensor:
+        there: Tensor = (where[0].diff() > 0).view(-1, *(1,) * (first.ndim - 1)).expand(first.shape)
+        return there
+
+    def soiled(self, operands: Sequence[Tensor], where: Where, garbage: float) -> list[Tensor]:
+        return list(operands)
 
     def places(self, lengths: Sequence[int]) -> Iterator[Where]:
-        lengths = [n for n in lengths if n or not self.nonempty]
         yield pointers_of(lengths), None
         yield pointers_of(lengths), torch.randperm(sum(lengths))
 
@@ -62,18 +60,9 @@ class SegmentSuite(KernelSuite):
             for where in self.places(lengths):
                 yield (sum(lengths), *dense), where
 
-    def strided(self) -> dict[str, Callable[[], Iterator[Any]]]:
-        lays: dict[str, Callable[[Tensor], Tensor]] = {
-            "transposed": lambda x: x.t().contiguous().t(),
-            "sliced": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
-            "every second": lambda x: x.repeat_interleave(2, 0)[::2],
-            "expanded": lambda x: x[:, :1].expand_as(x),
-        }
-
-        def cases(lay: Callable[[Tensor], Tensor]) -> Callable[[], Iterator[Any]]:
-            return lambda: (((40, 3), lay, where) for where in self.places([7, 33]))
-
-        return {name: cases(lay) for name, lay in lays.items()}
+    def strided(self, layout: str) -> Iterator[Any]:
+        for where in self.places([7, 33]):
+            yield (40, 3), LAYS[layout], where
 
     def large(self) -> Iterator[tuple[tuple[int, ...], Where]]:
         for width in ((), (17,)):
@@ -93,12 +82,3 @@ class SegmentSuite(KernelSuite):
             order = torch.cat([torch.randperm(length) + k * length for k in range(number)])
             pair = torch.stack([values.reshape(-1), values.flip(1).reshape(-1)], -1)
             yield pair, (pointers, order)
-
-    def drawn(self, draw: Any) -> tuple[tuple[Tensor, ...], Where, tuple[Any, ...]]:
-        lengths = draw(st.lists(st.integers(int(self.nonempty), 40), max_size=9))
-        torch.manual_seed(draw(st.integers(0, 2**16)))
-        variant = draw(st.sampled_from(list(self.variants)))
-        where = draw(st.sampled_from(list(self.places(lengths))))
-        shape = (sum(lengths), *draw(st.sampled_from([(), (1,), (3,), (2, 9)])))
-        dtype = draw(st.sampled_from([torch.float64, torch.float32]))
-        return tuple(x.to(dtype) for x in self.operands(shape, where, variant)), where, variant

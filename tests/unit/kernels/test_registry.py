@@ -1,11 +1,7 @@
-"""Every registered operator keeps the promises of its schema; suites ask those that they call themselves."""
+"""Every registered operator keeps the promises of its schema; every kernel is called as its reference is."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,67 +9,46 @@ import torch
 
 from maskgrad.kernels import KERNELS
 from maskgrad.kernels.selection import use_kernels
-from tests.unit.kernels.suite import KernelSuite
+from tests.unit.kernels.suite import about
 
-OPS = torch.ops.maskgrad
-Sample = tuple[str, tuple[Any, ...], dict[str, Any]]
+X, MASK, ROWS = torch.randn(6, 5, 4), torch.rand(6, 5, 4) < 0.5, torch.tensor([0, 2, 2, 6])
+#: What follows the values in a call of each operator.
+FOLLOWING: dict[str, tuple[Any, ...]] = {
+    "masked_filling": (MASK, -7.0),
+    "masked_sum": (MASK, (1,), False, None),
+    "masked_mean": (MASK, (0, 2), True, None),
+    "masked_expand": (MASK, torch.float64),
+    "segment_prod": (ROWS, torch.randperm(6)),
+    "masked_variance": (MASK, (1,), False, 1.0),
+}
 
 
-def others() -> list[Sample]:
-    """Calls of operators that no suite makes: name, arguments, keyword arguments."""
-    mask = torch.rand(6, 5, 4) < 0.5
-    return [
-        ("masked_expand", (torch.randn(1, 4), mask, torch.bfloat16), {}),
-        ("segment_prod", (torch.randn(6, 2, requires_grad=True), torch.tensor([0, 2, 2, 6]), None), {}),
+def calls(name: str) -> list[tuple[Any, ...]]:
+    """Arguments of some calls; the gradient of a reduction has size 1 where it repeats."""
+    x = X[:, :1] if name == "masked_expand" else X
+    of_dtype = {torch.float32: x, torch.float16: x.movedim(0, -1).contiguous().movedim(-1, 0).half()}
+    real = [
+        (y.detach().requires_grad_(KERNELS[name].backward is not None), *FOLLOWING[name])
+        for y in of_dtype.values()
     ]
+    return [*real, (x.long(), *FOLLOWING[name])] if name in ("masked_sum", "segment_prod") else real
 
 
-def suites(base: type[KernelSuite] = KernelSuite) -> Iterator[type[KernelSuite]]:
-    for module in Path(__file__).parent.glob("test_*.py"):
-        importlib.import_module(f"{__package__}.{module.stem}")
-    for derived in base.__subclasses__():
-        if hasattr(derived, "kernel"):
-            yield derived
-        yield from suites(derived)
-
-
-@functools.cache
-def samples() -> list[Sample]:
-    """Calls of every operator."""
-    made = (call for suite in suites() for call in suite().calls())
-    return [*others(), *(call for call in made if KERNELS[call[0]].is_operator)]
-
-
+@pytest.mark.every
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # opcheck's own
-@pytest.mark.parametrize("number", range(len(others())))
-def test_other_operators_keep_the_promises_of_their_schemas(number: int) -> None:
-    name, args, kwargs = others()[number]
-    torch.library.opcheck(getattr(OPS, name).default, args, kwargs)
-
-
-def test_every_kernel_has_a_reference_a_compiled_body_and_a_sample() -> None:
-    for name, kernel in KERNELS.items():
-        assert kernel.name == name
-        assert callable(kernel.reference)
-        assert not kernel.has_loops or callable(kernel.backend("cpu"))
-    operators = {name for name, kernel in KERNELS.items() if kernel.has_loops and kernel.is_operator}
-    assert operators <= {name for name, _, _ in samples()}
-
-
-def test_results_with_a_gradient_may_be_written_to():
-    with use_kernels("cpu"):
-        for name, args, kwargs in samples():
-            found = getattr(OPS, name)(*args, **kwargs)
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_an_operator_keeps_the_promises_of_its_schema(name: str) -> None:
+    operator = getattr(torch.ops.maskgrad, name)
+    for args in calls(name):
+        with about(args):
+            torch.library.opcheck(operator.default, args)
+            with use_kernels("cpu"):
+                found = operator(*args)
             for result in found if isinstance(found, (tuple, list)) else (found,):
-                if isinstance(result, torch.Tensor):  # PyTorch refuses writes to views made by an operator
-                    assert not result.requires_grad or not result._is_view(), name
-
-
-def test_every_operator_runs_where_there_is_no_compiled_body():
-    for name, args, kwargs in samples():
-        moved = [a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args]
-        options = {k: v.to("meta") if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
-        getattr(OPS, name)(*moved, **options)
+                # PyTorch refuses writes to views made by an operator
+                assert not result.requires_grad or not result._is_view()
+            # and runs where there is no compiled body
+            operator(*(a.detach().to("meta") if isinstance(a, torch.Tensor) else a for a in args))
 
 
 @pytest.mark.parametrize("body", ["reference", "cpu"])
@@ -89,6 +64,11 @@ def test_a_kernel_is_called_as_its_reference_is(body: str) -> None:
             kernel(values, mask, (0,), False, dims=1)
         with pytest.raises(TypeError, match="mask must be a Boolean tensor"):
             kernel(values, values, (0,), False)
-    for kernel in KERNELS.values():
+    # the derivative of segment_prod is looked at with it
+    operators = {name for name, kernel in KERNELS.items() if kernel.is_operator}
+    assert operators == {*FOLLOWING, "segment_prod_backward"}
+    for name, kernel in KERNELS.items():
+        assert kernel.name == name
         assert kernel.__doc__ == kernel.reference.__doc__
         assert kernel.__doc__
+        assert not kernel.has_loops or callable(kernel.backend("cpu"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def _pool(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("_pool")
-def test_each_task_runs_once_on_more_than_one_thread():
+def test_each_task_runs_once_on_more_than_one_thread_and_an_error_reaches_the_caller():
     seen, workers = [], set()
 
     def loop(name, lo, hi):
@@ -28,22 +29,16 @@ def test_each_task_runs_once_on_more_than_one_thread():
         workers.add(threading.get_ident())
         seen.extend(range(lo, hi))
         time.sleep(0.01)
+        if hi == 1000:  # the last piece, also where one thread does all
+            raise RuntimeError(f"piece {lo}")
 
-    for tasks in (1, 2, 7, 1000):
+    for tasks in (1, 2, 7):
         seen.clear()
         threads.run(loop, "argument", tasks=tasks, elements=10**9)
         assert sorted(seen) == list(range(tasks))
-    assert len(workers) == torch.get_num_threads()
-
-
-@pytest.mark.usefixtures("_pool")
-def test_an_error_reaches_the_caller():
-    def loop(lo, hi):
-        if hi == 100:  # the last piece, also where one thread does all
-            raise RuntimeError(f"piece {lo}")
-
     with pytest.raises(RuntimeError, match="piece"):
-        threads.run(loop, tasks=100, elements=10**9)
+        threads.run(loop, "argument", tasks=1000, elements=10**9)
+    assert len(workers) == torch.get_num_threads()
 
 
 def test_little_work_stays_on_the_calling_thread():
@@ -55,17 +50,8 @@ def test_little_work_stays_on_the_calling_thread():
 def test_threads_of_python_may_call_kernels_together():
     values, mask = torch.randn(1000, 1000), torch.rand(1000, 1000) < 0.5
     expected = kernels.masked_sum(values, mask, (1,), False)[0]
-    results = [None] * 6
-
-    def work(i):
-        for _ in range(5):
-            results[i] = kernels.masked_sum(values, mask, (1,), False)[0]
-
-    workers = [threading.Thread(target=work, args=(i,)) for i in range(6)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(lambda _: kernels.masked_sum(values, mask, (1,), False)[0], range(30)))
     assert all(torch.equal(result, expected) for result in results)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,9 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad import kernels
 from maskgrad.kernels import use_kernels
-from tests.unit.kernels.deletion import run
 from tests.unit.kernels.masks import MaskedSuite
 from tests.unit.kernels.segments import SegmentSuite, rows_of
+from tests.unit.kernels.suite import run
 
 
 class TestMaskedVariance(MaskedSuite):
@@ -25,13 +26,8 @@ class TestMaskedVariance(MaskedSuite):
     variants = ((1.0,), (0.0,), (2.5,))
     widens = True
 
-    def operands(self, shape: Sequence[int], where: Any, variant: Any) -> tuple[Tensor, ...]:
+    def operands(self, shape: tuple[int, ...]) -> tuple[Tensor, ...]:
         return (torch.randn(shape) * 3 + 5,)
-
-    def alone(self, x: Tensor, correction: float) -> tuple[Tensor, Tensor, Tensor]:
-        enough = len(x) > correction
-        variance = torch.var(x, correction=correction) if enough else (x - x.mean()).square().sum().detach()
-        return variance, x.detach().mean(), torch.tensor(float(len(x)), dtype=torch.float64)
 
     def first(self, operands: Sequence[Tensor], where: Any, variant: tuple[Any, ...]) -> Tensor:
         variance, _, count = self.call(operands, where, variant)
@@ -51,43 +47,36 @@ class TestSegmentVariance(SegmentSuite):
         enough = (where[0].diff() > variant[0]).view(-1, *(1,) * (found.ndim - 1))
         return torch.where(enough, found, 0)
 
-    def alone(self, x: Tensor, correction: float) -> Tensor:
-        return torch.var(x, correction=correction) if len(x) > correction else x.sum() * 0
-
-    def special(self) -> list[list[float]]:  # the reference's gradient beside an infinity is NaN: see below
-        return [row for row in super().special() if all(map(math.isfinite, row))]
+    # the reference's gradient beside an infinity is NaN: see below
+    special = tuple(row for row in SegmentSuite.special if all(map(math.isfinite, row)))
 
 
-@pytest.mark.parametrize("strange", [math.nan, math.inf, -math.inf, 1e38])
-def test_what_is_not_finite_stays_in_its_segment(strange: float) -> None:
-    values = torch.randn(90)
-    values[50], values[70] = strange, 1.0
-    for order in (None, torch.cat([torch.randperm(45), 45 + torch.randperm(45)])):
-        for body in ("reference", "cpu"):
-            rows = rows_of([45, 45], order)
-            with use_kernels(body):
-                mean, found = kernels.segment_mean(values, rows), kernels.segment_variance(values, rows, 1.0)
-            wanted = torch.stack([values[:45].double().mean(), values[45:].double().mean()])
-            torch.testing.assert_close(mean.double(), wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
-            torch.testing.assert_close(found[0], torch.var(values[:45]), rtol=1e-5, atol=1e-6)
-            assert not found[1].isfinite() or strange == 1e38
+@pytest.mark.parametrize("body", ["reference", "cpu"])
+@pytest.mark.parametrize("order", [None, torch.cat([torch.randperm(45), 45 + torch.randperm(45)])])
+def test_what_is_not_finite_stays_in_its_segment(body: str, order: Tensor | None) -> None:
+    for strange in (math.nan, math.inf, -math.inf, 1e38):
+        values = torch.randn(90)
+        values[50], values[70] = strange, 1.0
+        rows = rows_of([45, 45], order)
+        with use_kernels(body):
+            mean, found = kernels.segment_mean(values, rows), kernels.segment_variance(values, rows, 1.0)
+        wanted = torch.stack([values[:45].double().mean(), values[45:].double().mean()])
+        torch.testing.assert_close(mean.double(), wanted, rtol=1e-5, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(found[0], torch.var(values[:45]), rtol=1e-5, atol=1e-6)
+        assert not found[1].isfinite() or strange == 1e38
 
 
-def test_a_large_mean_of_a_segment_costs_no_digits() -> None:
-    values = (torch.randn(4000) * 16).round() / 16
-    order = torch.randperm(4000)
-    for places in (None, order):
-        rows = rows_of([2000, 20, 1980], places)
-        still = kernels.segment_variance(values, rows)
-        moved = values + 2.0**18
-        with use_kernels("cpu"):
-            found = kernels.segment_variance(moved.requires_grad_(), rows)
-        torch.testing.assert_close(found, still, rtol=1e-6, atol=0)
-        (slope,) = torch.autograd.grad(found[0], moved)
-        leaf = values.double().requires_grad_()
-        part = leaf[:2000] if places is None else leaf[places[:2000]]
-        (wanted,) = torch.autograd.grad(torch.var(part), leaf)
-        torch.testing.assert_close(slope.double(), wanted, rtol=1e-5, atol=1e-9)
+@pytest.mark.parametrize("order", [None, torch.randperm(4000)])
+def test_a_large_mean_of_a_segment_costs_no_digits(order: Tensor | None) -> None:
+    values, rows = (torch.randn(4000) * 16).round() / 16, rows_of([2000, 20, 1980], order)
+    moved = (values + 2.0**18).requires_grad_()
+    with use_kernels("cpu"):
+        found = kernels.segment_variance(moved, rows)
+    torch.testing.assert_close(found, kernels.segment_variance(values, rows), rtol=1e-6, atol=0)
+    leaf = values.double().requires_grad_()
+    part = (leaf if order is None else leaf[order])[:2000]
+    slope, wanted = torch.autograd.grad(found[0], moved)[0], torch.autograd.grad(torch.var(part), leaf)[0]
+    torch.testing.assert_close(slope.double(), wanted, rtol=1e-5, atol=1e-9)
 
 
 def difficult():
@@ -126,29 +115,31 @@ def test_no_digits_are_lost(name, dim):
 
 
 @pytest.mark.every
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("forced", ["reference", "cpu"])
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.sparse_csr])
-def test_equal_entries_have_no_deviation(dtype, forced, layout):
+def test_equal_entries_have_no_deviation(forced, layout):
     """As in PyTorch: rounding of their mean made noise of it, and a gradient of 0.18."""
     with use_kernels(forced):
-        for width in (3, 100, 1000):
+        for width, dtype in itertools.product((3, 100, 1000), (torch.float16, torch.float32, torch.float64)):
             mask = torch.rand(3, width) < 0.8
             leaf = torch.full((3, width), 0.1, dtype=dtype, requires_grad=True)
             x = mg.masked(torch.where(mask, leaf, float("nan")), mask)
-            found = (x if layout == torch.strided else x.to_sparse(layout=layout)).std(1)
-            found = found if found.layout == torch.strided else found.to_dense()
+            found = (x if layout == torch.strided else x.to_sparse(layout=layout)).std(1).to_dense()
             assert not found.filled(0).count_nonzero()
             assert not torch.autograd.grad(found.filled(0).sum(), leaf)[0].count_nonzero()
 
 
-def test_float64_near_its_ends():
-    mask = torch.rand(200, 200) < 0.5
-    for scale in (1e150, 1e-150):
-        values = torch.randn(200, 200, dtype=torch.float64) * scale
-        for dim in ((0,), (1,), (0, 1)):
-            expected = (
-                run("reference", "masked_variance", values / scale, mask, dim, False, 1.0)[0] * scale * scale
-            )
-            result = run("cpu", "masked_variance", values, mask, dim, False)[0]
-            torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
+@pytest.mark.parametrize("scale", [1e150, 1e-150])
+def test_float64_near_its_ends(scale):
+    mask, values = torch.rand(200, 200) < 0.5, torch.randn(200, 200, dtype=torch.float64)
+    for dim in ((0,), (1,), (0, 1)):
+        expected = run("reference", "masked_variance", values, mask, dim, False, 1.0)[0] * scale * scale
+        result = run("cpu", "masked_variance", values * scale, mask, dim, False)[0]
+        torch.testing.assert_close(result, expected, rtol=1e-12, atol=0)
+
+
+def test_standardizing_with_a_large_mean_costs_no_more_digits_than_in_torch():
+    values, mask = torch.randn(50, 3000) + 3e4, torch.ones(50, 3000, dtype=torch.bool)
+    exact, theirs = (torch.nn.functional.layer_norm(x, (3000,)) for x in (values.double(), values))
+    ours, *_ = kernels.standardized(values, mask, (1,), 1e-5)
+    assert (ours - exact).abs().max() <= (theirs - exact).abs().max() * 1.1

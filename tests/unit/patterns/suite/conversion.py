@@ -12,7 +12,7 @@ from torch import Tensor
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.masked_tensor.tensor import rebuild_stored
 from maskgrad.patterns import algebra
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.copies import filed
 from tests.unit.patterns.suite.declaration import OTHERS, Declaration, Parts, assert_same
 

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns import StoredPattern
 from maskgrad.patterns.conversion import pattern_of_facts
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.declaration import Declaration, assert_same
 
 

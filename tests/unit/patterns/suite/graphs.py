@@ -11,7 +11,7 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad.masked_tensor import MaskedTensor
 from maskgrad.patterns import StoredPattern
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.declaration import Declaration, Example, assert_same
 from tests.unit.patterns.suite.operations import OPERATIONS, Operation, plain_of
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import maskgrad as mg
 from maskgrad.errors import UnsupportedLayoutError
 from maskgrad.masked_tensor import MaskedTensor
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.conversion import Conversion, put_on
 from tests.unit.patterns.suite.declaration import OTHERS, Example, assert_same
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.declaration import Declaration, assert_same
 
 DTYPES = (

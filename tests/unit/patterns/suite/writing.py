@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.unit.kernels.deletion import about
+from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.declaration import Declaration, Example, assert_same
 
 
