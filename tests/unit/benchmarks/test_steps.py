@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,50 +11,40 @@ from rich.console import Console
 from benchmarks import step_programs, steps
 
 
-def saved(name: str, folder: Path, wrong: float = 0.0) -> dict[str, object]:
-    losses, gradients = step_programs.results(name)
-    first = next(iter(gradients))
-    gradients[first] = gradients[first] + wrong * gradients[first]
-    torch.save(gradients, folder / "gradients.pt")
-    return {"name": name, "losses": losses, "gradients": str(folder / "gradients.pt")}
-
-
 @pytest.mark.parametrize("name", ["MLP 64x200", "rows: Adagrad, 4096 of 100000x32"])
 def test_programs_run_and_agree_with_themselves(name: str, tmp_path: Path) -> None:
-    folders = [tmp_path / which for which in ("before", "after", "wrong")]
-    for folder in folders:
-        folder.mkdir()
-    before, after, wrong = (saved(name, folder, 0.1 * (folder.name == "wrong")) for folder in folders)
-    first, last = before["losses"]  # type: ignore[misc]
+    runs = []
+    for wrong in (0.0, 0.0, 0.1):
+        losses, gradients = step_programs.results(name)
+        gradients[next(iter(gradients))] *= 1 + wrong
+        torch.save(gradients, file := tmp_path / f"{len(runs)}.pt")
+        runs.append({"name": name, "losses": losses, "gradients": str(file)})
+    before, after, other = runs
+    first, last = losses
     assert last < first
     assert steps.differences(before, after) == []
-    (text,) = steps.differences(before, wrong)
+    (text,) = steps.differences(before, other)
     assert text.startswith("the gradient of 0.weight: ")
-    assert steps.differences(before, after | {"losses": [first, last * 1.1]})[0].startswith(
-        "the last loss is "
-    )
+    (text,) = steps.differences(before, after | {"losses": [first, last * 1.1]})
+    assert text.startswith("the last loss is ")
 
 
 def test_the_source_of_a_commit_is_that_of_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clone, out = tmp_path / "clone", tmp_path / "out"
-    file = clone / "src" / "maskgrad" / "__init__.py"
+    monkeypatch.setattr(steps, "ROOT", tmp_path)
+    file = tmp_path / "src" / "maskgrad" / "__init__.py"
     file.parent.mkdir(parents=True)
-    out.mkdir()
-    monkeypatch.setattr(steps, "ROOT", clone)
-    subprocess.run(["git", "init", "-q", str(clone)], check=True)
     file.write_text("before = 1")
-    steps.git("add", ".")
-    steps.git("-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "-m", "one")
-    file.write_text("after = 1")
-    with pytest.raises(
-        SystemExit, match="no tag to compare with; name a commit: make steps ARGS='--against COMMIT'"
-    ):
+    for command in ("init -q", "add .", "-c user.name=a -c user.email=a@b.c commit -q -m one"):
+        steps.git(*command.split())
+    with pytest.raises(SystemExit, match="no tag to compare with; name a commit: make steps ARGS='--against"):
         steps.last_tag()
     steps.git("tag", "v1")
-    assert steps.last_tag() == "v1"
-    assert (steps.source_of("v1", out) / "maskgrad" / "__init__.py").read_text() == "before = 1"
+    file.write_text("after = 1")
+    (tmp_path / "out").mkdir()
+    source = steps.source_of(steps.last_tag(), tmp_path / "out")
+    assert (source / "maskgrad" / "__init__.py").read_text() == "before = 1"
     with pytest.raises(SystemExit, match="git rev-parse"):
-        steps.source_of("nowhere", out)
+        steps.source_of("nowhere", tmp_path / "out")
 
 
 def test_a_slow_step_and_slow_steps_together_are_no_goals_met() -> None:
