@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -34,16 +35,9 @@ def test_json_is_one_object() -> None:
     assert [patch["target"] for patch in found["patches"]] == [patch.target for patch in PATCHES]
 
 
-def test_disabled_features_are_listed_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_off_or_absent_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     place = [patch.target for patch in PATCHES].index("torch.autograd.Function.apply")
     monkeypatch.setattr(PATCHES[place], "state", "torch.autograd.Function.apply is not there")
-    found = facts()["patches"][place]
-    assert (found["state"], found["is_off"]) == (PATCHES[place].state, True)
-    assert found["without"].startswith("a MaskedTensor given to")
-
-
-def test_packages_that_are_absent_have_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib import metadata
 
     def version(name: str) -> str:
         if name == "polars":
@@ -51,7 +45,11 @@ def test_packages_that_are_absent_have_no_version(monkeypatch: pytest.MonkeyPatc
         return "1.0"
 
     monkeypatch.setattr(metadata, "version", version)
-    assert facts()["versions"]["polars"] is None
+    found = facts()
+    assert found["versions"]["polars"] is None
+    patch = found["patches"][place]
+    assert (patch["state"], patch["is_off"]) == (PATCHES[place].state, True)
+    assert patch["without"].startswith("a MaskedTensor given to")
 
 
 def test_without_the_compiler_of_the_kernels_it_says_so() -> None:

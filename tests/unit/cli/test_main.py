@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 
 import maskgrad
 from maskgrad.cli.main import app
-from tests.project_file import PROJECT
 
 COMMANDS = ("doctor", "info", "warmup")
 
@@ -22,15 +21,12 @@ def test_help_lists_what_an_installed_package_can_do() -> None:
     assert CliRunner().invoke(app, []).exit_code == 2  # nothing was asked for
 
 
-def test_help_gives_the_types_of_values_and_none_of_flags() -> None:
-    text = CliRunner().invoke(app, ["doctor", "--help"]).output
-    assert re.search(r"--documents +<str>", text)
-    assert re.search(r"--causal +Later", text)
-
-
-def test_the_version() -> None:
+def test_the_version_and_the_types_of_values_in_the_help() -> None:
     done = CliRunner().invoke(app, ["--version"])
     assert (done.exit_code, done.output) == (0, f"maskgrad {maskgrad.__version__}\n")
+    text = CliRunner().invoke(app, ["doctor", "--help"]).output
+    assert re.search(r"--documents +<str>", text)
+    assert re.search(r"--causal +Later", text)  # a flag has none
 
 
 @pytest.mark.processes(of="file")
@@ -42,18 +38,3 @@ def test_help_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == []
-
-
-@pytest.mark.processes(of="file")
-def test_python_m_maskgrad() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "maskgrad", "doctor", "--help"], capture_output=True, text=True, check=True
-    )
-    assert "maskgrad doctor" in done.stdout
-
-
-def test_the_command_needs_no_extra() -> None:
-    required = {re.split(r"[<>=!]", entry)[0] for entry in PROJECT["dependencies"]}
-    assert {"typer", "rich"} <= required
-    assert PROJECT["optional-dependencies"]["cli"] == []
-    assert PROJECT["scripts"] == {"maskgrad": "maskgrad.cli.main:app"}

@@ -25,13 +25,8 @@ def test_one_curve_for_each_series_and_a_level(tmp_path) -> None:
     figure.savefig(tmp_path / "curves.png")
 
 
-def test_a_single_epoch_can_be_seen() -> None:
-    ax = mg.plot.curves({"training": [1.0]}, Figure().subplots())
+def test_a_single_epoch_can_be_seen_and_no_curves_have_no_legend() -> None:
+    ax = mg.plot.curves({"training": [1.0]}, Figure().subplots(), legend=False)
     assert ax.lines[0].get_marker() == "o"
-
-
-def test_no_curves_and_no_legend(tmp_path) -> None:
-    figure = Figure()
-    assert mg.plot.curves({}, figure.subplots()).get_legend() is None
-    assert mg.plot.curves({"a": [1.0]}, Figure().subplots(), legend=False).get_legend() is None
-    figure.savefig(tmp_path / "curves.png")
+    assert ax.get_legend() is None
+    assert mg.plot.curves({}, Figure().subplots()).get_legend() is None
