@@ -62,11 +62,10 @@ SCENARIOS: dict[str, tuple[Callable[[], nn.Module], Loss, dict[str, Any]]] = {
     "unused on a rank": (Tables, seldom_on_rank_1, {"find_unused_parameters": True}),
     "in two halves": (Tables, in_two_halves, {"find_unused_parameters": True}),
     "tied": (Tied, multiply_on_rank_0, {}),
-    "unknown class": (OwnLookup, usual, {}),
     "only on a rank": (Sometimes, seldom_on_rank_1, {}),
     "named": (Tables, usual, {"sparse": ["hidden", "extra.weight"]}),
     "uneven": (Tables, until_step_2_on_rank_0, {}),
-    "uneven, unknown class": (OwnLookup, until_step_2_on_rank_0, {}),
+    "unknown class": (OwnLookup, until_step_2_on_rank_0, {}),
     "compiled inside": (Tables, usual, {}),
     "compiled outside": (Tables, usual, {}),
 }

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.ranks import ANSWER_TIMEOUT_S, GROUP_TIMEOUT_S, Failure, outcomes_on_fresh_ranks, run_on_ranks
+from tests.ranks import ANSWER_TIMEOUT_S, Failure, outcomes_on_fresh_ranks
 
 WORDS = torch.tensor([1, 2])
 
@@ -79,7 +79,11 @@ def test_a_rank_that_ends_is_an_error_on_the_others(where: str) -> None:
 
 
 def _hangs(rank: int, world_size: int, noticed: Path) -> str:
+    """The exchange waits as long as the group, or as it is told."""
+    usual = mg.distributed.prepare(Model())
     prepared = mg.distributed.prepare(Model(), timeout=datetime.timedelta(milliseconds=2345))
+    waits = [model._exchange.group.timeout().total_seconds() for model in (usual, prepared)]
+    assert waits == [10 * ANSWER_TIMEOUT_S, 2.345]
     if rank == 1:
         while not noticed.exists():  # it neither takes part nor ends before the other has noticed
             time.sleep(0.1)
@@ -99,13 +103,3 @@ def test_a_rank_that_hangs_is_an_error_after_the_timeout(tmp_path: Path) -> None
     assert isinstance(alive, str), alive
     # what gloo adds depends on which of its threads notices first: "Timed out waiting 2345ms", or that a pair closed
     assert "did not respond within the group's timeout" in alive
-
-
-def _timeouts(rank: int, world_size: int) -> list[float]:
-    own = datetime.timedelta(seconds=7)
-    models = mg.distributed.prepare(Model()), mg.distributed.prepare(Model(), timeout=own)
-    return [model._exchange.group.timeout().total_seconds() for model in models]
-
-
-def test_the_exchange_waits_as_long_as_the_group() -> None:
-    assert run_on_ranks(_timeouts, 2) == [[GROUP_TIMEOUT_S, 7.0]] * 2

@@ -51,7 +51,6 @@ LOSSES: dict[str, Callable[[Tensor, dict[str, Any]], Any]] = {
     "divergence": lambda x, b: F.kl_div(
         x.log_softmax(1), mg.masked(b["weight"], b["mask"]), reduction="batchmean"
     ),
-    "cosine": lambda x, b: F.cosine_embedding_loss(x, mg.masked(b["weight"], b["mask"]), torch.ones(len(x))),
     "stored": lambda x, b: F.mse_loss(
         mg.masked(x, b["mask"]).to_sparse(), b["weight"], weight=b["weight"] + 1
     ),

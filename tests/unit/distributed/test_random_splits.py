@@ -22,21 +22,10 @@ ROWS = 9
 Piece = tuple[list[int], int, int]
 
 
-class Flat(nn.Module):
-    """Without a sparse table, which DistributedDataParallel takes, and without parameters that nobody uses."""
-
-    def __init__(self, net: Any) -> None:
-        super().__init__()
-        self.net = net
-        net.table.sparse = False
-
-    def forward(self, *args: Any) -> Any:
-        return self.net(*args)
-
-
-def wrapped(kind: str, net: nn.Module) -> Any:
+def wrapped(kind: str, net: Any) -> Any:
     if kind == "ddp":
-        return nn.parallel.DistributedDataParallel(Flat(net))
+        net.table.sparse = False
+        return nn.parallel.DistributedDataParallel(net)
     return mg.distributed.prepare(net) if kind == "prepare" else net
 
 

@@ -96,10 +96,11 @@ def _other_arguments(rank: int, world_size: int) -> None:
     assert slope.tolist() == [3 * 4.0 / 4] * 2  # of m^3, which both ranks add up to, at the mean 2
     (curvature,) = torch.autograd.grad(slope.sum(), leaf)
     torch.testing.assert_close(curvature, torch.full((2,), 6 * 2 / 4, dtype=torch.float64))
-    # a rank without a graph takes part in the backward pass
-    w = torch.tensor([2.0], requires_grad=True)
-    d.mean(torch.zeros(0) if rank else w * torch.ones(3)).backward()
-    assert rank or w.grad.item() == 2.0
+    # a rank without a graph takes part in the backward pass, which leaves its incoming gradient alone
+    w, gradient = torch.tensor([2.0], requires_grad=True), torch.tensor(3.0)
+    d.sum(torch.zeros(0) if rank else w * torch.ones(3)).backward(gradient)
+    assert rank or w.grad.item() == 18.0
+    assert gradient == 3.0
 
 
 def test_other_arguments() -> None:

@@ -58,11 +58,6 @@ def larger(module: Any) -> None:
     module.table = nn.Embedding(WORDS + 1, 4, sparse=True)
 
 
-def renamed(module: Any) -> None:
-    module.other = module.table
-    del module.table
-
-
 def optimizer(
     kind: Any = mg.optim.Adam, steps: int = 0, first: int = 0, lr: Any = 0.1, **options: Any
 ) -> None:
@@ -132,7 +127,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[int], Any]]] = {
         r"'table.weight'.*\(9, 4\).*\(10, 4\)",
         lambda rank: prepared(rank, larger),
     ),
-    "another name": (ValueError, "'table.weight'", lambda rank: prepared(rank, renamed)),
     "an option": (ValueError, "static_graph=False.*=True", lambda rank: prepared(0, static_graph=rank > 0)),
     "a misspelt part": (
         ValueError,

@@ -96,11 +96,7 @@ def state(module: nn.Module) -> Tensor:
 
 
 def trained(
-    module: nn.Module,
-    optimizers: Sequence[Any],
-    loss: Callable[[int], Tensor],
-    steps: int,
-    exchange: Callable[[], Any] | None = None,
+    module: nn.Module, optimizers: Sequence[Any], loss: Callable[[int], Tensor], steps: int
 ) -> list[Tensor]:
     """Parameters after each step down the loss of that step."""
     found = []
@@ -108,8 +104,6 @@ def trained(
         for optimizer in optimizers:
             optimizer.zero_grad()
         loss(step).backward()
-        if exchange is not None:
-            exchange()
         for optimizer in optimizers:
             optimizer.step()
         found.append(state(module))
