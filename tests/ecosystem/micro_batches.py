@@ -21,15 +21,18 @@ FORMS = ["masked", "jagged", "plain with a count", "mean with a count"]
 
 
 class Tagger(nn.Module):
-    """Scores of 4 classes for each token."""
+    """Scores of 4 classes for each token; with labels a loss, too, as Hugging Face's Trainer expects it."""
 
     def __init__(self, sparse: bool = False) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.table, self.out = mg.nn.Embedding(20, 6, sparse=sparse), nn.Linear(6, 4)
 
-    def forward(self, tokens: Any) -> Any:
-        return self.out(self.table(tokens))
+    def forward(self, input_ids: Any, labels: Any = None) -> Any:
+        scores = self.out(self.table(input_ids))
+        if labels is None:
+            return scores
+        return {"loss": F.cross_entropy(scores.movedim(-1, 1), labels), "logits": scores}
 
 
 def batch(seed: int, samples: int = 12) -> tuple[Tensor, Tensor]:

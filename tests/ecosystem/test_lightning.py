@@ -12,16 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved, one_pass
-from tests.ecosystem.rows import one_line, refused
+from tests.ecosystem.micro_batches import Tagger, batch, cut, losses_of, moved
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-    pytest.mark.filterwarnings("ignore:GPU available"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*isinstance.*LeafSpec"),
-]
-STEPS = 3
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Lightning, about itself
 
 
 class Net(mg.integrations.LightningMixin, lightning.LightningModule):
@@ -44,48 +37,23 @@ class Net(mg.integrations.LightningMixin, lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-def loader(micro_batches: list[Any]) -> Any:
-    return torch.utils.data.DataLoader(micro_batches, batch_size=None)
-
-
 def fit(net: Any, micro_batches: list[Any], pieces: int, **options: Any) -> Any:
-    given = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "accumulate_grad_batches": pieces,
-        "gradient_clip_val": 0.3,
-        "num_sanity_val_steps": 0,
-    }
-    trainer = lightning.Trainer(**given | options)
-    trainer.fit(net, loader(micro_batches), loader(micro_batches))
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    given = dict.fromkeys(quiet, False) | {"accelerator": "cpu", "devices": 1, "gradient_clip_val": 0.3}
+    trainer = lightning.Trainer(
+        max_epochs=1, accumulate_grad_batches=pieces, num_sanity_val_steps=0, **given | options
+    )
+    loader = torch.utils.data.DataLoader(micro_batches, batch_size=None)
+    trainer.fit(net, loader, loader)
     return trainer
 
 
-@one_line("lightning", "`Trainer(accumulate_grad_batches=…)`", "`mg.integrations.LightningMixin`")
-def test_a_step_and_the_mean_of_validation() -> None:
-    batches, truth = [batch(seed) for seed in range(STEPS)], Tagger()
-    one_pass(truth, batches)
-    micro = [piece for seed, whole in enumerate(batches) for piece in cut(seed, *whole, 4)]
+def test_the_mean_of_validation_counts_labels() -> None:
+    x, y = batch(0)
     net = Net()
-    trainer = fit(net, micro, 4)
-    assert moved(net.tagger, truth) < 1e-6
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-    whole = F.cross_entropy(truth(x)[y != -100], y[y != -100]).item()
+    trainer = fit(net, cut(0, x, y, 4), 4)
+    whole = F.cross_entropy(net.tagger(x)[y != -100], y[y != -100]).item()
     assert float(trainer.callback_metrics["val_loss"]) == pytest.approx(whole, abs=1e-6)
-
-
-def test_the_last_step_of_an_epoch_has_what_is_left() -> None:
-    micro = cut(2, *batch(2), 5)
-    net, truth = Net(), Tagger()
-    fit(net, micro, 3, max_epochs=2)
-    parts = [tuple(torch.cat(t) for t in zip(*some, strict=True)) for some in (micro[:3], micro[3:])]
-    one_pass(truth, parts * 2)  # type: ignore[arg-type]
-    assert moved(net.tagger, truth) < 1e-6
 
 
 def test_several_losses_and_clipping_by_value() -> None:
@@ -108,74 +76,56 @@ def test_several_losses_and_clipping_by_value() -> None:
     assert moved(net.tagger, truth) < 1e-6
 
 
-def test_mistakes_are_named() -> None:
-    class Forgets(Net):
-        def training_step(self, pair: Any, batch_idx: int) -> Any:
-            return self.tagger(pair[0]).mean()
-
-    micro = cut(0, *batch(0), 2)
-    with pytest.raises(RuntimeError, match=r"Forgets.training_step.*use return self\.losses\(losses\)"):
-        fit(Forgets(), micro, 2)
-
-    class Replaces(Net):
-        def on_train_start(self) -> None:
-            pass
-
-    with pytest.raises(RuntimeError, match=r"call super\(\)\.on_train_start\(\)"):
-        fit(Replaces(), micro, 2)
-
-    class Manual(Net):
-        automatic_optimization = False
-
-    with pytest.raises(RuntimeError, match=r"automatic_optimization=False.*mg\.GradientAccumulator"):
-        fit(Manual(), micro, 1, gradient_clip_val=None)
-
-    class AccumulatesByItself(lightning.pytorch.strategies.SingleDeviceStrategy):
-        @property
-        def handles_gradient_accumulation(self) -> bool:
-            return True
-
-    with pytest.raises(
-        RuntimeError, match=r"AccumulatesByItself accumulates gradients by itself; use strategy='ddp'"
-    ):
-        fit(Net(), micro, 2, strategy=AccumulatesByItself(torch.device("cpu")), accelerator="auto")
+class Forgets(Net):
+    def training_step(self, pair: Any, batch_idx: int) -> Any:
+        return self.tagger(pair[0]).mean()
 
 
-class _Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
-    """Processes in a group that is there already."""
-
-    @property
-    def main_address(self) -> str:
-        return "127.0.0.1"
-
-    @property
-    def main_port(self) -> int:
-        return 29500
-
-    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+class Replaces(Net):
+    def on_train_start(self) -> None:
         pass
 
 
-@refused(
-    "lightning", "`self.log(…)` without `batch_size`, for masked batches", "`self.log(…, batch_size=len(x))`"
+class Manual(Net):
+    automatic_optimization = False
+
+
+class AccumulatesByItself(lightning.pytorch.strategies.SingleDeviceStrategy):
+    handles_gradient_accumulation = True
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "options"),
+    [
+        (Forgets, r"Forgets.training_step.*use return self\.losses\(losses\)", {}),
+        (Replaces, r"call super\(\)\.on_train_start\(\)", {}),
+        (Manual, r"automatic_optimization=False.*mg\.GradientAccumulator", {"gradient_clip_val": None}),
+        (
+            Net,
+            r"AccumulatesByItself accumulates gradients by itself; use strategy='ddp'",
+            {"strategy": AccumulatesByItself(torch.device("cpu")), "accelerator": "auto"},
+        ),
+    ],
 )
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged, torch.sparse_coo])
-def test_a_batch_whose_size_is_not_given(layout: torch.layout) -> None:
+def test_mistakes_are_named(kind: type[Net], words: str, options: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError, match=words):
+        fit(kind(), cut(0, *batch(0), 2), 1 if kind is Manual else 2, **options)
+
+
+def test_a_batch_whose_size_is_not_given() -> None:
     class Logging(Net):
         def training_step(self, x: Any, batch_idx: int) -> Any:
             losses = x.square() * self.tagger.out.weight.sum()
-            self.log("loss", losses.mean().detach(), on_epoch=True, **self.size(x))
+            self.log("loss", losses.mean().detach(), on_epoch=True, **self.size)
             return self.losses(losses)
 
         def validation_step(self, x: Any, batch_idx: int) -> None:
             pass
 
-    x = mg.from_lengths(torch.randn(3, 4), torch.tensor([1, 4, 2]))
-    x = x.to_jagged() if layout is torch.jagged else x if layout is torch.strided else x.to_sparse()
-    net = Logging()
-    net.size = lambda x: {}
-    with pytest.raises(TypeError, match=r"self\.log\(…, batch_size=len\(x\)\)"):
-        fit(net, [x], 1)
-    net = Logging()
-    net.size = lambda x: {"batch_size": len(x)}
-    fit(net, [x], 1)
+    net, x = Logging(), mg.from_lengths(torch.randn(3, 4), torch.tensor([1, 4, 2]))
+    for one in (x, x.to_jagged(), x.to_sparse()):
+        net.size = {}
+        with pytest.raises(TypeError, match=r"self\.log\(…, batch_size=len\(x\)\)"):
+            fit(net, [one], 1)
+        net.size = {"batch_size": len(one)}
+        fit(net, [one], 1)

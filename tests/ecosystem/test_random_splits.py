@@ -14,22 +14,23 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from ignite.engine import Engine
 from lightning.fabric import Fabric
-from skorch.callbacks import GradientNormClipping
-from torch import Tensor
-from torch.nn import functional as F
+from torch import Tensor, nn
 
 import maskgrad as mg
-from tests.ecosystem import (
-    test_accelerate,
-    test_fabric,
-    test_ignite,
-    test_lightning,
-    test_skorch,
-    test_transformers_trainer,
+from tests.ecosystem import test_lightning, test_skorch, test_transformers_trainer
+from tests.ecosystem.micro_batches import (
+    FORMS,
+    Tagger,
+    batch,
+    cut,
+    jagged,
+    losses_of,
+    moved,
+    one_pass,
+    recipe,
 )
-from tests.ecosystem.micro_batches import FORMS, Tagger, batch, cut, jagged, moved, one_pass
-from tests.ecosystem.rows import one_line
 from tests.effort import examples
 from tests.ranks import run_on_ranks
 
@@ -38,12 +39,8 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of the trainers, about them
 Pieces = list[tuple[Tensor, Tensor]]
 
 
-class Labelled(Tagger):
-    """What Hugging Face's Trainer expects: a loss from labels."""
-
-    def forward(self, input_ids: Any, labels: Any = None) -> Any:
-        scores = super().forward(input_ids)
-        return {"loss": F.cross_entropy(scores.movedim(-1, 1), labels), "logits": scores}
+def sgd(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.5)
 
 
 def inputs_of(pieces: Pieces, form: str) -> dict[str, Any]:
@@ -57,15 +54,17 @@ def inputs_of(pieces: Pieces, form: str) -> dict[str, Any]:
     return {"input_ids": x, "labels": y}
 
 
-def hugging_face(steps: list[Pieces], form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
-    model = Labelled(sparse)
+def hugging_face(
+    micro: Pieces, every: int, form: str, clip: float, sparse: bool = False, **options: Any
+) -> Any:
+    model = Tagger(sparse)
     test_transformers_trainer.train(
         test_transformers_trainer.Trainer,
         model,
-        [piece for pieces in steps for piece in pieces],
+        micro,
         lambda pieces: inputs_of(pieces, form),
         per_device_train_batch_size=1,
-        gradient_accumulation_steps=len(steps[0]) // (2 if options else 1),
+        gradient_accumulation_steps=every,
         num_train_epochs=1,
         learning_rate=0.5,
         max_grad_norm=clip,
@@ -74,43 +73,77 @@ def hugging_face(steps: list[Pieces], form: str, clip: float, sparse: bool = Fal
     return model
 
 
-def accelerated(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
+def masked_labels(pieces: Pieces) -> tuple[Tensor, Any]:
+    ((x, y),) = pieces
+    return x, mg.masked(y, y != -100)
+
+
+def accelerated(micro: Pieces, every: int, form: str, clip: float, sparse: bool = False) -> Any:
+    """In one process its loader carries masked labels, and knows where an epoch ends within a step."""
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
-    accelerator = Accelerator(gradient_accumulation_steps=len(steps[0]), cpu=True)
-    micro = [piece for pieces in steps for piece in pieces]
-    return test_accelerate.train(accelerator, Tagger(sparse), micro, form, clip)[0]
+    accelerator = Accelerator(gradient_accumulation_steps=every, cpu=True)
+    model, loader = Tagger(sparse), torch.utils.data.DataLoader(micro, collate_fn=masked_labels)
+    model, optimizer = accelerator.prepare(model, sgd(model))
+    if accelerator.num_processes == 1:
+        loader = accelerator.prepare(loader)
+    accumulator = mg.GradientAccumulator(model, scaler=accelerator.scaler)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            accumulator.backward(*losses_of(model, x, y.filled(-100), form))
+            if accelerator.sync_gradients:
+                accumulator.finish()
+                accelerator.unscale_gradients()
+                mg.clip_grad_norm_(model.parameters(), clip)
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
 
 
-def in_fabric(steps: list[Pieces], form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
+def in_fabric(micro: Pieces, every: int, form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
     fabric = Fabric(**{"accelerator": "cpu", "devices": 1} | options)
     fabric.launch()
-    return test_fabric.train(fabric, Tagger(sparse), steps, form, clip)[0]
+    model = Tagger(sparse)
+    model, optimizer = fabric.setup(model, sgd(model))
+    layout = "jagged" if form == "jagged" else "masked"
+    for start in range(0, len(micro), every):
+        recipe("fabric_loop", "propagate")(
+            fabric, model, micro[start : start + every], lambda *given: losses_of(*given, layout)[0]
+        )
+        mg.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
 
 
-def in_lightning(steps: list[Pieces], form: str, clip: float, sparse: bool = False, **options: Any) -> Any:
+def in_lightning(
+    micro: Pieces, every: int, form: str, clip: float, sparse: bool = False, **options: Any
+) -> Any:
     net = test_lightning.Net(form, sparse)
-    test_lightning.fit(
-        net, [piece for pieces in steps for piece in pieces], len(steps[0]), gradient_clip_val=clip, **options
-    )
+    test_lightning.fit(net, micro, every, gradient_clip_val=clip, **options)
     return net.tagger
 
 
-def in_skorch(steps: list[Pieces], form: str, clip: float, sparse: bool = False) -> Any:
+def in_skorch(micro: Pieces, every: int, form: str, clip: float, sparse: bool = False) -> Any:
     """With dense gradients and plain data, which skorch takes."""
-    net = test_skorch.net_of(len(steps[0]), callbacks=[GradientNormClipping(clip)])
-    micro = [piece for pieces in steps for piece in pieces]
-    return net.fit(test_skorch.Pieces(micro), y=None).module_.tagger
+    return test_skorch.net_of(every, clip).fit(test_skorch.pieces(micro), y=None).module_.tagger
 
 
 def in_ignite(
-    steps: list[Pieces], form: str, clip: float, sparse: bool = False, parallel: bool = False
+    micro: Pieces, every: int, form: str, clip: float, sparse: bool = False, parallel: bool = False
 ) -> Any:
     model: Any = Tagger(sparse)
     if parallel:
-        model = torch.nn.parallel.DistributedDataParallel(model)
-    micro = [piece for pieces in steps for piece in pieces]
-    test_ignite.train(model, micro, form, every=len(steps[0]), max_norm=clip)
+        model = nn.parallel.DistributedDataParallel(model)
+    step = recipe("ignite_engine", "training_step")(
+        model,
+        sgd(model),
+        lambda model, x, y: losses_of(model, x, y, form),
+        every=every,
+        max_norm=clip,
+        prepare=tuple,
+    )
+    Engine(step).run(micro)
     return model
 
 
@@ -119,44 +152,42 @@ TRAINERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def draw(seed: int, pieces: int) -> tuple[list[Any], list[Pieces]]:
-    """Two batches, and the same in pieces."""
-    batches = [batch(seed), batch(seed + 1)]
-    assume(all(bool((y != -100).any()) for _, y in batches))
-    return batches, [cut(seed + n, *whole, pieces) for n, whole in enumerate(batches)]
+def whole_steps(micro: Pieces, every: int, clip: float) -> Tagger:
+    """One pass over all of a step; the last has what is left of an epoch."""
+    steps = [micro[start : start + every] for start in range(0, len(micro), every)]
+    joined = [tuple(torch.cat(parts) for parts in zip(*step, strict=True)) for step in steps]
+    assume(all(bool((y != -100).any()) for _, y in joined))
+    truth = Tagger()
+    one_pass(truth, joined, clip=clip)  # type: ignore[arg-type]
+    return truth
 
 
 SEEDS = st.integers(0, 10**6)
 CLIPS = st.sampled_from([0.3, 100.0])  # gradients that are clipped tell nothing of their denominator
 
 
-@one_line(
-    "accelerate",
-    "`accumulate`",
-    "`mg.GradientAccumulator(model, scaler=accelerator.scaler)`, [recipe](trainers/accelerate.md)",
-)
-@one_line("lightning", "Fabric, micro-batches", "[recipe](trainers/fabric.md)")
-@one_line("ignite", "training, micro-batches", "[recipe](trainers/ignite.md)")
-@one_line("skorch", "masked targets, micro-batches", "[recipe](trainers/skorch.md)")
 @pytest.mark.every
 @pytest.mark.parametrize("trainer", TRAINERS)
 @settings(max_examples=examples(10))
-@given(seed=SEEDS, pieces=st.integers(1, 6), form=st.sampled_from(FORMS), clip=CLIPS, sparse=st.booleans())
+@given(
+    seed=SEEDS,
+    pieces=st.integers(1, 6),
+    every=st.integers(1, 4),
+    form=st.sampled_from(FORMS),
+    clip=CLIPS,
+    sparse=st.booleans(),
+)
 def test_any_split_is_the_whole_batch(
-    trainer: str, seed: int, pieces: int, form: str, clip: float, sparse: bool
+    trainer: str, seed: int, pieces: int, every: int, form: str, clip: float, sparse: bool
 ) -> None:
-    batches, steps = draw(seed, pieces)
-    truth = Tagger()
-    one_pass(truth, batches, clip=clip)
-    assert moved(TRAINERS[trainer](steps, form, clip, sparse), truth) < 1e-6
+    micro = cut(seed, *batch(seed), pieces) + cut(seed + 1, *batch(seed + 1), pieces)
+    truth = whole_steps(micro, every, clip)
+    assert moved(TRAINERS[trainer](micro, every, form, clip, sparse), truth) < 1e-6
 
 
 def parallel_options(trainer: str, world_size: int) -> dict[str, Any]:
     """What each is told of the other ranks; skorch and accelerate are told nothing."""
-    started: dict[str, Any] = {
-        "cluster_environment": test_lightning._Started(),
-        "process_group_backend": "gloo",
-    }
+    started: dict[str, Any] = {"cluster_environment": Started(), "process_group_backend": "gloo"}
     if trainer == "in_lightning":
         strategy = lightning.pytorch.strategies.DDPStrategy(**started)
         return {"strategy": strategy, "devices": world_size, "use_distributed_sampler": False}
@@ -165,8 +196,17 @@ def parallel_options(trainer: str, world_size: int) -> dict[str, Any]:
     return {"parallel": True} if trainer == "in_ignite" else {}
 
 
+class Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
+    """Processes in a group that is there already."""
+
+    main_address, main_port = "127.0.0.1", 29500
+
+    def validate_settings(self, num_devices: int, num_nodes: int) -> None:
+        pass
+
+
 def _on_ranks(
-    rank: int, world_size: int, trainer: str, steps: list[Pieces], form: str, clip: float
+    rank: int, world_size: int, trainer: str, micro: Pieces, every: int, form: str, clip: float
 ) -> list[Tensor]:
     warnings.simplefilter("ignore")
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
@@ -175,21 +215,20 @@ def _on_ranks(
         AcceleratorState._reset_state(True)
         PartialState._reset_state()
         GradientState._reset_state()
-        model = hugging_face(steps, form, clip, ddp_backend="gloo")
+        model = hugging_face(micro, every, form, clip, ddp_backend="gloo")
     else:
-        own = [pieces[rank::world_size] for pieces in steps]
-        model = TRAINERS[trainer](own, form, clip, **parallel_options(trainer, world_size))
+        options = parallel_options(trainer, world_size)
+        model = TRAINERS[trainer](micro[rank::world_size], every, form, clip, **options)
     return [param.detach() for param in model.parameters()]
 
 
 @pytest.mark.every
 @pytest.mark.parametrize("trainer", TRAINERS)
 @settings(max_examples=examples(4))
-@given(seed=SEEDS, pieces=st.integers(1, 3), form=st.sampled_from(FORMS), clip=CLIPS)
-def test_any_split_on_two_ranks(trainer: str, seed: int, pieces: int, form: str, clip: float) -> None:
-    batches, steps = draw(seed, 2 * pieces)
-    truth = Tagger()
-    one_pass(truth, batches, clip=clip)
-    for params in run_on_ranks(_on_ranks, 2, trainer, steps, form, clip):
+@given(seed=SEEDS, every=st.integers(1, 3), form=st.sampled_from(FORMS), clip=CLIPS)
+def test_any_split_on_two_ranks(trainer: str, seed: int, every: int, form: str, clip: float) -> None:
+    micro = cut(seed, *batch(seed), 2 * every) + cut(seed + 1, *batch(seed + 1), 2 * every)
+    truth = whole_steps(micro, 2 * every, clip)
+    for params in run_on_ranks(_on_ranks, 2, trainer, micro, every, form, clip):
         for mine, theirs in zip(params, truth.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)

@@ -6,104 +6,40 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from torch_geometric import nn, utils
-from torch_geometric.data import Batch, Data
 
 import maskgrad as mg
-from maskgrad.errors import UnsupportedOperationError
-from tests.ecosystem.graphs import EDGES, GRAPHS, INDEX, ROWS, absent_nodes
-from tests.ecosystem.rows import one_line, works
+from tests.ecosystem.graphs import GRAPHS, INDEX, ROWS, absent_nodes
 from tests.ecosystem.truth import garbage
 
 
-def truth_of_scatter(values: Tensor, mask: Tensor, reduce: str) -> tuple[Tensor, Tensor]:
-    """Column by column on the rows that are specified there."""
-    result, specified = torch.zeros(4, values.shape[1]), torch.zeros(4, values.shape[1], dtype=torch.bool)
-    for column in range(values.shape[1]):
-        keep = mask[:, column]
-        result[:, column] = utils.scatter(values[keep, column], INDEX[keep], 0, 4, reduce)
-        for group in range(4):
-            rows = group == INDEX
-            specified[group, column] = bool((rows & keep).any()) or not rows.any()
-    return result, specified
-
-
-@works(
-    "torch_geometric",
-    "`utils.scatter`: sum, mean, min, max, mul; a group without rows is unspecified",
-)
 @pytest.mark.parametrize("reduce", ["sum", "mean", "min", "max", "mul", "any"])
-@pytest.mark.parametrize("dim", [0, 1, -1])
-def test_scatter(reduce: str, dim: int) -> None:
+def test_scatter(reduce: str) -> None:
+    """Column by column on the rows that are specified there."""
     x, values, mask = garbage(7, 5, density=0.5)
-    result, specified = truth_of_scatter(values, mask, reduce)
-    found = utils.scatter(x if dim == 0 else x.T, INDEX, dim, 4, reduce)
-    found = found if dim == 0 else found.T
-    assert torch.equal(found.mask, specified)
-    torch.testing.assert_close(found.filled(0.0), torch.where(specified, result, 0.0))
-
-
-def test_scatter_asks_for_indices_that_fit() -> None:
-    x, _, _ = garbage(7, 5)
-    with pytest.raises(ValueError, match="index must have an entry for each"):
-        utils.scatter(x, INDEX[:3])
-    with pytest.raises(UnsupportedOperationError, match=r"scatter\(src\[keep\], index\[keep\]\)"):
-        utils.scatter(x, mg.masked(INDEX, INDEX > 0))
-
-
-@works(
-    "torch_geometric",
-    "`global_add_pool`, `global_mean_pool`, `global_max_pool`, aggregations, `utils.softmax`",
-)
-def test_pooling() -> None:
-    x, values, mask = garbage(7, 5)
-    for pool, reduce in [
-        (nn.global_add_pool, "sum"),
-        (nn.global_mean_pool, "mean"),
-        (nn.global_max_pool, "max"),
-    ]:
-        result, specified = truth_of_scatter(values, mask, reduce)
-        found = pool(x, INDEX)
-        assert torch.equal(found.mask, specified)
-        torch.testing.assert_close(found.filled(0.0), torch.where(specified, result, 0.0))
-    variance = nn.aggr.VarAggregation()(x, INDEX)
-    weights = utils.softmax(x, INDEX)
+    results = {
+        "scatter": utils.scatter(x, INDEX, 0, 4, reduce),
+        "columns": utils.scatter(x.T, INDEX, -1, 4, reduce).T,
+        "pool": {"sum": nn.global_add_pool, "mean": nn.global_mean_pool, "max": nn.global_max_pool}.get(
+            reduce, lambda x, index: utils.scatter(x, index, reduce=reduce)
+        )(x, INDEX),
+    }
+    variance, weights = nn.aggr.VarAggregation()(x, INDEX), utils.softmax(x, INDEX)
     for column in range(5):
         keep = mask[:, column]
-        truth = nn.aggr.VarAggregation()(values[keep, column, None], INDEX[keep], dim_size=4)[:, 0]
+        left, index = values[keep, column], INDEX[keep]
+        specified = torch.tensor([bool((index == group).any()) or group not in INDEX for group in range(4)])
+        truth = torch.where(specified, utils.scatter(left, index, 0, 4, reduce), 0.0)
+        for found in results.values():
+            assert torch.equal(found.mask[:, column], specified)
+            torch.testing.assert_close(found.filled(0.0)[:, column], truth)
         some = variance.mask[:, column]
+        truth = nn.aggr.VarAggregation()(left[:, None], index, dim_size=4)[:, 0]
         torch.testing.assert_close(variance.filled(0.0)[some, column], truth[some])
-        torch.testing.assert_close(
-            weights.filled(0.0)[keep, column], utils.softmax(values[keep, column], INDEX[keep], num_nodes=4)
-        )
+        truth = utils.softmax(left, index, num_nodes=4)
+        torch.testing.assert_close(weights.filled(0.0)[keep, column], truth)
 
 
-@one_line(
-    "torch_geometric",
-    "`Data`, `Batch`, `subgraph`",
-    "`Data(x=x.filled(0.), x_mask=x.mask)`, and `mg.masked(data.x, data.x_mask)` in the model",
-)
-def test_graphs_with_two_attributes() -> None:
-    x, values, mask = garbage(4, 3)
-    data = Data(x=x.filled(0.0), x_mask=x.mask, edge_index=EDGES)
-    part = data.subgraph(torch.tensor([1, 3]))
-    assert torch.equal(mg.masked(part.x, part.x_mask).filled(0.0), values[[1, 3]])
-    assert torch.equal(part.x_mask, mask[[1, 3]])
-    batch = Batch.from_data_list([data, part])
-    pooled = nn.global_add_pool(mg.masked(batch.x, batch.x_mask), batch.batch)
-    torch.testing.assert_close(pooled[1].filled(0.0), values[[1, 3]].sum(0))
-
-
-@works(
-    "torch_geometric",
-    "`SoftmaxAggregation`, `PowerMeanAggregation`, `AttentionalAggregation`, `DeepSetsAggregation`, `Set2Set` of "
-    "absent nodes",
-)
-@works(
-    "torch_geometric",
-    "`PairNorm`, `DiffGroupNorm`, `HeteroLayerNorm`, `Linear`, `HeteroLinear` of missing nodes",
-)
 @pytest.mark.parametrize(
     ("make", "graphs"),
     [
@@ -130,7 +66,6 @@ def test_layers_of_absent_nodes(make: Any, graphs: bool) -> None:
     torch.testing.assert_close(found.filled(torch.nan), truth)
 
 
-@works("torch_geometric", "`add_self_loops`, `get_laplacian`, `unbatch`, `subgraph` with masked weights")
 def test_weights_of_edges() -> None:
     """0→1: 1, 1→1: absent, 1→2: 3, 2→2: 4, 2→0: absent; by hand."""
     edges = torch.tensor([[0, 1, 1, 2, 2], [1, 1, 2, 2, 0]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +12,8 @@ from torch_geometric import nn, utils
 from torch_geometric.data import Data
 
 import maskgrad as mg
-from maskgrad.errors import UnsupportedOperationError
 from tests.ecosystem.graphs import EDGES, GRAPHS, INDEX, ROWS, absent_nodes
-from tests.ecosystem.rows import refused
-from tests.ecosystem.truth import garbage
+from tests.ecosystem.truth import assert_refused, garbage
 
 MASKED_INDEX = mg.masked(torch.where(ROWS, GRAPHS, 10**9), ROWS)
 MASKED_EDGES = mg.masked(torch.where(ROWS, INDEX, 10**9).expand(2, 7), ROWS[None])
@@ -68,6 +67,7 @@ REFUSED: dict[str, list[Callable[[Any], Any]]] = {
         lambda _: nn.DenseGCNConv(5, 2)(absent_nodes()[0][None], torch.ones(1, 7, 7)),
         lambda _: nn.DenseGraphConv(5, 2)(absent_nodes()[0][None], torch.ones(1, 7, 7)),
     ],
+    r"scatter\(src\[keep\], index\[keep\]\)": [lambda x: utils.scatter(x, MASKED_INDEX)],
     r"mg\.functional\.median": [lambda x: nn.aggr.MedianAggregation()(x, INDEX)],
     "by the number of all rows": [
         lambda x: nn.aggr.VariancePreservingAggregation()(x, INDEX),
@@ -77,55 +77,12 @@ REFUSED: dict[str, list[Callable[[Any], Any]]] = {
 }
 
 
-@refused("torch_geometric", "a MaskedTensor in `Data`", "`Data(x=x.filled(0.), x_mask=x.mask)`")
-@refused(
-    "torch_geometric",
-    "`GCNConv` and all message passing",
-    "`utils.scatter(x[source], target, reduce=…)`, or `x.filled(0.)`",
-)
-@refused(
-    "torch_geometric",
-    "`coalesce`, `sort_edge_index`, `to_undirected`, `is_undirected` with masked attributes",
-    "`[x.filled(0.), x.mask]` instead of `x`",
-)
-@refused(
-    "torch_geometric",
-    "`LayerNorm` over graphs, `InstanceNorm`, `GraphSizeNorm`",
-    "`GraphNorm`, `torch.nn.LayerNorm`",
-)
-@refused(
-    "torch_geometric",
-    "masked indices in `degree`, `one_hot`, `softmax`, `add_self_loops` and other functions that count nodes",
-    "`edge_index[:, keep]`, `index.compressed()`",
-)
-@refused(
-    "torch_geometric",
-    "`to_dense_batch`, and the aggregations that use it: `LSTMAggregation`, `MLPAggregation`, …",
-    "`mg.masked(to_dense_batch(x.filled(0.), batch)[0], to_dense_batch(x.mask, batch)[0])`",
-)
-@refused(
-    "torch_geometric",
-    "`segment`, `softmax` and aggregations with `ptr`",
-    "`index = torch.repeat_interleave(ptr.diff())` instead",
-)
-@refused(
-    "torch_geometric",
-    "`TopKPooling`, `SAGPooling`, `EdgePooling`, `ClusterPooling`",
-    "`x.filled(0.)[keep]` and `utils.subgraph(keep, edge_index, relabel_nodes=True)`",
-)
-@refused(
-    "torch_geometric",
-    "`DenseSAGEConv`, `DenseGCNConv`, `DenseGraphConv`",
-    "`adj @ x / (adj @ x.mask.to(adj.dtype))`",
-)
-@refused(
-    "torch_geometric",
-    "`MedianAggregation`, `QuantileAggregation`, `VariancePreservingAggregation`, `MultiAggregation`, "
-    "`DegreeScalerAggregation`, `EquilibriumAggregation`",
-    "`mean`, `max`, `min`, `sum`, or `mg.functional.median` for each graph",
-)
 @pytest.mark.parametrize("words", REFUSED)
 def test_refused(words: str) -> None:
     for call in REFUSED[words]:
-        with pytest.raises(UnsupportedOperationError, match=words):
-            call(garbage(7, 5)[0])
+        assert_refused(words, functools.partial(call, garbage(7, 5)[0]))
+
+
+def test_indices_of_scatter_fit() -> None:
+    with pytest.raises(ValueError, match="index must have an entry for each"):
+        utils.scatter(garbage(7, 5)[0], INDEX[:3])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import maskgrad as mg
-from tests.ecosystem.micro_batches import moved
-from tests.ecosystem.rows import one_line
+from tests.ecosystem.micro_batches import Tagger, moved
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers, about itself
 
@@ -24,63 +22,36 @@ class Trainer(mg.integrations.TrainerMixin, transformers.Trainer):
     """As the page says."""
 
 
-SIZES = {
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 8,
+#: The same in the words of each architecture.
+SIZES: dict[str, Any] = {
+    **dict.fromkeys(["hidden_size", "intermediate_size", "d_model", "d_ff"], 8),
+    **dict.fromkeys(["num_hidden_layers", "num_layers"], 1),
+    **dict.fromkeys(["num_attention_heads", "num_heads"], 2),
+    **dict.fromkeys(["hidden_dropout_prob", "attention_probs_dropout_prob", "dropout_rate"], 0.0),
+    "d_kv": 4,
     "vocab_size": 20,
+    "num_labels": 4,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
 }
 
 
-def bert(kind: Any) -> Any:
+def tiny(kind: Any) -> Any:
     torch.manual_seed(0)
-    config = transformers.BertConfig(
-        **SIZES, num_labels=4, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
-    return kind(config)
+    return kind(kind.config_class(**SIZES))
 
 
-def llama() -> Any:
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(**SIZES, max_position_embeddings=32, pad_token_id=0)
-    )
+MODELS = {
+    "token classification": lambda: tiny(transformers.BertForTokenClassification),
+    "masked language model": lambda: tiny(transformers.BertForMaskedLM),
+    "causal": lambda: tiny(transformers.LlamaForCausalLM),
+    "encoder and decoder": lambda: tiny(transformers.T5ForConditionalGeneration),
+}
 
 
-def t5() -> Any:
-    torch.manual_seed(0)
-    return transformers.T5ForConditionalGeneration(
-        transformers.T5Config(
-            d_model=8,
-            d_kv=4,
-            d_ff=8,
-            num_layers=1,
-            num_heads=2,
-            vocab_size=20,
-            dropout_rate=0.0,
-            decoder_start_token_id=0,
-            pad_token_id=0,
-        )
-    )
-
-
-class Tagger(nn.Module):
-    """A model that knows MaskedTensors, with a table of sparse gradients."""
-
-    def __init__(self, sparse: bool = True) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.table, self.out = mg.nn.Embedding(20, 8, sparse=sparse), nn.Linear(8, 4)
-
-    def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
-        logits = self.out(self.table(input_ids))
-        return {"loss": F.cross_entropy(logits.movedim(-1, 1), labels), "logits": logits}
-
-
-def samples(number: int, labels_below: int, seed: int = 0) -> list[dict[str, list[int]]]:
+def samples(number: int, labels_below: int = 4) -> list[dict[str, list[int]]]:
     """Sequences of different lengths with few labels, and none at all in two micro-batches of two."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     found = []
     for place in range(number):
         length = int(torch.randint(2, 8, (), generator=generator))
@@ -114,57 +85,43 @@ def arguments(**changes: Any) -> transformers.TrainingArguments:
     return transformers.TrainingArguments(**options | changes)
 
 
-@contextmanager
-def in_order(kind: Any) -> Iterator[Any]:
-    """The same Trainer without shuffling, so that another loop can do the same steps."""
-    yield type(
-        "InOrder",
-        (kind,),
-        {"_get_train_sampler": lambda self, *_: torch.utils.data.SequentialSampler(self.train_dataset)},
-    )
-
-
 def train(kind: Any, model: Any, data: Any, collate: Any, **changes: Any) -> Any:
-    with in_order(kind) as ordered:
-        trainer = ordered(
-            model=model,
-            args=arguments(**changes),
-            train_dataset=data,
-            eval_dataset=data,
-            data_collator=collate,
-        )
-        trainer.train()
+    """Train without shuffling, so that another loop can do the same steps."""
+
+    class InOrder(kind):
+        def _get_train_sampler(self, *_: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    trainer = InOrder(
+        model=model,
+        args=arguments(**changes),
+        train_dataset=data,
+        eval_dataset=data,
+        data_collator=collate,
+    )
+    trainer.train()
     return trainer
 
 
-def reference(
-    model: Any, data: Any, per_step: int, losses_of: Any, epochs: int = 2, clip: float = 0.5
-) -> list[float]:
-    """Plain PyTorch: one pass over all samples of a step."""
+def reference(model: Any, data: Any, per_step: int = 6) -> list[float]:
+    """Two epochs in plain PyTorch: one pass over all samples of a step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     means = []
-    for _ in range(epochs):
-        for start in range(0, len(data), per_step):
-            losses = losses_of(model, data[start : start + per_step])
-            means.append(losses.mean())
-            optimizer.zero_grad()
-            means[-1].backward()
-            mg.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
+    for start in [*range(0, len(data), per_step)] * 2:
+        means.append(losses_of(model, data[start : start + per_step]).mean())
+        optimizer.zero_grad()
+        means[-1].backward()
+        mg.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
     return [float(mean) for mean in means]
 
 
-def padded(data: Any) -> tuple[Tensor, Tensor, Tensor]:
-    ids, labels = ([torch.tensor(one[name]) for one in data] for name in ("input_ids", "labels"))
-    whole = nn.utils.rnn.pad_sequence(ids, batch_first=True)
-    return whole, nn.utils.rnn.pad_sequence(labels, batch_first=True, padding_value=-100), (whole != 0).long()
-
-
 def losses_of(model: Any, data: Any) -> Tensor:
-    ids, labels, mask = padded(data)
-    if isinstance(model, Tagger):
-        logits = model.out(F.embedding(ids, model.table.weight))
-    elif model.config.is_encoder_decoder:
+    pad = nn.utils.rnn.pad_sequence
+    ids = pad([torch.tensor(one["input_ids"]) for one in data], batch_first=True)
+    labels = pad([torch.tensor(one["labels"]) for one in data], batch_first=True, padding_value=-100)
+    mask = (ids != 0).long()
+    if model.config.is_encoder_decoder:
         logits = model(
             input_ids=ids, attention_mask=mask, decoder_input_ids=model._shift_right(labels)
         ).logits
@@ -175,137 +132,112 @@ def losses_of(model: Any, data: Any) -> Tensor:
     return F.cross_entropy(logits[labels != -100], labels[labels != -100], reduction="none")
 
 
-MODELS = {
-    "token classification": lambda: bert(transformers.BertForTokenClassification),
-    "masked language model": lambda: bert(transformers.BertForMaskedLM),
-    "causal": llama,
-    "encoder and decoder": t5,
-    "own, dense": lambda: Tagger(sparse=False),
-    "own, sparse table": Tagger,
-}
-
-
-def labels_below(name: str) -> int:
-    return 4 if "token" in name or "own" in name else 20
-
-
-@one_line(
-    "transformers", "`Trainer`, micro-batches, empty ones", "`class Trainer(mg.integrations.TrainerMixin, …)`"
-)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_is_one_pass_over_its_labels(name: str) -> None:
-    data = samples(14, labels_below(name))  # three micro-batches a step, and one that is left
+def test_a_step_is_one_pass_over_its_labels_and_so_is_an_evaluation(name: str) -> None:
+    """Three micro-batches a step, and one that is left."""
+    data = samples(14, 4 if name == "token classification" else 20)
     model, truth = MODELS[name](), MODELS[name]()
     trainer = train(Trainer, model, data, mg.integrations.TokenCollator())
-    means = reference(truth, data, 6, losses_of)
+    means = reference(truth, data)
     assert moved(model, truth) < 1e-6
     logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
     torch.testing.assert_close(logged, means, atol=1e-4, rtol=1e-4)
+    mean = pytest.approx(float(losses_of(truth.eval(), data).mean()), abs=1e-6)
+    assert trainer.evaluate()["eval_loss"] == mean
+    assert trainer.predict(data, metric_key_prefix="p").metrics["p_loss"] == mean
 
 
-@pytest.mark.parametrize("name", ["token classification", "causal", "own, dense"])
-def test_eval_loss_is_the_mean_over_all_labels(name: str) -> None:
-    data = samples(7, labels_below(name), seed=1)
-    model = MODELS[name]()
-    trainer = Trainer(
-        model=model,
-        args=arguments(),
-        eval_dataset=data,
-        data_collator=mg.integrations.TokenCollator(),
-    )
-    truth = losses_of(model, data).mean()
-    assert trainer.evaluate()["eval_loss"] == pytest.approx(float(truth), abs=1e-6)
-    assert trainer.predict(data, metric_key_prefix="p").metrics["p_loss"] == pytest.approx(
-        float(truth), abs=1e-6
-    )
-
-
-def test_the_plain_trainer_is_off() -> None:
-    """What the mixin is for; once transformers counts for these models, too, the page has to change."""
-    data = samples(12, 4)
-    model, truth = MODELS["token classification"](), MODELS["token classification"]()
-    collate = transformers.DataCollatorForTokenClassification(_Padder())
-    train(transformers.Trainer, model, data, collate, max_grad_norm=0.0, num_train_epochs=1)
-    reference(truth, data, 6, losses_of, epochs=1, clip=float("inf"))
-    assert not moved(model, truth) < 1e-3
-
-
-class _Padder:
-    padding_side = "right"
-
-    def pad(self, features: Any, return_tensors: Any = None, **_: Any) -> dict[str, Tensor]:
-        ids, _, mask = padded([one | {"labels": one.get("labels", one["input_ids"])} for one in features])
-        return {"input_ids": ids, "attention_mask": mask}
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_compute_loss_func_gives_a_mean_or_masked_losses(masked: bool) -> None:
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_compute_loss_func_gives_a_mean_or_masked_losses(reduction: str) -> None:
     def loss_of(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
         assert isinstance(labels, mg.MaskedTensor)
-        return F.cross_entropy(outputs.logits.movedim(-1, 1), labels, reduction="none" if masked else "mean")
-
-    data, model, truth = samples(12, 4), *(MODELS["token classification"]() for _ in range(2))
+        return F.cross_entropy(outputs.logits.movedim(-1, 1), labels, reduction=reduction)
 
     class WithLoss(Trainer):
         def __init__(self, **options: Any) -> None:
             super().__init__(**options, compute_loss_func=loss_of)
 
+    data, model, truth = samples(12), *(MODELS["token classification"]() for _ in range(2))
     trainer = train(WithLoss, model, data, mg.integrations.TokenCollator())
-    reference(truth, data, 6, losses_of)
+    reference(truth, data)
     assert moved(model, truth) < 1e-6
     assert trainer.evaluate()["eval_loss"] == pytest.approx(float(losses_of(truth, data).mean()), abs=1e-6)
 
 
-def test_what_cannot_be_counted_is_refused() -> None:
-    remedy = r"override count_labels\(self, inputs\) in your Trainer"
-    collate = mg.integrations.TokenCollator()
-    answers = [{"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}] * 2
-    with pytest.raises(ValueError, match=rf"a batch has start_positions and end_positions.*{remedy}"):
-        train(Trainer, bert(transformers.BertForQuestionAnswering), answers, collate)
-    pairs = [{"input_ids": [1, 2], "labels": [1, 2], "next_sentence_label": 1}] * 2
-    with pytest.raises(ValueError, match=rf"a batch has labels and next_sentence_label.*{remedy}"):
-        train(Trainer, bert(transformers.BertForPreTraining), pairs, collate)
+class Shorter(Tagger):
+    """Fewer losses than labels."""
 
+    def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
+        losses = F.cross_entropy(super().forward(input_ids).movedim(-1, 1), labels, reduction="none")
+        return {"loss": losses[:, 1:], "logits": losses}
+
+
+REMEDY = r".*override count_labels\(self, inputs\)"
+
+
+@pytest.mark.parametrize(
+    ("make", "data", "words"),
+    [
+        (
+            lambda: tiny(transformers.BertForQuestionAnswering),
+            [{"input_ids": [1, 2, 3], "start_positions": 1, "end_positions": 2}] * 2,
+            f"a batch has start_positions and end_positions{REMEDY}",
+        ),
+        (
+            lambda: tiny(transformers.BertForPreTraining),
+            [{"input_ids": [1, 2], "labels": [1, 2], "next_sentence_label": 1}] * 2,
+            f"a batch has labels and next_sentence_label{REMEDY}",
+        ),
+        (Shorter, samples(6), rf"losses and \d+ labels{REMEDY} so that both"),
+    ],
+)
+def test_labels_that_cannot_be_counted_are_refused(make: Any, data: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        train(Trainer, make(), data, mg.integrations.TokenCollator())
+
+
+def test_what_a_trainer_cannot_know_is_refused() -> None:
     class Net(nn.Module):
-        config = transformers.BertConfig(**SIZES)
+        config = transformers.BertConfig()
 
-    trainer = Trainer(model=MODELS["token classification"](), args=arguments(), data_collator=collate)
-    trainer.model = Net()
-    with pytest.raises(ValueError, match=rf"the model is a Net.*{remedy}"):
-        trainer.count_labels({"labels": torch.ones(2)})
-    trainer.model = nn.Linear(1, 1)
-    with pytest.raises(ValueError, match=rf"labels are a list.*{remedy}"):
-        trainer.count_labels({"labels": [1]})
+    trainer = Trainer(model=tiny(transformers.BertForSequenceClassification), args=arguments())
+    with pytest.raises(ValueError, match=r"'labels' are masked floats.*compute_loss_func"):
+        trainer._prepare_inputs({"labels": mg.masked(torch.ones(2))})
+    for model, labels, words in [
+        (Net(), torch.ones(2), "the model is a Net"),
+        (nn.Linear(1, 1), [1], "labels are a list"),
+    ]:
+        trainer.model = model
+        with pytest.raises(ValueError, match=words + REMEDY):
+            trainer.count_labels({"labels": labels})
     trainer.args._n_gpu = 2
     with pytest.raises(
         RuntimeError, match=r"one process with 2 GPUs.*torchrun, or set CUDA_VISIBLE_DEVICES=0"
     ):
         trainer.get_batch_samples(iter([]), 1, "cpu")
-
-
-def test_labels_on_several_ranks_are_refused() -> None:
-    trainer = Trainer(model=MODELS["token classification"](), args=arguments())
-    trainer.get_tp_size = lambda: 2
-    with pytest.raises(
-        RuntimeError, match=r"\(tp parallelism\).*use your own loop with mg\.GradientAccumulator"
-    ):
+    trainer.args._n_gpu, trainer.get_tp_size = 1, lambda: 2
+    with pytest.raises(RuntimeError, match=r"\(tp parallelism\).*your own loop with mg\.GradientAccumulator"):
         trainer.get_batch_samples(iter([]), 1, "cpu")
 
 
-def test_as_many_losses_as_labels_are_asked_for() -> None:
-    class Shorter(Tagger):
-        def forward(self, input_ids: Any, labels: Any = None) -> dict[str, Any]:
-            losses = F.cross_entropy(self.out(self.table(input_ids)).movedim(-1, 1), labels, reduction="none")
-            return {"loss": losses[:, 1:], "logits": losses}
+class Pooled(nn.Module):
+    """A tiny Bert and the mean of its last layer, of padding, too."""
 
-    with pytest.raises(
-        ValueError, match=r"losses and \d+ labels.*override count_labels\(self, inputs\) so that both"
-    ):
-        train(Trainer, Shorter(), samples(6, 4), mg.integrations.TokenCollator())
+    def __init__(self) -> None:
+        super().__init__()
+        self.bert, self.out = tiny(transformers.BertModel), nn.Linear(8, 2)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        hidden = self.bert(input_ids, attention_mask=attention_mask).last_hidden_state
+        pooled = hidden.mean(1)  # leak
+        return {"loss": F.cross_entropy(self.out(pooled), labels)}
 
 
-def test_masked_numbers_need_a_loss_that_knows_them() -> None:
-    model = bert(transformers.BertForSequenceClassification)
-    trainer = Trainer(model=model, args=arguments())
-    with pytest.raises(ValueError, match=r"'labels' are masked floats.*compute_loss_func"):
-        trainer._prepare_inputs({"labels": mg.masked(torch.ones(2))})
+def test_a_leak_of_a_model_in_a_trainer_is_named_with_its_line() -> None:
+    real = torch.arange(6) < torch.tensor([2, 5, 4, 6, 3, 6, 1, 2])[:, None]
+    data = [{"input_ids": mask + 2 * mask, "attention_mask": mask.long(), "labels": 1} for mask in real]
+    with mg.doctor.watch() as watched:
+        train(transformers.Trainer, Pooled(), data, None, gradient_accumulation_steps=1)
+    (finding,) = watched.report.findings
+    leak = next(n for n, line in enumerate(inspect.getsource(Pooled).splitlines()) if line.endswith("# leak"))
+    assert (finding.file, finding.line) == (__file__, inspect.getsourcelines(Pooled)[1] + leak)

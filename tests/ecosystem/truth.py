@@ -1,13 +1,20 @@
-"""Samples with garbage under the mask, for tests that compare with what is left when it is deleted."""
+"""Samples with garbage under the mask, for tests that compare with what is left when it is deleted; and refusals."""
 
 from __future__ import annotations
 
+import functools
+import itertools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import pytest
 import torch
 from torch import Tensor
 
 import maskgrad as mg
 
-__all__ = ["garbage"]
+__all__ = ["assert_operators_refused", "assert_refused", "garbage"]
 
 
 def garbage(
@@ -20,3 +27,16 @@ def garbage(
     bad = torch.tensor([torch.nan, torch.inf, -torch.inf, 1e38])[torch.randint(4, shape)]
     data = torch.where(mask, values, bad)
     return mg.masked(data.requires_grad_(requires_grad), mask), torch.where(mask, values, 0.0), mask
+
+
+def assert_refused(words: str, *calls: Callable[[], Any]) -> None:
+    """Each call raises an error with these words, a regular expression."""
+    for call in calls:
+        with pytest.raises((TypeError, mg.UnsupportedOperationError), match=words):
+            call()
+
+
+def assert_operators_refused(words: str, x: Any, *others: Any) -> None:
+    """In both orders."""
+    for other, function in itertools.product(others, (operator.add, operator.eq, operator.and_)):
+        assert_refused(words, functools.partial(function, x, other), functools.partial(function, other, x))

@@ -1,7 +1,8 @@
-"""Training: what a step of the optimizers costs, with dense and masked gradients."""
+"""Training: what a step of the optimizers costs, with dense and masked gradients, and of tables."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,73 +13,86 @@ from torch import Tensor, nn
 
 import maskgrad as mg
 from tests.unit.optim.optimizers import NAMES
-from tests.xla.steps import STEPS, assert_one_graph, run
+from tests.xla.steps import STEPS, run
 
-NAN = float("nan")
 WARM = 6  # steps in which states are created, and after which RAdam changes its rule
-
-Step = Callable[[int], Any]
-
-
-# PyTorch keeps two learning rates of ASGD on the device, and so do we: they are read in every step.
-NEVER_READ = [name for name in NAMES if name != "ASGD"]
+Backward = Callable[[], None]
 
 
-def compare(
-    build: Callable[[torch.device], tuple[Step, Callable[[], list[Tensor]]]], device: torch.device
+def layers(on: torch.device) -> tuple[nn.Module, Backward]:
+    """With missing targets."""
+    model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).to(on)
+
+    def backward() -> None:
+        x, mask = torch.randn(8, 5).to(on), (torch.rand(8, 2) < 0.6).to(on)
+        target = torch.where(mask, torch.randn(8, 2).to(on), torch.nan)
+        F.mse_loss(model(x), mg.masked(target, mask)).backward()
+
+    return model, backward
+
+
+def masked_gradients(on: torch.device) -> tuple[nn.Module, Backward]:
+    model = nn.Linear(6, 3, bias=False).to(on)
+
+    def backward() -> None:
+        mask = torch.rand(3, 6) < 0.6
+        gradient = torch.where(mask, torch.randn(3, 6), torch.nan)
+        mg.attach_gradient(model.weight, mg.masked(gradient.to(on), mask.to(on)))
+
+    return model, backward
+
+
+def table(on: torch.device, kind: Any = mg.nn.Embedding, **options: Any) -> tuple[nn.Module, Backward]:
+    """On a device without sparse tensors: dense gradients; bags are summed, passes accumulate."""
+    model = kind(7, 3, sparse=False, **options).to(on)
+
+    def backward() -> None:
+        for _ in range(2):
+            rows, bags = torch.randint(7, (8,)).to(on), torch.tensor([0, 2, 2, 5]).to(on)
+            (model(rows, bags) if options else model(rows)).square().sum().backward()
+
+    return model, backward
+
+
+sums = functools.partial(table, kind=mg.nn.EmbeddingBag, mode="sum")
+means = functools.partial(table, kind=mg.nn.EmbeddingBag, mode="mean", padding_idx=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "name", "options"),
+    [
+        # PyTorch keeps two learning rates of ASGD on the device, and so do we: they are read in every step.
+        *((layers, name, {}) for name in NAMES if name != "ASGD"),
+        *(
+            (masked_gradients, "Adagrad", options)
+            for options in ({}, {"state": "row"}, {"unspecified": "zero"})
+        ),
+        *((build, "Adagrad", {}) for build in (table, sums, means)),
+    ],
+    ids=str,
+)
+def test_as_on_the_cpu_in_one_graph_after_the_first_steps(
+    build: Callable[..., tuple[nn.Module, Backward]], name: str, options: dict[str, Any], device: torch.device
 ) -> None:
-    """Train on the CPU and on ``device``: the same parameters, one graph after the first steps, nothing copied."""
-    step, parameters = build(torch.device("cpu"))
-    for k in range(WARM + STEPS):
-        step(k)
-    expected = [p.detach().clone() for p in parameters()]
-    step, parameters = build(device)
-    run(lambda k: (step(k), parameters()), WARM)
-    found, cost = run(lambda k: (step(k), parameters()), STEPS, first=WARM)
-    assert_one_graph(cost, compilations=0)
-    for ours, theirs in zip(found[-1][1], expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=2e-4, atol=1e-5)
-
-
-def optimizer_of(name: str, params: Any, **options: Any) -> mg.optim.MaskedOptimizer:
-    return getattr(mg.optim, name)(params, lr=1.0 if name == "Adadelta" else 0.05, **options)
-
-
-@pytest.mark.parametrize("name", NEVER_READ)
-def test_layers_with_missing_targets(name: str, device: torch.device) -> None:
-    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
+    def made(on: torch.device) -> Callable[[int], list[Tensor]]:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 2)).to(on)
-        optimizer = optimizer_of(name, model.parameters())
+        model, backward = build(on)
+        lr = 1.0 if name == "Adadelta" else 0.05
+        optimizer = getattr(mg.optim, name)(model.parameters(), lr=lr, **options)
 
-        def step(k: int) -> Any:
+        def step(k: int) -> list[Tensor]:
             torch.manual_seed(k)
-            x, mask = torch.randn(8, 5).to(on), (torch.rand(8, 2) < (k + 1) / 9).to(on)
-            target = torch.where(mask, torch.randn(8, 2).to(on), NAN)
             optimizer.zero_grad()
-            F.mse_loss(model(x), mg.masked(target, mask)).backward()
+            backward()
             optimizer.step()
+            return list(model.parameters())
 
-        return step, lambda: list(model.parameters())
+        return step
 
-    compare(build, device)
-
-
-@pytest.mark.parametrize("name", ["Adagrad", "Adam"])
-@pytest.mark.parametrize("options", [{}, {"state": "row"}, {"unspecified": "zero"}], ids=str)
-def test_masked_gradients(name: str, options: dict[str, Any], device: torch.device) -> None:
-    def build(on: torch.device) -> tuple[Step, Callable[[], list[Tensor]]]:
-        torch.manual_seed(0)
-        weight = nn.Parameter(torch.randn(6, 3).to(on))
-        optimizer = optimizer_of(name, [weight], **options)
-
-        def step(k: int) -> Any:
-            torch.manual_seed(k)
-            mask = torch.rand(6, 3) < (k + 1) / 12
-            gradient = torch.where(mask, torch.randn(6, 3), NAN)
-            mg.attach_gradient(weight, mg.masked(gradient.to(on), mask.to(on)))
-            optimizer.step()
-
-        return step, lambda: [weight]
-
-    compare(build, device)
+    step = made(torch.device("cpu"))
+    expected = [[p.detach().clone() for p in step(k)] for k in range(WARM + STEPS)][-1]
+    step = made(device)
+    run(step, WARM)
+    found, cost = run(step, STEPS, first=WARM)
+    assert cost == {}
+    torch.testing.assert_close(found[-1], expected, rtol=2e-4, atol=1e-5)

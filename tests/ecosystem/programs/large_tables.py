@@ -1,5 +1,6 @@
 """TorchRec: a table sharded by rows over two processes, masked sequences and targets, and a checkpoint that resumes."""
 
+import functools
 import os
 import tempfile
 
@@ -23,12 +24,9 @@ ROWS, WIDTH = 100, 8
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
+        first = functools.partial(nn.init.constant_, val=0.1)
         table = torchrec.EmbeddingConfig(
-            name="words",
-            embedding_dim=WIDTH,
-            num_embeddings=ROWS,
-            feature_names=["words"],
-            init_fn=initial_rows,
+            name="words", embedding_dim=WIDTH, num_embeddings=ROWS, feature_names=["words"], init_fn=first
         )
         self.tables = torchrec.EmbeddingCollection(tables=[table], device=torch.device("meta"))
         self.head = nn.Linear(WIDTH, 1)
@@ -37,24 +35,17 @@ class Model(nn.Module):
         features = mg.interop.to_keyed_jagged({"words": words})
         rows = mg.interop.from_keyed_jagged(self.tables(features))[
             "words"
-        ]  # jagged: one sequence for each sample
+        ]  # jagged: a sequence for each sample
         return self.head(rows.mean(1).filled(0.0)).squeeze(-1)
-
-
-def initial_rows(weight):
-    return nn.init.constant_(weight, 0.1)
 
 
 def sharded(seed):
     torch.manual_seed(seed)
     model = Model()
-    apply_optimizer_in_backward(
-        torch.optim.Adagrad, model.tables.parameters(), {"lr": 0.1}
-    )  # the table's own step, fused
-    sharders, constraints = (
-        [EmbeddingCollectionSharder()],
-        {"words": ParameterConstraints(sharding_types=["row_wise"])},
-    )
+    # the table's own step, fused
+    apply_optimizer_in_backward(torch.optim.Adagrad, model.tables.parameters(), {"lr": 0.1})
+    sharders = [EmbeddingCollectionSharder()]
+    constraints = {"words": ParameterConstraints(sharding_types=["row_wise"])}
     planner = EmbeddingShardingPlanner(topology=Topology(2, "cpu"), constraints=constraints)
     plan = planner.collective_plan(model, sharders, dist.group.WORLD)
     model = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders)
@@ -64,13 +55,9 @@ def sharded(seed):
 def batch(rank):
     """Six sentences for rank 0, three for rank 1; every third target is missing."""
     generator = torch.Generator().manual_seed(rank)
-    words = mg.from_sequences(
-        [
-            torch.randint(0, ROWS, (int(n),), generator=generator)
-            for n in torch.randint(1, 5, (6 - 3 * rank,), generator=generator)
-        ],
-        layout=torch.jagged,
-    )
+    lengths = torch.randint(1, 5, (6 - 3 * rank,), generator=generator).tolist()
+    sentences = [torch.randint(0, ROWS, (length,), generator=generator) for length in lengths]
+    words = mg.from_sequences(sentences, layout=torch.jagged)
     target = words.float().mean(1).filled(0.0) / ROWS
     return words, mg.masked(target, torch.arange(len(target)) % 3 != 1)
 
@@ -92,10 +79,8 @@ def train(rank, folder):
     words, target = batch(rank)
     model, optimizer = sharded(seed=0)
     losses = [step(model, optimizer, words, target) for _ in range(10)]
-    dcp.save(
-        {"model": model.state_dict(), "table": model.fused_optimizer.state_dict()},
-        checkpoint_id=f"{folder}/saved",
-    )
+    state = {"model": model.state_dict(), "table": model.fused_optimizer.state_dict()}
+    dcp.save(state, checkpoint_id=f"{folder}/saved")
     losses += [step(model, optimizer, words, target) for _ in range(10)]
 
     again, optimizer = sharded(seed=1)  # other first values, soon replaced
