@@ -31,23 +31,17 @@ def masked() -> mg.MaskedTensor:
     return mg.masked(torch.where(MASK, VALUES, BAD), MASK)
 
 
-ONE: list[Any] = [
-    lambda x: D.Normal(x, 1.0),
-    lambda x: D.Normal(0.0, x),
-    D.Exponential,
-    D.Poisson,
-    lambda x: D.Uniform(0.0, x + 3),
-]
-
-
 @pytest.mark.every
-@pytest.mark.parametrize("make", ONE, ids=lambda make: type(make(VALUES)).__name__)
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: D.Normal(x, 1.0), D.Exponential, D.Poisson, lambda x: D.Uniform(0.0, x + 3)],
+    ids=lambda make: type(make(VALUES)).__name__,
+)
 def test_log_probabilities_are_specified_where_the_parameters_are(make: Any) -> None:
     """Of masked parameters, and of masked values."""
-    truth = make(VALUES).log_prob(torch.tensor(2.0))
     found = make(masked()).log_prob(torch.tensor(2.0))
     assert torch.equal(found.mask, MASK)
-    torch.testing.assert_close(found.compressed(), truth[MASK])
+    torch.testing.assert_close(found.compressed(), make(VALUES).log_prob(torch.tensor(2.0))[MASK])
     one = make(torch.tensor(1.0))
     whole = torch.floor(VALUES) if isinstance(one, D.Poisson) else VALUES
     found = one.log_prob(mg.masked(torch.where(MASK, whole, BAD), MASK))
@@ -56,26 +50,11 @@ def test_log_probabilities_are_specified_where_the_parameters_are(make: Any) -> 
 
 
 def test_categories_are_those_that_are_specified() -> None:
-    logits = masked()
-    found = D.Categorical(logits=logits)
-    torch.testing.assert_close(found.entropy()[0].filled(), D.Categorical(logits=VALUES[0, [0, 2]]).entropy())
-    assert found.entropy()[1].item() == 0.0
-    torch.testing.assert_close(
-        found.log_prob(torch.tensor([2, 2])).filled(),
-        torch.stack([D.Categorical(logits=VALUES[0, [0, 2]]).log_prob(torch.tensor(1)), torch.tensor(0.0)]),
-    )
+    found = D.Categorical(logits=masked()).log_prob(torch.tensor([2, 2]))
+    expected = D.Categorical(logits=VALUES[0, [0, 2]]).log_prob(torch.tensor(1))
+    torch.testing.assert_close(found.filled(), torch.stack([expected, torch.tensor(0.0)]))
     labels = mg.masked(torch.tensor([1, 99]), torch.tensor([True, False]))
     assert D.Categorical(logits=torch.zeros(3)).log_prob(labels).mask.tolist() == [True, False]
-
-
-def test_an_independent_sums_what_is_specified_and_gradients_reach_it() -> None:
-    plain = torch.where(MASK, VALUES, BAD).requires_grad_()
-    found = D.Independent(D.Normal(mg.masked(plain, MASK), 1.0), 1).log_prob(torch.full((2, 3), 2.0))
-    expected = D.Normal(VALUES, 1.0).log_prob(torch.tensor(2.0)) * MASK
-    torch.testing.assert_close(found.filled(), expected.sum(1))
-    torch.testing.assert_close(
-        torch.autograd.grad(found.filled().sum(), plain)[0], torch.where(MASK, 2 - VALUES, 0.0)
-    )
 
 
 def test_what_is_specified_must_lie_in_the_support() -> None:
@@ -90,22 +69,21 @@ def test_what_is_specified_must_lie_in_the_support() -> None:
         D.Normal(torch.zeros(2), 1.0).log_prob(poisoned([0.0, 3.0, None]))
     with pytest.raises(ValueError, match=r"event shape of Dirichlet, \(2,\), found a value of shape \(3,\)"):
         D.Dirichlet(torch.ones(2)).log_prob(poisoned([0.0, 3.0, None]))
-    assert D.Normal(0.0, 1.0, validate_args=False).log_prob(poisoned([0.0, None])).mask.tolist() == [
-        True,
-        False,
-    ]
+    unchecked = D.Normal(0.0, 1.0, validate_args=False).log_prob(poisoned([0.0, None]))
+    assert unchecked.mask.tolist() == [True, False]
 
 
 def test_densities_of_several_entries_together() -> None:
     whole = mg.masked(torch.tensor([[0.25, 0.75], [nan, nan]]), torch.tensor([[True], [False]]))
-    found = D.Dirichlet(torch.tensor([2.0, 3.0])).log_prob(whole)
-    truth = D.Dirichlet(torch.tensor([2.0, 3.0])).log_prob(torch.tensor([0.25, 0.75]))
-    torch.testing.assert_close(found[0].filled(), truth)
+    dirichlet = D.Dirichlet(torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close(
+        dirichlet.log_prob(whole)[0].filled(), dirichlet.log_prob(torch.tensor([0.25, 0.75]))
+    )
     part = mg.masked(torch.tensor([[0.25, 0.75]]), torch.tensor([[True, False]]))
     with pytest.raises(
         UnsupportedOperationError, match=r"Dirichlet\.log_prob .* fully specified or fully unspecified"
     ):
-        D.Dirichlet(torch.tensor([2.0, 3.0])).log_prob(part)
+        dirichlet.log_prob(part)
 
 
 @pytest.mark.every
@@ -115,9 +93,7 @@ def test_parameters_that_belong_together_are_refused(make: Any) -> None:
         make(masked())
 
 
-def test_gamma_takes_masked_parameters_and_refuses_masked_values() -> None:
+def test_gamma_refuses_masked_values() -> None:
     """Its code makes a tensor of the value, ``torch.as_tensor``, of which nobody asks us."""
-    found = D.Gamma(masked(), 1.0).log_prob(torch.tensor(2.0))
-    torch.testing.assert_close(found.compressed(), D.Gamma(VALUES[MASK], 1.0).log_prob(torch.tensor(2.0)))
     with pytest.raises(UndefinedOnMaskedError, match=r"x\.filled\(0\.\)"):
         D.Gamma(2.0, 1.0).log_prob(masked())

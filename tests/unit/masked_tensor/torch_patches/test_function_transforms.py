@@ -9,23 +9,16 @@ from torch.func import jvp, vmap
 import maskgrad as mg
 from tests.poison import assert_entries, nan, on
 
-X = torch.tensor([1.0, nan, 3.0])
-MASK = on(1, 0, 1)
-
 
 def test_tangents_have_the_pattern_of_results() -> None:
-    result, tangent = jvp(lambda x: [mg.masked(x, MASK) * 3, x > 2], (X,), (torch.ones(3),))
+    values = torch.tensor([1.0, nan, 3.0])
+    result, tangent = jvp(
+        lambda x: [mg.masked(x, on(1, 0, 1)) * 3, mg.masked(x, x > 2), x > 2], (values,), (torch.ones(3),)
+    )
     assert_entries(result[0], [3.0, None, 9.0])
     assert_entries(tangent[0], [3.0, None, 3.0])
-    assert tangent[1].tolist() == [False] * 3  # a plain Boolean result has PyTorch's tangent
-
-
-def test_a_mask_that_depends_on_the_input() -> None:
-    result, tangent = jvp(
-        lambda x: mg.masked(x, x > 2).square(), (torch.tensor([1.0, 3.0]),), (torch.ones(2),)
-    )
-    assert_entries(result, [None, 9.0])
-    assert_entries(tangent, [None, 6.0])
+    assert_entries(tangent[1], [None, None, 1.0])
+    assert tangent[2].tolist() == [False] * 3  # a plain Boolean result has PyTorch's tangent
 
 
 def test_other_layouts_are_refused_as_arguments() -> None:
@@ -33,8 +26,6 @@ def test_other_layouts_are_refused_as_arguments() -> None:
     for x, dim in ((padded.to_jagged(), 0), (padded.to_jagged(), -1), (padded.to_sparse(), 0)):
         with pytest.raises(mg.UnsupportedOperationError, match=r"Map over x\.to_dense\(\)\.$"):
             vmap(lambda v: v.sum(), in_dims=dim)(x)
-        found = vmap(lambda v: v.sum(), in_dims=dim)(x.to_dense())
-        torch.testing.assert_close(found, padded.filled(0.0).movedim(dim, 0).flatten(1).sum(1))
     with pytest.raises(mg.UnsupportedOperationError, match=r"Map over x\.to_dense\(\)"):
         vmap(lambda pair: pair["x"] * pair["w"], in_dims=({"x": 2, "w": None},))(
             {"x": padded.to_jagged(), "w": torch.ones(1)}

@@ -19,16 +19,8 @@ def test_the_leaves_are_values_and_mask_and_have_names() -> None:
     assert_entries(pytree.tree_unflatten(leaves, spec)["x"], [1.0, None])
     paths = [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path({"x": x})[0]]
     assert paths == ["['x'].values", "['x'].mask"]
-
-
-def test_placeholders_pass_through() -> None:
-    spec = pytree.tree_flatten(poisoned([1.0, None]))[1]
-    assert "values=1" in repr(pytree.tree_unflatten([1, 2], spec))
-
-
-def test_structures_are_equal_whatever_the_mask_and_can_be_written_to_a_file() -> None:
-    spec = pytree.tree_structure((poisoned([1.0, None]), 1))
-    assert spec == pytree.tree_structure((poisoned([[None]]), 1))
+    assert "values=1" in repr(pytree.tree_unflatten([1, 2], spec)["x"])  # placeholders
+    assert spec == pytree.tree_structure({"x": poisoned([[None]])})
     assert pytree.treespec_loads(pytree.treespec_dumps(spec)) == spec
 
 
@@ -39,5 +31,4 @@ def test_parts_that_do_not_fit_together_are_refused(function: Callable[[torch.Te
     x = poisoned([[1.0, None], [3.0, 4.0]])
     with pytest.raises(ValueError, match=r"the results do not match.* is_leaf=lambda x: isinstance"):
         pytree.tree_map(function, {"x": [x]})
-    same = pytree.tree_map(lambda t: t.flip(0), x)
-    assert_entries(same, [[3.0, 4.0], [1.0, None]])
+    assert_entries(pytree.tree_map(lambda t: t.flip(0), x), [[3.0, 4.0], [1.0, None]])
