@@ -149,16 +149,6 @@ class TestRows(LayoutSuite):
     turned = torch.sparse_csc
 
 
-class TestRowsOfVectors(LayoutSuite):
-    layout = torch.sparse_csr
-    dense = 1
-    options: ClassVar = {"dense_dim": 1}
-    masks: ClassVar = {name: whole(MATRICES[name], 2) for name in ("some", "nothing", "all", "no rows")}
-    is_torchs = True
-    reads = ("crow_indices", "col_indices")
-    turned = torch.sparse_csc
-
-
 class TestColumns(LayoutSuite):
     layout = torch.sparse_csc
     masks: ClassVar = {**MATRICES, "batch": BATCHED}

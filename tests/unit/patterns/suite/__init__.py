@@ -6,8 +6,7 @@
         damages = {"pointers that fall": (lambda v, f, t: (v, f, [t[0].flip(0), t[1]]), "ascend")}
 
 What may be declared stands in ``declaration.py``. A test asks for an ``example``, one of the masks that the layout can
-hold; for a ``damage`` to its parts, or a ``refusal``; or for an ``operation``. What operations give on all layouts
-is held by ``tests/laws/test_stored.py``: here are a few of each kind, against plain tensors.
+hold; for a ``damage`` to its parts, or a ``refusal``; or for an ``operation``.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.patterns.suite.copies import Copies
-from tests.unit.patterns.suite.graphs import Graphs
 from tests.unit.patterns.suite.operations import OPERATIONS, Operations
 from tests.unit.patterns.suite.reading import Reading
 from tests.unit.patterns.suite.tensors_of_torch import TensorsOfTorch
@@ -24,7 +22,7 @@ from tests.unit.patterns.suite.writing import Writing
 __all__ = ["LayoutSuite"]
 
 
-class LayoutSuite(Operations, Copies, Reading, Graphs, Writing, TensorsOfTorch):
+class LayoutSuite(Operations, Copies, Reading, Writing, TensorsOfTorch):
     def __init_subclass__(cls) -> None:
         """Leave out the tests of what a layout has not."""
         gone = [name for name in vars(TensorsOfTorch) if name.startswith("test_") and not cls.is_torchs]

