@@ -37,7 +37,9 @@ _ELSEWHERE = {
     "semantics/scattering.py": "tests/unit/semantics/test_accumulation.py tests/unit/semantics/test_indexing.py",
     "semantics/stored/": _STORED,
     "semantics/jagged/": _JAGGED,
+    "optim/": "tests/unit/optim",
     "optim/lazy/": "tests/unit/optim/lazy tests/unit/optim/test_optimizers.py",
+    "optim/rows.py": "tests/unit/optim/test_rows.py tests/unit/optim/test_optimizers.py",
     "distributed/global_sums.py": "tests/unit/distributed/test_reductions.py tests/unit/distributed/test_losses.py",
     "patterns/": "tests/unit/patterns tests/unit/masked_tensor/test_storage.py",
 }

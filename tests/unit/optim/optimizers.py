@@ -6,16 +6,13 @@ A new one is one entry of :data:`DECLARED`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import pytest
 import torch
 from torch import Tensor, nn
 
 from maskgrad import optim
 from maskgrad.optim.optimizer import MaskedOptimizer
-from maskgrad.optim.rule import Hyperparameters
 from maskgrad.optim.torch_steps import FUSED
 from tests.unit.optim.papers import PaperLion
 
@@ -169,30 +166,21 @@ class Case(NamedTuple):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-def cases_of(several: Iterable[Declared]) -> dict[str, Case]:
-    made = [
-        Case(one, name, {"lr": one.lr, **options}) for one in several for name, options in one.options.items()
-    ]
-    return {str(case): case for case in made}
-
-
-CASES = cases_of(DECLARED)
+_MADE = [
+    Case(one, name, {"lr": one.lr, **options}) for one in DECLARED for name, options in one.options.items()
+]
+CASES = {str(case): case for case in _MADE}
 NAMES = [one.ours.__name__ for one in DECLARED]
-WITH_ROW_STATE = [one.ours.__name__ for one in DECLARED if one.per_row]
-every_case = pytest.mark.parametrize("case", CASES.values(), ids=str)
 
 
 def bits(t: Tensor) -> Tensor:
-    t = t.detach().contiguous()
-    return t if t.dtype is torch.bool else t.view(torch.int32)
+    return t.detach().contiguous().unsqueeze(-1).view(torch.int8)
 
 
-def twins(
-    shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32, number: int = 2
-) -> list[list[nn.Parameter]]:
-    """So many lists of the same parameters."""
-    start = [torch.randn(shape).to(dtype) for shape in shapes]
-    return [[nn.Parameter(t.clone()) for t in start] for _ in range(number)]
+def twins(*shapes: tuple[int, ...]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Two lists of the same parameters."""
+    first = [nn.Parameter(torch.randn(shape)) for shape in shapes]
+    return first, [nn.Parameter(p.detach().clone()) for p in first]
 
 
 def give(*lists: list[nn.Parameter]) -> None:
@@ -206,10 +194,3 @@ def give(*lists: list[nn.Parameter]) -> None:
 def accepts(kind: Any, name: str) -> bool:
     """Whether the constructor of an optimizer has an argument of this name."""
     return name in inspect.signature(kind).parameters
-
-
-def numbers_of(name: str, **options: Any) -> Hyperparameters:
-    """The hyperparameters of an optimizer that is made with ``options``, checked."""
-    optimizer = getattr(optim, name)([torch.nn.Parameter(torch.ones(1))], **options)
-    numbers: Hyperparameters = optimizer._read_group(optimizer.param_groups[0])
-    return numbers

@@ -10,17 +10,9 @@ import torch
 class PaperLion(torch.optim.Optimizer):
     """Chen et al., 2023, program 1: interpolate, take the sign, add the decay, step; then update the momentum."""
 
-    def __init__(
-        self,
-        params: Any,
-        lr: float = 1e-4,
-        betas: Any = (0.9, 0.99),
-        weight_decay: float = 0.0,
-        **options: Any,
-    ):
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": False} | options
-        )
+    def __init__(self, params: Any, lr: float = 1e-4, betas: Any = (0.9, 0.99), **options: Any):
+        defaults = {"lr": lr, "betas": betas, "weight_decay": 0.0, "maximize": False}
+        super().__init__(params, defaults | options)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -31,8 +23,8 @@ class PaperLion(torch.optim.Optimizer):
                     continue
                 g = -p.grad if group["maximize"] else p.grad
                 m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
-                c = beta1 * torch.view_as_real(m) if p.is_complex() else beta1 * m
-                c = c + (1 - beta1) * (torch.view_as_real(g) if p.is_complex() else g)
-                sign = torch.view_as_complex(c.sign()) if p.is_complex() else c.sign()
+                parts = torch.view_as_real if p.is_complex() else torch.clone
+                c = parts(beta1 * m + (1 - beta1) * g).sign()
+                sign = torch.view_as_complex(c) if p.is_complex() else c
                 p.sub_(lr * (sign + group["weight_decay"] * p))
                 self.state[p]["exp_avg"] = beta2 * m + (1 - beta2) * g

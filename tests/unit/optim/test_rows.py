@@ -1,71 +1,18 @@
-"""Steps on some rows, prepared: right whatever has changed since, refused as a whole."""
+"""Steps that are refused, interrupted, differentiated: as a whole, and counted for those that had one."""
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import maskgrad as mg
 from maskgrad import kernels
 from maskgrad.kernels.updates import cpu as cpu_updates
-
-KINDS: dict[str, dict[str, Any]] = {
-    "SGD": {"momentum": 0.9, "weight_decay": 0.1, "nesterov": True},
-    "Adagrad": {"lr_decay": 0.1},
-    "Adam": {"weight_decay": 0.1},
-    "AdamW": {"amsgrad": True, "maximize": True},
-    "RMSprop": {"momentum": 0.5, "centered": True},
-}
-
-
-def gradient(shape: tuple[int, ...], step: int, dtype: torch.dtype) -> Tensor:
-    """Rows in any order, some of them twice; now and then ascending, and sometimes many."""
-    generator = torch.Generator().manual_seed(step)
-    n = (3, 70, 5, 1)[step % 4]
-    index = torch.randint(shape[0], (n,), generator=generator)
-    index = index.sort().values if step % 3 == 0 else index
-    values = torch.randn((n, *shape[1:]), generator=generator).to(dtype)
-    return torch.sparse_coo_tensor(index[None], values, shape, check_invariants=True)
-
-
-@pytest.mark.parametrize("shape", [(50, 4), (50,), (50, 2, 3)])
-@pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("added", [1, 1 << 20], ids=["merged", "added"])
-def test_rows_step_as_under_a_mask_whatever_has_changed_since(
-    kind: str, plain: bool, shape: tuple[int, ...], added: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The memory of states moves, entries are frozen for a while, and dense gradients come in between."""
-    monkeypatch.setattr("maskgrad.optim.rows.ADDED", added)
-    for dtype in (torch.float32, torch.float64):
-        start = torch.randn(shape).to(dtype)
-        p, q = (nn.Parameter(start.clone()) for _ in range(2))
-        a, b = (getattr(mg.optim, kind)([t], lr=0.1, **({} if plain else KINDS[kind])) for t in (p, q))
-        for step in range(12):
-            p.grad = gradient(shape, step, dtype)
-            rows = p.grad.coalesce()
-            mask = torch.zeros(shape, dtype=torch.bool).index_fill(0, rows.indices()[0], True)
-            mg.attach_gradient(q, mg.masked(rows.to_dense(), mask))
-            version = p._version
-            a.step()
-            b.step()
-            assert p._version > version
-            torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-6)
-            for name, state in a.state[p].items():
-                torch.testing.assert_close(state, b.state[q][name], rtol=1e-5, atol=1e-6)
-                if step == 2:
-                    state.share_memory_()
-                if step == 5:
-                    state.data = state.data.clone()
-            for t, optimizer in ((p, a), (q, b)):
-                t.grad = torch.ones(shape, dtype=dtype)
-                optimizer.step()
-                if step in (7, 9):
-                    half = torch.arange(50).view(50, *[1] * (len(shape) - 1)) % 2 == 0
-                    mg.train_only(t, half if step == 7 else None)
 
 
 def test_a_refused_step_changes_no_table() -> None:
@@ -82,14 +29,32 @@ def test_a_refused_step_changes_no_table() -> None:
             assert not any(state["step"] for state in optimizer.state.values())
 
 
+def test_groups_and_gradients_are_as_before_when_pytorchs_step_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 1))
+    optimizer = mg.optim.RMSprop([p, q])
+    p.grad, q.grad = torch.ones(3), torch.ones(2, 1).to_sparse(1)
+    groups, grads = optimizer.param_groups, (p.grad, q.grad)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys.modules["torch.optim.rmsprop"], "rmsprop", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        optimizer.step()
+    assert optimizer.param_groups is groups
+    assert (p.grad, q.grad) == grads
+    assert q.tolist() == [[1.0], [1.0]]
+
+
 @pytest.mark.parametrize("options", [{}, {"state": "row"}], ids=str)
 def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """Not for tables whose kernel never ran: of the usual kind, and of one that the engine updates."""
-    dense = torch.nn.Parameter(torch.ones(4, 2))
-    tables = [torch.nn.Parameter(torch.ones(4, 2)) for _ in range(6)]
-    optimizer = mg.optim.Adagrad([dense, *tables], lr=0.1, **options)
+    dense, *tables = params = [nn.Parameter(torch.ones(4, 2)) for _ in range(4)]
+    optimizer = mg.optim.Adagrad(params, lr=0.1, **options)
     dense.grad = torch.ones(4, 2)
     for table in tables:
         table.grad = torch.sparse_coo_tensor([[1]], torch.ones(1, 2), (4, 2))
@@ -97,13 +62,74 @@ def test_a_step_that_fails_half_way_is_counted_for_those_that_had_it(
     def fails(*_: Any, **__: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(kernels, "update_rows_", fails)
-    monkeypatch.setattr(cpu_updates, "run", fails)
-    with pytest.raises(MemoryError):
-        optimizer.step()
-    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [1, *[0] * 6]
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "update_rows_", fails)
+        patch.setattr(cpu_updates, "run", fails)
+        with pytest.raises(MemoryError):
+            optimizer.step()
     assert not (dense == 1).any()
     assert all(bool((table == 1).all()) for table in tables)
-    monkeypatch.undo()
     optimizer.step()
-    assert [float(optimizer.state[p]["step"]) for p in (dense, *tables)] == [2, *[1] * 6]
+    assert [float(optimizer.state[p]["step"]) for p in params] == [2, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+@pytest.mark.parametrize("shape", [(100, 4), (25, 4), (4, 50)])
+def test_a_parameter_that_changes_its_shape_in_the_same_memory_is_refused(
+    kind: str, shape: tuple[int, int]
+) -> None:
+    """Neither its states nor its gradient fit then: nobody may run past their ends."""
+    for late in (False, True):
+        memory = torch.zeros(100, 4)
+        p = nn.Parameter(memory[:50])
+        optimizer = getattr(mg.optim, kind)([p], lr=0.1)
+        p.grad = torch.ones(50, 4)
+        optimizer.step()
+        p.data = torch.as_strided(memory, shape, (shape[1], 1))
+        if late:
+            p.grad = None
+            p.grad = torch.ones(shape)
+        before = memory.clone()
+        if late and kind == "SGD":  # it has no state
+            optimizer.step()
+        else:
+            with pytest.raises(ValueError, match=r"shape \(50, 4\)"):
+                optimizer.step()
+            assert torch.equal(memory, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["SGD", "RMSprop", "Adagrad"])
+def test_states_of_another_dtype_are_not_read_as_if_they_had_the_old_one(
+    kind: str, dtype: torch.dtype
+) -> None:
+    """``.data`` of a state was assigned: its memory is shorter or longer than that of the loop over rows."""
+    options = {"lr": 0.1, **({"momentum": 0.9} if kind == "SGD" else {})}
+    p = nn.Parameter(torch.randn(16, 4))
+    q = nn.Parameter(p.detach().clone())
+    mine, reference = (getattr(lib, kind)([t], **options) for lib, t in ((mg.optim, p), (torch.optim, q)))
+    for step in range(4):
+        q.grad = torch.randn(16, 4)
+        p.grad = q.grad.to_sparse(1)
+        for optimizer, t in ((mine, p), (reference, q)) if step == 2 else ():
+            for value in optimizer.state[t].values():
+                value.data = value.data.to(dtype) if value.dim() else value.data
+        mine.step()
+        reference.step()
+    torch.testing.assert_close(p, q, **({"rtol": 0, "atol": 0.02} if dtype is torch.bfloat16 else {}))
+
+
+def test_gradients_go_through_a_differentiable_step_if_they_are_dense() -> None:
+    scale = torch.tensor(2.0, requires_grad=True)
+    param = (scale * torch.tensor([1.0, -3.0])).clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # .grad of a tensor that is no leaf
+        param.grad = torch.tensor([0.5, 2.0])
+        mg.optim.SGD([param], lr=0.1, differentiable=True).step()
+    param.square().sum().backward()
+    torch.testing.assert_close(scale.grad, torch.tensor(2 * (1.95 * 1 + 6.2 * 3)))
+    p = nn.Parameter(torch.ones(3, 1))
+    p.grad = torch.ones(3, 1).to_sparse(1)
+    with pytest.raises(ValueError, match="differentiable=True is available for dense gradients only"):
+        mg.optim.SGD([p], differentiable=True).step()
+    assert p.tolist() == [[1.0]] * 3

@@ -16,11 +16,8 @@ ALL = [f"{case}, {unspecified}" for case in CASES for unspecified in ("skip", "z
 
 
 @pytest.fixture(scope="module")
-def kept() -> dict[str, Any]:
-    states = torch.load(FILE, weights_only=True)
-    return {
-        name: state for name, state in states.items() if not name.startswith("lamb")
-    }  # an optimizer that is gone
+def kept() -> Any:
+    return torch.load(FILE, weights_only=True)
 
 
 def gradients(step: int) -> tuple[Tensor, Tensor]:
@@ -32,12 +29,9 @@ def gradients(step: int) -> tuple[Tensor, Tensor]:
     return table, torch.randn(4, generator=generator)
 
 
-def test_nothing_is_left_out(kept: dict[str, Any]) -> None:
-    assert sorted(kept) == sorted(ALL)
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_training_goes_on(name: str, kept: dict[str, Any]) -> None:
+    assert kept.keys() >= {*ALL}  # and an optimizer that is gone
     case, _, unspecified = name.rpartition(", ")
     params = [nn.Parameter(t.clone()) for t in kept[name]["before"]]
     optimizer: Any = CASES[case].mine(params, unspecified=unspecified)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.unit.optim.optimizers import Case
 from tests.unit.optim.suite.behind import Behind
+from tests.unit.optim.suite.lives import Lives
 from tests.unit.optim.suite.per_row import PerRow
 from tests.unit.optim.suite.refusals import Refusals
 from tests.unit.optim.suite.states import States
@@ -24,7 +25,7 @@ from tests.unit.optim.suite.steps import Steps
 __all__ = ["OptimizerSuite"]
 
 
-class OptimizerSuite(Steps, States, PerRow, Behind, Refusals):
+class OptimizerSuite(Lives, Steps, States, PerRow, Behind, Refusals):
     cases: ClassVar[Mapping[str, Case]]
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import lr_scheduler
 
 from maskgrad import attach_gradient
-from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense, dense_alone
+from tests.unit.optim.beside import assert_close, assert_states_close, beside_dense
 from tests.unit.optim.kinds import FULL
 from tests.unit.optim.optimizers import Case
 from tests.unit.optim.suite.states import filed
 
-SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "warm-up from almost nothing": lambda o: torch.optim.lr_scheduler.LinearLR(
-        o, start_factor=1e-3, total_iters=100
-    ),
-    "cosine, to 0 and back": lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, 60),
+SCHEDULES: dict[str, Callable[[Any], Any] | None] = {
+    "constant": None,
+    "warm-up from almost nothing": partial(lr_scheduler.LinearLR, start_factor=1e-3, total_iters=100),
+    "cosine, to 0 and back": partial(lr_scheduler.CosineAnnealingLR, T_max=60),
 }
 SCALES = (1e-5, 1e-8, 1e-10, 1e-13)
 
@@ -45,38 +46,29 @@ def assert_as_near_as_rounding(got: Tensor, expected: Tensor) -> None:
 
 class Behind:
     @pytest.mark.forms(per=lambda case: case.ours)
-    def test_it_equals_the_dense_optimizer_after_gaps(self, case: Case) -> None:
-        p, q, lazy, eager = beside_dense(case.ours, case.theirs, case.options)
-        lazy.flush()
-        assert_close(p, q, 1e-9)
-        assert_states_close(lazy, p, eager, q, 1e-9)
-
-    def test_in_float32_it_is_as_exact_as_the_dense_optimizer(self, case: Case) -> None:
-        """A sign, or a ratio of two small numbers, can turn rounding into steps: the dense one shows how much."""
-        p, exact, lazy, _ = beside_dense(case.ours, case.theirs, case.options, dtype=torch.float32)
-        q = dense_alone(case.theirs, case.options, torch.float32)
-        lazy.flush()
-        error, unavoidable = (p - exact).abs().max(), (q - exact).abs().max()
-        assert error <= 3 * unavoidable + 1e-6 * exact.abs().max()
-
     @pytest.mark.parametrize("schedule", SCHEDULES)
-    def test_learning_rates_may_change_and_rows_be_read_in_between(self, case: Case, schedule: str) -> None:
+    def test_it_equals_the_dense_optimizer_after_gaps(self, case: Case, schedule: str) -> None:
+        """Whatever the learning rates, and if each continues from the states of the other."""
+
         def meanwhile(step: int, p: nn.Parameter, lazy: Any, eager: Any) -> None:
-            if step == 60:
-                lazy.flush()
-            if step == 110:
-                lazy.flush(p)
-            if step in (90, 130):  # to each other; turns float32 numbers among the states into float64
+            if step in (90, 130):  # turns float32 numbers among the states into float64
                 mine, theirs = filed(lazy.state_dict()), filed(eager.state_dict())
                 lazy.load_state_dict(theirs if step == 90 else mine)
                 eager.load_state_dict(mine if step == 90 else theirs)
 
-        p, q, lazy, eager = beside_dense(
-            case.ours, case.theirs, case.options, schedule=SCHEDULES[schedule], steps=200, meanwhile=meanwhile
-        )
+        options: dict[str, Any] = {"schedule": SCHEDULES[schedule], "meanwhile": meanwhile}
+        p, q, lazy, eager = beside_dense(case.ours, case.theirs, case.options, **options)
         lazy.flush()
         assert_close(p, q, exactness(case))
         assert_states_close(lazy, p, eager, q, exactness(case))
+
+    def test_in_float32_it_is_as_exact_as_the_dense_optimizer(self, case: Case) -> None:
+        """A sign, or a ratio of two small numbers, can turn rounding into steps: the dense one shows how much."""
+        run = partial(beside_dense, case.ours, case.theirs, case.options, dtype=torch.float32)
+        (p, exact, lazy, _), (_, q, _, _) = run(), run(precise=torch.float32)
+        lazy.flush()
+        error, unavoidable = (p - exact).abs().max(), (q - exact).abs().max()
+        assert error <= 3 * unavoidable + 1e-6 * exact.abs().max()
 
     def test_one_value_per_row(self, row_case: Case) -> None:
         p, q = (nn.Parameter(torch.linspace(-1, 1, 24, dtype=torch.float64).view(4, 3, 2)) for _ in range(2))

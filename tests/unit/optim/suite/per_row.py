@@ -7,124 +7,66 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from maskgrad import attach_gradient
-from maskgrad.masked_tensor import masked
-from tests.unit.optim.kinds import KINDS, coo, hidden
+from tests.unit.optim.kinds import FULL, KINDS
 from tests.unit.optim.optimizers import NAN, Case, bits
 from tests.unit.optim.suite.behind import assert_as_near_as_rounding
 from tests.unit.optim.suite.refusals import refuses
 
 
 class PerRow:
-    def test_each_row_has_one_value_of_a_second_moment(self, row_case: Case) -> None:
-        p, bias, scalar = (nn.Parameter(torch.ones(shape)) for shape in ((4, 3, 2), (5,), ()))
-        optimizer = row_case.mine([p, bias, scalar], state="row")
-        for q in (p, bias, scalar):
-            q.grad = torch.ones_like(q)
-        optimizer.step()
-        shapes = {key: value.shape for key, value in optimizer.state[p].items() if value.dim() > 0}
-        expected = {name for name in row_case.declared.per_row if name in optimizer.state[p]}
-        assert expected == {key for key, shape in shapes.items() if shape == (4, 1, 1)} != set()
-        assert all(shape in ((4, 1, 1), (4, 3, 2)) for shape in shapes.values())
-        for q in (bias, scalar):
-            assert all(value.shape in (q.shape, ()) for value in optimizer.state[q].values())
-
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
     @pytest.mark.parametrize("scale", [1.0, 1e-8])
     def test_entries_of_equal_size_have_the_state_that_each_would_have(
-        self, row_case: Case, scale: float
+        self, row_case: Case, scale: float, dtype: torch.dtype
     ) -> None:
         """PyTorch's is the oracle where the squares in a row are equal, for all kinds, and where epsilon counts."""
-        size, signs = (
-            scale * torch.randn(12, 3, 1, 1, dtype=torch.float64),
-            torch.randn(3, 4, 2).sign().double(),
-        )
-        q = nn.Parameter(torch.zeros(3, 4, 2, dtype=torch.float64))
-        kinds: list[Any] = [
-            lambda d: d,
-            lambda d: d.to_sparse(1),
-            lambda d: d.to_sparse(2),
-            Tensor.to_sparse,
-            hidden,
-        ]
+        q = nn.Parameter(torch.zeros(3, 4, 2, dtype=dtype))
+        size, signs = scale * torch.randn(12, 3, 1, 1, dtype=dtype), torch.randn(3, 4, 2).sign()
+        kinds: list[Any] = [FULL[name] for name in ("dense", "rows", "rows twice", "coo", "masked")]
+        kinds.append(lambda d: d.to_sparse(2))
         params = [nn.Parameter(q.detach().clone()) for _ in kinds]
+        params.append(nn.Parameter(q.detach().transpose(0, 2).contiguous().transpose(0, 2)))
         mine, reference = row_case.mine(params, state="row"), row_case.reference([q])
         for gradient in size * signs:
-            for p, kind in zip(params, kinds, strict=True):
+            for p, kind in zip(params, [*kinds, FULL["masked"]], strict=True):
                 attach_gradient(p, kind(gradient))
             q.grad = gradient
             mine.step()
             reference.step()
         for p in params:
-            assert_as_near_as_rounding(p.detach(), q.detach())
+            assert_as_near_as_rounding(
+                torch.view_as_real(p.detach() + 0j), torch.view_as_real(q.detach() + 0j)
+            )
+            shapes = {key: value.shape for key, value in mine.state[p].items() if value.dim() > 0}
+            expected = {name for name in row_case.declared.per_row if name in mine.state[p]}
+            assert expected == {key for key, shape in shapes.items() if shape == (3, 1, 1)} != set()
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_the_mean_is_over_specified_entries(self, row_case: Case, kind: str) -> None:
         """Each row by itself, its specified entries alone, is what the optimizer sees; the others stay bit for bit."""
-        gradients = torch.randn(5, 4, 6)
-        specified = torch.tensor(
+        some = torch.tensor(
             [[1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1], [0, 0, 1, 1, 0, 0]]
         ).bool()
-        start = torch.where(specified, torch.randn(4, 6), NAN)  # which decay would spread, were it looked at
-        for row in (0, 2, 3):
-            p, q = nn.Parameter(start.clone()), nn.Parameter(start[row, specified[row]][None].clone())
-            ours, alone = (row_case.mine([param], state="row", weight_decay=0.1) for param in (p, q))
-            only = specified & (torch.arange(4) == row)[:, None]
-            for gradient in gradients:
-                attach_gradient(p, KINDS[kind](torch.where(only, gradient, 0)))
-                q.grad = gradient[row, specified[row]][None]
-                ours.step()
-                alone.step()
-            torch.testing.assert_close(p[row, specified[row]][None], q, rtol=1e-5, atol=1e-6)
-            assert torch.equal(bits(p)[~only], bits(start)[~only])
+        start = torch.where(some, torch.randn(4, 6), NAN)  # which decay would spread, were it looked at
+        p, alone = nn.Parameter(start.clone()), {r: nn.Parameter(start[r, some[r]][None]) for r in (0, 2, 3)}
+        ours, parts = (row_case.mine(q, state="row", weight_decay=0.1) for q in ([p], alone.values()))
+        for gradient in torch.randn(5, 4, 6):
+            attach_gradient(p, KINDS[kind](torch.where(some, gradient, 0)))
+            for r, q in alone.items():
+                q.grad = gradient[r, some[r]][None]
+            ours.step()
+            parts.step()
+        assert torch.equal(bits(p)[~some], bits(start)[~some])
+        for r, q in alone.items():
+            torch.testing.assert_close(p[r, some[r]][None], q, rtol=1e-5, atol=1e-6)
             for name, value in ours.state[p].items():
                 if value.dim():
-                    others = value[[i for i in range(4) if i != row]]
-                    assert len(others.unique()) == 1, name  # as it was made
-                    part = value[row] if value.shape[1] == 1 else value[row, specified[row]]
-                    torch.testing.assert_close(part, alone.state[q][name][0], rtol=1e-5, atol=1e-6)
-
-    @pytest.mark.parametrize("sparse_dim", [1, 2])
-    def test_rows_of_three_dimensions_listed_in_pieces(self, row_case: Case, sparse_dim: int) -> None:
-        size, results = (3, 4, 2), []
-        start = torch.randn(size)
-        indices = torch.tensor([[2, 0, 2, 2], [3, 1, 0, 3]])[:sparse_dim]
-        values = torch.randn(4, *size[sparse_dim:])
-        mask = torch.zeros(size, dtype=torch.bool)
-        mask[tuple(indices)] = True
-        dense = torch.zeros(size).index_put_(tuple(indices), values, accumulate=True)
-        for gradient in (coo(indices, values, size), masked(torch.where(mask, dense, NAN), mask)):
-            for order in (start.clone(), start.transpose(0, 2).contiguous().transpose(0, 2)):
-                p = nn.Parameter(order)
-                optimizer = row_case.mine([p], state="row")
-                for _ in range(3):
-                    attach_gradient(p, gradient)
-                    optimizer.step()
-                results.append(p.detach())
-        for other in results[1:]:
-            torch.testing.assert_close(results[0], other, rtol=1e-5, atol=1e-6)
-
-    def test_parts_of_complex_numbers_have_their_own_means(self, row_case: Case) -> None:
-        start, gradients = (
-            torch.randn(3, 4, dtype=torch.complex64),
-            torch.randn(4, 3, 4, dtype=torch.complex64),
-        )
-        real, imag = nn.Parameter(start.real.clone()), nn.Parameter(start.imag.clone())
-        kinds: list[Any] = [
-            lambda d: d, lambda d: d.to_sparse(1), lambda d: d.to_sparse(),
-            lambda d: masked(d, torch.ones(3, 4, dtype=torch.bool)),
-        ]  # fmt: skip
-        params = [nn.Parameter(start.clone()) for _ in kinds]
-        ours, parts = row_case.mine(params, state="row"), row_case.mine([real, imag], state="row")
-        for gradient in gradients:
-            for p, kind in zip(params, kinds, strict=True):
-                attach_gradient(p, kind(gradient))
-            ours.step()
-            real.grad, imag.grad = gradient.real.clone(), gradient.imag.clone()
-            parts.step()
-        for p in params:
-            torch.testing.assert_close(p.detach(), torch.complex(real, imag).detach())
+                    part = value[r] if value.shape[1] == 1 else value[r, some[r]]
+                    torch.testing.assert_close(part, parts.state[q][name][0], rtol=1e-5, atol=1e-6)
+                    assert len(value[1].unique()) == 1, name  # as it was made
 
     def test_full_and_row_states_are_not_mixed(self, row_case: Case) -> None:
         p, q = nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))
