@@ -46,6 +46,7 @@ def test_refusals_say_what_was_expected_and_found(mask: object, kind: type[Excep
         check_mask(mask, torch.Size([2]), CPU)
 
 
+@pytest.mark.every
 @pytest.mark.parametrize(
     ("sizes", "shape", "ways"),
     [
@@ -54,6 +55,7 @@ def test_refusals_say_what_was_expected_and_found(mask: object, kind: type[Excep
         ((2, 1), (2, 3, 4), [":, None"]),  # it ends in size 1, and does not broadcast
         ((3,), (3, 3, 3), ["None, None", "None, :, None", ":, None, None"]),
         ((0,), (0, 3), [":, None"]),
+        ((1, 3), (2, 2, 3), ["None"]),
         ((1,), (), []),
     ],
 )
