@@ -149,13 +149,15 @@ def test_nothing_anywhere_is_nan_with_a_gradient_of_zero() -> None:
     assert w.grad is None or w.grad.tolist() == [0.0, 0.0]
 
 
-def test_half_parameters_gather_in_float32() -> None:
-    w = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
-    accumulator = mg.GradientAccumulator([w])
+def test_half_parameters_gather_in_float32_and_do_not_overflow() -> None:
+    w, v = (nn.Parameter(torch.ones(2, dtype=dtype)) for dtype in (torch.bfloat16, torch.float16))
+    accumulator = mg.GradientAccumulator([w, v])
     for _ in range(300):  # added up in bfloat16 they stop at 256
         accumulator.backward(w.float() * 2, count=4)
+    accumulator.backward(torch.ones(300, 2) * v.float() * 400, count=1200)  # 120000 in all
     accumulator.finish()
-    assert w.grad.tolist() == [0.5, 0.5]
+    assert w.grad.tolist() == [0.25, 0.25]
+    assert v.grad.tolist() == [50.0, 50.0]
     assert w.grad.dtype is torch.bfloat16
 
 

@@ -36,7 +36,6 @@ def test_many_inputs_and_outputs() -> None:
     net, a, b = network(), x(5, 3), x(5)
     y, z = net(a) * b[:, None], a.sum(1) * b
     found = mg.batched_grad({"y": y, "z": z}, (a, [b]))
-    assert set(found) == {"y", "z"}
     for name, out in (("y", y), ("z", z[:, None])):
         first, (second,) = found[name]
         for got, one in ((first, a), (second, b)):

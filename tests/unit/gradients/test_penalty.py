@@ -50,6 +50,7 @@ def test_several_tensors_make_one_norm() -> None:
     assert mg.gradient_penalty(nothing.sum(1), nothing, per_sample=True, reduction="sum") == 0
     z = torch.tensor([1 + 2j, 3 - 1j], requires_grad=True)
     assert mg.gradient_penalty((z * z.conj()).real.sum(), z) == 4 * (1 + 4 + 9 + 1)
+    assert mg.gradient_penalty(w**2, w, per_sample=True, reduction="none").tolist() == [4.0, 16.0]
 
 
 OPTIONS: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [

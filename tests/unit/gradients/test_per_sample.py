@@ -150,7 +150,7 @@ def test_compressed_layouts_go_by_the_loop() -> None:
         (lambda: of(3), TypeError, "at least one tensor"),
         (lambda: of(torch.tensor(1.0)), ValueError, "0-dim"),
         (lambda: of((X, X[:2])), ValueError, "inputs must have 4 samples"),
-        (lambda: of(X, X[:2]), ValueError, "targets must have 4 samples"),
+        (lambda: of(X, (X, X[:2])), ValueError, "targets must have 4 samples"),
         (lambda: of(X, chunk_size=0), ValueError, "chunk_size"),
         (lambda: of(X, method="fast"), ValueError, "'batched'"),
         (lambda: of(X, loss=lambda y: y), ValueError, "a scalar for one sample"),
