@@ -13,18 +13,19 @@ import torch.nn.functional as F
 import maskgrad as mg
 from tests.unit.export.holes import holey
 
+ONES = torch.ones(2)
+
 
 @pytest.mark.parametrize(
     ("model", "words"),
     [
         (lambda x: x * x.amax().item(), "MaskedTensor.item"),
-        (lambda x: x if x.amax() > 0 else -x, r"MaskedTensor.*\(in <lambda>, test_onnx_refusals.py:\d+\)"),
         (lambda x: x if x.sum() > 0 else -x, r"reading a value.*\(in <lambda>, test_onnx_refusals.py:\d+\)"),
         (lambda x: x * len([1 for row in x.tolist() for v in row if v]), "MaskedTensor.tolist"),
         (lambda x: x * torch.equal(x, x), "torch.equal"),
         (torch.special.bessel_j0, "bessel_j0.*ONNX has no operators"),
     ],
-    ids=["item", "if", "if of a number", "tolist", "equal", "bessel"],
+    ids=["item", "if of a number", "tolist", "equal", "bessel"],
 )
 def test_unsupported_models_are_refused_with_a_remedy(model: Any, words: str, path: Path) -> None:
     path.write_bytes(b"what was there before")
@@ -69,14 +70,14 @@ def test_a_file_that_breaks_the_rules_is_refused(path: Path, monkeypatch: pytest
     assert not list(path.parent.iterdir())
 
 
-def test_random_models_cannot_be_compared(path: Path) -> None:
+def test_random_models_cannot_be_compared_and_a_mistake_of_the_model_is_its_own(path: Path) -> None:
     with pytest.raises(mg.errors.ExportMismatchError, match="different results in each call"):
         mg.onnx.export(lambda x: x + torch.rand(3, 4), holey(3, 4), path)
-
-
-def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
     with pytest.raises(RuntimeError, match="must match the size"):
         mg.onnx.export(lambda x: x + torch.ones(7), holey(3, 4), path)
+    with pytest.raises(Exception, match="rows"):  # a fixed dimension that is to vary
+        mg.onnx.export(lambda x: torch.eye(3) @ x, holey(3, 4), path, dynamic_shapes={"x": {0: "rows"}})
+    assert not list(path.parent.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -85,22 +86,9 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         ({"model": 3}, TypeError, "model must be an nn.Module or a function, found int"),
         ({"args": "x"}, TypeError, "args must be a tuple of the positional arguments, found str"),
         ({"args": ()}, TypeError, "must contain a tensor or a MaskedTensor"),
-        ({"args": (1.5,)}, TypeError, "must contain a tensor or a MaskedTensor"),
-        (
-            {"args": (torch.ones(2), {"a": [object()]})},
-            TypeError,
-            r"args\[1\]\['a'\]\[0\] must be .*found object",
-        ),
-        (
-            {"kwargs": {"x": [torch.ones(1).numpy()]}},
-            TypeError,
-            r"kwargs\['x'\]\[0\] must be.*found ndarray; convert",
-        ),
-        (
-            {"args": torch.ones(2, dtype=torch.complex64)},
-            TypeError,
-            r"args\[0\] has dtype torch.complex64.*view_as_real",
-        ),
+        ({"args": (ONES, {"a": [object()]})}, TypeError, r"args\[1\]\['a'\]\[0\] must be .*found object"),
+        ({"kwargs": {"x": [ONES.numpy()]}}, TypeError, r"kwargs\['x'\]\[0\] must be.*found ndarray; convert"),
+        ({"args": ONES * 1j}, TypeError, r"args\[0\] has dtype torch.complex64.*view_as_real"),
         ({"args": torch.ones(2, 2).to_sparse()}, TypeError, "layout torch.sparse_coo.*mg.from_sparse"),
         ({"model": lambda x: 3}, TypeError, "the model returns 3, which does not depend"),
         ({"model": lambda x: object()}, TypeError, "output must be .*found object"),
@@ -110,16 +98,8 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         ({"path": ""}, IsADirectoryError, "path must name a file"),
         ({"path": os.curdir}, IsADirectoryError, "path must name a file"),
         ({"path": "no/such/folder/model.onnx"}, FileNotFoundError, "no/such/folder"),
-        (
-            {"input_names": "x"},
-            TypeError,
-            r"input_names must be a sequence of names, found 'x'; use \['x'\]",
-        ),
-        (
-            {"input_names": ["a", "b"]},
-            ValueError,
-            "one name for each tensor or MaskedTensor, 1 here, found 2",
-        ),
+        ({"input_names": "x"}, TypeError, r"must be a sequence of names, found 'x'; use \['x'\]"),
+        ({"input_names": ["a", "b"]}, ValueError, "one name for each tensor.* 1 here, found 2"),
         ({"input_names": [("a", "b")]}, TypeError, "input_names must be a sequence of names, found"),
         ({"output_names": ["x"]}, ValueError, "output_names must be distinct.*'x' more than once"),
         ({"dynamic_shapes": "time"}, ValueError, 'dynamic_shapes must be "batch", None'),
@@ -127,19 +107,11 @@ def test_a_mistake_of_the_model_is_its_own(path: Path) -> None:
         (
             {"dynamic_shapes": {"y": None}},
             ValueError,
-            r"names 'y', which is not an argument; expected some of \['x'\]",
+            r"'y', which is not an argument; expected some of \['x'\]",
         ),
         ({"dynamic_shapes": ({0: "a"},)}, TypeError, r'write \{"x": \{0: "batch"\}\}'),
-        (
-            {"dynamic_shapes": {"x": {5: "a"}}},
-            ValueError,
-            r"dynamic_shapes\['x'\] must use dimensions.*found 5",
-        ),
-        (
-            {"dynamic_shapes": {"x": {0: "a b"}}},
-            ValueError,
-            "must use identifiers as names of dimensions, found 'a b'",
-        ),
+        ({"dynamic_shapes": {"x": {5: "a"}}}, ValueError, r"\['x'\] must use dimensions.*found 5"),
+        ({"dynamic_shapes": {"x": {0: "a b"}}}, ValueError, "identifiers as names.*found 'a b'"),
         ({"dynamic_shapes": {"x": 7}}, TypeError, "must be a dict from dimensions to names"),
         ({"opset_version": 3}, ValueError, "opset_version"),
     ],

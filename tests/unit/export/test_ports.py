@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pytest
 import torch
 
 import maskgrad as mg
-from maskgrad.export.ports import argument_names, input_names_of, pack, unpack
+from maskgrad.export.ports import argument_names, input_names_of, unpack
 
 X = mg.masked(torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), torch.tensor([[True, False], [True, True]]))
 
@@ -16,18 +15,6 @@ X = mg.masked(torch.tensor([[1.0, float("nan")], [3.0, 4.0]]), torch.tensor([[Tr
 class Pair(NamedTuple):
     data: object
     rest: object
-
-
-@pytest.mark.parametrize(
-    "layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc]
-)
-def test_every_layout_comes_back(layout: torch.layout) -> None:
-    x = X.to_sparse(layout, blocksize=(1, 1) if layout in (torch.sparse_bsr, torch.sparse_bsc) else None)
-    ports, tensors = unpack(((x,), {"y": [X, None, 3]}), "args")
-    assert all(type(tensor) is torch.Tensor for tensor in tensors)
-    (one,), keywords = pack(ports, tensors)
-    assert (one.layout, one.tolist()) == (layout, X.tolist())
-    assert (keywords["y"][0].tolist(), keywords["y"][1:]) == (X.tolist(), [None, 3])
 
 
 def test_no_garbage_leaves() -> None:

@@ -23,17 +23,12 @@ def test_masks_change_and_garbage_lies_under_each() -> None:
     }
 
 
-def test_sizes_change_together() -> None:
-    ports, tensors = unpack(((torch.arange(2), torch.arange(6).reshape(3, 2)), {}), "args")
-    _, one, more = variations(ports, tensors, [{0: 0, 1: 1}])
+def test_sizes_change_together_and_a_sparse_layout_loses_an_entry() -> None:
+    given = unpack(((torch.arange(2), torch.arange(6).reshape(3, 2)), {}), "args")
+    _, one, more = variations(*given, [{0: 0, 1: 1}])
     assert [t.tolist() for t in one[1]] == [[0], [[0], [2], [4]]]
     assert [t.tolist() for t in more[1]] == [[0, 1, 0], [[0, 1, 0], [2, 3, 2], [4, 5, 4]]]
     assert more[0] == "with size 3 instead of 2 in a dynamic dimension"
-
-
-def test_a_sparse_layout_loses_an_entry() -> None:
     x = mg.masked(torch.ones(2, 2), torch.eye(2) > 0).to_sparse()
-    ports, tensors = unpack(((x,), {}), "args")
-    *_, (words, (values, indices)) = variations(ports, tensors, [{0: 0, 1: 1}])
-    assert words == "with one stored entry less"
-    assert (values.shape, indices.shape) == ((1,), (2, 1))
+    *_, (words, (values, indices)) = variations(*unpack(((x,), {}), "args"), [{0: 0, 1: 1}])
+    assert (words, values.shape, indices.shape) == ("with one stored entry less", (1,), (2, 1))
