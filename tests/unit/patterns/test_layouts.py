@@ -226,6 +226,7 @@ class TestSequences(LayoutSuite):
         "a frame of numbers": (with_last(torch.Tensor.double), "Boolean frame"),
         "a frame too short": (with_last(lambda t: t[:, :2]), "a sequence has 6 positions, the frame 2"),
         "a frame of one dimension": (with_last(lambda t: t[0]), "Boolean frame"),
+        "a frame of too few": (lambda v, f, t: (v, (f[0], (0, 1, 2), None), t), "Boolean frame"),
         "a dimension twice": (lambda v, f, t: (v, (f[0], (1, 1), None), t), "different positions"),
         "a dimension too far": (lambda v, f, t: (v, (f[0], (0, 3), None), t), "different positions"),
         "a block size": (lambda v, f, t: (v, (*f[:2], (1, 1)), t), "block size"),
