@@ -17,7 +17,7 @@ __all__ = ["PAGE", "RESULTS", "facts", "read", "tables", "verdict"]
 
 PAGE = Region("in_the_wild.md", "results")
 RESULTS = Path(__file__).parents[1] / "results" / "wild.jsonl"
-VERDICTS = ("found", "missed", "false alarm", "clean")
+VERDICTS = ("found", "missed", "incomplete", "false alarm", "clean")
 Row = dict[str, Any]
 
 
@@ -41,11 +41,10 @@ def _lines(path: Path) -> list[Row]:
 
 
 def verdict(row: Row) -> str:
-    """What became of one examination."""
-    leaks, found = bool(row["oracle"]), bool(row["doctor"])
-    return {(True, True): "found", (True, False): "missed", (False, True): "false alarm"}.get(
-        (leaks, found), "clean"
-    )
+    """What became of one examination; incomplete: nothing was found, and the report says what was not examined."""
+    if row["oracle"]:
+        return "found" if row["doctor"] else "incomplete" if row.get("unexamined") else "missed"
+    return "false alarm" if row["doctor"] else "clean"
 
 
 def tables(path: Path) -> str:
@@ -77,7 +76,8 @@ def _summary(done: list[Row], known: dict[str, str]) -> str:
     return (
         f"**{len(of_hub)} architectures** of transformers {known.get('transformers', '')} and **{len(others)} models** "
         f"of {len(packages)} other packages, {len(done)} examinations: {kinds['found']} with a leak that was found, "
-        f"**{kinds['missed']} missed**, **{kinds['false alarm']} false alarms**, {kinds['clean']} clean. "
+        f"**{kinds['missed']} missed**, {kinds['incomplete']} incomplete, **{kinds['false alarm']} false alarms**, "
+        f"{kinds['clean']} clean. "
         f"PyTorch {known.get('torch', '')}, {known.get('cpu', '')}, {known.get('date', '')}.\n"
     )
 
@@ -156,7 +156,7 @@ def _shifted(done: list[Row]) -> str:
 
 
 def _disagreements(done: list[Row]) -> str:
-    wrong = [row for row in done if verdict(row) in ("missed", "false alarm")]
+    wrong = [row for row in done if verdict(row) not in ("found", "clean")]
     rows = []
     for (package, name, model), those in _by_model(wrong).items():
         where = ", ".join(dict.fromkeys(f"{row['side']} {row['mode']}" for row in those))

@@ -95,7 +95,7 @@ FACTS = {
         str(_MISTAKES), r"\[(\d+) mistakes\]|(\d+) programs with a mistake", (_README,)
     ),
     "models": Fact(str(sum(_MODELS)), r"\[(\d+) models\]", (_README,)),
-    "leaks in models": Fact(str(_LEAKS), r"all (\d+) leaks", (_README,)),
+    "leaks in models": Fact(str(_LEAKS), r"(\d+) leaks", (_README,)),
     "thousands of cases compared": Fact(
         f"{sum(map(int, _CASES)) // 1000},000", r"([\d,]+) \[cases\]", (_README,)
     ),
