@@ -33,6 +33,7 @@ TRACES: dict[str, Callable[[], Any]] = {
     "made inside": lambda: torch.jit.trace(Total(), (X, MASK)),
     "closed over": lambda: torch.jit.trace(lambda x: (CLOSED_OVER * x).filled(0.0), (X,)),
     "returned": lambda: torch.jit.trace(mg.masked, (X, MASK)),
+    "from NaN": lambda: torch.jit.trace(lambda x: mg.from_nan(x).sum(), (X,)),
     "stored": lambda: torch.jit.trace(lambda x: (STORED * 2).filled(0.0) + x, (X,)),
 }
 

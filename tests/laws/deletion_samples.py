@@ -65,7 +65,7 @@ OF_SEVERAL: dict[str, tuple[dict[str, Any], ...]] = {
 #: … or of one.
 OF_ONE = ("prod", "aminmax", "argmax", "argmin", "max-reduction_with_dim", "min-reduction_with_dim")
 OF_DIMENSIONS = ("logsumexp", *OF_ONE[4:])  # which must be named
-REDUCTIONS = OF_SEVERAL | dict.fromkeys(OF_ONE, KEPT)
+REDUCTIONS = OF_SEVERAL | dict.fromkeys(OF_ONE, KEPT) | {"prod": OF_SEVERAL["sum"]}
 #: What PyTorch computes in its own way next to infinities and NaN.
 OTHERWISE = {
     **dict.fromkeys(
