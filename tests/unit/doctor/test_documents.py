@@ -125,6 +125,12 @@ def test_a_model_that_is_watched_is_called_with_other_documents_and_another_futu
     assert [finding.kind for finding in watched.report.findings] == ["document-leak"]
     assert watched.report.findings[0].code.endswith("# leak")
     with mg.doctor.watch(causal=True) as watched:
+        model(IDS, NUMBERS * 0).square().mean().backward()
+    assert (watched.report.ok, {tried.name for tried in watched.report.experiments}) == (
+        True,
+        {"future-leak"},
+    )
+    with mg.doctor.watch(causal=True) as watched:
         model(IDS, NUMBERS, IDS)["loss"].backward()
     assert watched.report.ok, str(watched.report)
     names = {tried.name for tried in watched.report.experiments}

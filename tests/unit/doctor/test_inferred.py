@@ -17,7 +17,6 @@ from tests.unit.doctor.programs import recognised
 LENGTHS = torch.tensor([9, 4, 6, 2])
 MASK = torch.arange(9) < LENGTHS[:, None]
 IDS = torch.randint(1, 20, (4, 9), generator=torch.Generator().manual_seed(0)).masked_fill(~MASK, 0)
-LABELS = torch.tensor([0, 1, 2, 0])
 X = torch.ones(4, 9, 3)
 
 
@@ -93,7 +92,7 @@ def test_the_commonest_script(right: bool, padding_idx: int | None) -> None:
         mean = (hidden * ~pad[..., None]).sum(1) / (~pad).sum(1, True) if right else hidden.mean(1)  # leak
         return F.cross_entropy(head(mean), b["y"])
 
-    report = mg.doctor.examine(step, {"ids": IDS, "y": LABELS}, quick=True)
+    report = mg.doctor.examine(step, {"ids": IDS, "y": torch.arange(4) % 3}, quick=True)
     assert [finding.code.endswith("# leak") for finding in report.findings] == [True] * (not right)
     how = report.inventory[0].recognised
     assert how.startswith("padding_idx=0" if padding_idx == 0 else "the argument src_key")
