@@ -29,8 +29,7 @@ _ELSEWHERE = {
     "semantics/facts.py": "tests/laws/test_coverage.py",
     "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
     "semantics/contractions.py": (
-        "tests/unit/semantics/test_contractions.py tests/unit/semantics/test_linear_algebra.py "
-        "tests/unit/semantics/test_chains.py"
+        "tests/unit/semantics/test_contractions.py tests/unit/semantics/test_linear_algebra.py"
     ),
     "semantics/losses/": "tests/unit/semantics/losses",
     "semantics/own_sizes.py": "tests/unit/semantics/test_convolutions.py tests/unit/nn/test_sequence_convolution.py",

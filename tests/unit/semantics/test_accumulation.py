@@ -10,18 +10,13 @@ import maskgrad as mg
 from tests.poison import inf, nan, on
 
 
-def test_a_start_that_is_left_out_is_nobodys_equal() -> None:
-    # torch counts it: 1 / 3 for each of the two
+def test_neither_garbage_nor_a_start_that_is_left_out_is_anybodys_equal() -> None:
     source = torch.tensor([2.0, 2.0], requires_grad=True)
-    start = mg.masked(torch.tensor([2.0]), on(1))
+    start = mg.masked(torch.tensor([2.0]), on(1))  # torch counts it: 1 / 3 for each of the two
     start.scatter_reduce(0, torch.zeros(2).long(), source, "amax", include_self=False).sum().backward()
     assert source.grad.tolist() == [0.5, 0.5]
-
-
-def test_garbage_is_nobodys_equal() -> None:
     for garbage in (-inf, 5.0):
-        top = garbage if garbage == -inf else 5.0
-        source = torch.tensor([top, garbage, top], requires_grad=True)
+        source = torch.tensor([garbage] * 3, requires_grad=True)
         x = mg.masked(torch.tensor([garbage]), on(0))
         result = x.scatter_reduce(0, torch.zeros(3).long(), mg.masked(source, on(1, 0, 1)), "amax")
         assert torch.autograd.grad(result.sum(), source)[0].tolist() == [0.5, 0.0, 0.5]
@@ -31,12 +26,8 @@ def test_unspecified_positions_write_nowhere() -> None:
     index = mg.masked(torch.tensor([1, 10**9, 0]), on(1, 0, 1))
     source = torch.tensor([1.0, 2.0, 4.0], requires_grad=True)
     x = torch.tensor([10.0, 20.0, 30.0])
-    for result in (
-        x.scatter_add(0, index, source),
-        x.index_add(0, index, source),
-        x.scatter(0, index, source) + x,
-    ):
-        assert result.tolist()[2] in (30.0, 60.0)
+    for result in (x.scatter_add(0, index, source), x.index_add(0, index, source)):
+        assert result.tolist() == [14.0, 21.0, 30.0]
         (gradient,) = torch.autograd.grad(result.sum(), source)
         assert gradient.tolist() == [1.0, 0.0, 1.0]
     result = torch.tensor(5.0).scatter_add(0, mg.masked(torch.tensor(0), on(0)[0]), torch.tensor(1.0))
@@ -48,13 +39,11 @@ def test_unspecified_positions_write_nowhere() -> None:
     ("index", "source"), [(torch.tensor([0]), torch.ones(2, 3)), (torch.tensor([[0]]), torch.ones(1, 3))]
 )
 def test_index_reduce_names_the_shapes_that_do_not_fit(index: Tensor, source: Tensor) -> None:
-    x = mg.masked(torch.ones(3, 3), torch.ones(3, 3).bool())
     with pytest.raises(IndexError, match="one slice for each"):
-        x.index_reduce(0, index, source, "prod")
+        mg.masked(torch.ones(3, 3)).index_reduce(0, index, source, "prod")
 
 
 def test_of_two_that_write_to_one_place_the_unspecified_gets_no_gradient() -> None:
     source = torch.tensor([1.0, nan], requires_grad=True)
-    twice = torch.tensor([0, 0])
-    result = torch.zeros(1).scatter(0, twice, mg.masked(source, on(1, 0)))
-    assert torch.autograd.grad(result.filled(0.0).sum(), source, torch.tensor(1.0))[0][1] == 0
+    result = torch.zeros(1).scatter(0, torch.tensor([0, 0]), mg.masked(source, on(1, 0)))
+    assert torch.autograd.grad(result.filled(0.0).sum(), source)[0][1] == 0

@@ -10,16 +10,6 @@ import maskgrad as mg
 from tests.poison import assert_entries, gradient, nan, poisoned
 
 
-def test_a_derivative_that_does_not_exist_is_zero() -> None:
-    x = poisoned([[[[1.0, 2.0, None], [3.0, 5.0, None]]]])
-    place = torch.tensor(
-        [[[[0.0, 0.0]]]], dtype=torch.float64, requires_grad=True
-    )  # on column 1, between the rows
-    y = F.grid_sample(x, place, align_corners=True)
-    assert_entries(y, [[[[3.5]]]])
-    assert_entries(gradient(y, place), [[[[0.0, 1.5]]]])
-
-
 def test_an_affine_grid_misses_the_coordinate_whose_row_is_missing() -> None:
     theta = poisoned([[[1.0, 0.0, 0.5], [0.0, None, 0.0]]], requires_grad=True)
     grid = F.affine_grid(theta, [1, 1, 2, 2], align_corners=False)
