@@ -141,6 +141,23 @@ def mean_of_nothing(wrong):
     return Case(step, batch)
 
 
+@pair("empty-row", "MrLeeeee/GCN-GAT-and-Graphsage#3")
+def no_neighbours(wrong):
+    """A node without neighbours divides by a degree of 0, and training is NaN from then on."""
+    model = nn.Linear(3, 1)
+    batch = {"neighbours": torch.randn(4, 3, 3), "mask": lasting(3, 0, 2, 3), "y": torch.randn(4)}
+
+    def step(batch):
+        messages = batch["neighbours"].masked_fill(~batch["mask"][..., None], 0).sum(1)
+        if wrong:
+            mean = messages / batch["mask"].sum(1, keepdim=True)  # leak
+        else:
+            mean = messages / batch["mask"].sum(1, keepdim=True).clamp(min=1)
+        return (model(mean).squeeze(-1) - batch["y"]).square().mean()
+
+    return Case(step, batch, model=model, padding={"neighbours": "mask"})
+
+
 @pair("empty-row", "unslothai/unsloth-zoo#1262")
 def per_sample_loss_of_nothing(wrong):
     """Each text's loss is the mean over its labels; a text without labels makes the whole batch NaN."""

@@ -158,6 +158,33 @@ def scores_below_the_causal_mask(wrong):
     return Case(step, batch, causal=True)
 
 
+@pair("future-leak", "awslabs/gluonts#1401")
+def scores_of_the_future_near_zero(wrong):
+    """A forecaster fills the scores of the future with 1e-9 instead of -1e9, and hardly masks it."""
+    embed, query, key, head = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 1)
+    torch.manual_seed(1)
+    batch = {
+        "series": torch.randn(2, 8, 3),
+        "target": torch.randn(2, 8),
+        "target_weight": torch.tensor([[0.0, 1, 1, 1, 1, 1, 1, 1], [0.0, 0, 0, 1, 1, 1, 1, 2]]),
+    }
+
+    def error(predicted, batch):
+        weight = batch["target_weight"]
+        return ((predicted.squeeze(-1) - batch["target"]) ** 2 * weight).sum() / weight.sum()
+
+    def step(batch):
+        x = embed(batch["series"])
+        later = torch.ones(x.size(1), x.size(1)).triu(1).bool()
+        if wrong:
+            weights = (query(x) @ key(x).mT).masked_fill(later, 1e-9).softmax(-1)
+            return error(head(weights @ x), batch)  # leak
+        weights = (query(x) @ key(x).mT).masked_fill(later, -1e9).softmax(-1)
+        return error(head(weights @ x), batch)
+
+    return Case(step, batch, causal=True)
+
+
 @pair("future-leak", "haohy/TCAN#7")
 def softmax_over_the_queries(wrong):
     """Scores are masked correctly, but the softmax runs over the queries, most of them later."""

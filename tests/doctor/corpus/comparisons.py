@@ -46,6 +46,53 @@ def contrastive_negatives(wrong):
     return Case(step, batch, padding={"one": "mask", "other": "mask"})
 
 
+@pair("padding-leak", "peremartra/optipfair#34")
+def distillation_over_padding(wrong):
+    """The divergence from a teacher is averaged over all positions of the batch."""
+    embed, student = nn.Embedding(12, 6), nn.Linear(6, 5)
+    batch = {
+        "input_ids": torch.tensor([[3, 4, 5, 6], [7, 8, 0, 0]]),
+        "attention_mask": lasting(4, 2).long(),
+        "teacher": torch.randn(2, 4, 5),
+    }
+
+    def step(batch):
+        if wrong:
+            logp = student(embed(batch["input_ids"])).log_softmax(-1)
+            target = batch["teacher"].softmax(-1)
+            return F.kl_div(logp, target, reduction="batchmean")  # leak
+        padded = batch["attention_mask"][..., None] == 0
+        logp = student(embed(batch["input_ids"])).log_softmax(-1)
+        target = batch["teacher"].masked_fill(padded, 0).softmax(-1)
+        each = F.kl_div(logp, target, reduction="none").masked_fill(padded, 0)
+        return each.sum() / batch["attention_mask"].sum()
+
+    return Case(step, batch, padding={"input_ids": "attention_mask", "teacher": "attention_mask"})
+
+
+@pair("padding-leak", "arcee-ai/DAM#16")
+def hidden_states_matched_at_padding(wrong):
+    """Hidden states of a student are matched to the teacher's at every position."""
+    student = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    teacher = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True).requires_grad_(False).eval()
+    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 2, 3)}
+    model = student
+
+    def states_of(batch):
+        with torch.no_grad():
+            wanted = teacher(batch["x"], src_key_padding_mask=~batch["mask"])
+        return student(batch["x"], src_key_padding_mask=~batch["mask"]), wanted
+
+    def step(batch):
+        found, wanted = states_of(batch)
+        if wrong:
+            return F.smooth_l1_loss(found, wanted)  # leak
+        each = F.smooth_l1_loss(found, wanted, reduction="none").mean(-1)
+        return (each * batch["mask"]).sum() / batch["mask"].sum()
+
+    return Case(step, batch, padding={"x": "mask"}, model=model)
+
+
 @pair("padding-leak", "huggingface/sentence-transformers#3827")
 def pairs_with_padding(wrong):
     """In a pairwise ranking loss, padded documents count as the worst."""

@@ -16,6 +16,30 @@ SEGMENTS = torch.tensor([[1, 1, 1, 2, 2, 2, 2, 0], [1, 1, 1, 1, 2, 2, 0, 0]])
 BOUNDS = torch.tensor([0, 3, 7, 9], dtype=torch.int32)
 
 
+@pair("padding-leak", "unslothai/unsloth#1207")
+def packed_documents_attend(wrong):
+    """A row is filled with another document, and later text attends to it."""
+    embed, qkv, head = nn.Embedding(12, 6), nn.Linear(6, 18), nn.Linear(6, 12)
+    batch = {
+        "input_ids": torch.tensor([[2, 3, 4, 5, 6, 7], [8, 9, 3, 2, 10, 11]]),
+        "document": torch.tensor([[0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1]]),
+        "labels": torch.tensor([[-100, -100, 5, 6, 7, 1], [-100, -100, -100, 10, 11, 1]]),
+    }
+
+    def step(batch):
+        q, k, v = qkv(embed(batch["input_ids"])).chunk(3, -1)
+        if wrong:
+            hidden = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # leak
+        else:
+            document = batch["document"]
+            causal = torch.ones(q.size(1), q.size(1)).bool().tril()
+            allowed = (document[:, :, None] == document[:, None]) & causal
+            hidden = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed)
+        return F.cross_entropy(head(hidden).transpose(1, 2), batch["labels"])
+
+    return Case(step, batch, padding={"input_ids": "document"})
+
+
 @pair("document-leak", "huggingface/nanoVLM#204")
 def documents_by_positions_alone(wrong):
     """Positions restart with each packed document, but attention is only causal and includes earlier documents."""

@@ -85,6 +85,57 @@ def chomped_at_the_wrong_end(wrong):
     return Case(step, batch, causal=True)
 
 
+@pair("future-leak", "exercise-book-yq/Supercodec#4")
+def gated_by_the_mean_of_all_frames(wrong):
+    """Channels of each frame are scaled by a gate computed from the mean of all frames."""
+    embed, gate, head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 4)
+    torch.manual_seed(1)
+    batch = {
+        "frames": torch.randn(2, 8, 4),
+        "targets": torch.randn(2, 8, 4),
+        "frame_weights": torch.tensor([[1.0] * 8, [0.0] * 2 + [1.0] * 6]),
+    }
+
+    def error(hidden, batch):
+        weights = batch["frame_weights"][..., None]
+        return ((head(hidden) - batch["targets"]).abs() * weights).sum() / weights.sum()
+
+    def step(batch):
+        x = embed(batch["frames"]).relu()
+        if wrong:
+            mean = x.mean(1, keepdim=True)  # leak
+        else:
+            mean = x.cumsum(1) / torch.arange(1, x.size(1) + 1)[:, None]
+        return error(x * gate(mean).sigmoid(), batch)
+
+    return Case(step, batch, causal=True)
+
+
+@pair("future-leak", "espnet/espnet#5900")
+def group_norm_over_frames(wrong):
+    """A streaming network normalises each sample over all of its frames."""
+    encode, head = nn.Conv1d(4, 6, 3), nn.Conv1d(6, 4, 1)
+    over_frames, over_channels = nn.GroupNorm(1, 6), nn.LayerNorm(6)
+    torch.manual_seed(1)
+    batch = {
+        "noisy": torch.randn(2, 10, 4),
+        "target_speech": torch.randn(2, 10, 4),
+        "target_mask": torch.tensor([[1.0] * 10, [1.0] * 7 + [0.0] * 3]),
+    }
+
+    def error(hidden, batch):
+        mask = batch["target_mask"][..., None]
+        return ((head(hidden).transpose(1, 2) - batch["target_speech"]) ** 2 * mask).sum() / mask.sum()
+
+    def step(batch):
+        hidden = encode(F.pad(batch["noisy"].transpose(1, 2), (2, 0)))
+        if wrong:
+            return error(over_frames(hidden).relu(), batch)  # leak
+        return error(over_channels(hidden.transpose(1, 2)).transpose(1, 2).relu(), batch)
+
+    return Case(step, batch, causal=True)
+
+
 @pair("future-leak", "JIA-Lab-research/LongLoRA#90")
 def groups_rolled_around(wrong):
     """Tokens are rolled by half a group for attention in groups, and the first ones follow the last."""

@@ -106,6 +106,30 @@ def score_by_padded_length(wrong):
     return Case(step, batch, model=model, padding={"states": "mask", "tokens": "mask"})
 
 
+@pair("padding-length", "mozilla/TTS#429")
+def second_convolution(wrong):
+    """The input is masked, the hidden layer is not: the second convolution reads the bias of the first in padding."""
+    first, second = nn.Conv1d(3, 4, 3, padding=1), nn.Conv1d(4, 5, 3, padding=1)
+    batch = {
+        "x": torch.randn(2, 7, 3),
+        "mask": lasting(7, 4),
+        "labels": torch.tensor([[0, 1, 2, 3, 4, 0, 1], [2, 3, 4, 0, -100, -100, -100]]),
+    }
+
+    def step(batch):
+        if wrong:
+            x = batch["x"].masked_fill(~batch["mask"][..., None], 0).transpose(1, 2)
+            hidden = first(x).relu()
+            logits = second(hidden)  # leak
+            return F.cross_entropy(logits, batch["labels"])
+        padded = ~batch["mask"][:, None]
+        x = batch["x"].transpose(1, 2).masked_fill(padded, 0)
+        hidden = first(x).relu().masked_fill(padded, 0)
+        return F.cross_entropy(second(hidden), batch["labels"])
+
+    return Case(step, batch, padding={"x": "mask"})
+
+
 @pair("padding-length", "harvardnlp/sent-conv-torch#34")
 def sum_of_a_padded_set(wrong):
     """Padded elements are zero, but not after the network: the sum over the set includes its bias."""

@@ -38,6 +38,25 @@ def accuracy_over_padding(wrong):
     return Case(step, batch, model=model, padding={"x": "mask", "tags": "mask"})
 
 
+@pair("padding-leak", "lucidrains/vector-quantize-pytorch#62")
+def codes_of_padding(wrong):
+    """The entropy of a codebook's average use includes padded frames."""
+    encode = nn.Linear(4, 3)
+    codebook = nn.Parameter(torch.randn(5, 3))
+    batch = {"frames": torch.randn(3, 6, 4), "mask": lasting(6, 3, 4)}
+
+    def use_of(batch):
+        hidden = encode(batch["frames"])
+        distance = (hidden[..., None, :] - codebook).square().sum(-1)
+        return (-distance).softmax(-1)
+
+    def step(batch):
+        average = use_of(batch).mean((0, 1)) if wrong else use_of(batch)[batch["mask"]].mean(0)  # leak
+        return (average * average.log()).sum()
+
+    return Case(step, batch, padding={"frames": "mask"})
+
+
 @pair("padding-leak", "PaddlePaddle/PaddleNLP#1401")
 def crf_without_mask(wrong):
     """The partition function of a linear-chain CRF includes the padding."""

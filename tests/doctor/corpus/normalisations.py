@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from tests.doctor.pairs import Case, lasting, pair
@@ -27,6 +28,26 @@ def batchnorm_over_padding(wrong):
     return Case(step, batch, padding={"x": "mask", "y": "mask"})
 
 
+@pair("padding-leak", "espnet/espnet#6571")
+def feature_normalizer(wrong):
+    """Features are standardised with the mean of a padded batch."""
+    model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    batch = {"x": torch.randn(3, 4, 3) * 5 + 2, "mask": lasting(4, 1, 2), "y": torch.randn(3, 4)}
+
+    def step(batch):
+        if wrong:
+            centred = batch["x"] - batch["x"].mean((0, 1))  # leak
+            error = (model(centred).squeeze(-1) - batch["y"]).masked_fill(~batch["mask"], 0)
+            return error.square().sum() / batch["mask"].sum()
+        mask = batch["mask"]
+        x = batch["x"].masked_fill(~mask[..., None], 0)
+        centred = x - x.sum((0, 1)) / mask.sum()
+        error = (model(centred).squeeze(-1) - batch["y"]).masked_fill(~mask, 0)
+        return error.square().sum() / mask.sum()
+
+    return Case(step, batch, model=model, padding={"x": "mask", "y": "mask"})
+
+
 @pair("padding-leak", "pytorch/pytorch#81985")
 def layer_norm_over_time(wrong):
     """A layer norm over time and features: one mean for all tokens of a text, including padding."""
@@ -46,6 +67,32 @@ def layer_norm_over_time(wrong):
         return loss_of(batch, token_norm(encode(batch["x"])))
 
     return Case(step, batch, padding={"x": "mask", "y": "mask"})
+
+
+@pair("padding-leak", "pytorch/pytorch#81985")
+def normalisation_over_time(wrong):
+    """Instance normalisation of a recording: mean and variance over all frames, including padding."""
+    project, head = nn.Linear(3, 4), nn.Linear(4, 5)
+    batch = {
+        "audio": torch.randn(2, 6, 3),
+        "mask": lasting(6, 3),
+        "labels": torch.tensor([[0, 1, 2, 3, 4, 0], [1, 2, 3, -100, -100, -100]]),
+    }
+
+    def step(batch):
+        if wrong:
+            hidden = project(batch["audio"]).transpose(1, 2)
+            normed = F.instance_norm(hidden)  # leak
+            return F.cross_entropy(head(normed.transpose(1, 2)).transpose(1, 2), batch["labels"])
+        real = batch["mask"][..., None]
+        hidden = project(batch["audio"]).masked_fill(~real, 0)
+        count = real.sum(1, keepdim=True).clamp(min=1)
+        centred = (hidden - hidden.sum(1, keepdim=True) / count).masked_fill(~real, 0)
+        variance = centred.square().sum(1, keepdim=True) / count
+        normed = centred / (variance + 1e-5).sqrt()
+        return F.cross_entropy(head(normed).transpose(1, 2), batch["labels"])
+
+    return Case(step, batch, padding={"audio": "mask"})
 
 
 @pair("padding-leak", "DataDog/toto#57")

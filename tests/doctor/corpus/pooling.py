@@ -79,6 +79,29 @@ def autocast_without_mask(wrong):
     return Case(step, batch, padding={"x": "mask"})
 
 
+@pair("padding-leak", "NVIDIA-NeMo/Speech#3216")
+def gate_of_padding(wrong):
+    """Squeeze and excitation: channels are weighted by their mean over time, including padding."""
+    conv, gate, head = nn.Conv1d(4, 6, 1), nn.Linear(6, 6), nn.Linear(6, 1)
+    batch = {"x": torch.randn(3, 4, 5), "mask": lasting(5, 3, 2), "y": torch.randn(3, 5)}
+
+    def loss_of(batch, hidden, squeezed):
+        excited = hidden * gate(squeezed).sigmoid()[..., None]
+        error = head(excited.transpose(1, 2)).squeeze(-1) - batch["y"]
+        return error.masked_fill(~batch["mask"], 0).square().sum() / batch["mask"].sum()
+
+    def step(batch):
+        if wrong:
+            hidden = conv(batch["x"])
+            squeezed = nn.functional.adaptive_avg_pool1d(hidden, 1).squeeze(-1)  # leak
+        else:
+            hidden, real = conv(batch["x"]), batch["mask"][:, None]
+            squeezed = (hidden * real).sum(2) / real.sum(2).clamp(min=1)
+        return loss_of(batch, hidden, squeezed)
+
+    return Case(step, batch, padding={"x": batch["mask"][:, None], "y": "mask"})
+
+
 @pair("padding-leak", "none found; rows averaged one by one into a buffer")
 def in_place_buffers(wrong):
     """A buffer is filled in place, row by row, one token too far."""
@@ -160,6 +183,44 @@ def norm_over_padding(wrong):
         return F.cross_entropy(head(hidden / scale).transpose(1, 2), batch["labels"])
 
     return Case(step, batch, padding={"x": "mask"})
+
+
+@pair("padding-leak", "earthspecies/avex#26")
+def one_minus_mask(wrong):
+    """`1 - mask` instead of `mask`: the pooled vector is that of the padding."""
+    encode, head = nn.Linear(4, 6), nn.Linear(6, 3)
+    batch = {"x": torch.randn(3, 5, 4), "mask": lasting(5, 3, 1).float(), "y": torch.tensor([0, 2, 1])}
+
+    def step(batch):
+        if wrong:
+            hidden = encode(batch["x"]).tanh()
+            pooled = ((1 - batch["mask"][..., None]) * hidden).sum(1)  # leak
+            return F.cross_entropy(head(pooled), batch["y"])
+        mask = batch["mask"][..., None]
+        hidden = encode(batch["x"].masked_fill(mask == 0, 0)).tanh()
+        return F.cross_entropy(head((mask * hidden).sum(1) / mask.sum(1).clamp(min=1)), batch["y"])
+
+    return Case(step, batch, padding={"x": "mask"})
+
+
+@pair("padding-leak", "huggingface/transformers#5429")
+def span_softmax_over_padding(wrong):
+    """The softmax for the start of an answer includes padding."""
+    encode, start = nn.Linear(4, 6), nn.Linear(6, 1, bias=False)
+    batch = {
+        "x": torch.randn(3, 6, 4),
+        "attention_mask": lasting(6, 4, 3).long(),
+        "start": torch.tensor([4, 2, 0]),
+    }
+
+    def step(batch):
+        logits = start(encode(batch["x"]).relu()).squeeze(-1)
+        if wrong:
+            return F.cross_entropy(logits, batch["start"])  # leak
+        logits = logits.masked_fill(batch["attention_mask"] == 0, torch.finfo(logits.dtype).min)
+        return F.cross_entropy(logits, batch["start"])
+
+    return Case(step, batch)
 
 
 @pair("padding-leak", "NVIDIA-NeMo/Speech#5401")
