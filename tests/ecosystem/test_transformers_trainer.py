@@ -235,7 +235,8 @@ class Pooled(nn.Module):
 
 def test_a_leak_of_a_model_in_a_trainer_is_named_with_its_line() -> None:
     real = torch.arange(6) < torch.tensor([2, 5, 4, 6, 3, 6, 1, 2])[:, None]
-    data = [{"input_ids": mask + 2 * mask, "attention_mask": mask.long(), "labels": 1} for mask in real]
+    ids = torch.randint(1, 20, (8, 6)) * real
+    data = [{"input_ids": x, "attention_mask": m.long(), "labels": 1} for x, m in zip(ids, real, strict=True)]
     with mg.doctor.watch() as watched:
         train(transformers.Trainer, Pooled(), data, None, gradient_accumulation_steps=1)
     (finding,) = watched.report.findings

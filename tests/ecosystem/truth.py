@@ -36,7 +36,10 @@ def assert_refused(words: str, *calls: Callable[[], Any]) -> None:
             call()
 
 
-def assert_operators_refused(words: str, x: Any, *others: Any) -> None:
+ARITHMETIC = (operator.add, operator.eq)
+
+
+def assert_operators_refused(words: str, x: Any, *others: Any, functions: Any = ARITHMETIC) -> None:
     """In both orders."""
-    for other, function in itertools.product(others, (operator.add, operator.eq, operator.and_)):
+    for other, function in itertools.product(others, functions):
         assert_refused(words, functools.partial(function, x, other), functools.partial(function, other, x))
