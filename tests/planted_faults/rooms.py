@@ -26,6 +26,8 @@ _ELSEWHERE = {
     "semantics/differentiation.py": (
         "tests/unit/semantics/test_differentiation.py tests/unit/patterns/test_layouts.py"
     ),
+    "semantics/dimensions.py": "tests/unit/semantics/test_reductions.py tests/unit/semantics/test_scans.py",
+    "semantics/extrema.py": "tests/unit/kernels/test_extrema.py",
     "semantics/facts.py": "tests/laws/test_coverage.py",
     "semantics/entries.py": "tests/unit/semantics/test_masked_values.py tests/unit/semantics/test_elementwise.py",
     "semantics/contractions.py": (
