@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 import maskgrad as mg
 
-HALVES = [torch.bfloat16, torch.float16]
-DTYPES = [torch.float32, *HALVES]
+HALF = torch.bfloat16
 MATRIX, ROWS = (3, 6), (2, 3, 6)
 #: Called with an operand, a weight for its last dimension and a bias.
 STORED = {
@@ -29,46 +24,25 @@ STORED = {
 }
 
 
-def compare(
-    call: Any, make: Callable[[Tensor], Any], shape: tuple[int, ...], of: torch.dtype, to: torch.dtype
-) -> None:
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(shape).to(of), torch.randn(4, 6).to(of), torch.randn(4).to(of)
-    with torch.autocast("cpu", to):
-        expected, found = call(x, weight, bias), call(make(x), weight, bias)
-    if isinstance(found, mg.MaskedTensor):
-        assert found.mask.all()
-        found = found.filled(0.0)
-    assert found.dtype == expected.dtype
-    torch.testing.assert_close(found, expected, rtol=0.03, atol=0.03)
-
-
-@pytest.mark.parametrize("to", HALVES)
-@pytest.mark.parametrize("of", DTYPES)
-@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize("of", [torch.float32, HALF])
 @pytest.mark.parametrize("name", STORED)
-def test_stored_entries_are_cast_as_a_mask_is(
-    name: str, layout: torch.layout, of: torch.dtype, to: torch.dtype
-) -> None:
+def test_stored_entries_are_cast_as_a_mask_is(name: str, of: torch.dtype) -> None:
     shape, call = STORED[name]
-    if len(shape) > 2 and layout is not torch.sparse_coo:
-        shape = (1, *shape[1:])
-        if name == "baddbmm":
-            return
-    mask = torch.ones(shape, dtype=torch.bool)
-    compare(call, lambda x: mg.masked(x, mask).to_sparse(layout=layout), shape, of, to)
+    x, weight, bias = (torch.randn(size).to(of) for size in (shape, (4, 6), (4,)))
+    with torch.autocast("cpu", HALF):
+        expected, found = call(x, weight, bias), call(mg.masked(x).to_sparse(), weight, bias)
+    assert found.mask.all()
+    assert found.dtype == expected.dtype
+    torch.testing.assert_close(found.filled(0.0), expected, rtol=0.03, atol=0.03)
 
 
-@pytest.mark.parametrize("to", HALVES)
-def test_operands_of_another_half_precision_are_joined(to: torch.dtype) -> None:
+def test_operands_of_another_half_precision_are_joined() -> None:
     """torch.cat and index_copy refuse it under autocast; what is no cat for the user must not."""
-    of = HALVES[1 - HALVES.index(to)]
-    rows, there = torch.randn(2, 3, 4).to(of), torch.arange(3) < torch.tensor([[3], [1]])
+    rows, there = torch.randn(2, 3, 4).half(), torch.arange(3) < torch.tensor([[3], [1]])
     index = mg.masked(torch.tensor([0, 9]), torch.tensor([True, False]))
-    with torch.autocast("cpu", to):
+    with torch.autocast("cpu", HALF):
         padded = mg.from_lengths(rows, torch.tensor([3, 1]), layout=torch.jagged).to_dense()
-        added = torch.index_add(torch.zeros(2, 3, 4).to(of), 0, index, rows)
+        added = torch.index_add(torch.zeros(2, 3, 4).half(), 0, index, rows)
     assert padded.mask.equal(there[..., None].expand(2, 3, 4))
     assert padded.filled(0.0).equal(torch.where(there[..., None], rows, 0))
-    added = added.filled(0.0) if isinstance(added, mg.MaskedTensor) else added
     assert added.equal(torch.stack([rows[0], torch.zeros_like(rows[0])]))
