@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import maskgrad as mg
 from maskgrad.masked_tensor.tensor import MaskedTensor
@@ -20,8 +21,7 @@ from maskgrad.patterns.jagged import JaggedPattern
 from maskgrad.semantics.stored import entries
 
 __all__ = [
-    "PROGRAMS", "Program", "every_part", "function_of", "leaves_of", "names_of", "on", "operands",
-    "padding_seen",
+    "PROGRAMS", "Program", "every_part", "function_of", "leaves_of", "on", "operands", "padding_seen",
 ]  # fmt: skip
 
 #: Lengths of the sequences in the programs: different ones, with empty sequences at both ends; one; none at all.
@@ -36,13 +36,11 @@ class Program(NamedTuple):
         text: what is run.
         why: it does not run on the rows; nothing if it does.
         in_graph: why it makes the padded form in a graph, if it does so there only.
-        meets: sequences meet, or what was padded has a place: a sequence alone says nothing about it.
     """
 
     text: str
     why: str = ""
     in_graph: str = ""
-    meets: bool = False
 
 
 #: Why something does not run on rows.
@@ -66,31 +64,20 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
         Program("torch.where(feature, x, y)"),
         Program("torch.where(feature, x, torch.zeros_like(x))"),
         Program("x * sequence"),
-        Program("torch.where(sequence, x, 0.0)", BEHIND),
-        Program("torch.where(position, x, 0.0)", BEHIND),
         Program("torch.where(feature, x, 0.0)", BEHIND),
-        Program("x.masked_fill(sequence, 0.0)", BEHIND),
-        Program("x.masked_fill(position, 0.0)", BEHIND),
         Program("x.masked_fill(feature, 0.0)", BEHIND),
         Program("x.masked_fill(x > 1, 0.0)"),
-        Program("x.masked_select(feature)", PREFIX, meets=True),
-        Program("x[(x > 0).filled(False)]", PREFIX, meets=True),
-        Program("x.masked_select((x > 0).filled(False))", PREFIX, meets=True),
+        Program("x[(x > 0).filled(False)]", PREFIX),
+        Program("x.masked_select((x > 0).filled(False))", PREFIX),
     ),
     "Products": (
         Program("x @ weight"),
-        Program("x @ vector"),
         Program("x @ matrices", MATRICES),
-        Program("torch.bmm(x, matrices)", MATRICES),
         Program("torch.einsum('btd,de->bte', x, weight)", EQUATION),
-        Program("torch.einsum('btd,bde->bte', x, matrices)", MATRICES),
         Program("torch.einsum('btd,bd->bt', x, query)", EQUATION),
-        Program("torch.einsum('btd,btd->bt', x, y)", EQUATION),
-        Program("torch.einsum('btd,bt->bd', x, x.mean(-1))", SUMMED),
-        Program("torch.einsum('btd,btf->df', x, y)", SUMMED, meets=True),
+        Program("torch.einsum('btd,btf->df', x, y)", SUMMED),
         Program("torch.einsum('bthc,hce->bthe', x.unflatten(-1, (2, 2)), heads)", EQUATION),
         Program("torch.einsum('btd,bsd->bts', x, y)", "products of all pairs of positions"),
-        Program("F.bilinear(x, y, cube)", "of two batches"),
         Program("F.bilinear(x, y, cube, bias)", "of two batches"),
         Program("F.prelu(x, slope)"),
         Program("F.glu(x)"),
@@ -102,76 +89,65 @@ PROGRAMS: dict[str, tuple[Program, ...]] = {
             "(x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()",
             in_graph=STATISTIC,
         ),
-        Program("x - x.mean()", meets=True),
+        Program("x - x.mean()"),
         Program("x.softmax(1)"),
-        Program("x.log_softmax(1)"),
         Program("(e := (x - x.amax(1, keepdim=True)).exp()) / e.sum(1, keepdim=True)", in_graph=STATISTIC),
         Program("(x - x.logsumexp(1, keepdim=True)).exp()", in_graph=STATISTIC),
         Program("x.max(1).values"),
         Program("F.normalize(x, dim=1)"),
         Program("x.cumsum(1)", RUNNING),
-        Program("x.cumprod(1)", RUNNING),
-        Program("x.cummax(1).values", RUNNING),
         Program("x.sort(1).values", RUNNING),
     ),
     "Shapes": (
         Program("x.unsqueeze(1)"),
         Program("x.unsqueeze(-1).expand(-1, -1, -1, 3)"),
-        Program("x.repeat(1, 1, 3)", REPEATED),
-        Program("x.repeat(2, 1, 1)", REPEATED, meets=True),
-        Program("x.tile(3)", REPEATED),
+        Program("x.repeat(2, 1, 1)", REPEATED),
         Program("x.repeat_interleave(2, dim=-1)"),
-        Program("x.repeat_interleave(2, dim=0)", REPEATED, meets=True),
-        Program("x.repeat(1, 2, 1)", PREFIX, meets=True),
-        Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)", "a plain part", meets=True),
-        Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX, meets=True),
-        Program("torch.cat([x, y])", meets=True),
-        Program("x.flip(1)", PREFIX, meets=True),
+        Program("x.repeat(1, 2, 1)", PREFIX),
+        Program("torch.cat([token.expand(x.shape[0], 1, -1), x], 1)", "a plain part"),
+        Program("torch.cat([x, token.expand(x.shape[0], 1, -1)], 1)", PREFIX),
+        Program("torch.cat([x, y])"),
+        Program("x.flip(1)", PREFIX),
     ),
     "Indexing": (
-        Program("x.gather(-1, labels.unsqueeze(-1))"),
         Program("x.log_softmax(-1).gather(-1, labels.unsqueeze(-1)).squeeze(-1)"),
         Program("x.take_along_dim(labels.unsqueeze(-1), -1)"),
         Program("x.take_along_dim(x.argsort(1), 1)", ALONG),
-        Program("x.gather(1, places)", ALONG, meets=True),
-        Program("x.take_along_dim(places, 1)", ALONG, meets=True),
+        Program("x.gather(1, places)", ALONG),
         Program("F.one_hot(labels, 4)"),
         Program("torch.bucketize(x, edges)"),
         Program("torch.searchsorted(edges, x)", "bucketize runs on rows"),
         Program("torch.isin(labels, which)"),
-        Program("x.index_select(0, which)", in_graph=READ, meets=True),
-        Program("x[which]", in_graph=READ, meets=True),
-        Program("x.flip(0)", MOVED, meets=True),
-        Program("x.roll(1, 0)", MOVED, meets=True),
+        Program("x[which]", in_graph=READ),
+        Program("x.flip(0)", MOVED),
         Program("x[:, :3]", in_graph=READ),
-        Program("x.narrow(1, 0, 2)", in_graph=READ, meets=True),
-        Program("x.narrow(0, -3, 2)", in_graph=READ, meets=True),
-        Program("x.split(2, 1)", in_graph=READ, meets=True),
-        Program("x.transpose(0, 1).split_with_sizes([1, 4])", in_graph=READ, meets=True),
-        Program("x.chunk(3)", in_graph=READ, meets=True),
-        Program("x.tensor_split((1, 2), 1)", in_graph=READ, meets=True),
+        Program("x.narrow(0, -3, 2)", in_graph=READ),
+        Program("x.split(2, 1)", in_graph=READ),
+        Program("x.transpose(0, 1).split_with_sizes([1, 4])", in_graph=READ),
+        Program("x.chunk(3)", in_graph=READ),
         Program("x[:, ::2]", "skipped positions"),
     ),
 }  # fmt: skip
 
 
-def operands(kind: str = "some", dtype: torch.dtype = torch.float64, longest: int = T) -> dict[str, Any]:
+def operands(kind: str = "some") -> dict[str, Any]:
     """The plain operands by name; NaN stands behind the ends of x and y, an odd number behind those of labels."""
     torch.manual_seed(0)
+    numbers = partial(torch.randn, dtype=torch.float64)
     lengths = torch.tensor(LENGTHS[kind])
     batch = len(lengths)
-    behind = torch.arange(longest) >= lengths[:, None]
+    behind = torch.arange(T) >= lengths[:, None]
     found: dict[str, Any] = {
-        "x": torch.randn(batch, longest, D, dtype=dtype), "y": torch.randn(batch, longest, D, dtype=dtype),
-        "labels": torch.randint(0, D, (batch, longest)), "lengths": lengths,
-        "sequence": torch.rand(batch, 1, 1) > 0.4, "position": torch.rand(1, longest, 1) > 0.4,
+        "x": numbers(batch, T, D), "y": numbers(batch, T, D),
+        "labels": torch.randint(0, D, (batch, T)), "lengths": lengths,
+        "sequence": torch.rand(batch, 1, 1) > 0.4, "position": torch.rand(1, T, 1) > 0.4,
         "feature": torch.rand(D) > 0.4,
-        "weight": torch.randn(D, E, dtype=dtype), "vector": torch.randn(D, dtype=dtype),
-        "matrices": torch.randn(batch, D, E, dtype=dtype), "query": torch.randn(batch, D, dtype=dtype),
-        "heads": torch.randn(2, 2, 3, dtype=dtype), "cube": torch.randn(E, D, D, dtype=dtype),
-        "bias": torch.randn(E, dtype=dtype), "slope": torch.rand(1, dtype=dtype),
-        "token": torch.randn(1, 1, D, dtype=dtype), "edges": torch.tensor([-1.0, 0.0, 1.0], dtype=dtype),
-        "which": torch.tensor([batch - 1, 0, 0]), "places": torch.randint(0, longest, (batch, 2, D)),
+        "weight": numbers(D, E),
+        "matrices": numbers(batch, D, E), "query": numbers(batch, D),
+        "heads": numbers(2, 2, 3), "cube": numbers(E, D, D),
+        "bias": numbers(E), "slope": torch.rand(1).double(),
+        "token": numbers(1, 1, D), "edges": torch.tensor([-1.0, 0.0, 1.0]).double(),
+        "which": torch.tensor([batch - 1, 0, 0]), "places": torch.randint(0, T, (batch, 2, D)),
     }  # fmt: skip
     for name in ("x", "y"):
         found[name][behind] = float("nan")
@@ -194,16 +170,11 @@ def on(layout: torch.layout, given: dict[str, Any]) -> dict[str, Any]:
     return {**given, **made}
 
 
-def names_of(program: Program) -> list[str]:
-    """The operands that it has."""
-    used = compile(program.text, "", "eval").co_names
-    return [name for name in operands() if name in used]
-
-
 def function_of(program: Program) -> Callable[[dict[str, Any]], Any]:
     """The program as a function of its operands."""
-    names = names_of(program)
-    made = eval(f"lambda {', '.join(names)}: {program.text}", {"torch": torch, "F": F, "nn": nn})
+    used = compile(program.text, "", "eval").co_names
+    names = [name for name in operands() if name in used]
+    made = eval(f"lambda {', '.join(names)}: {program.text}", {"torch": torch, "F": F})
     return lambda given: made(*[given[name] for name in names])
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 import maskgrad as mg
 
@@ -16,12 +16,9 @@ LENGTHS = (3, 0, 2)
 
 
 def batch(sequences: list[Tensor], size: int) -> mg.MaskedTensor:
-    """Jagged, padded to ``size`` with garbage."""
-    padded = torch.full((len(sequences), size, *sequences[0].shape[1:]), torch.nan, dtype=torch.float64)
-    for i, sequence in enumerate(sequences):
-        padded[i, : len(sequence)] = sequence
-    lengths = torch.tensor([len(sequence) for sequence in sequences])
-    return mg.from_lengths(padded, lengths, layout=torch.jagged)
+    """Jagged, padded to ``size``."""
+    padded = torch.stack([F.pad(part, (0, 0, 0, size - len(part)), value=torch.nan) for part in sequences])
+    return mg.from_lengths(padded, torch.tensor([len(part) for part in sequences]), layout=torch.jagged)
 
 
 def sequences(lengths: tuple[int, ...] = LENGTHS) -> list[Tensor]:
@@ -36,9 +33,7 @@ def parts_of(x: mg.MaskedTensor) -> list[Tensor]:
 
 ONE_BY_ONE: dict[str, Callable[..., Any]] = {
     "add": torch.add,
-    "maximum": torch.maximum,
     "max": torch.max,
-    "addcmul": lambda x, y: torch.addcmul(x, y, y),
     "where": lambda x, y: torch.where(x > 0, x, y),
     "masked_fill": lambda x, y: x.masked_fill(y > 0, 0.0),
     "in place": lambda x, y: x.clone().add_(y),
@@ -49,7 +44,8 @@ ONE_BY_ONE: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("sizes", [(3, 7), (7, 3), (4, 5)])
+@pytest.mark.every
+@pytest.mark.parametrize("sizes", [(3, 7), (7, 3)])
 @pytest.mark.parametrize("name", ONE_BY_ONE)
 def test_sequences_of_the_same_lengths_meet_whatever_the_padding(name: str, sizes: tuple[int, int]) -> None:
     function, one, other = ONE_BY_ONE[name], sequences(), sequences()
@@ -61,18 +57,16 @@ def test_sequences_of_the_same_lengths_meet_whatever_the_padding(name: str, size
         torch.testing.assert_close(part, function(a, b))
 
 
-def test_sequences_in_frames_of_other_lengths_meet_position_by_position() -> None:
+def test_losses_of_sequences_in_other_frames_meet_position_by_position() -> None:
     one, other = sequences(), sequences()
     x, y = batch(one, 3), batch(other, 6)
     a, b = torch.cat(one), torch.cat(other)
     torch.testing.assert_close(F.mse_loss(x, y), F.mse_loss(a, b))
-    labels = y.argmax(-1)
-    expected = F.cross_entropy(a, b.argmax(-1))
+    labels, expected = y.argmax(-1), F.cross_entropy(a, b.argmax(-1))
     torch.testing.assert_close(F.cross_entropy(x.transpose(1, 2), labels), expected)
     torch.testing.assert_close(F.cross_entropy(x.flatten(0, 1), labels.flatten()), expected)
     torch.testing.assert_close(F.cosine_similarity(x, y, -1).mean(), F.cosine_similarity(a, b, -1).mean())
-    for found, expected_part in zip(mg.align(x, y), (a, b), strict=True):
-        torch.testing.assert_close(found, expected_part.flatten())
+    torch.testing.assert_close(mg.align(x, y), (a.flatten(), b.flatten()))
     torch.testing.assert_close(mg.align(x, labels), (a, b.argmax(-1)))
 
 
@@ -95,38 +89,17 @@ def test_joins_take_the_longest() -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [torch.add, torch.maximum, torch.max, F.mse_loss, mg.align, lambda x, y: x.masked_fill(y > 0, 0.0)],
+    [torch.add, torch.max, F.mse_loss, mg.align, lambda x, y: x.masked_fill(y > 0, 0.0)],
 )
 def test_lengths_that_differ_are_told_in_sequences(function: Callable[..., Any]) -> None:
     x, y = batch(sequences((5, 2)), 5), batch(sequences((1, 3)), 3)
     with pytest.raises(ValueError, match=r"sequence 0 has 5 positions in one operand and 1 in the other"):
         function(x, y)
-    cut = function(x[:, :3], y[:, :3])  # the advice
-    if isinstance(cut, mg.MaskedTensor):
-        assert (x[:, :3] + y[:, :3]).lengths().tolist() == [1, 2]
+    function(x[:, :3], y[:, :3])  # the advice
+    assert (x[:, :3] + y[:, :3]).lengths().tolist() == [1, 2]
 
 
 def test_a_size_of_one_is_repeated_as_ever() -> None:
     x = batch(sequences((5, 2)), 5)
     first = batch([part[:1] for part in parts_of(x)], 1)
     assert (x - first).to_dense().mask.equal(x.to_dense().mask)
-
-
-@pytest.mark.parametrize("sizes", [(5, 3), (3, 5)])
-def test_in_a_graph_joins_take_the_longest(sizes: tuple[int, int]) -> None:
-    x, y = (batch(sequences((2, 1)), size) for size in sizes)
-    function = lambda x, y: torch.cat([x, y]).sum(1).filled(0.0)  # noqa: E731
-    torch.testing.assert_close(torch.compile(function, fullgraph=True, backend="eager")(x, y), function(x, y))
-
-
-def test_a_coupled_loss_over_ragged_parts() -> None:
-    model, again = (nn.Linear(4, 2).double() for _ in range(2))
-    again.load_state_dict(model.state_dict())
-    one, other = sequences((5, 2)), sequences((1, 3))
-    mg.coupled_backward(
-        model, [batch(one, 5), batch(other, 3)], lambda z: z.mean(1).filled(0.0).std(0).square().sum()
-    )
-    means = torch.stack([again(part).mean(0) for part in one + other])
-    means.std(0).square().sum().backward()
-    for param, expected in zip(model.parameters(), again.parameters(), strict=True):
-        torch.testing.assert_close(param.grad, expected.grad)
