@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from math import prod
 
 from torch import Tensor
 
@@ -58,7 +57,8 @@ def update_with_zeros(
     ):
         if lazy is not None:
             if gradient.rows is None and not lazy.is_read_in_time and len(lazy) > 0:
-                got = gradient.values.reshape(prod(param.shape[: lazy.leading]), -1).any(1).nonzero().view(-1)
+                entries = gradient.values.unsqueeze(-1).flatten(lazy.leading).flatten(0, -2)
+                got = entries.any(1).nonzero().view(-1)
                 if len(lazy.behind(got)) > 0:
                     _warn_of_late_read(lazy, param, name)
             lazy.flush(param)
