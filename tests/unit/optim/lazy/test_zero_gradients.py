@@ -109,7 +109,7 @@ def idle(numbers: Numbers, first: int, number: int, dtype: torch.dtype, **option
             optimizer.step()
     lazy.flush()
     precise = dtype is torch.float64
-    torch.testing.assert_close(p.detach().double(), q.detach(), rtol=1e-9 if precise else 3e-5, atol=0)
+    torch.testing.assert_close(p.detach().double(), q.detach(), rtol=1e-9 if precise else 1e-5, atol=0)
     for name in ("exp_avg", "exp_avg_sq"):
         expected = eager.state[q][name].to(dtype)
         torch.testing.assert_close(lazy.state[p][name], expected, rtol=1e-9 if precise else 1e-4, atol=1e-37)
@@ -135,7 +135,9 @@ def test_numbers_of_adam_change_and_are_strange(first: int, number: int, numbers
 @pytest.mark.filterwarnings("ignore::maskgrad.optim.lazy.zero_gradients.RowsReadLate")
 @settings(max_examples=examples(60))
 @given(
-    betas=st.tuples(st.floats(0, 0.995), st.floats(0.3, 0.9999)),
+    betas=st.tuples(  # what a tiny beta1 leaves of a state is rounding
+        st.just(0.0) | st.floats(0.5, 0.995), st.floats(0.3, 0.9999)
+    ),
     eps=st.sampled_from([1e-15, 1e-8, 1e-3, 1.0]),
     first=st.integers(0, 3000),
     number=st.integers(1, 200),
