@@ -35,9 +35,10 @@ FIRST_ONLY = ("__rpow__",)
 FIRST_ONLY_IN_HALVES = ("i0", "special.i0e")
 #: Operations whose gradients next to NaN and infinities are written in two ways; at NaN, PyTorch's own loops of several
 #: entries at once, and what remains of them, differ for the activations.
-VALUES_ONLY = ("var", "std", "var_mean", "std_mean", "prod", "logsumexp", "nn.functional.normalize") + tuple(
-    f"nn.functional.{name}"
-    for name in ("celu", "elu", "hardshrink", "hardswish", "hardtanh", "relu6", "selu", "softshrink")
+VALUES_ONLY = (
+    *("var", "std", "var_mean", "std_mean", "prod", "logsumexp", "nn.functional.normalize"),
+    *("nn.functional.celu", "nn.functional.elu", "nn.functional.hardshrink", "nn.functional.hardswish"),
+    *("nn.functional.hardtanh", "nn.functional.relu6", "nn.functional.selu", "nn.functional.softshrink"),
 )
 #: Operations that write, and of which the rows are all that there is to be written, as on the sparse layouts.
 WRITES_ROWS = ("zero_",)
