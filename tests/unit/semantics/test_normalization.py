@@ -28,3 +28,9 @@ def test_a_group_of_nothing_has_no_derivative_to_be_infinite(row: list[bool]) ->
 def test_a_batch_without_channels_is_refused() -> None:
     with pytest.raises(ValueError, match="Expected 3D"):
         F.local_response_norm(mg.masked(torch.ones(2, 2)), 2)
+
+
+def test_a_group_of_one_channel_has_the_entries_of_its_space() -> None:
+    x = torch.randn(1, 2, 5)
+    found = F.group_norm(mg.masked(x, torch.ones(1, 2, 5, dtype=torch.bool)), 2)
+    torch.testing.assert_close(found.filled(0), F.group_norm(x, 2))

@@ -44,3 +44,11 @@ def test_a_size_in_a_tuple_of_one_is_for_all_dimensions() -> None:
         one, number = (pool(x, *more, size) for size in ((2,), 2))
         assert one.mask.equal(number.mask)
         assert one.filled(0).equal(number.filled(0))
+
+
+def test_lp_pool_by_hand() -> None:
+    x = poisoned([[[3.0, None, 4.0, 3.0, None, None]]], requires_grad=True)
+    y = F.lp_pool1d(x, 2, 2)
+    assert_entries(y, [[[3.0, 5.0, None]]])
+    assert_entries(gradient(y, x), [[[1.0, 0.0, 0.8, 0.6, 0.0, 0.0]]])
+    assert_entries(F.lp_pool2d(poisoned([[[[3.0, None], [None, 4.0]]]]), 2, 2), [[[[5.0]]]])

@@ -63,3 +63,11 @@ def test_a_position_out_of_bounds_is_an_error() -> None:
             IndexError, match=f"index {position} is out of bounds for dimension 2 with size 2"
         ):
             rows[:, :, position]
+
+
+@pytest.mark.parametrize("position", [2, -3])
+def test_a_position_out_of_bounds_is_named_with_its_dimension(position: int) -> None:
+    mask = torch.arange(2) < torch.tensor([[2, 1], [0, 2]])[..., None]
+    x = mg.masked(torch.randn(2, 2, 2), mask).to_sparse(layout=torch.jagged)
+    with pytest.raises(IndexError, match=f"index {position} is out of bounds for dimension 2 with size 2"):
+        x[:, :, position]
