@@ -143,3 +143,11 @@ def test_standardizing_with_a_large_mean_costs_no_more_digits_than_in_torch():
     exact, theirs = (torch.nn.functional.layer_norm(x, (3000,)) for x in (values.double(), values))
     ours, *_ = kernels.standardized(values, mask, (1,), 1e-5)
     assert (ours - exact).abs().max() <= (theirs - exact).abs().max() * 1.1
+
+
+@pytest.mark.parametrize("correction", [0.5, 1.5, -1, -0.5])
+def test_any_correction(correction: float) -> None:
+    values, mask = torch.randn(6, 9, dtype=torch.float64), torch.rand(6, 9) < 0.7
+    found = mg.masked(values, mask).var(1, correction=correction).filled(0)
+    expected = [row[known].var(correction=correction) for row, known in zip(values, mask, strict=True)]
+    torch.testing.assert_close(found, torch.stack(expected))

@@ -42,3 +42,9 @@ def test_a_label_is_deleted_from_its_list() -> None:
         F.multilabel_margin_loss(x, mg.masked(lists[:2]))
     with pytest.raises(RuntimeError):
         F.multilabel_margin_loss(mg.masked(x), torch.full((3, 4), 9))
+
+
+def test_the_function_behind_the_function() -> None:
+    x, t = poisoned([0.5, None]), torch.ones(2).double()
+    usual = F.binary_cross_entropy_with_logits(x, t, reduction="sum")
+    assert_entries(torch.binary_cross_entropy_with_logits(x, t, None, None, 2), usual.item())
