@@ -55,3 +55,10 @@ def test_masked_parameters_and_statistics(training: bool) -> None:
     assert mean.mask.equal(known)  # what is unspecified stays so, untouched
     torch.testing.assert_close(mean.get_data()[known], statistics[0][known])
     assert mean.get_data()[1] == 0
+
+
+def test_complete_data_runs_torchs_kernel() -> None:
+    x, whole = torch.randn(5, 4), torch.ones(5, 4, dtype=torch.bool)
+    module, reference = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
+    assert module(mg.masked(x, whole)).filled(0.0).equal(reference(x))
+    assert module.running_var.equal(reference.running_var)
