@@ -174,3 +174,10 @@ def test_other_objects_and_layouts_are_refused() -> None:
     )
     with pytest.raises(ValueError, match=r"without batch or dense dimensions"):
         mg.interop.to_scipy(hybrid)
+
+
+def test_a_matrix_has_memory_of_its_own() -> None:
+    x = poisoned([[1.0, None], [None, 2.0]]).to_sparse(layout=torch.sparse_csr)
+    matrix = mg.interop.to_scipy(x)
+    matrix.data[:] = 9
+    assert_entries(x.to_dense(), [[1.0, None], [None, 2.0]])
