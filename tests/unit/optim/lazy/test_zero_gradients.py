@@ -155,3 +155,19 @@ def test_a_table_without_entries_takes_dense_gradients_after_rows(shape: tuple[i
         param.grad = gradient
         optimizer.step()
     assert optimizer.state[param]["exp_avg"].shape == shape
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_a_dense_step_begins_with_the_rows_that_are_behind(name: str) -> None:
+    p, q = (nn.Parameter(torch.linspace(-1, 1, 12, dtype=torch.float64).view(4, 3)) for _ in range(2))
+    options = {"lr": 0.1, "weight_decay": 0.1} | ({"momentum": 0.9} if name == "SGD" else {})
+    lazy: Any = getattr(optim, name)([p], unspecified="zero", **options)
+    eager: Any = getattr(torch.optim, name)([q], **options)
+    for rows in ([0, 1, 2, 3], [0], [1], None):
+        dense = torch.ones(4, 3, dtype=torch.float64)
+        p.grad = dense if rows is None else sparse(torch.tensor(rows), dense[rows], p)
+        q.grad = p.grad.to_dense()
+        lazy.step()
+        eager.step()
+    lazy.flush()
+    torch.testing.assert_close(p.detach(), q.detach())
