@@ -71,3 +71,13 @@ def test_batches_of_stored_matrices_are_broadcast() -> None:
     for left, right in (((2,), ()), ((), (2,)), ((1,), (2,)), ((2,), (2,))):
         x, y = entries((*left, 3, 4)), entries((*right, 4, 5))
         assert_same(torch.matmul(x.to_sparse(), y.to_sparse()), torch.matmul(x, y))
+
+
+def test_reductions_of_all_of_a_vector_and_deviations_of_equal_entries() -> None:
+    leaf = torch.tensor([2.0, 5.0, 5.0, 1.0], dtype=torch.float64, requires_grad=True)
+    mask = torch.tensor([False, True, True, False])
+    for x in (mg.masked(leaf, mask), mg.masked(leaf, mask).to_sparse()):
+        assert (x.argmax().item(), x.max(0).indices.item(), x.max().item()) == (1, 1, 5.0)
+        found = torch.stack([x, x]).std(1, correction=0)
+        assert found.to_dense().filled(9).tolist() == [0, 0]
+        assert not torch.autograd.grad(found.to_dense().filled(0).sum(), leaf)[0].count_nonzero()
