@@ -81,3 +81,11 @@ def test_reductions_of_all_of_a_vector_and_deviations_of_equal_entries() -> None
         found = torch.stack([x, x]).std(1, correction=0)
         assert found.to_dense().filled(9).tolist() == [0, 0]
         assert not torch.autograd.grad(found.to_dense().filled(0).sum(), leaf)[0].count_nonzero()
+
+
+def test_a_vector_is_read_at_stored_positions() -> None:
+    labels = mg.masked(torch.tensor([[2, 7], [7, 1]]), torch.eye(2).bool()).to_sparse()
+    found = torch.tensor([5.0, 6.0, 7.0])[labels,]  # type: ignore[index]
+    assert (found.layout, found.tolist()) == (torch.sparse_coo, [[7.0, None], [None, 6.0]])
+    with pytest.raises(TypeError, match="read entries of a plain vector"):
+        torch.eye(3)[labels,]  # type: ignore[index]
