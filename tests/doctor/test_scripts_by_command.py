@@ -19,11 +19,20 @@ TRAIN = "tests.doctor.scripts.train"
 AUDITED: dict[str, list[str]] = {
     "losses.held_out_targets_have_a_mask_of_their_own": [],
     "losses.ids_of_numpy_see_the_next_token": ["--causal"],
+    "losses.flat_logits_see_the_next_token": ["--causal"],
     "losses.selected_by_loss_mask": [],
     "losses.selected_by_special_tokens_mask": [],
+    "losses.divided_by_the_number_of_columns": [],
+    "time_first.future_of_a_transformer": ["--causal"],
+    "time_first.encoder_layer_with_its_mask_and_a_mean": [],
     "training.compiled_step_of_a_compiled_model": [],
     "training.distributed_of_one_rank": [],
+    "masks.true_in_the_padding": [],
+    "masks.lengths_in_a_list": [],
+    "masks.extended_mask_and_a_mean": [],
     "masks.additive_rows_of_minus_infinity": ["--quick"],
+    "masks.mask_of_columns": ["--quick"],
+    "encoder_decoder.second_table_has_padding_of_its_own": [],
     "encoder_decoder.teacher_is_read_as_a_slice": [],
 }
 

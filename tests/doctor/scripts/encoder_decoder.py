@@ -23,6 +23,22 @@ def next_token(out, batch):
 
 
 @program()
+def second_table_has_padding_of_its_own(wrong):
+    (batch, real), head = pair(), nn.Linear(8, 20)
+    source, target = nn.Embedding(20, 8, padding_idx=0), nn.Embedding(20, 8, padding_idx=0)
+
+    def forward(src, trg):
+        context = (source(src) * (src != 0)[..., None]).sum(1, keepdim=True)
+        return head(target(trg) + context)
+
+    def loss(out, batch):
+        gold = batch["trg"].flatten()
+        return F.cross_entropy(out.flatten(0, 1), gold, ignore_index=-100 if wrong else 0)  # leak
+
+    return Script(batch, forward, loss, real)
+
+
+@program()
 def teacher_is_read_as_a_slice(wrong):
     (batch, real), head = pair(), nn.Linear(8, 20)
     source, target = nn.Embedding(20, 8, padding_idx=0), nn.Embedding(20, 8, padding_idx=0)
@@ -54,6 +70,19 @@ def memory_without_its_mask(wrong):
 
 
 @program()
+def source_without_its_mask(wrong):
+    (batch, real), head = pair(src_key_padding_mask=~lasting()), nn.Linear(8, 20)
+    table, layer = nn.Embedding(20, 8), nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+
+    def forward(src, trg, src_key_padding_mask):
+        memory = layer(table(src), src_key_padding_mask=None if wrong else src_key_padding_mask)  # leak
+        seen = ~src_key_padding_mask[..., None]
+        return head(table(trg[:, :-1]) + (memory * seen).sum(1, keepdim=True))
+
+    return Script(batch, forward, next_token, real)
+
+
+@program()
 def attention_over_the_states_of_the_source(wrong):
     (batch, real), table, head = pair(src_lengths=lasting().sum(1)), nn.Embedding(20, 8), nn.Linear(16, 20)
 
@@ -65,6 +94,20 @@ def attention_over_the_states_of_the_source(wrong):
             scores = scores.masked_fill(beyond[:, None], float("-inf"))
         weights = scores.softmax(-1)  # leak
         return head(torch.cat([queries, weights @ states], -1))
+
+    return Script(batch, forward, next_token, real)
+
+
+@program()
+def last_token_of_the_source(wrong):
+    (batch, real), table, head = pair(attention_mask=lasting().long()), nn.Embedding(20, 8), nn.Linear(16, 20)
+
+    def forward(src, attention_mask, trg):
+        queries, states = table(trg[:, :-1]), table(src).cumsum(1)
+        last = states[torch.arange(len(src)), attention_mask.sum(1) - 1]
+        if wrong:
+            last = states[:, -1]  # leak
+        return head(torch.cat([queries, last[:, None].expand_as(queries)], -1))
 
     return Script(batch, forward, next_token, real)
 
@@ -101,3 +144,25 @@ def decoder_that_sees_its_future(wrong):
         return head(hidden)
 
     return Script(batch, forward, next_token, options={"causal": True})
+
+
+@program()
+def pairs_compared_by_means(wrong):
+    first, second, table = lasting(), lasting(4, 6, 3, 5), nn.Embedding(20, 8, padding_idx=0)
+
+    def mean(text):
+        if wrong:
+            return table(text).mean(1)  # leak
+        seen = (text != 0)[..., None]
+        return (table(text) * seen).sum(1) / seen.sum(1)
+
+    def forward(premise, hypothesis):
+        return F.cosine_similarity(mean(premise), mean(hypothesis))
+
+    def loss(out, batch):
+        return F.mse_loss(out, batch["score"])
+
+    batch = {"premise": ids(first), "hypothesis": ids(second), "score": torch.rand(4)}
+    script = Script(batch, forward, loss, {"premise": first, "hypothesis": second})
+    script.model.table = table
+    return script

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.doctor.scripts.script import LENGTHS, Script, classes, ids, lasting, program
+from tests.doctor.scripts.script import LENGTHS, Script, classes, floats, ids, lasting, program
 
 NEVER = float("-inf")
 
@@ -18,6 +18,19 @@ def text(name, mask, **more):
 
 def pooled(hidden, real):
     return (hidden * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+
+
+@program()
+def extended_mask_and_a_mean(wrong):
+    (batch, real), table, head = text("mask", lasting()[:, None, None]), nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(input_ids, mask):
+        hidden = table(input_ids)
+        if wrong:
+            return head(hidden.mean(1))  # leak
+        return head(pooled(hidden, mask[:, 0, 0]))
+
+    return Script(batch, forward, real=real)
 
 
 @program()
@@ -46,6 +59,76 @@ def additive_rows_of_minus_infinity(wrong):
         return head((hidden * weights[..., None]).sum(1))
 
     return Script(batch, forward, real=real)
+
+
+@program()
+def mask_of_columns(wrong):
+    (batch, real), table, head = text("keep", lasting()[..., None]), nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(input_ids, keep):
+        hidden = table(input_ids)
+        if wrong:
+            return head(hidden.sum(1) / keep.sum(1))  # leak
+        return head((hidden * keep).sum(1) / keep.sum(1))
+
+    return Script(batch, forward, real=real)
+
+
+@program()
+def true_in_the_padding(wrong):
+    (batch, real), table, head = text("mask", ~lasting()), nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(input_ids, mask):
+        hidden = table(input_ids)
+        if not wrong:
+            hidden = hidden.masked_fill(mask[..., None], 0.0)
+        return head(hidden.sum(1) / (~mask).sum(1, keepdim=True))  # leak
+
+    return Script(batch, forward, real=real)
+
+
+@program()
+def is_pad(wrong):
+    (batch, real), table, head = text("is_pad", (~lasting()).long()), nn.Embedding(20, 8), nn.Linear(8, 5)
+
+    def forward(input_ids, is_pad):
+        if wrong:
+            return head(table(input_ids).amax(1))  # leak
+        return head(table(input_ids).masked_fill(is_pad[..., None] == 1, NEVER).amax(1))
+
+    return Script(batch, forward, real=real)
+
+
+@program()
+def actions_beyond_the_end(wrong):
+    real, net = lasting(), nn.Linear(3, 2)
+    batch = {"state": floats(real, 3), "action": floats(real, 2), "action_is_pad": ~real}
+
+    def forward(state):
+        return net(state)
+
+    def loss(out, batch):
+        error = (out - batch["action"] - 1.0).abs()
+        if wrong:
+            return error.mean()  # leak
+        return error[~batch["action_is_pad"]].mean()
+
+    return Script(batch, forward, loss, {"action": real}, loader=True)
+
+
+@program()
+def valid_steps_of_agents(wrong):
+    real = lasting()
+    head, net = nn.Linear(6, 5), nn.Linear(3, 6)
+    batch = {"agents": floats(real, 3), "valid": real.float(), "y": classes()}
+
+    def forward(agents, valid):
+        hidden = net(agents).relu()
+        if wrong:
+            return head(hidden.amax(1))  # leak
+        return head((hidden - (1.0 - valid[..., None]) * 1e9).amax(1))
+
+    return Script(batch, forward, real={"agents": real})
 
 
 @program()
@@ -94,3 +177,18 @@ def lengths_in_a_list(wrong):
         return head(total / torch.tensor(lengths)[:, None])
 
     return Script(batch, forward, real={"ids": real})
+
+
+@program()
+def lengths_in_an_array(wrong):
+    real, net, head = lasting(), nn.Linear(3, 6), nn.Linear(6, 5)
+    batch = {"series": floats(real, 3), "n": torch.tensor(LENGTHS).numpy(), "y": classes()}
+
+    def forward(series, n):
+        hidden = net(series).relu()
+        if wrong:
+            return head(hidden.mean(1))  # leak
+        seen = torch.arange(7) < torch.as_tensor(n)[:, None]
+        return head(pooled(hidden, seen))
+
+    return Script(batch, forward, real={"series": real})
