@@ -102,7 +102,7 @@ def pads_left(paddings: Sequence[Padding]) -> bool:
     """Whether padding is at the beginning of the sequences that the first is of, and nowhere at their end."""
     # labels that are ignored at the beginning are those of a prompt, which is read
     read = [each.mask for each in paddings if each.mask.ndim == 2 and not each.source.startswith("labels")]
-    masks = [mask for mask in read if mask.numel() and _columns(mask) == _columns(paddings[0].mask)]
+    masks = [mask for mask in read if mask.numel() and _columns(mask)[1] == _columns(paddings[0].mask)[1]]
     ends = all(bool(mask[:, -1].all()) for mask in masks)
     return bool(masks) and ends and not all(bool(mask[:, 0].all()) for mask in masks)
 

@@ -174,7 +174,7 @@ class _Division:
     def _is_rounding(self, difference: Difference, both: list[Outcome], averages: bool) -> bool:
         """Repeat it and keep results, in float64 if what multiplies rounding changes as much; judge what is none."""
         made = [self._traced(0, averages, double=False)]
-        is_clear = difference.relative > _CLEAR * compare(both[0], made[0][1]).relative
+        is_clear = bool(difference) and difference.relative > _CLEAR * compare(both[0], made[0][1]).relative
         if not is_clear or any(result.value.dtype in _HALVES for result in made[0][0].modes[0].results):
             try:
                 made = [self._traced(at, averages, double=True) for at in (0, 1)]

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import maskgrad as mg
+from maskgrad.doctor.padding import Padding
+from maskgrad.doctor.variants import pads_left
 
 MASK = torch.arange(16) < torch.tensor([16, 9, 12])[:, None]
 
@@ -57,6 +59,14 @@ def test_labels_of_a_decoder_are_widened_at_their_own_end_where_the_encoder_pads
         return F.cross_entropy(head(decoded).flatten(0, 1), b["labels"].flatten())
 
     assert examined(step, {"ids": ids, "mask": MASK.flip(1), "labels": labels}).ok
+
+
+def test_padding_on_the_left_is_told_by_the_masks_with_as_many_columns() -> None:
+    """Also where the first mask is one for all channels."""
+    channels, rows = Padding("x", MASK.flip(1)[:, None], "given"), Padding("ids", MASK.flip(1), "given")
+    labels = Padding("labels", MASK[:, :5] & (torch.arange(5) < 3), "labels of -100")
+    assert pads_left([channels, rows, labels])
+    assert not pads_left([labels, channels, rows])
 
 
 def test_dropout_that_is_drawn_in_cpp_is_left_out() -> None:

@@ -260,6 +260,17 @@ def test_a_small_term_that_differs_is_found_at_its_line_and_without_float64(monk
     assert "sum() / batch" in linecache.getline(__file__, found.line)
 
 
+def test_what_is_smaller_than_rounding_may_be_is_decided_in_float64(monkeypatch) -> None:
+    monkeypatch.setattr(experiment, "_CLEAR", 0.0)
+    model = nn.Linear(4, 1)
+
+    def step(batch):
+        return sequence_mean(model)(batch) + 4.5e-4 * token_mean(model)(batch)
+
+    report = examined(step, batch())
+    assert report.kinds() == ["denominator"], report
+
+
 def test_equal_entries_stay_equal_where_rounding_is_multiplied() -> None:
     weight = nn.Parameter(torch.rand(5))
 
