@@ -31,11 +31,11 @@ def is_one(size: int) -> bool:
     return type(size) is int and size == 1
 
 
-def in_rows(mask: Tensor) -> bool:
-    """Return whether each row, along the last dimension, is known to be specified or masked as a whole."""
+def in_rows(mask: Tensor, dim: int = -1) -> bool:
+    """Return whether each row, along a dimension, is known to be specified or masked as a whole."""
     if not mask.ndim:
         return False
-    size, stride = mask.shape[-1], mask.stride(-1)
+    size, stride = mask.shape[dim], mask.stride(dim)
     return is_one(size) or (type(size) is int and type(stride) is int and stride == 0 and size > 1)
 
 

@@ -28,7 +28,7 @@ def test_a_softmax_in_the_memory_of_the_fill_is_that_in_new_memory(
         for logarithm, function in (((), torch.softmax), ((True,), torch.log_softmax)):
             found = kernels.masked_softmax(values, mask, dim, *logarithm)
             expected = function(torch.where(mask, values, -inf), dim)
-            torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+            torch.testing.assert_close(found[mask], expected[mask], rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])

@@ -4,8 +4,9 @@ r"""Softmax and logsumexp of the specified entries, and logsumexp of segments, i
           \bar x_i = e^{x_i - \ell}\, \bar\ell
 
 An unspecified entry is replaced by -inf, the logit of probability 0: exp(-inf) is exactly 0, in the sum and in every
-derivative. The logsumexp of an empty slice is -inf, and its gradient 0. Segments, which may be empty here, and shapes
-are those of :mod:`maskgrad.kernels.segments`.
+derivative. Slices that are known to be specified or masked as a whole, as those of padding, need no selection. The
+logsumexp of an empty slice is -inf, and its gradient 0. Segments, which may be empty here, and shapes are those of
+:mod:`maskgrad.kernels.segments`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from maskgrad.kernels.invariant import as_rows, is_invariant
 from maskgrad.kernels.kernel import FLOATS, HALVES, apply_of, kernel
 from maskgrad.kernels.reductions import kept
 from maskgrad.kernels.segments import Rows, segment_expand, segment_extremum, segment_softmax, segment_sum
-from maskgrad.kernels.smallest import all_of, any_of
+from maskgrad.kernels.smallest import all_of, any_of, in_rows
 from maskgrad.mode import TRACED, can_read, mode
 
 
@@ -47,8 +48,10 @@ def masked_softmax(values: Tensor, mask: Tensor, dim: int, logarithm: bool = Fal
         return segment_softmax(rows, segments, logarithm).reshape(values.shape)
     if mode() == "eager" and values.is_floating_point():
         return _softmax(values, mask, dim, logarithm)  # type: ignore[no-any-return]
-    # integers are left to PyTorch, which refuses them
-    safe = absent(values, mask, (dim,)) if values.is_floating_point() else values
+    if mode() in TRACED and in_rows(mask, dim):
+        safe = torch.ops.maskgrad.with_gradient_at(values, mask)
+    else:  # integers are left to PyTorch, which refuses them
+        safe = absent(values, mask, (dim,)) if values.is_floating_point() else values
     return _FUNCTIONS[logarithm](safe, dim)
 
 
@@ -64,8 +67,9 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, mask: Tensor, dim: int, logarithm: bool) -> Tensor:
-        safe, function = filled(values, mask, -torch.inf), _FUNCTIONS[logarithm]
-        in_place = safe.is_cpu and safe.is_contiguous()
+        whole, function = in_rows(mask, dim), _FUNCTIONS[logarithm]
+        safe = values if whole else filled(values, mask, -torch.inf)
+        in_place = not whole and safe.is_cpu and safe.is_contiguous()
         output = function(safe, dim, out=safe) if in_place else function(safe, dim)
         ctx.dim, ctx.logarithm = dim, logarithm
         ctx.save_for_backward(output, mask)
