@@ -167,3 +167,11 @@ def test_too_few_features_are_unspecified_as_on_a_mask(name: str) -> None:
         for found, expected in zip(*(r if isinstance(r, tuple) else (r,) for r in results), strict=True):
             assert torch.equal(found.mask, expected.mask), size
             torch.testing.assert_close(found.filled(0), expected.filled(0))
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "min", "aminmax"])
+def test_of_no_features_there_is_no_extremum_on_a_mask_or_in_rows(name: str) -> None:
+    x = mg.from_lengths(torch.rand(3, 4, 0), torch.tensor([2, 0, 3]), layout=torch.jagged)
+    for t in (x, x.to_dense()):
+        with pytest.raises(IndexError, match="Expected reduction dim 2 to have non-zero size"):
+            getattr(t, name)()

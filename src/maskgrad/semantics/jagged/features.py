@@ -150,6 +150,8 @@ def over_everything(call: Call) -> Any:
     dim = named.get("dim", named.get("axis", rest[0] if rest else None))
     if not is_jagged(x) or not (dim is None or isinstance(dim, bool)) or any(map(is_masked, rest)):
         return None
+    if not x.values.numel():  # padded, PyTorch refuses what has no entries by its shape
+        return None
     if named.get("keepdim", named.get("keepdims", False)) or (len(rest) > 1 and rest[1] is True):
         return None
     return of_all(call.operation, call.function, x.values, *rest, **named)

@@ -147,10 +147,12 @@ def _moved(x: StoredEntries, dims: Any, move: Callable[[Tensor, int, int], Tenso
 def _flip(input: StoredEntries, *sizes: Any, dims: Any = None) -> StoredEntries:
     given = sizes if dims is None else dims
     given = given[0] if len(given) == 1 and not isinstance(given[0], int) else given
+    shape_after(torch.flip, input.shape, given)  # no dimension twice
     return _moved(input, given, lambda places, size, _: size - 1 - places)
 
 
 def _roll(input: StoredEntries, shifts: Any, dims: Any = None) -> StoredEntries:
+    shape_after(torch.roll, input.shape, shifts, dims or ())  # as many of both
     if dims is None or dims == ():
         rolled: StoredEntries = reshape(_roll(reshape(input, (-1,)), shifts, 0), input.shape)
         return rolled
