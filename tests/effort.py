@@ -40,7 +40,7 @@ MULTIPLIED = {
     "ranks": "in several processes",
     "demo": "whole programs of the command line",
     "processes": "in a fresh interpreter, which imports PyTorch again",
-    "large": "on millions of entries",
+    "large": "on millions of entries, or in thousands of programs",
     "corpus": "programs that the doctor examines",
 }
 

@@ -16,7 +16,8 @@ from tests.effort import is_light
 PROGRAMS = programs()
 #: all, or of the many some: by a prime number each kind, form, side and name is met
 SAMPLE = forms()[::31] if is_light() else forms()
-pytestmark = pytest.mark.every
+#: How many programs the light run tries.
+LIGHT = 24
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +28,7 @@ def no_process_group_stays() -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # compiled programs run uncompiled; torch's own remarks
+@pytest.mark.corpus(keep=LIGHT)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_a_script_is_judged_rightly_by_examine_and_by_watch(program: Program) -> None:
     verdicts = {
@@ -35,6 +37,7 @@ def test_a_script_is_judged_rightly_by_examine_and_by_watch(program: Program) ->
     assert set(verdicts.values()) == {"right"}, verdicts
 
 
+@pytest.mark.corpus(keep=LIGHT)
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
 def test_the_wrong_program_depends_on_padding_and_the_right_one_does_not(program: Program) -> None:
     wrong, right = program.script(wrong=True), program.script(wrong=False)

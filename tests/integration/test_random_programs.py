@@ -35,6 +35,7 @@ def _garbage_in_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("maskgrad.semantics.scans.fill", lambda operand, mask, value: operand.values)
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("plant", [_lost_views, _garbage_in_sums])
 def test_a_planted_fault_is_found(monkeypatch: pytest.MonkeyPatch, plant: Any) -> None:
     plant(monkeypatch)

@@ -22,7 +22,6 @@ def suite_of(name: str) -> Suite:
     return found
 
 
-@pytest.mark.every
 @pytest.mark.parametrize("name", NAMES)
 def test_a_suite(name: str) -> None:
     suite = suite_of(name)

@@ -33,6 +33,7 @@ def _small_tables(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
+@pytest.mark.compiled
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 def test_contenders_agree(family: Family) -> None:
     wanted = set(PEERS) - LEFT_OUT

@@ -266,6 +266,7 @@ for batch in torch.utils.data.DataLoader(data, batch_size=8):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the step is run again in forked processes")
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [

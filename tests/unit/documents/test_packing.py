@@ -85,7 +85,7 @@ def test_a_masked_tensor_keeps_its_mask() -> None:
     assert mg.unpack_documents(mg.masked(x.filled(1.0), ids >= 0), segment_ids=ids).layout == torch.jagged
 
 
-@pytest.mark.compiled(keep=2)
+@pytest.mark.compiled
 @pytest.mark.parametrize("way", ["segment_ids", "positions", "padding_id"])
 def test_compiled_where_sizes_are_known(way: str) -> None:
     def function(x: Tensor, where: dict[str, Any], sizes: Any) -> Tensor:

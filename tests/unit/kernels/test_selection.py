@@ -143,7 +143,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.processes(of="file", keep=3)
+@pytest.mark.processes(keep=2)
 @pytest.mark.parametrize(
     ("code", "argument"),
     [(LAZY, ""), (ABSENT, ""), (INTERRUPTED, "0.3"), (INTERRUPTED, "0.01"), (INTERRUPTED, "1.0")],
