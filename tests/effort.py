@@ -16,12 +16,14 @@ What the light run leaves to the full one is decided by rules, never by which te
 * Of all other tests that one function makes, it keeps :data:`AT_MOST`, spread evenly from the first to the last.
 * Hypothesis draws fewer examples (:func:`examples`).
 
-What is left out counts as deselected, and the summary says how much of it was left to the full run.
+What is left out counts as deselected, and the summary says how much of it was left to the full run. The header says
+what a run tries, and how long the same command took the last time.
 """
 
 from __future__ import annotations
 
 import inspect
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -60,8 +62,15 @@ BY_PATH = {
 #: Odd: where parameters multiply each other, it meets most values of each.
 AT_MOST = 3
 
+#: What each effort tries.
+TRIES = {
+    "light": "every operation and law, with few samples (make test)",
+    "full": "everything, with all samples (make test-all)",
+}
+
 _light = False
 _left: Counter[str] = Counter()
+_BEGAN = pytest.StashKey[float]()
 
 
 def is_light() -> bool:
@@ -89,6 +98,23 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every: the light run keeps all of them; see tests/effort.py")
     for name, what in MULTIPLIED.items():
         config.addinivalue_line("markers", f"{name}(of=None, per=None, keep=1): {what}; see tests/effort.py")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[_BEGAN] = time.monotonic()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    effort = config.getoption("effort")
+    number, seconds = config.cache.get(_key(config), (0, 0)) if hasattr(config, "cache") else (0, 0)
+    last = f"; the last time: {number} tests in {seconds // 60} min {seconds % 60} s" if number else ""
+    return f"effort {effort}: {TRIES[effort]}{last}"
+
+
+def _key(config: pytest.Config) -> str:
+    """Of the same tests with the same effort, in as many processes."""
+    asked = [config.getoption(name, None) for name in ("effort", "numprocesses", "keyword", "file_or_dir")]
+    return "effort/" + "-".join(map(str, asked)).replace("/", "|")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -160,7 +186,11 @@ def pytest_testnodedown(node: Any) -> None:
     _left.update(told)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    seconds = round(time.monotonic() - config.stash[_BEGAN])
+    number = sum(len(terminalreporter.getreports(kind)) for kind in ("passed", "failed", "skipped"))
+    if hasattr(config, "cache") and number and not hasattr(config, "workerinput"):
+        config.cache.set(_key(config), (number, seconds))
     if _light:
         kinds = ", ".join(f"{number} {kind}" for kind, number in sorted(_left.items()))
         terminalreporter.write_line(f"left to the full run (make test-all): {_left.total()} tests ({kinds})")

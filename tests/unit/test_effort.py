@@ -83,3 +83,24 @@ def test_the_light_run_keeps_what_the_rules_say(tmp_path: Path) -> None:
         in lines
     )
     assert any("18/86 tests collected (68 deselected)" in line for line in lines)
+
+
+def test_the_header_says_how_long_it_took_the_last_time(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_one(): pass\n", encoding="utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.effort",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    first, second = (
+        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
+    )
+    said = "effort full: everything, with all samples (make test-all)"
+    assert f"{said}\n" in first
+    assert f"{said}; the last time: 1 tests in 0 min " in second

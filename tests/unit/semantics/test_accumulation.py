@@ -47,3 +47,14 @@ def test_of_two_that_write_to_one_place_the_unspecified_gets_no_gradient() -> No
     source = torch.tensor([1.0, nan], requires_grad=True)
     result = torch.zeros(1).scatter(0, torch.tensor([0, 0]), mg.masked(source, on(1, 0)))
     assert torch.autograd.grad(result.filled(0.0).sum(), source)[0][1] == 0
+
+
+def test_a_source_may_be_larger_than_its_index() -> None:
+    old, new = (torch.rand(*sizes, dtype=torch.float64, requires_grad=True) for sizes in ((2, 3), (3, 5)))
+    mask, index = torch.rand(3, 5) < 0.7, torch.tensor([[0, 2, 0, 1], [1, 1, 0, 2]])
+    for reduce in ("amax", "sum"):
+        gradients = []
+        for source in (mg.masked(new, mask), torch.where(mask, new, -torch.inf if reduce == "amax" else 0.0)):
+            found = torch.scatter_reduce(mg.masked(old), 1, index, source, reduce).filled(0.0)
+            gradients.append(torch.autograd.grad(found.square().sum(), [old, new]))
+        torch.testing.assert_close(*gradients)

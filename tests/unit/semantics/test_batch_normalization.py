@@ -62,3 +62,12 @@ def test_complete_data_runs_torchs_kernel() -> None:
     module, reference = nn.BatchNorm1d(4), nn.BatchNorm1d(4)
     assert module(mg.masked(x, whole)).filled(0.0).equal(reference(x))
     assert module.running_var.equal(reference.running_var)
+
+
+def test_the_native_function_follows_the_statistics_once() -> None:
+    x, mask = torch.randn(6, 3), torch.rand(6, 3) < 0.8
+    found, expected = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    out, *_ = torch.native_batch_norm(mg.masked(x, mask), None, None, *found, True, 0.1, 1e-5)
+    other = F.batch_norm(mg.masked(x, mask), *expected, training=True)
+    torch.testing.assert_close(out.filled(0.0), other.filled(0.0))
+    torch.testing.assert_close(found, expected)

@@ -59,6 +59,17 @@ def test_every_sequence_as_if_it_were_alone(options: dict[str, Any], need_weight
     torch.testing.assert_close(found, torch.autograd.grad(total, leaves, materialize_grads=True))
 
 
+def test_what_is_not_the_query_is_projected_by_its_own_weights() -> None:
+    attention, (clean, _, mask) = nn.MultiheadAttention(4, 2, batch_first=True, dtype=D), padded(4)
+    other = torch.randn_like(clean)
+    x, y = mg.masked(clean, mask), mg.masked(other, mask)
+    for masked, plain in (((x, y, y), (clean, other, other)), ((x, x, y), (clean, clean, other))):
+        found = attention(*masked, need_weights=False)[0].filled(0.0)
+        for i, length in enumerate(LENGTHS):
+            alone = attention(*(part[i : i + 1, :length] for part in plain))[0]
+            torch.testing.assert_close(found[i, :length], alone[0])
+
+
 def test_masks_of_the_module_keep_their_polarity() -> None:
     attention = nn.MultiheadAttention(4, 2, batch_first=True, dtype=D)
     clean, _, mask = padded(4)

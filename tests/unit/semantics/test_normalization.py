@@ -34,3 +34,18 @@ def test_a_group_of_one_channel_has_the_entries_of_its_space() -> None:
     x = torch.randn(1, 2, 5)
     found = F.group_norm(mg.masked(x, torch.ones(1, 2, 5, dtype=torch.bool)), 2)
     torch.testing.assert_close(found.filled(0), F.group_norm(x, 2))
+
+
+def test_what_is_not_said_is_as_in_torch() -> None:
+    """Rows specified as a whole, one left out, whose variances are as small as the default eps."""
+    x, mask = torch.randn(3, 4, 5) * 3e-3, torch.tensor([True, True, False])[:, None, None].expand(3, 4, 5)
+    for norm in (
+        F.instance_norm,
+        lambda t: torch.group_norm(t, 2),  # F.group_norm always says it
+        lambda t: F.layer_norm(t, (5,)),
+        lambda t: F.rms_norm(t, (5,)),
+        lambda t: F.batch_norm(t, None, None, training=True),
+        lambda t: F.local_response_norm(t * 1e3, 2),
+    ):
+        found = norm(mg.masked(torch.where(mask, x, nan), mask)).filled(0.0)
+        torch.testing.assert_close(found[:2], norm(x[:2]))

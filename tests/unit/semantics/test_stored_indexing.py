@@ -70,7 +70,8 @@ def test_a_position_outside_is_an_error() -> None:
 def test_batches_of_stored_matrices_are_broadcast() -> None:
     for left, right in (((2,), ()), ((), (2,)), ((1,), (2,)), ((2,), (2,))):
         x, y = entries((*left, 3, 4)), entries((*right, 4, 5))
-        assert_same(torch.matmul(x.to_sparse(), y.to_sparse()), torch.matmul(x, y))
+        for other, same in ((y.to_sparse(), y), (y, y), (y.filled(1.0),) * 2):
+            assert_same(torch.matmul(x.to_sparse(), other), torch.matmul(x, same))
 
 
 def test_reductions_of_all_of_a_vector_and_deviations_of_equal_entries() -> None:

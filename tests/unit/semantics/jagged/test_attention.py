@@ -53,3 +53,13 @@ def test_transformer_with_a_decoder() -> None:
         one, other = source[b : b + 1, :m], target[b : b + 1, :n]
         expected = model(one, other, tgt_mask=causal[:n, :n], tgt_is_causal=True)
         torch.testing.assert_close(found.filled(nan)[b, :n], expected[0])
+
+
+@pytest.mark.parametrize("option", ["add_zero_attn", "add_bias_kv"])
+def test_keys_that_the_module_adds(option: str) -> None:
+    attention = nn.MultiheadAttention(4, 2, batch_first=True, dtype=torch.float64, **{option: True})
+    lengths = torch.tensor([2, 4, 1])
+    data = padded(lengths, 4, 4)
+    x, y = (mg.from_lengths(data, lengths, layout=layout) for layout in (torch.jagged, torch.strided))
+    found, expected = (attention(t, t, t, need_weights=False)[0].filled(0.0) for t in (x, y))
+    torch.testing.assert_close(found, expected)
