@@ -37,6 +37,12 @@ def test_an_entry_starts_its_momentum_without_dampening() -> None:
     assert (buffer.tolist(), started.tolist()) == ([1.0, 1.0, 0.0], [True, True, False])
 
 
+def test_a_state_of_an_option_names_it() -> None:
+    documented = str(rmsprop_.__doc__)
+    assert "Required with ``momentum``." in documented
+    assert documented.count("Required with") == 2
+
+
 @pytest.mark.parametrize("state", ["full", "row"])
 def test_a_large_masked_step_is_the_dense_one_where_it_is_specified(state: Any) -> None:
     """More entries than one piece of the engine; rows are not cut."""

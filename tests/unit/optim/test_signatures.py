@@ -16,6 +16,7 @@ from tests.unit.optim.optimizers import NAMES
 @pytest.mark.parametrize("name", NAMES)
 def test_constructors_have_the_signature_of_torch_and_functions_their_defaults(name: str) -> None:
     ours = inspect.signature(getattr(optim, name)).parameters
+    assert all(f"\n    {key}: " in getattr(optim, name).__doc__ for key in ours)
     if hasattr(torch.optim, name):
         theirs = inspect.signature(getattr(torch.optim, name)).parameters
         assert [p for p in ours if p not in ("unspecified", "state", "bias_correction")] == list(theirs)

@@ -51,6 +51,20 @@ def test_only_tensors_that_it_is_asked_for_and_that_it_trains_are_brought_up_to_
         optim.flush(["weight"])  # type: ignore[list-item]
 
 
+def test_momentum_may_come_and_go_between_steps() -> None:
+    p, q = (nn.Parameter(torch.ones(3, 1, dtype=torch.float64)) for _ in range(2))
+    lazy = optim.SGD([p], lr=0.1, momentum=0.9, unspecified="zero")
+    eager = torch.optim.SGD([q], lr=0.1, momentum=0.9)
+    for row, momentum in ((0, 0.9), (1, 0.9), (1, 0.0), (0, 0.0), (2, 0.5), (0, 0.5)):
+        lazy.param_groups[0]["momentum"] = eager.param_groups[0]["momentum"] = momentum
+        p.grad = sparse(torch.tensor([row]), torch.ones(1, 1, dtype=p.dtype), p)
+        q.grad = p.grad.to_dense()
+        lazy.step()
+        eager.step()
+    lazy.flush()
+    torch.testing.assert_close(p, q)
+
+
 def test_pickles_and_copies_of_optimizers_are_up_to_date() -> None:
     p, q, lazy, eager = beside_dense(optim.AdamW, torch.optim.AdamW, {"lr": 0.01}, steps=50)
     for clone in (copy.deepcopy(lazy), pickle.loads(pickle.dumps(lazy))):
