@@ -75,6 +75,14 @@ def test_a_gradient_outside_the_mask() -> None:
             mg.gradcheck(function, x)
 
 
+def test_an_input_without_a_gradient_hides_no_other() -> None:
+    x, unused = (mg.masked(leaf(1.0, inf), on(1, 0)) for _ in range(2))
+    with pytest.raises(GradcheckError, match="pattern of input 1"):
+        mg.gradcheck(
+            lambda _, v: torch.where(v.mask, v._values.exp() * 0 + v._values, 0.0).sum(), (unused, x)
+        )
+
+
 def test_second_derivatives_outside_the_mask() -> None:
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors

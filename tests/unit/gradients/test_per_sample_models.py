@@ -99,7 +99,9 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("options", [{}, {"chunk_size": 2}, {"method": "loop", "chunk_size": 7}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"chunk_size": 1}, {"chunk_size": 2}, {"method": "loop", "chunk_size": 7}], ids=str
+)
 @pytest.mark.parametrize("name", MODELS)
 def test_gradients_norms_and_clipped_sums_equal_the_loop(name: str, options: dict[str, Any]) -> None:
     model, inputs = MODELS[name]()

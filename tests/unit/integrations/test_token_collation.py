@@ -43,6 +43,13 @@ def test_padding_that_is_there_already_is_left_out() -> None:
     assert batch["labels"].tolist() == [[1, 2], [3, None]]
 
 
+def test_an_empty_list_has_the_dtype_of_the_others() -> None:
+    batch = mg.integrations.TokenCollator()(
+        [{"input_ids": [1, 2], "scores": [0.5, 0.25]}, {"input_ids": [], "scores": []}]
+    )
+    assert batch["scores"].tolist() == [[0.5, 0.25], [None, None]]
+
+
 def test_labels_of_whole_samples_stay_plain() -> None:
     batch = mg.integrations.TokenCollator()(
         [{"input_ids": [1, 2], "labels": 1}, {"input_ids": [3], "labels": 0}]

@@ -117,12 +117,13 @@ def test_invalid_arguments_are_refused() -> None:
     refused(TypeError, r"bucket must be an integer, found True", [1], 4, bucket=True)
     refused(ValueError, r"budget must be 1 or more, found 0", [1], 0)
     refused(ValueError, r"bucket must be 1 or more, found 0", [1], 4, bucket=0)
-    refused(
-        ValueError,
-        r"rank must lie from 0 to num_replicas - 1, found rank 2 of 2",
-        [1],
-        4,
-        num_replicas=2,
-        rank=2,
-    )
+    for rank in (2, 5):
+        refused(
+            ValueError,
+            rf"rank must lie from 0 to num_replicas - 1, found rank {rank} of 2",
+            [1],
+            4,
+            num_replicas=2,
+            rank=rank,
+        )
     refused(ValueError, r"rank must be given with num_replicas=2", [1], 4, num_replicas=2)

@@ -116,6 +116,12 @@ def test_numpys_true_means_missing() -> None:
     assert_entries(x, [7, 2], dtype=torch.int64)
 
 
+def test_every_dtype_that_both_have_is_taken() -> None:
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16",
+                 "float32", "float64", "complex64", "complex128"):  # fmt: skip
+        assert mg.from_numpy(np.ones(2, name)).dtype is getattr(torch, name)
+
+
 LAYOUTS = (torch.strided, torch.jagged, torch.sparse_coo, torch.sparse_csr)
 
 

@@ -32,6 +32,12 @@ def test_what_is_no_pattern_and_no_plain_tensor_is_refused(values: Any, facts: A
         rebuild_stored(values, facts, (torch.zeros(1, 1, dtype=torch.int64),))
 
 
+@pytest.mark.parametrize("tensors", [None, 3, {}, torch.zeros(1, 1, dtype=torch.int64), [0]])
+def test_what_is_no_sequence_of_tensors_is_refused(tensors: Any) -> None:
+    with pytest.raises(ValueError, match="a stored MaskedTensor has a layout"):
+        rebuild_stored(torch.zeros(1), COO, tensors)
+
+
 def test_narrow_indices_are_widened() -> None:
     size = 3_000_000  # whose square no int32 can number
     at = torch.tensor([[0, 2_999_999], [5, 2_999_998]], dtype=torch.int32)

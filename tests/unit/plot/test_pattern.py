@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 
 import matplotlib
+import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -35,7 +36,9 @@ def test_a_small_matrix_is_drawn_entry_by_entry_or_the_fullest_first() -> None:
 def test_a_large_matrix_is_drawn_as_percentages(tmp_path, fill: float) -> None:
     figure = Figure()
     ax = mg.plot.pattern(torch.rand(500, 300) < fill, figure.subplots(), bins=(50, 30))
-    assert ax.images[0].get_array().shape == (50, 30)
+    percent = np.ma.getdata(ax.images[0].get_array())
+    assert percent.shape == (50, 30)
+    assert ax.images[0].norm.vmin == percent[percent > 0].min(initial=10.0)  # the rarest has a colour, too
     assert figure.axes[1].get_ylabel() == "specified entries (%)"
     figure.savefig(tmp_path / "pattern.png")  # drawing raises no warning
 
