@@ -90,3 +90,13 @@ def test_a_vector_is_read_at_stored_positions() -> None:
     assert (found.layout, found.tolist()) == (torch.sparse_coo, [[7.0, None], [None, 6.0]])
     with pytest.raises(TypeError, match="read entries of a plain vector"):
         torch.eye(3)[labels,]  # type: ignore[index]
+
+
+def test_rows_and_entries_meet_and_are_asked_by_name() -> None:
+    """One operand has dense rows, the other single entries."""
+    rows = mg.from_sparse(torch.sparse_coo_tensor([[0, 2]], torch.rand(2, 4) + 1, (3, 4)))
+    single = mg.masked(torch.rand(3, 4) + 1, torch.rand(3, 4) < 0.6).to_sparse()
+    for function in (torch.mul, torch.add, torch.maximum):
+        assert_same(function(rows, single), function(rows.to_dense(), single.to_dense()))
+    asked = torch.is_complex(input=rows), torch.is_floating_point(input=single), torch.numel(input=rows)
+    assert (*asked, torch.is_same_size(rows, single)) == (False, True, 12, True)
