@@ -56,7 +56,7 @@ BY_PATH = {
     "tests/unit/test_compilation.py": pytest.mark.compiled(of="file", keep=6),
     "tests/integration/test_compiled_steps.py": pytest.mark.compiled(of="file", keep=4),
     "examples/movielens/tests/test_program.py": pytest.mark.demo,
-    "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file", keep=2),
+    "tests/unit/masked_tensor/torch_patches/test_dynamo.py": pytest.mark.processes(of="file"),
 }
 
 #: Odd: where parameters multiply each other, it meets most values of each.

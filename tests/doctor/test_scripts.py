@@ -17,7 +17,7 @@ PROGRAMS = programs()
 #: all, or of the many some: by a prime number each kind, form, side and name is met
 SAMPLE = forms()[::31] if is_light() else forms()
 #: How many programs the light run tries.
-LIGHT = 24
+LIGHT = 18
 
 
 @pytest.fixture(autouse=True)

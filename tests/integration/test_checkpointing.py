@@ -33,6 +33,7 @@ def plainly(function: Any, *args: Any, use_reentrant: bool, **kwargs: Any) -> An
     return function(*args, **kwargs)
 
 
+@pytest.mark.layouts
 @pytest.mark.parametrize("layout", [torch.strided, torch.sparse_coo, torch.jagged], ids=str)
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf"

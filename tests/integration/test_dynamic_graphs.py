@@ -30,6 +30,7 @@ def program(x: Any) -> list[Any]:
     return [*summed, x.softmax(1), turned.exp(), x[:, :2], x.unsqueeze(0) * 2]
 
 
+@pytest.mark.layouts
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_as_eagerly(layout: str) -> None:
     x = batch(layout)

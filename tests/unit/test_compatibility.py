@@ -59,6 +59,7 @@ def test_the_import_fails_before_anything_else(
     assert done.stderr.splitlines()[-1] == f"ImportError: {expected}"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("module", "said"),
     [

@@ -141,28 +141,31 @@ class PerSample:
         def one_sample(*samples: Tensor) -> Any:
             level = functorch.maybe_current_level() or 0
             modes: list[OneSample] = []
+            flags: list[Tensor] = []
 
-            def loss_of(given: dict[str, Tensor]) -> Any:
+            def loss_of(given: dict[str, Tensor]) -> Tensor:
                 each = iter(samples)
                 rows = [next(each).unsqueeze(0) if isinstance(x, Tensor) else x for x in leaves]
                 inputs, targets = pytree.tree_unflatten(pytree.tree_unflatten(rows, spec), batch.spec)
                 modes.append(OneSample(self.sparse, given.get("")))
                 with modes[0]:
                     output = call_with({id(p): given[name] for name, p in dense.items()}, self._model, inputs)
-                    return self._loss(output, targets)
+                    loss, flags[:] = self._loss(output, targets)
+                return loss
 
-            found, of_loss = torch.func.grad_and_value(loss_of, has_aux=True)({**copies, **anchor})
+            found, loss = torch.func.grad_and_value(loss_of)({**copies, **anchor})
             used[:] = [name for name, g in found.items() if functorch.is_batchedtensor(g) or bool(g.any())]
             looked = {
                 name: [tuple(at_level(x, level) for x in one) for one in parts]
                 for name, parts in modes[0].looked.items()
             }
-            return {name: found[name] for name in used if name}, of_loss, looked
+            specified = [at_level(flag, level) for flag in flags]
+            return {name: found[name] for name in used if name}, loss, specified, looked
 
         with warnings.catch_warnings():
             # Operations without a rule for vmap run sample by sample, as in a loop.
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            kept, (losses, specified), looked = torch.func.vmap(one_sample, randomness="different")(
+            kept, losses, specified, looked = torch.func.vmap(one_sample, randomness="different")(
                 *(x for x in leaves if isinstance(x, Tensor))
             )
         if losses.requires_grad:
@@ -207,7 +210,7 @@ class PerSample:
         specified = torch.full((size,), not flags, device=self.device)
         for flag in flags:
             specified = specified | flag.reshape(size).to(self.device)
-        if not bool(specified.all()):
+        if flags and not bool(specified.all()):
             # Zero times a masked value may be NaN; other gradients are those of additional terms of the loss.
             kept = {name: finite(part, ~specified) for name, part in kept.items()}
             for part in kept.values():
@@ -232,7 +235,8 @@ class PerSample:
             return loss.filled(0).reshape(()), [loss.mask.reshape(())]
         # The loss may have made transformations of its own, which have ended.
         level = functorch.maybe_current_level() or 0
-        return loss.reshape(()), [at_level(mask, level).any() for mask in noted]
+        scalar = loss.reshape(()) if loss.ndim else loss
+        return scalar, [at_level(mask, level).any() for mask in noted]
 
 
 @functools.cache
