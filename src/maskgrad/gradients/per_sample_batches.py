@@ -235,8 +235,7 @@ class PerSample:
             return loss.filled(0).reshape(()), [loss.mask.reshape(())]
         # The loss may have made transformations of its own, which have ended.
         level = functorch.maybe_current_level() or 0
-        scalar = loss.reshape(()) if loss.ndim else loss
-        return scalar, [at_level(mask, level).any() for mask in noted]
+        return loss.reshape(()) if loss.ndim else loss, [at_level(mask, level).any() for mask in noted]
 
 
 @functools.cache

@@ -99,14 +99,6 @@ class LookupTable(torch.nn.Module):
             if lazy is not None:
                 lazy.version = self.weight._version
 
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.flush()
-        super()._save_to_state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.flush()  # for the optimizer's states
-        super()._load_from_state_dict(*args, **kwargs)
-
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Any:
         result = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         # the dtype of an existing gradient cannot change

@@ -143,7 +143,8 @@ def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, *
 
 
 def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
-    """Replace ``Module._load_from_state_dict``: with ``assign=True`` parameters are replaced."""
+    """Replace ``Module._load_from_state_dict``: pending updates are not of what is loaded, which may be assigned."""
+    _complete(*self._parameters.values())
     _replaced_in(self, lambda: load(self, *args, **kwargs))
 
 

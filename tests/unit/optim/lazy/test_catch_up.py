@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import maskgrad as mg
 from maskgrad import optim
 from maskgrad.optim.lazy import rows as lazy_module
 from maskgrad.optim.lazy.rows import lazy_rows_of
@@ -49,6 +50,25 @@ def test_only_tensors_that_it_is_asked_for_and_that_it_trains_are_brought_up_to_
         optimizer.flush([q, nn.Parameter(torch.ones(2))])
     with pytest.raises(TypeError, match="got a str"):
         optim.flush(["weight"])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("table", [nn.Embedding, mg.nn.Embedding])
+def test_what_is_loaded_misses_no_step_of_before(table: Any) -> None:
+    x, y = table(4, 1, sparse=True, dtype=torch.float64), nn.Embedding(4, 1, dtype=torch.float64)
+    y.load_state_dict(x.state_dict())
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
+    lazy = optim.SGD(x.parameters(), unspecified="zero", **options)
+    eager = torch.optim.SGD(y.parameters(), **options)
+    for number, row in enumerate((0, 1, 0, 0, 1)):
+        if number == 3:
+            x.load_state_dict({"weight": torch.full((4, 1), 3.0, dtype=torch.float64)})
+            y.load_state_dict({"weight": torch.full((4, 1), 3.0, dtype=torch.float64)})
+        for model, optimizer in ((x, lazy), (y, eager)):
+            optimizer.zero_grad()
+            model(torch.tensor([row])).sum().backward()
+            optimizer.step()
+    lazy.flush()
+    torch.testing.assert_close(x.weight, y.weight)
 
 
 def test_momentum_may_come_and_go_between_steps() -> None:
