@@ -10,7 +10,7 @@ _STORED = (
     "tests/unit/patterns/test_layouts.py tests/unit/semantics/test_stored_indexing.py "
     "tests/unit/semantics/test_views.py"
 )
-_JAGGED = "tests/unit/semantics/jagged/test_programs.py tests/unit/semantics/jagged/test_flattened.py"
+_JAGGED = "tests/unit/semantics/jagged tests/laws/storage/test_cost.py"
 
 #: Tests of a file that has no test file of its name, or not that alone; and of a folder.
 _ELSEWHERE = {

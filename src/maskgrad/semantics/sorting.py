@@ -66,22 +66,16 @@ def msort(input: Entries) -> Entries:
     return sort(input, 0)[0]  # type: ignore[no-any-return]
 
 
-def extreme(dtype: torch.dtype, largest: bool) -> float | int | bool:
-    """The value that torch sorts last (first if not ``largest``): NaN is larger than any number."""
-    if dtype.is_floating_point and largest:
-        return float("nan")
-    return lowest(dtype, not largest)
-
-
 def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """The k largest or smallest specified entries; the last are unspecified where there are fewer than k."""
     values, mask = input
     dim = as_dim(dim, values.ndim)
-    index = torch.topk(
-        torch.where(mask, values.detach(), extreme(values.dtype, not largest)), k, dim, largest
-    ).indices
+    last = lowest(values.dtype, largest)
+    index = torch.topk(torch.where(mask, values.detach(), last), k, dim, largest).indices
     known = mask.gather(dim, index)
-    if values.ndim and not (can_read(known) and known.all()):  # a filler may tie with a specified entry
+    if values.ndim and not (
+        can_read(known) and known.all()
+    ):  # a filler may tie with an entry, or come before NaN
         index = sorted_positions(input, dim, largest).narrow(dim, 0, k)
         known = mask.gather(dim, index)
     kind: Any = torch.return_types.topk

@@ -61,6 +61,7 @@ WRONG: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "another layout": (lambda: mg.from_lengths(DATA, lengths_of(1, 2, 3), layout=torch.sparse_csr), ValueError,
                        r"to_sparse\(layout=torch\.sparse_csr\)"),
     "no sequences": (lambda: mg.from_sequences([]), ValueError, r"mg\.from_offsets"),
+    "a number of sequences": (lambda: mg.from_sequences(3), TypeError, r"found int; write mg.from_sequences\(\[torch"),  # type: ignore[arg-type]
     "sequences of lists": (lambda: mg.from_sequences([[1.0]]), TypeError, r"found list at 0.*as_tensor"),  # type: ignore[list-item]
     "a sequence without length": (lambda: mg.from_sequences([torch.ones(1), torch.ones(())]), TypeError,
                                   "0-d tensor at 1"),

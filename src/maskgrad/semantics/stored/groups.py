@@ -91,9 +91,8 @@ def _group_of(pattern: StoredPattern, dims: tuple[int, ...]) -> Groups:
 
 
 def _one_group(entries: int, device: torch.device) -> Groups:
-    number = 1 if entries else 0
     pointers = torch.tensor([0, entries] if entries else [0], device=device)
-    return Groups(pointers, None, entries, pointers.new_zeros((0, number)), ())
+    return Groups(pointers, None, entries, pointers.new_zeros((0, len(pointers) - 1)), ())
 
 
 def grouped(x: StoredEntries, dim: Any) -> tuple[Groups, Tensor, tuple[int, ...]]:

@@ -71,6 +71,24 @@ def test_what_is_loaded_misses_no_step_of_before(table: Any) -> None:
     torch.testing.assert_close(x.weight, y.weight)
 
 
+def test_states_are_loaded_after_pending_updates() -> None:
+    p, q = (nn.Parameter(torch.ones(3, 1, dtype=torch.float64)) for _ in range(2))
+    options: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
+    lazy, eager = optim.SGD([p], unspecified="zero", **options), torch.optim.SGD([q], **options)
+    kept: list[Any] = []
+    for number, row in enumerate((0, 1, 0, 2)):
+        p.grad = sparse(torch.tensor([row]), torch.ones(1, 1, dtype=p.dtype), p)
+        q.grad = p.grad.to_dense()
+        for optimizer in (lazy, eager):
+            optimizer.step()
+            if number == 0:
+                kept.append(copy.deepcopy(optimizer.state_dict()))
+            elif number == 2:
+                optimizer.load_state_dict(kept.pop(0))
+    lazy.flush()
+    torch.testing.assert_close(p, q)
+
+
 def test_momentum_may_come_and_go_between_steps() -> None:
     p, q = (nn.Parameter(torch.ones(3, 1, dtype=torch.float64)) for _ in range(2))
     lazy = optim.SGD([p], lr=0.1, momentum=0.9, unspecified="zero")

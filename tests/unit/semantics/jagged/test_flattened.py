@@ -78,3 +78,15 @@ def test_logits_meet_the_tokens_that_follow() -> None:
     found = F.cross_entropy(jagged[:, :-1].reshape(-1, 6), ids[:, 1:].reshape(-1))
     logits = torch.cat([data[0, :2], data[2, :3]])
     torch.testing.assert_close(found, F.cross_entropy(logits, torch.tensor([2, 3, 5, 0, 1])))
+
+
+def test_a_linear_layer_along_the_positions_sees_the_frame() -> None:
+    """As many positions as features: the rows alone would fit."""
+    weight = torch.randn(5, 4, dtype=torch.float64)
+    x, y = (
+        mg.from_lengths(torch.ones(3, 4, 4).double(), LENGTHS, layout=t)
+        for t in (torch.jagged, torch.strided)
+    )
+    found, expected = (F.linear(t.transpose(1, 2), weight) for t in (x, y))
+    assert torch.equal(found.to_dense().mask, expected.mask)
+    torch.testing.assert_close(found.to_dense().filled(0), expected.filled(0))
