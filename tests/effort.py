@@ -43,13 +43,13 @@ MULTIPLIED = {
     "demo": "whole programs of the command line",
     "processes": "in a fresh interpreter, which imports PyTorch again",
     "large": "on millions of entries, or in thousands of programs",
-    "corpus": "programs that the doctor examines",
+    "corpus": "programs that the doctor examines, packages that are compared with",
 }
 
 #: … and what carries one of them by the folder or file it is in, if the test says nothing else.
 BY_PATH = {
     "tests/unit/kernels/test_compiled.py": pytest.mark.compiled(of="file", keep=4),
-    "tests/unit/distributed": pytest.mark.ranks(of="file", keep=2),
+    "tests/unit/distributed": pytest.mark.ranks(of="file"),
     "tests/unit/export/test_onnx": pytest.mark.onnx(of="file", keep=6),
     "tests/conformance/test_compiled_layouts.py": pytest.mark.compiled(of="file"),
     "tests/conformance/test_compiled": pytest.mark.compiled,

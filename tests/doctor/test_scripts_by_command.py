@@ -41,7 +41,7 @@ def doctor(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["doctor", *arguments])
 
 
-@pytest.mark.every
+@pytest.mark.corpus(keep=6)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", AUDITED)
 def test_the_command_judges_an_audited_program_rightly(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ def suite_of(name: str) -> Suite:
     return found
 
 
+@pytest.mark.corpus(keep=2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_suite(name: str) -> None:
     suite = suite_of(name)

@@ -88,8 +88,7 @@ class PerSample:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the gradients of the batch: chunk by chunk, or sample by sample in the loop."""
-        reason = ""
-        connected = not self._batch.size
+        reason, connected = "", not self._batch.size
         for start in range(0, self._batch.size, self._chunk_size):
             batch = self._batch.part(start, min(start + self._chunk_size, self._batch.size))
             found = None
@@ -159,8 +158,7 @@ class PerSample:
                 name: [tuple(at_level(x, level) for x in one) for one in parts]
                 for name, parts in modes[0].looked.items()
             }
-            specified = [at_level(flag, level) for flag in flags]
-            return {name: found[name] for name in used if name}, loss, specified, looked
+            return {n: found[n] for n in used if n}, loss, [at_level(f, level) for f in flags], looked
 
         with warnings.catch_warnings():
             # Operations without a rule for vmap run sample by sample, as in a loop.
@@ -193,8 +191,7 @@ class PerSample:
         loss, some = self._loss(call_with({}, self._model, inputs), targets)
         kept: dict[str, Tensor] = {}
         if loss.requires_grad:
-            by = [*self.parameters.values()]
-            found = torch.autograd.grad(loss, by, allow_unused=True)
+            found = torch.autograd.grad(loss, [*self.parameters.values()], allow_unused=True)
             for name, gradient in zip(self.parameters, found, strict=True):
                 if gradient is None:
                     continue

@@ -21,6 +21,9 @@ from maskgrad.cli.main import app
 from maskgrad.doctor import Finding, Report
 from tests.project_file import ROOT
 
+#: Programs in processes of their own: the light run tries two.
+SOME = pytest.mark.processes(of="file", keep=2)
+
 SCRIPT = """
 import os, signal, sys, torch
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs that a shell runs in the background
@@ -172,6 +175,7 @@ def in_a_process(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=600)
 
 
+@SOME
 def test_a_process_that_ends_itself_reports_first(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT, encoding="utf-8")
@@ -210,6 +214,7 @@ def test_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: li
     assert not Path("report.json").exists()
 
 
+@SOME
 def test_a_script_that_fails_says_what_it_says_without_us_and_then_what_was_seen(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
@@ -237,6 +242,7 @@ def test_a_page_shows_the_lines_around_the_findings(tmp_path: Path) -> None:
     assert re.findall(r"^[ ❱]*(\d+) [xyz] = ", text, re.MULTILINE) == [*"1234567"]
 
 
+@SOME
 def test_a_terminal_s_line_starts_no_thread_and_leaves_the_program_s_output_alone() -> None:
     out, before = io.StringIO(), (threading.enumerate(), sys.stdout, sys.stderr)
     with Progress(_WORDS, **_LINE | {"console": Console(file=out, force_terminal=True)}) as line:
@@ -266,7 +272,7 @@ for batch in torch.utils.data.DataLoader(data, batch_size=8):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the step is run again in forked processes")
-@pytest.mark.processes
+@SOME
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [

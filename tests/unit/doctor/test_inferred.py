@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import maskgrad as mg
+from maskgrad.doctor.padding import as_mask, is_one_piece, layouts
 from maskgrad.errors import ExaminationError
 from tests.unit.doctor.programs import recognised
 
@@ -125,3 +126,21 @@ def test_lengths_that_are_packed(first: bool) -> None:
     report = mg.doctor.examine(step, {"x": x}, quick=True)
     assert report.inventory[0].recognised == "the lengths of pack_padded_sequence"
     assert report.kinds() == ["padding-leak"]
+
+
+def test_a_mask_with_positions_first_lies_on_data_with_samples_first() -> None:
+    told = as_mask(MASK.T)
+    assert told is not None
+    assert any(laid.turned and torch.equal(laid.in_order(), MASK) for laid in layouts(told, X))
+
+
+def test_an_image_is_one_piece_in_any_corner_and_not_in_the_middle() -> None:
+    for rows, columns, whole in (
+        ((0, 2), (0, 3), 1),
+        ((2, 4), (3, 5), 1),
+        ((0, 2), (2, 5), 1),
+        ((1, 3), (1, 4), 0),
+    ):
+        real = torch.zeros(1, 4, 5, dtype=torch.bool)
+        real[:, slice(*rows), slice(*columns)] = True
+        assert is_one_piece(real) == bool(whole)

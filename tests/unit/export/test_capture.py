@@ -46,3 +46,29 @@ def test_torch_export_takes_and_gives_masked_tensors(layout: torch.layout, stric
             assert torch.equal(one.mask, other.mask)
             torch.testing.assert_close(one.filled(0.0), other.filled(0.0), equal_nan=True)
         assert (found["c"].layout, found["c"].tolist()) == (layout, expected["c"].tolist())
+
+
+REDUCED: dict[str, Any] = {
+    **{
+        name: lambda x, name=name: getattr(x, name)(1)
+        for name in ("softmax", "sum", "mean", "var", "logsumexp")
+    },
+    "mse_loss": lambda x: nn.functional.mse_loss(x, torch.zeros(2, 3)),
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("name", REDUCED)
+def test_that_the_mask_of_an_example_repeats_is_not_true_of_others(name: str, strict: bool) -> None:
+    class Reduced(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return REDUCED[name](x)
+
+    x = mg.masked(torch.rand(2, 3), torch.tensor([[True, True, False], [True, False, False]]))
+    expected = REDUCED[name](x)
+    for example in (mg.masked(torch.ones(2, 3)), mg.from_lengths(torch.ones(2, 3), torch.tensor([3, 1]))):
+        with quiet():
+            found = torch.export.export(Reduced(), (example,), strict=strict).module()(x)
+        torch.testing.assert_close(
+            *(t.filled(0.0) if isinstance(t, mg.MaskedTensor) else t for t in (found, expected))
+        )

@@ -125,7 +125,8 @@ def _handed_over(param: Tensor) -> list[Callable[[Tensor], None]]:
 
 
 def _replaced_in(self: nn.Module, replace: Callable[[], Any]) -> Any:
-    """Call ``replace``, and give the new parameters of a module what the old ones had."""
+    """Apply pending updates, call ``replace``, and give the new parameters of a module what the old ones had."""
+    _complete(*self._parameters.values())
     before = {name: _handed_over(param) for name, param in self._parameters.items() if param is not None}
     result = replace()
     for name, held in before.items():
@@ -144,13 +145,11 @@ def save_to_state_dict(save: Callable[..., None], self: nn.Module, *args: Any, *
 
 def load_from_state_dict(load: Callable[..., None], self: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Replace ``Module._load_from_state_dict``: pending updates are not of what is loaded, which may be assigned."""
-    _complete(*self._parameters.values())
     _replaced_in(self, lambda: load(self, *args, **kwargs))
 
 
 def convert(apply: Callable[..., Any], self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     """Replace ``Module._apply``, which changes dtype, device and memory of parameters, or replaces them."""
-    _complete(*self._parameters.values())
     return _replaced_in(self, lambda: apply(self, *args, **kwargs))
 
 

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data._utils import collate
 
 from maskgrad.masked_tensor.tensor import MaskedTensor, facts_of, rebuild, rebuild_stored
+from maskgrad.mode import mode
 from maskgrad.patterns import PatternFacts
 from maskgrad.patterns.conversion import STORAGES, pattern_of_facts
 
@@ -37,14 +38,13 @@ def _flatten(x: MaskedTensor) -> tuple[list[Any], PatternFacts]:
 def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any]], PatternFacts]:
     leaves, facts = _flatten(x)
     names = ("values", *STORAGES[facts.layout].tensors)
-    keyed: list[tuple[pytree.KeyEntry, Any]] = [
-        (pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)
-    ]
-    return keyed, facts
+    return [(pytree.GetAttrKey(name), leaf) for name, leaf in zip(names, leaves, strict=True)], facts
 
 
 def _unflatten(leaves: Any, facts: PatternFacts) -> MaskedTensor:
     values, *tensors = leaves
+    if mode() == "export" and facts.layout == "strided" and isinstance(tensors[0], Tensor):
+        tensors[0] = tensors[0].contiguous()  # that an example's mask repeats must not be true of all others
     # Leaves of any other type are placeholders during a transformation.
     if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
         mask = tensors[0]
