@@ -205,16 +205,21 @@ class Started(lightning.fabric.plugins.environments.TorchElasticEnvironment):
         pass
 
 
-def _on_ranks(
-    rank: int, world_size: int, trainer: str, micro: Pieces, every: int, form: str, clip: float
-) -> list[Tensor]:
+def _begin(rank: int, world_size: int) -> None:
+    """A process of Hugging Face's and others, in a group that is there already."""
     warnings.simplefilter("ignore")
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
     os.environ.update({key: str(value) for key, value in places.items()})
+    AcceleratorState._reset_state(True)
+    PartialState._reset_state()
+    GradientState._reset_state()
+
+
+def _on_ranks(
+    rank: int, world_size: int, trainer: str, micro: Pieces, every: int, form: str, clip: float
+) -> list[Tensor]:
+    _begin(rank, world_size)
     if trainer == "hugging_face":  # it deals micro-batches out by itself
-        AcceleratorState._reset_state(True)
-        PartialState._reset_state()
-        GradientState._reset_state()
         model = hugging_face(micro, every, form, clip, ddp_backend="gloo")
     else:
         options = parallel_options(trainer, world_size)
@@ -234,3 +239,22 @@ def test_any_split_on_two_ranks(trainer: str, seed: int, every: int, form: str, 
     for params in run_on_ranks(_on_ranks, 2, trainer, micro, every, form, clip):
         for mine, theirs in zip(params, truth.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs.detach(), atol=1e-6, rtol=0)
+
+
+def _evaluated(rank: int, world_size: int, number: int) -> Any:
+    _begin(rank, world_size)
+    trainer = test_transformers_trainer.Trainer(
+        model=test_transformers_trainer.MODELS["token classification"](),
+        args=test_transformers_trainer.arguments(ddp_backend="gloo"),
+        eval_dataset=test_transformers_trainer.samples(number),
+        data_collator=mg.integrations.TokenCollator(),
+    )
+    return trainer.evaluate()["eval_loss"]
+
+
+@pytest.mark.parametrize("number", [8, 14])
+def test_an_evaluation_on_two_ranks_is_the_mean_over_all_labels(number: int) -> None:
+    model = test_transformers_trainer.MODELS["token classification"]().eval()
+    losses = test_transformers_trainer.losses_of(model, test_transformers_trainer.samples(number))
+    for found in run_on_ranks(_evaluated, 2, number):
+        assert found == pytest.approx(float(losses.mean()), abs=1e-6)
