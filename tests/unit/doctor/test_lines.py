@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -53,3 +55,16 @@ def test_the_callers_of_a_shared_line_are_listed() -> None:
     assert finding.code == "return x.mean(1)"
     assert finding.callers[0].endswith('wrong = pooled(head(batch["x"]))')
     assert f"called at {finding.callers[0]}" in str(finding)
+
+
+def test_samples_one_by_one_are_no_positions_one_by_one() -> None:
+    """Padding may be in a sample that is selected; the mean over it is the mistake."""
+    layer, data = nn.Linear(4, 1), torch.randn(3, 5, 4)
+    batch = {"x": data, "mask": torch.arange(5) < torch.tensor([5, 2, 3])[:, None]}
+
+    def step(b: Any) -> Tensor:
+        samples = [b["x"][place] for place in range(3)]
+        return torch.stack([layer(one).square().mean() for one in samples]).mean()  # LEAK
+
+    (finding,) = mg.doctor.examine(step, batch, experiments=["padding-leak"]).findings
+    assert finding.code.endswith("# LEAK")

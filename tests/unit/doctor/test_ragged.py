@@ -90,3 +90,14 @@ def test_sequences_that_the_program_pads_on_the_left_are_wider_there() -> None:
     report = mg.doctor.examine(step, {"x": _samples()}, experiments=["padding-length"])
     assert report.ok, report
     assert report.experiments
+
+
+def test_where_the_program_pads_the_first_line_that_differs_is_named() -> None:
+    def step(batch: Any) -> Tensor:
+        padded = pad_sequence(batch["x"], batch_first=True)
+        weights = LAYER(padded).softmax(1)  # LEAK
+        mask = torch.arange(padded.shape[1]) < LENGTHS[:, None]
+        return (weights * padded)[mask].square().mean()
+
+    report = mg.doctor.examine(step, {"x": _samples()}, experiments=["padding-length"])
+    assert report.findings[0].code.endswith("# LEAK"), report
