@@ -44,7 +44,7 @@ def _flatten_with_keys(x: MaskedTensor) -> tuple[list[tuple[pytree.KeyEntry, Any
 def _unflatten(leaves: Any, facts: PatternFacts) -> MaskedTensor:
     values, *tensors = leaves
     if mode() == "export" and facts.layout == "strided" and isinstance(tensors[0], Tensor):
-        tensors[0] = tensors[0].contiguous()  # that an example's mask repeats must not be true of all others
+        tensors = [tensors[0].contiguous()]  # that an example's mask repeats must not be true of all others
     # Leaves of any other type are placeholders during a transformation.
     if facts.layout == "strided" and type(values) is Tensor and type(tensors[0]) is Tensor:
         mask = tensors[0]
