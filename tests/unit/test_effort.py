@@ -39,22 +39,16 @@ def test_alone(): pass
 """
 
 
+def run(folder: Path, *options: str) -> str:
+    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "tests.effort", "--strict-markers", *options]
+    command += ["--rootdir", str(folder), str(folder / "test_it.py")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
 def collected(folder: Path, effort: str) -> list[str]:
     (folder / "test_it.py").write_text(TESTS, encoding="utf-8")
-    (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.effort",
-        "--strict-markers",
-        "--collect-only",
-        "-q",
-    ]
-    command += ["--effort", effort, "--rootdir", str(folder), str(folder / "test_it.py")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout.splitlines()
+    return run(folder, "--collect-only", "-q", "--effort", effort).splitlines()
 
 
 def test_the_full_run_keeps_everything(tmp_path: Path) -> None:
@@ -87,20 +81,7 @@ def test_the_light_run_keeps_what_the_rules_say(tmp_path: Path) -> None:
 
 def test_the_header_says_how_long_it_took_the_last_time(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text("def test_one(): pass\n", encoding="utf-8")
-    (tmp_path / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.effort",
-        "--rootdir",
-        str(tmp_path),
-        str(tmp_path),
-    ]
-    first, second = (
-        subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout for _ in range(2)
-    )
+    first, second = run(tmp_path), run(tmp_path)
     said = "effort full: everything, with all samples (make test-all)"
     assert f"{said}\n" in first
     assert f"{said}; the last time: 1 tests in 0 min " in second
