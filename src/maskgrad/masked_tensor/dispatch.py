@@ -224,7 +224,7 @@ def unwrap(argument: Any) -> Any:
 def wrap(result: Any, make: Callable[[Tensor, Tensor], MaskedTensor] | None = None) -> Any:
     """Replace entries, or those in a sequence, by MaskedTensors; ``make`` makes one of values and mask."""
     if isinstance(result, Entries):
-        return (make or masked_tensor.of_entries)(*result)
+        return (masked_tensor.of_entries if make is None else make)(*result)  # 2.12 traces no `make or`
     if isinstance(result, StoredEntries):
         return masked_tensor.MaskedTensor(result.values, result.pattern)
     if isinstance(result, (tuple, list)) and not isinstance(result, torch.Size):
