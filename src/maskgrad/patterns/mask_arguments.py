@@ -34,6 +34,7 @@ def check_mask(
             is on another device.
     """
     mask = boolean_mask(mask, name, true)
+    mask = mask.contiguous() if mode() == "export" else mask  # that of an example may repeat, and others not
     if mask.device != device:
         raise ValueError(
             f"{name} must be on the device of the data, {device}, found {mask.device}; "
@@ -74,7 +75,7 @@ def boolean_mask(mask: object, name: str = "mask", true: str = "specified") -> T
     if mask.dtype not in _INTEGERS:
         ways = f"use {name} != 0, or {name} == 0 for an additive mask (0 and -inf)"
         raise TypeError(f"{_expected(name, true)}, found {mask.dtype}; {ways}")
-    few = smallest(mask)
+    few = mask if mode() == "export" else smallest(mask)
     chosen = few != 0
     if _may_be_read(few) and not _is_zero_or_one(few):
         other = int(few[chosen.to(few.dtype) != few][0])

@@ -72,3 +72,24 @@ def test_that_the_mask_of_an_example_repeats_is_not_true_of_others(name: str, st
         torch.testing.assert_close(
             *(t.filled(0.0) if isinstance(t, mg.MaskedTensor) else t for t in (found, expected))
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
+def test_that_an_example_of_a_mask_repeats_is_not_true_of_others(dtype: torch.dtype) -> None:
+    class Inside(nn.Module):
+        def forward(self, values: Any, mask: Any) -> Any:
+            of_tensors = mg.functional.mean(values, 1, mask=mask)
+            return [reduce(mg.masked(values, mask)) for reduce in REDUCED.values()], of_tensors
+
+    values, mask = torch.rand(2, 3), torch.tensor([[1, 1, 0], [1, 0, 0]]).to(dtype)
+    for example in (torch.ones((), dtype=dtype), torch.tensor([[1], [1]]).to(dtype)):
+        with quiet():
+            found = torch.export.export(Inside(), (torch.rand(2, 3), example.expand(2, 3))).module()(
+                values, mask
+            )
+        for one, other in zip(
+            *([*part, mean] for part, mean in (found, Inside()(values, mask))), strict=True
+        ):
+            torch.testing.assert_close(
+                *(t.filled(0.0) if isinstance(t, mg.MaskedTensor) else t for t in (one, other))
+            )
