@@ -104,6 +104,8 @@ def inner(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     left, right, _ = factors_of(args, kwargs)
     if 0 in (values_of(left).ndim, values_of(right).ndim):
         return elementwise(1)(torch.mul, (left, right), {})  # type: ignore[no-any-return]
+    if values_of(left).shape[-1] != values_of(right).shape[-1]:  # of size 1, tensordot would repeat it
+        torch.inner(values_of(left), values_of(right))  # raises the error
     return tensordot(left, right, ([-1], [-1]))
 
 

@@ -73,9 +73,8 @@ def topk(input: Entries, k: int, dim: int = -1, largest: bool = True, sorted: bo
     last = lowest(values.dtype, largest)
     index = torch.topk(torch.where(mask, values.detach(), last), k, dim, largest).indices
     known = mask.gather(dim, index)
-    if values.ndim and not (
-        can_read(known) and known.all()
-    ):  # a filler may tie with an entry, or come before NaN
+    # a filler may tie with an entry, or come before NaN
+    if values.ndim and not (can_read(known) and known.all()):
         index = sorted_positions(input, dim, largest).narrow(dim, 0, k)
         known = mask.gather(dim, index)
     kind: Any = torch.return_types.topk

@@ -73,3 +73,11 @@ def test_powers_and_operands_of_other_ranks_are_refused() -> None:
         torch.linalg.multi_dot([poisoned([STEP]), poisoned(STEP)])
     with pytest.raises(RuntimeError, match="tensor 1 must be 2D"):
         torch.chain_matmul(poisoned(STEP), torch.ones(3).double())
+
+
+def test_inner_repeats_no_dimension_of_size_1() -> None:
+    for sizes in (((2, 3), (2, 1)), ((2, 1), (2, 3)), ((3,), (1,)), ((2, 3), (2, 4)), ((3, 4), (2, 3))):
+        x, y = (mg.masked(torch.ones(size)) for size in sizes)
+        for left, right in ((x, y), (x, y.filled(0.0)), (x.filled(0.0), y)):
+            with pytest.raises(RuntimeError, match="last dimension must match"):
+                torch.inner(left, right)

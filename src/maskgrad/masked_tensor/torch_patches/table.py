@@ -107,8 +107,8 @@ PATCHES: list[Patch] = [
         ("torch.nn.Parameter.__reduce_ex__", "self proto", modules.reduce_parameter),
         reason="saves, copies, converts and replaces parameters without the mask of mg.train_only, and without the "
         "steps that rows still wait for",
-        without="call optimizer.flush() before a model is saved, copied or converted, and mg.train_only again after it "
-        "and after load_state_dict(assign=True)",
+        without="call optimizer.flush() before a model is saved, loaded, copied or converted, and mg.train_only again "
+        "after it and after load_state_dict(assign=True)",
         test=f"{_UNIT}/test_conversions.py",
     ),
     _replaced(
