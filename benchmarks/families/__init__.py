@@ -8,7 +8,6 @@ from benchmarks.families import (
     compiled,
     denominators,
     doctor,
-    documents,
     elementwise,
     filling,
     losses,
@@ -46,5 +45,4 @@ FAMILIES: tuple[Family, ...] = (
     per_sample.FAMILY,
     denominators.FAMILY,
     doctor.FAMILY,
-    documents.FAMILY,
 )

@@ -58,12 +58,8 @@ _SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2],
 #: of the convolutions before an encoder of sound
 _FRAMES = {"conv_dim": (32, 32, 32), "conv_kernel": (10, 3, 2), "conv_stride": (5, 2, 2)}
 _PATCHES = {
-    "prediction_length": 4,
-    "context_length": 16,
-    "patch_length": 4,
-    "patch_stride": 4,
-    "num_input_channels": 2,
-}
+    "prediction_length": 4, "context_length": 16, "patch_length": 4, "patch_stride": 4, "num_input_channels": 2,
+}  # fmt: skip
 #: by model type, what the rules above get wrong
 _OWN: dict[str, dict[str, Any]] = {
     "autoformer": _SERIES | {"label_length": 4, "moving_average": 3},
@@ -114,13 +110,8 @@ for _name in (
     _OWN[_name] = _OWN.get(_name, {}) | {"num_key_value_heads": 4}
 # positions of time, height and width share the eight numbers of a head
 for _name in (
-    "glm4v_text",
-    "glm4v_moe_text",
-    "glm_image_text",
-    "glm_ocr_text",
-    "qwen2_vl_text",
-    "qwen2_5_vl_text",
-):
+    "glm4v_text", "glm4v_moe_text", "glm_image_text", "glm_ocr_text", "qwen2_vl_text", "qwen2_5_vl_text",
+):  # fmt: skip
     _OWN[_name] = {
         "rope_parameters": {
             "rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 1.0,

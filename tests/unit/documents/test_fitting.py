@@ -32,6 +32,12 @@ def test_rows_are_those_of_best_fit_decreasing(budget: int) -> None:
         )
 
 
+def test_rows_are_as_full_as_the_page_says() -> None:
+    draw = torch.Generator().manual_seed(0)
+    lengths = (torch.randn(8000, generator=draw) + 5.5).exp().long().clamp(1, 2048)
+    assert f"{lengths.sum() / 2048 / len(mg.interop.pack(lengths, 2048)):.2%}" == "99.96%"
+
+
 def test_ranks_get_as_many_rows_and_tokens() -> None:
     lengths = torch.randint(1, 500, (999,), generator=torch.Generator().manual_seed(0))
     rows = mg.interop.pack(lengths, 1024, ranks=8)
